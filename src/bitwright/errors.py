@@ -1,0 +1,75 @@
+"""The exceptions a user can meet: one root, few children, each message with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "BitwrightError",
+    "DataError",
+    "MissingPackageError",
+    "ModelError",
+    "OutputError",
+    "PlanError",
+    "RecipeError",
+    "TargetError",
+    "did_you_mean",
+]
+
+
+class BitwrightError(Exception):
+    """Anything that Bitwright refuses to do, in one sentence.
+
+    >>> issubclass(ModelError, BitwrightError)
+    True
+    """
+
+
+class ModelError(BitwrightError):
+    """The model cannot be read, run or quantized."""
+
+
+class DataError(BitwrightError):
+    """The calibration data is missing, malformed or does not fit the model."""
+
+
+class RecipeError(BitwrightError):
+    """The recipe asks for something unknown or contradictory."""
+
+
+class PlanError(BitwrightError):
+    """A saved plan does not fit the model, or was edited into something impossible."""
+
+
+class TargetError(BitwrightError):
+    """The target is unknown, or cannot run what the recipe asks for."""
+
+
+class OutputError(BitwrightError):
+    """The result cannot be written where it was asked to go."""
+
+
+class MissingPackageError(BitwrightError):
+    """An optional package is needed for this and is not installed."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the closest known word, else a list of what is known.
+
+    >>> did_you_mean("percentil", ["minmax", "percentile"])
+    " Did you mean 'percentile'?"
+    >>> did_you_mean("zzz", ["minmax", "percentile"])
+    ' Known: minmax, percentile.'
+    """
+    names = sorted(known)
+    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    if not close:
+        by_lower = {name.lower(): name for name in names}
+        close = [
+            by_lower[name] for name in get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+        ]
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    return f" Known: {shown}." if names else ""

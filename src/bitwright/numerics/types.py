@@ -1,0 +1,191 @@
+"""The number types a tensor can be quantized to, with their ranges and their storage."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from bitwright.errors import RecipeError, did_you_mean
+
+__all__ = [
+    "BFLOAT16",
+    "FLOAT16",
+    "FLOAT8E4M3FN",
+    "FLOAT8E5M2",
+    "INT2",
+    "INT4",
+    "INT8",
+    "INT16",
+    "INT32",
+    "QTYPES",
+    "UINT2",
+    "UINT4",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "QType",
+    "qtype",
+]
+
+
+class QType:
+    """One quantized number type.
+
+    The constants of this module are its only instances. `lowest` and `highest` are the ends of
+    the whole type; `bounds` gives the part of it that a scale is spread over.
+
+    >>> INT8.bounds()
+    (-128, 127)
+    >>> INT8.bounds(symmetric=True), INT8.bounds(reduced=True)
+    ((-127, 127), (-64, 64))
+    """
+
+    __slots__ = ("bits", "highest", "kind", "lowest", "min_opset", "name", "onnx_type", "signed")
+
+    def __init__(
+        self,
+        name: str,
+        bits: int,
+        kind: Literal["int", "float"],
+        signed: bool,
+        lowest: float,
+        highest: float,
+        onnx_type: int,
+        min_opset: int,
+    ) -> None:
+        self.name = name
+        self.bits = bits
+        self.kind = kind
+        self.signed = signed
+        self.lowest = lowest
+        self.highest = highest
+        self.onnx_type = onnx_type
+        """The `onnx.TensorProto.DataType` number."""
+        self.min_opset = min_opset
+        """First opset whose QuantizeLinear and DequantizeLinear take the type; 0: none does."""
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether values lie on an integer grid."""
+        return self.kind == "int"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype that holds one value an element (unpacked).
+
+        >>> UINT4.dtype, UINT16.dtype
+        (dtype('uint8'), dtype('uint16'))
+        """
+        return _STORAGE[self.name]
+
+    def bounds(self, *, symmetric: bool = False, reduced: bool = False) -> tuple[int, int]:
+        """Return the integer range (qmin, qmax) a scale is spread over.
+
+        Signed symmetric types of 8 bits and more give up their lowest value, so that -x and x
+        are both representable; reduced ranges use one bit less, for CPUs whose 8-bit products
+        would saturate. Below 8 bits a lost level costs more than the asymmetry.
+        """
+        if not self.is_integer:
+            raise RecipeError(f"{self.name} is not an integer type and has no integer range.")
+        low, high = int(self.lowest), int(self.highest)
+        if reduced:
+            if not self.signed:
+                return 0, high // 2
+            # The symmetric window of one bit less: -64..64 for int8, as ONNX Runtime has it.
+            half = (high + 1) // 2
+            return (-half, half) if self.bits >= 8 else (-half, half - 1)
+        if symmetric and self.signed and self.bits >= 8:
+            return -high, high
+        return low, high
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name.upper()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The module's constants are the only instances: a copy or an unpickled one is the same.
+        return qtype, (self.name,)
+
+
+def _integer(name: str, bits: int, signed: bool, onnx_type: int, min_opset: int) -> QType:
+    low = -(1 << (bits - 1)) if signed else 0
+    high = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
+    return QType(name, bits, "int", signed, low, high, onnx_type, min_opset)
+
+
+def _float(name: str, bits: int, highest: float, onnx_type: int, min_opset: int) -> QType:
+    return QType(name, bits, "float", True, -highest, highest, onnx_type, min_opset)
+
+
+INT2 = _integer("int2", 2, True, 26, 25)
+UINT2 = _integer("uint2", 2, False, 25, 25)
+INT4 = _integer("int4", 4, True, 22, 21)
+UINT4 = _integer("uint4", 4, False, 21, 21)
+INT8 = _integer("int8", 8, True, 3, 10)
+UINT8 = _integer("uint8", 8, False, 2, 10)
+INT16 = _integer("int16", 16, True, 5, 21)
+UINT16 = _integer("uint16", 16, False, 4, 21)
+INT32 = _integer("int32", 32, True, 6, 0)
+UINT32 = _integer("uint32", 32, False, 12, 0)
+FLOAT16 = _float("float16", 16, 65504.0, 10, 0)
+BFLOAT16 = _float("bfloat16", 16, float(ml_dtypes.finfo(ml_dtypes.bfloat16).max), 16, 0)
+FLOAT8E4M3FN = _float("float8e4m3fn", 8, 448.0, 17, 19)
+FLOAT8E5M2 = _float("float8e5m2", 8, 57344.0, 19, 19)
+
+QTYPES = {
+    t.name: t
+    for t in (
+        INT2,
+        UINT2,
+        INT4,
+        UINT4,
+        INT8,
+        UINT8,
+        INT16,
+        UINT16,
+        INT32,
+        UINT32,
+        FLOAT16,
+        BFLOAT16,
+        FLOAT8E4M3FN,
+        FLOAT8E5M2,
+    )
+}
+
+_STORAGE: dict[str, np.dtype[Any]] = {
+    "int2": np.dtype(np.int8),
+    "uint2": np.dtype(np.uint8),
+    "int4": np.dtype(np.int8),
+    "uint4": np.dtype(np.uint8),
+    "int8": np.dtype(np.int8),
+    "uint8": np.dtype(np.uint8),
+    "int16": np.dtype(np.int16),
+    "uint16": np.dtype(np.uint16),
+    "int32": np.dtype(np.int32),
+    "uint32": np.dtype(np.uint32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
+
+
+def qtype(name: str | QType) -> QType:
+    """Return the type with this name.
+
+    >>> qtype("int8") is INT8
+    True
+    >>> qtype("int9")
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: unknown number type 'int9'. Did you mean 'int8'?
+    """
+    if isinstance(name, QType):
+        return name
+    found = QTYPES.get(name.lower())
+    if found is None:
+        raise RecipeError(f"unknown number type {name!r}.{did_you_mean(name, QTYPES)}")
+    return found
