@@ -11,9 +11,9 @@ from bitwright.errors import RecipeError, did_you_mean
 
 __all__ = [
     "BFLOAT16",
-    "FLOAT16",
     "FLOAT8E4M3FN",
     "FLOAT8E5M2",
+    "FLOAT16",
     "INT2",
     "INT4",
     "INT8",
@@ -132,7 +132,7 @@ UINT16 = _integer("uint16", 16, False, 4, 21)
 INT32 = _integer("int32", 32, True, 6, 0)
 UINT32 = _integer("uint32", 32, False, 12, 0)
 FLOAT16 = _float("float16", 16, 65504.0, 10, 0)
-BFLOAT16 = _float("bfloat16", 16, float(ml_dtypes.finfo(ml_dtypes.bfloat16).max), 16, 0)
+BFLOAT16 = _float("bfloat16", 16, 255 * 2.0**120, 16, 0)
 FLOAT8E4M3FN = _float("float8e4m3fn", 8, 448.0, 17, 19)
 FLOAT8E5M2 = _float("float8e5m2", 8, 57344.0, 19, 19)
 

@@ -1,0 +1,64 @@
+"""Several small integers in one byte, in ONNX's order: the first value in the lowest bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import RecipeError
+
+__all__ = ["pack", "unpack"]
+
+Array = npt.NDArray[Any]
+
+
+def pack(values: npt.ArrayLike, bits: int) -> npt.NDArray[np.uint8]:
+    """Return integers packed into bytes along the last axis; a last gap is filled with zeros.
+
+    Values are cut to their low bits, so signed and unsigned ones pack the same way. ONNX packs
+    a tensor as a whole: give it flattened. Row by row is the layout of MatMulNBits.
+
+    >>> pack([1, 2, -1], 4).tolist()
+    [33, 15]
+    """
+    per_byte = _per_byte(bits)
+    array = np.atleast_1d(np.asarray(values))
+    if array.dtype.kind not in "iu":
+        array = array.astype(np.int8)
+    unsigned = array.astype(np.uint8, casting="unsafe") & np.uint8((1 << bits) - 1)
+    packed = unsigned[..., ::per_byte].copy()
+    for place in range(1, per_byte):
+        part = unsigned[..., place::per_byte]
+        packed[..., : part.shape[-1]] |= part << np.uint8(bits * place)
+    return packed
+
+
+def unpack(packed: npt.ArrayLike, bits: int, count: int, signed: bool) -> Array:
+    """Return the first `count` integers along the last axis of packed bytes, one per element.
+
+    >>> import numpy as np
+    >>> unpack(np.array([33, 15], np.uint8), 4, 3, signed=True)
+    array([ 1,  2, -1], dtype=int8)
+    """
+    per_byte = _per_byte(bits)
+    array = np.atleast_1d(np.asarray(packed, np.uint8))
+    if not 0 <= count <= array.shape[-1] * per_byte:
+        raise RecipeError(
+            f"{array.shape[-1]} bytes hold {array.shape[-1] * per_byte} values of {bits} bits, "
+            f"not {count}."
+        )
+    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
+    values = (array[..., None] >> shifts).reshape(*array.shape[:-1], -1)[..., :count]
+    if not signed:
+        return np.asarray(values & np.uint8((1 << bits) - 1))
+    # Up to the top of the byte and back down: the arithmetic shift copies the sign.
+    spare = 8 - bits
+    return np.asarray((values << np.uint8(spare)).view(np.int8) >> np.int8(spare))
+
+
+def _per_byte(bits: int) -> int:
+    if bits not in (2, 4):
+        raise RecipeError(f"only 2-bit and 4-bit values are packed, not {bits}-bit ones.")
+    return 8 // bits

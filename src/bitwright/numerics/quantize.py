@@ -1,0 +1,149 @@
+"""Quantize and dequantize arrays with the same bits as ONNX Runtime's kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import RecipeError
+from bitwright.numerics.types import QType
+
+__all__ = ["dequantize", "fake_quantize", "quantize"]
+
+Array = npt.NDArray[Any]
+
+
+def quantize(
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    zero_point: npt.ArrayLike,
+    qtype: QType,
+    *,
+    axis: int | None = None,
+    block_size: int = 0,
+) -> Array:
+    """Return round(x / scale) + zero_point, saturated to the whole type.
+
+    A scale of one element covers the tensor; a vector covers the channels along `axis`; with
+    `block_size`, a scale of x's rank covers blocks along `axis`, the last of which may be
+    shorter. Ties round to even. 32-bit types are computed in float64, all others in float32
+    as ONNX Runtime does. NaN becomes the lowest value of an integer type, as it does there on
+    x86, and stays NaN in a float type.
+
+    >>> from bitwright.numerics.types import INT8, UINT8
+    >>> quantize([0.25, -1.0, 9.0], 0.1, 10, UINT8)
+    array([ 12,   0, 100], dtype=uint8)
+    >>> quantize([[1.0, 2.0], [3.0, 4.0]], [1.0, 0.5], 0, INT8, axis=0)
+    array([[1, 2],
+           [6, 8]], dtype=int8)
+    """
+    wide = qtype.is_integer and qtype.bits == 32
+    work = np.dtype(np.float64 if wide else np.float32)
+    values = np.asarray(x).astype(work, copy=False)
+    step = _spread(_in(scale, work), values.shape, axis, block_size)
+    # An input near the largest float over a small scale may overflow: it saturates below.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        scaled = np.asarray(values / step)
+        if not qtype.is_integer:
+            # Saturate first: ml_dtypes would give NaN or infinity beyond the type's end.
+            np.clip(scaled, qtype.lowest, qtype.highest, out=scaled)
+            return scaled.astype(qtype.dtype)
+        np.rint(scaled, out=scaled)
+        offset = _spread(_in(zero_point, work), values.shape, axis, block_size)
+        scaled += offset
+    np.clip(scaled, qtype.lowest, qtype.highest, out=scaled)
+    np.nan_to_num(scaled, copy=False, nan=qtype.lowest)
+    return scaled.astype(qtype.dtype)
+
+
+def dequantize(
+    q: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    zero_point: npt.ArrayLike,
+    *,
+    axis: int | None = None,
+    block_size: int = 0,
+    dtype: npt.DTypeLike = np.float32,
+) -> Array:
+    """Return (q - zero_point) * scale, computed in float32 and rounded to `dtype`.
+
+    >>> import numpy as np
+    >>> dequantize(np.array([12, 0, 255], np.uint8), 0.5, 10)
+    array([  1. ,  -5. , 122.5], dtype=float32)
+    """
+    values = np.asarray(q)
+    result = np.dtype(dtype)
+    work = np.dtype(np.float64 if result == np.float64 else np.float32)
+    step = _spread(_in(scale, work), values.shape, axis, block_size)
+    if values.dtype.kind in "iu":
+        # Differences of 32-bit numbers need 64 bits; all smaller types fit 32.
+        exact = np.int64 if values.dtype.itemsize >= 4 else np.int32
+        offset = _spread(_in(zero_point, np.dtype(exact)), values.shape, axis, block_size)
+        centred = (values.astype(exact) - offset).astype(work)
+    else:
+        centred = values.astype(work)
+    with np.errstate(over="ignore"):
+        centred *= step
+        return centred.astype(result, copy=False)
+
+
+def fake_quantize(
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    zero_point: npt.ArrayLike,
+    qtype: QType,
+    *,
+    axis: int | None = None,
+    block_size: int = 0,
+) -> Array:
+    """Return x as it reads after quantizing and dequantizing, in x's own float dtype.
+
+    >>> import numpy as np
+    >>> from bitwright.numerics.types import INT8
+    >>> fake_quantize(np.array([0.3, 100.0], np.float32), 0.25, 0, INT8)
+    array([ 0.25, 31.75], dtype=float32)
+    """
+    values = np.asarray(x)
+    floats = values.dtype.kind == "f" or values.dtype == ml_dtypes.bfloat16
+    return dequantize(
+        quantize(values, scale, zero_point, qtype, axis=axis, block_size=block_size),
+        scale,
+        zero_point,
+        axis=axis,
+        block_size=block_size,
+        dtype=values.dtype if floats else np.float32,
+    )
+
+
+def _in(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Array:
+    return np.asarray(values).astype(dtype, copy=False)
+
+
+def _spread(parameter: Array, shape: tuple[int, ...], axis: int | None, block_size: int) -> Array:
+    """Return a scale or zero point in a shape that broadcasts over the tensor."""
+    if parameter.size == 1:
+        return parameter.reshape(())
+    if axis is None or not -len(shape) <= axis < len(shape):
+        raise RecipeError(
+            f"{parameter.size} scales or zero points for a tensor of shape {shape} need an "
+            f"axis within it, not {axis}."
+        )
+    axis %= len(shape)
+    if block_size:
+        blocks = -(-shape[axis] // block_size)
+        if parameter.shape != (*shape[:axis], blocks, *shape[axis + 1 :]):
+            raise RecipeError(
+                f"blocks of {block_size} along axis {axis} of shape {shape} need {blocks} scales "
+                f"there, not shape {parameter.shape}."
+            )
+        return np.repeat(parameter, block_size, axis=axis)[
+            (slice(None),) * axis + (slice(shape[axis]),)
+        ]
+    if parameter.shape != (shape[axis],):
+        raise RecipeError(
+            f"axis {axis} of shape {shape} needs {shape[axis]} scales, not shape {parameter.shape}."
+        )
+    return parameter.reshape([-1 if i == axis else 1 for i in range(len(shape))])

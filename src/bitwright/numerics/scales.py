@@ -1,0 +1,265 @@
+"""Scale and zero point formulas: from a range of real numbers to the grid that covers it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import DataError, RecipeError
+from bitwright.numerics.types import UINT8, QType
+
+__all__ = [
+    "affine_parameters",
+    "ceil_power_of_two",
+    "float8_scale",
+    "float_scale",
+    "nearest_int16_scale",
+    "nearest_power_of_two",
+    "restricted_asymmetric_parameters",
+    "smallest_bias_scale",
+    "symmetric_zero_point",
+]
+
+Array = npt.NDArray[Any]
+
+
+def affine_parameters(
+    rmin: npt.ArrayLike,
+    rmax: npt.ArrayLike,
+    qtype: QType,
+    *,
+    symmetric: bool = False,
+    reduced: bool = False,
+    min_real_range: float | None = None,
+    kind: Literal["float", "power-of-two", "int16"] = "float",
+    dtype: npt.DTypeLike = np.float32,
+) -> tuple[Array, Array]:
+    """Return the scale (of `dtype`) and the zero point (int64) that cover each range.
+
+    Ranges may have any shape: one number for a tensor, a vector for channels, an array for
+    blocks. Every range is widened to contain 0, and 0 is always exactly representable. A range
+    too narrow for a normal number of `dtype` gets scale 1.
+
+    `kind` restricts the scales: "power-of-two" takes the next power of two up, so that nothing
+    is clipped; "int16" takes the nearest M / 2**N (see `nearest_int16_scale`).
+
+    >>> from bitwright.numerics.types import INT8, UINT8
+    >>> scale, zero_point = affine_parameters(-1.0, 3.0, UINT8)
+    >>> round(float(scale), 6), int(zero_point)
+    (0.015686, 64)
+    >>> affine_parameters([-1, -5], [2, 4], INT8, symmetric=True, kind="power-of-two")
+    (array([0.015625, 0.0625  ], dtype=float32), array([0, 0]))
+    """
+    stored = np.dtype(dtype)
+    qmin, qmax = qtype.bounds(symmetric=symmetric, reduced=reduced)
+    low, high = _widened(rmin, rmax, min_real_range)
+    if symmetric:
+        high = np.maximum(-low, high)
+        low = -high
+    # Halves are subtracted after the division: high - low may overflow even float64.
+    exact = high / (qmax - qmin) - low / (qmax - qmin)
+    degenerate = exact < _limits(stored)[0]
+    exact = np.where(degenerate, 1.0, exact)
+    if kind == "power-of-two":
+        exact = np.minimum(ceil_power_of_two(exact), _largest_power_of_two(stored))
+    elif kind == "int16":
+        exact = nearest_int16_scale(exact)
+    elif kind != "float":
+        raise RecipeError(f"unknown scale kind {kind!r}. Known: float, int16, power-of-two.")
+    scale = np.minimum(exact, _limits(stored)[1]).astype(stored)
+    if symmetric:
+        zero_point = np.full(low.shape, symmetric_zero_point(qtype, reduced=reduced), np.int64)
+    else:
+        # The stored scale, not the exact one: it is what the runtime divides by.
+        zero_point = _zero_points(low, scale, qmin, qmax)
+        zero_point = np.where(degenerate, np.int64(0), zero_point)
+    return scale, zero_point
+
+
+def restricted_asymmetric_parameters(
+    rmin: npt.ArrayLike, rmax: npt.ArrayLike, dtype: npt.DTypeLike = np.float32
+) -> tuple[Array, Array]:
+    """Return uint8 parameters whose zero point is 0 for ranges without negatives, else 128.
+
+    >>> scale, zero_point = restricted_asymmetric_parameters([0.0, -1.28], [2.55, 1.0])
+    >>> scale.round(4), zero_point
+    (array([0.01, 0.01], dtype=float32), array([  0, 128]))
+    """
+    stored = np.dtype(dtype)
+    low, high = _widened(rmin, rmax, None)
+    middle = symmetric_zero_point(UINT8)
+    positive = low >= 0
+    exact = np.where(positive, high / 255, np.maximum(-low / middle, high / (255 - middle)))
+    tiny, largest = _limits(stored)
+    scale = np.where(exact < tiny, 1.0, np.minimum(exact, largest)).astype(stored)
+    return scale, np.where(positive, np.int64(0), np.int64(middle))
+
+
+def symmetric_zero_point(qtype: QType, *, reduced: bool = False) -> int:
+    """Return the zero point of a symmetric range: the middle of the type, rounded up.
+
+    >>> from bitwright.numerics.types import INT4, UINT8
+    >>> symmetric_zero_point(UINT8), symmetric_zero_point(UINT8, reduced=True)
+    (128, 64)
+    >>> symmetric_zero_point(INT4)
+    0
+    """
+    qmin, qmax = qtype.bounds(symmetric=True, reduced=reduced)
+    return (qmin + qmax + 1) // 2
+
+
+def ceil_power_of_two(scale: npt.ArrayLike) -> Array:
+    """Return the smallest power of two that is not below each positive scale, in float64.
+
+    The exponent comes from the number's own bits, so exact powers stay what they are. Above
+    2**1023 there is no power of two in float64, and 2**1023 is returned.
+
+    >>> ceil_power_of_two([0.25, 0.3, 1.0]).tolist()
+    [0.25, 0.5, 1.0]
+    """
+    mantissa, exponent = np.frexp(np.asarray(scale, np.float64))  # mantissa in [0.5, 1)
+    exponent = np.where(mantissa == 0.5, exponent - 1, exponent)
+    return np.asarray(np.ldexp(1.0, np.minimum(exponent, 1023)))
+
+
+def nearest_power_of_two(scale: npt.ArrayLike) -> Array:
+    """Return the power of two nearest each positive scale on a logarithmic axis, in float64.
+
+    This clips a range by up to a factor of sqrt(2); `ceil_power_of_two` never clips.
+
+    >>> nearest_power_of_two([0.3, 0.36, 1.4, 1.5]).tolist()
+    [0.25, 0.5, 1.0, 2.0]
+    """
+    mantissa, exponent = np.frexp(np.asarray(scale, np.float64))
+    exponent = np.where(mantissa < np.sqrt(0.5), exponent - 1, exponent)
+    return np.asarray(np.ldexp(1.0, np.minimum(exponent, 1023)))
+
+
+def nearest_int16_scale(scale: npt.ArrayLike) -> Array:
+    """Return the number M / 2**N nearest each scale, 1 <= M <= 32767 and 0 <= N <= 16.
+
+    Such a scale is an int16 multiplication and a shift. Scales outside the representable
+    numbers saturate: 32767 is the largest, 2**-16 the smallest. float32 holds each of them
+    exactly.
+
+    >>> float(nearest_int16_scale(1 / 127.5)) == 257 / 32768
+    True
+    >>> nearest_int16_scale([1e9, 1e-9]).tolist()
+    [32767.0, 1.52587890625e-05]
+    """
+    wanted = np.asarray(scale, np.float64)
+    best = np.full(wanted.shape, 32767.0)
+    # A larger N is a finer grid that contains the coarser one, as far as M still fits: the
+    # largest N that fits is the best. np.rint is exact here, since scaling by 2**N is.
+    for shift in range(17):
+        multiplier = np.rint(np.ldexp(wanted, shift))
+        best = np.where(multiplier <= 32767, np.ldexp(np.maximum(multiplier, 1.0), -shift), best)
+    return best
+
+
+def float_scale(
+    std: npt.ArrayLike, qtype: QType, *, dtype: npt.DTypeLike = np.float32
+) -> tuple[Array, Array]:
+    """Return scale and zero point (always 0) of a float type, for data of this deviation.
+
+    float16 and bfloat16 hold a tensor as it is, so their scale is 1.
+
+    >>> from bitwright.numerics.types import BFLOAT16
+    >>> scale, zero_point = float_scale(3.0, BFLOAT16)
+    >>> float(scale), int(zero_point)
+    (1.0, 0)
+    """
+    if qtype.is_integer:
+        raise RecipeError(f"{qtype} is not a float type; use affine_parameters for it.")
+    deviation = _finite(std, "standard deviation")
+    scale = float8_scale(deviation, qtype) if qtype.bits == 8 else np.ones(deviation.shape)
+    tiny, largest = _limits(np.dtype(dtype))
+    scale = np.where(scale < tiny, 1.0, np.minimum(scale, largest)).astype(dtype)
+    return scale, np.zeros(deviation.shape, np.int64)
+
+
+def float8_scale(std: npt.ArrayLike, qtype: QType) -> Array:
+    """Return std divided by the standard deviation of all finite values of a float8 type.
+
+    Data with this scale uses the type's values about as often as the type offers them, which
+    is how ONNX Runtime's tool chooses it. The result is float64; a deviation of 0 gives 1.
+
+    >>> from bitwright.numerics.types import FLOAT8E4M3FN
+    >>> round(float(float8_scale(1.0, FLOAT8E4M3FN)), 6)
+    0.009978
+    """
+    if qtype.is_integer or qtype.bits != 8:
+        raise RecipeError(f"{qtype} is not a float8 type.")
+    deviation = _finite(std, "standard deviation")
+    return np.where(deviation == 0, 1.0, deviation / _type_deviation(qtype))
+
+
+def smallest_bias_scale(bias: npt.ArrayLike, *, per_channel: bool = False) -> Array:
+    """Return the smallest scale with which an int32 bias does not overflow, in float64.
+
+    A weight scale is enlarged until input scale times weight scale reaches it. With
+    `per_channel` each bias value has a scale of its own. A bias of 0 fits any scale: 0.
+
+    >>> float(smallest_bias_scale([1.0, -2.0])) * (2**31 - 1) > 2.0
+    True
+    """
+    magnitude = np.abs(_finite(bias, "bias"))
+    if not per_channel:
+        magnitude = np.asarray(magnitude.max(initial=0.0))
+    # A ten-thousandth more than needed: the product of two float32 scales is itself rounded.
+    return np.asarray(1.0001 * 2 * magnitude / (2**32 - 2))
+
+
+def _widened(
+    rmin: npt.ArrayLike, rmax: npt.ArrayLike, min_real_range: float | None
+) -> tuple[Array, Array]:
+    """Return the ranges in float64, containing 0 and at least `min_real_range` wide."""
+    low, high = np.broadcast_arrays(_finite(rmin, "range"), _finite(rmax, "range"))
+    if (low > high).any():
+        where = np.unravel_index(np.argmax(low > high), low.shape)
+        raise DataError(
+            f"a range has its minimum {low[where]:g} above its maximum {high[where]:g}; "
+            "give (minimum, maximum)."
+        )
+    low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
+    if min_real_range is not None:
+        high = np.maximum(high, low + min_real_range)
+    return low, high
+
+
+def _zero_points(low: Array, scale: Array, qmin: int, qmax: int) -> Array:
+    # A scale below the exact one (a saturated one) would put the zero point outside the type.
+    zero_point = np.rint(qmin - low / scale.astype(np.float64))
+    return np.asarray(np.clip(zero_point, qmin, qmax).astype(np.int64))
+
+
+def _finite(values: npt.ArrayLike, what: str) -> Array:
+    array = np.asarray(values, np.float64)
+    if not np.isfinite(array).all():
+        raise DataError(
+            f"a {what} is not finite (infinite or NaN); look for the input that makes the "
+            "float model overflow, or keep the tensor float."
+        )
+    return array
+
+
+@cache
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the smallest normal and the largest number of a float dtype."""
+    info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return float(info.tiny), float(info.max)
+
+
+def _largest_power_of_two(dtype: np.dtype[Any]) -> float:
+    mantissa_and_exponent = np.frexp(_limits(dtype)[1])
+    return float(np.ldexp(1.0, mantissa_and_exponent[1] - 1))
+
+
+@cache
+def _type_deviation(qtype: QType) -> float:
+    values = np.arange(256, dtype=np.uint8).view(qtype.dtype).astype(np.float64)
+    return float(values[np.isfinite(values)].std())
