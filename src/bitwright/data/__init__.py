@@ -1,0 +1,22 @@
+"""Where calibration data comes from: readers, loaders, files, images and random numbers."""
+
+from __future__ import annotations
+
+from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
+from bitwright.data.random import random_samples
+from bitwright.data.sources import Samples, open_data
+from bitwright.data.specs import InputSpec, check_sample, session_inputs
+from bitwright.data.splitting import HeldBack, hold_back
+
+__all__ = [
+    "PREPROCESS_PRESETS",
+    "HeldBack",
+    "ImagePreprocess",
+    "InputSpec",
+    "Samples",
+    "check_sample",
+    "hold_back",
+    "open_data",
+    "random_samples",
+    "session_inputs",
+]

@@ -1,0 +1,336 @@
+"""Calibration data on disk: `.npy` and `.npz` files, images, and folders of them."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bitwright.data.images import IMAGE_SUFFIXES, ImagePreprocess, open_images
+from bitwright.data.specs import Array, InputSpec, Sample
+from bitwright.data.stacks import split_stack
+from bitwright.errors import DataError, did_you_mean
+
+__all__ = ["Found", "load_arrays", "open_path"]
+
+ARRAY_SUFFIXES = (".npy", ".npz")
+
+_Origin: TypeAlias = tuple[Mapping[str, Any], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a path turned out to hold: samples with their file names, made anew for each pass."""
+
+    produce: Callable[[], Iterator[_Origin]]
+    description: str
+    count: int | None
+
+
+def open_path(
+    path: Path, specs: Sequence[InputSpec], preprocess: ImagePreprocess | None = None
+) -> Found:
+    """Find the samples in a file or folder, in the order of their names.
+
+    * A `.npz` file has one array for each input, under the input's name; a model with one input
+      takes a `.npy` file, or a `.npz` with one array of any name. `split_stack` has the rule
+      for files that hold many samples.
+    * A folder holds such files; or one `.npy` named after each input; or one subfolder for each
+      input, with files of the same names in each.
+    * A folder of images may have subfolders (one for each class), which are then taken in turn,
+      so that a limit does not see one class only.
+
+    Hidden files are passed over; any other file that does not belong is an error.
+    """
+    if not path.exists():
+        raise DataError(
+            f"there is no calibration data at {str(path)!r}; give the path of a .npy or .npz file, "
+            "of an image, or of a folder of these."
+        )
+    if path.is_file():
+        return _open_file(path, tuple(specs), preprocess)
+    return _open_folder(path, tuple(specs), preprocess)
+
+
+def _open_file(
+    path: Path, specs: tuple[InputSpec, ...], preprocess: ImagePreprocess | None
+) -> Found:
+    suffix = path.suffix.lower()
+    if suffix in IMAGE_SUFFIXES:
+        return _image_source([path], path, specs, preprocess)
+    if suffix not in ARRAY_SUFFIXES:
+        raise DataError(
+            f"{str(path)!r} is neither a .npy or .npz file nor an image; save the data with "
+            "np.savez(path, input_name=array)."
+        )
+    _refuse_preprocess(path, preprocess)
+    count, _ = _file_samples(path, specs, lone=True)
+    if count == 0:
+        raise DataError(f"{str(path)!r} holds no samples; give at least one.")
+
+    def produce() -> Iterator[_Origin]:
+        for sample in _file_samples(path, specs, lone=True)[1]:
+            yield sample, path.name
+
+    return Found(produce, str(path), count)
+
+
+def _open_folder(
+    folder: Path, specs: tuple[InputSpec, ...], preprocess: ImagePreprocess | None
+) -> Found:
+    files, folders = _list_folder(folder)
+    if files and folders:
+        raise DataError(
+            f"{str(folder)!r} mixes files ({files[0].name!r}) and folders ({folders[0].name!r}); "
+            "keep only the calibration data in it."
+        )
+    if not files and not folders:
+        raise DataError(
+            f"the folder {str(folder)!r} is empty; put .npy or .npz files or images in it."
+        )
+    if folders:
+        return _open_subfolders(folder, folders, specs, preprocess)
+    if _one_kind(folder, files) == "images":
+        return _image_source(files, folder, specs, preprocess)
+    _refuse_preprocess(folder, preprocess)
+    if len(specs) > 1 and {file.stem for file in files} == {spec.name for spec in specs}:
+        return _open_named_files(folder, files, specs)
+
+    def produce() -> Iterator[_Origin]:
+        for file in files:
+            for sample in _file_samples(file, specs, lone=len(files) == 1)[1]:
+                yield sample, file.name
+
+    return Found(produce, f"{folder} ({len(files)} files)", None)
+
+
+def _list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
+    entries = sorted(
+        (entry for entry in folder.iterdir() if not entry.name.startswith(".")),
+        key=lambda entry: entry.name,
+    )
+    return (
+        [entry for entry in entries if not entry.is_dir()],
+        [entry for entry in entries if entry.is_dir()],
+    )
+
+
+def _one_kind(folder: Path, files: Sequence[Path]) -> str:
+    kinds: dict[str, Path] = {}
+    for file in files:
+        suffix = file.suffix.lower()
+        kind = (
+            "images"
+            if suffix in IMAGE_SUFFIXES
+            else "arrays"
+            if suffix in ARRAY_SUFFIXES
+            else "other"
+        )
+        kinds.setdefault(kind, file)
+    if "other" in kinds:
+        raise DataError(
+            f"{str(kinds['other'])!r} is neither a .npy or .npz file nor an image; "
+            "keep only the calibration data in the folder."
+        )
+    if len(kinds) > 1:
+        raise DataError(
+            f"{str(folder)!r} mixes images ({kinds['images'].name!r}) and arrays "
+            f"({kinds['arrays'].name!r}); keep only one kind in the folder."
+        )
+    return next(iter(kinds))
+
+
+def _open_subfolders(
+    folder: Path,
+    folders: list[Path],
+    specs: tuple[InputSpec, ...],
+    preprocess: ImagePreprocess | None,
+) -> Found:
+    names = {spec.name for spec in specs}
+    contents: dict[str, list[Path]] = {}
+    for sub in folders:
+        files, deeper = _list_folder(sub)
+        if deeper or not files:
+            raise DataError(
+                f"the folder {str(sub)!r} {'has folders in it' if deeper else 'is empty'}; "
+                "put the .npy files or images of one input or class directly in it."
+            )
+        contents[sub.name] = files
+    everything = [file for files in contents.values() for file in files]
+    if _one_kind(folder, everything) == "images" and not names <= contents.keys():
+        return _image_source(_take_turns(list(contents.values())), folder, specs, preprocess)
+    _refuse_preprocess(folder, preprocess)
+    for name in contents.keys() - names:
+        raise DataError(
+            f"the folder {str(folder / name)!r} is named after no input of the model."
+            f"{did_you_mean(name, names)}"
+        )
+    for name in names - contents.keys():
+        raise DataError(
+            f"{str(folder)!r} has no folder for the model's input {name!r}; "
+            "give one folder for each input."
+        )
+    return _open_input_folders(folder, contents, specs)
+
+
+def _open_input_folders(
+    folder: Path, contents: Mapping[str, Sequence[Path]], specs: tuple[InputSpec, ...]
+) -> Found:
+    """One subfolder for each input: files of the same name make one sample."""
+    stems = {name: [file.stem for file in files] for name, files in contents.items()}
+    first = specs[0].name
+    for name, found in stems.items():
+        if found != stems[first]:
+            odd = sorted(set(found) ^ set(stems[first])) or found
+            raise DataError(
+                f"the folders {first!r} and {name!r} in {str(folder)!r} do not hold the same file "
+                f"names ({odd[0]!r} is in one only); give each sample a file in every folder."
+            )
+    for file in (file for files in contents.values() for file in files):
+        if file.suffix.lower() != ".npy":
+            raise DataError(
+                f"{str(file)!r} is no .npy file; where each input has its own folder, "
+                "save every array with np.save."
+            )
+
+    def produce() -> Iterator[_Origin]:
+        for position, stem in enumerate(stems[first]):
+            arrays = {spec.name: _load_npy(contents[spec.name][position]) for spec in specs}
+            for sample in split_stack(arrays, specs, origin=stem, lone=False)[1]:
+                yield sample, stem
+
+    return Found(produce, f"{folder} ({len(stems[first])} files for each input)", None)
+
+
+def _open_named_files(folder: Path, files: Sequence[Path], specs: tuple[InputSpec, ...]) -> Found:
+    """One file for each input, named after it, as if they were the arrays of one `.npz`."""
+    for file in files:
+        if file.suffix.lower() != ".npy":
+            raise DataError(
+                f"{str(file)!r} is named after an input but is no .npy file; save it with np.save."
+            )
+    arrays = {file.stem: _load_npy(file) for file in files}
+    origin = str(folder)
+    count, _ = split_stack(arrays, specs, origin=origin, lone=True)
+
+    def produce() -> Iterator[_Origin]:
+        for sample in split_stack(arrays, specs, origin=origin, lone=True)[1]:
+            yield sample, folder.name
+
+    return Found(produce, origin, count)
+
+
+def _take_turns(groups: Sequence[Sequence[Path]]) -> list[Path]:
+    longest = max(map(len, groups))
+    return [group[turn] for turn in range(longest) for group in groups if turn < len(group)]
+
+
+def _image_source(
+    images: list[Path],
+    path: Path,
+    specs: tuple[InputSpec, ...],
+    preprocess: ImagePreprocess | None,
+) -> Found:
+    count, produce = open_images(images, specs, preprocess)
+    plural = "image" if len(images) == 1 else "images"
+    return Found(produce, f"{path} ({len(images)} {plural})", count)
+
+
+def _refuse_preprocess(path: Path, preprocess: ImagePreprocess | None) -> None:
+    if preprocess is not None:
+        raise DataError(
+            f"image preprocessing was given, but {str(path)!r} holds arrays and not images; "
+            "leave the preprocessing out, or give the folder of images."
+        )
+
+
+def _file_samples(
+    path: Path, specs: tuple[InputSpec, ...], *, lone: bool
+) -> tuple[int, Iterator[Sample]]:
+    arrays = load_arrays(path)
+    if len(specs) == 1 and len(arrays) == 1:
+        arrays = {specs[0].name: next(iter(arrays.values()))}
+    elif path.suffix.lower() == ".npy":
+        raise DataError(
+            f"{str(path)!r} holds one array, but the model has {len(specs)} inputs "
+            f"({', '.join(spec.name for spec in specs)}); "
+            "save them together with np.savez(path, input_name=array, ...)."
+        )
+    return split_stack(arrays, specs, origin=str(path), lone=lone)
+
+
+def load_arrays(path: Path) -> dict[str, Array]:
+    """Read a `.npy` file (under the name '') or the arrays of a `.npz`; never unpickles."""
+    return {"": _load_npy(path)} if path.suffix.lower() == ".npy" else _load_npz(path)
+
+
+def _load_npy(path: Path) -> Array:
+    try:
+        # Mapped, not read: a stack of thousands of samples is then paged in as it is used.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OverflowError, OSError) as error:
+        raise _unreadable(path, error, b"\x93NUMPY") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise DataError(f"{str(path)!r} is a .npz archive by content; rename it to .npz.")
+    return array
+
+
+def _load_npz(path: Path) -> dict[str, Array]:
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise DataError(f"{str(path)!r} is a .npy file by content; rename it to .npy.")
+        with archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (
+        ValueError,
+        EOFError,
+        OSError,
+        KeyError,
+        MemoryError,
+        NotImplementedError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise _unreadable(path, error, b"PK") from error
+    if not arrays:
+        raise DataError(f"{str(path)!r} holds no arrays; save them with np.savez.")
+    # np.load hands members that are no .npy over as raw bytes.
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise DataError(
+                f"{str(path)!r} holds {name!r}, which is no array; save it with np.savez."
+            )
+    return arrays
+
+
+def _unreadable(path: Path, error: Exception, magic: bytes) -> DataError:
+    """Tell apart what np.load calls by one name: pickled, cut off, or something else."""
+    if isinstance(error, PermissionError):
+        return DataError(f"{str(path)!r} may not be read; check its permissions.")
+    try:
+        start = path.open("rb").read(len(magic))
+    except OSError:
+        return DataError(f"{str(path)!r} cannot be read ({error}); check the file.")
+    if not start:
+        return DataError(f"{str(path)!r} is empty; save it again with np.save or np.savez.")
+    if "Object arrays" in str(error) or start[:1] == b"\x80":
+        return DataError(
+            f"{str(path)!r} holds pickled Python objects, which are never loaded because they can "
+            "run code; save plain number arrays with np.save or np.savez."
+        )
+    if not start.startswith(magic):
+        return DataError(
+            f"{str(path)!r} is not a NumPy file; save the data with np.save or np.savez."
+        )
+    return DataError(
+        f"{str(path)!r} is cut off or damaged; copy it again, or save it again with np.save or "
+        "np.savez."
+    )

@@ -1,0 +1,148 @@
+"""Random data on request: it shows that a model quantizes and runs, not how well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bitwright.data.sources import Samples
+from bitwright.data.specs import Array, InputSpec, Sample, show_shape
+from bitwright.errors import DataError, did_you_mean
+
+__all__ = ["Shapes", "random_samples"]
+
+Shapes: TypeAlias = Mapping[str, Sequence[int] | int] | Sequence[Sequence[int]]
+
+
+def random_samples(
+    specs: Sequence[InputSpec],
+    *,
+    count: int,
+    seed: int = 0,
+    shapes: Shapes | None = None,
+    low: float = 0.0,
+    high: float = 1.0,
+) -> Samples:
+    """Make `count` samples: floats uniform in [low, high), integers and booleans 0 or 1.
+
+    An open leading dimension is taken for the batch and becomes 1. Every other open dimension
+    must be settled by `shapes`: a dict from input name to shape or from dimension symbol to
+    size, or a list with one shape for each input. The same seed gives the same samples, in every
+    pass over them.
+
+    >>> spec = InputSpec("ids", np.dtype("int64"), ("batch", "length"))
+    >>> samples = random_samples([spec], count=2, shapes={"length": 5})
+    >>> [sample["ids"].shape for sample in samples]
+    [(1, 5), (1, 5)]
+    """
+    if count < 1:
+        raise DataError(f"random data needs a count of at least 1, not {count}.")
+    if not low < high:
+        raise DataError(f"random data needs low < high, not low={low} and high={high}.")
+    settled = _settle_shapes(tuple(specs), shapes)
+    for spec in specs:
+        if spec.dtype.kind == "O":
+            raise DataError(
+                f"input {spec.name!r} takes strings, which cannot be made up; give real data."
+            )
+
+    def produce() -> Iterator[tuple[Sample, None]]:
+        generator = np.random.default_rng(seed)
+        for _ in range(count):
+            sample = {
+                spec.name: _draw(generator, spec.dtype, settled[spec.name], low, high)
+                for spec in specs
+            }
+            yield sample, None
+
+    return Samples(produce, specs, description=f"random data (seed {seed})", len_hint=count)
+
+
+def _draw(
+    generator: np.random.Generator,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    low: float,
+    high: float,
+) -> Array:
+    if dtype.kind in "iub":
+        # 0 and 1 are valid in every vocabulary, mask and segment; larger numbers may not be.
+        return generator.integers(0, 2, shape).astype(dtype)
+    drawn = generator.random(shape, np.float32)
+    return (low + drawn * (high - low)).astype(dtype)
+
+
+def _settle_shapes(
+    specs: tuple[InputSpec, ...], shapes: Shapes | None
+) -> dict[str, tuple[int, ...]]:
+    by_input, symbols = _read_shapes(specs, shapes)
+    for spec in specs:
+        given, dims = by_input.get(spec.name), spec.shape
+        if given is not None and dims is not None and len(given) == len(dims):
+            named = zip(given, dims, strict=True)
+            symbols |= {dim: size for size, dim in named if isinstance(dim, str)}
+    for spec in specs:
+        if spec.shape and isinstance(spec.shape[0], str):
+            symbols.setdefault(spec.shape[0], 1)
+    return {
+        spec.name: by_input[spec.name] if spec.name in by_input else _settle(spec, symbols)
+        for spec in specs
+    }
+
+
+def _read_shapes(
+    specs: tuple[InputSpec, ...], shapes: Shapes | None
+) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """Separate shapes of inputs from sizes of symbols."""
+    if shapes is None:
+        return {}, {}
+    if not isinstance(shapes, Mapping):
+        if len(shapes) != len(specs):
+            raise DataError(
+                f"{len(shapes)} shapes were given for {len(specs)} inputs "
+                f"({', '.join(spec.name for spec in specs)}); give one shape for each."
+            )
+        return {
+            spec.name: tuple(map(int, shape)) for spec, shape in zip(specs, shapes, strict=True)
+        }, {}
+    inputs = {spec.name for spec in specs}
+    open_dims = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+    by_input: dict[str, tuple[int, ...]] = {}
+    symbols: dict[str, int] = {}
+    for name, value in shapes.items():
+        if isinstance(value, int) and name in open_dims:
+            symbols[name] = value
+        elif not isinstance(value, int) and name in inputs:
+            by_input[name] = tuple(map(int, value))
+        else:
+            what = "dimension symbol" if isinstance(value, int) else "input"
+            known = open_dims if isinstance(value, int) else inputs
+            raise DataError(
+                f"a shape was given for {name!r}, which is no {what} of the model."
+                f"{did_you_mean(name, known)}"
+            )
+    return by_input, symbols
+
+
+def _settle(spec: InputSpec, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    if spec.shape is None:
+        raise DataError(
+            f"input {spec.name!r} has no shape in the model; "
+            f"give one, such as shapes={{{spec.name!r}: (1, 3, 224, 224)}}, or give real data."
+        )
+    sizes: list[int] = []
+    for axis, dim in enumerate(spec.shape):
+        size = symbols.get(dim) if isinstance(dim, str) else dim
+        if size is None and axis == 0:
+            size = 1
+        if size is None:
+            label = f"{axis} ({dim!r})" if isinstance(dim, str) else str(axis)
+            raise DataError(
+                f"dimension {label} of input {spec.name!r} {show_shape(spec.shape)} is open and "
+                f"random data cannot settle it; give shapes={{{spec.name!r}: (...)}} "
+                "or real data."
+            )
+        sizes.append(size)
+    return tuple(sizes)

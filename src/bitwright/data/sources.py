@@ -1,0 +1,238 @@
+"""One door for calibration data: whatever the user has becomes a stream of checked samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bitwright.data.files import open_path
+from bitwright.data.images import ImagePreprocess
+from bitwright.data.specs import InputSpec, Sample, as_array, check_sample
+from bitwright.data.stacks import split_stack
+from bitwright.errors import DataError
+
+__all__ = ["Samples", "open_data"]
+
+_ACCEPTED = (
+    "give a list or generator of dicts (input name to array), an ONNX Runtime "
+    "CalibrationDataReader, a torch DataLoader, or the path of .npy/.npz files or images"
+)
+
+
+class Samples:
+    """A stream of checked samples, with what is known of it in advance.
+
+    `len_hint` is the number of samples where it is known, for a progress bar; `description` says
+    what the data is, for a report; `repeatable` tells whether it can be read more than once.
+
+    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
+    >>> samples = open_data([{"x": np.zeros((1, 2), np.float32)}] * 3, [spec], limit=2)
+    >>> len(list(samples)), samples.len_hint, samples.description
+    (2, 2, 'list of samples')
+    """
+
+    def __init__(
+        self,
+        produce: Callable[[], Iterator[tuple[Mapping[str, Any], str | None]]],
+        specs: Sequence[InputSpec],
+        *,
+        description: str,
+        len_hint: int | None = None,
+        limit: int | None = None,
+        repeatable: bool = True,
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise DataError(f"the limit on calibration samples must be at least 1, not {limit}.")
+        if limit is not None and len_hint is not None:
+            len_hint = min(limit, len_hint)
+        self.specs = tuple(specs)
+        self.description = description
+        self.len_hint = len_hint
+        self.repeatable = repeatable
+        self._produce = produce
+        self._limit = limit
+        self._started = False
+
+    def __iter__(self) -> Iterator[Sample]:
+        if self._started and not self.repeatable:
+            raise DataError(
+                f"the calibration data ({self.description}) can be read only once and has been; "
+                "give a list or files to read it again."
+            )
+        self._started = True
+        return self._checked()
+
+    def _checked(self) -> Iterator[Sample]:
+        index = -1
+        # islice stops before it asks for one more: a reader is never drained past the limit.
+        for index, (sample, origin) in enumerate(islice(self._produce(), self._limit)):
+            yield check_sample(sample, self.specs, index, origin=origin)
+        if index < 0:
+            raise DataError(
+                f"the calibration data ({self.description}) has no samples; "
+                "give at least one (a fresh generator or reader if it was used before)."
+            )
+
+    def __repr__(self) -> str:
+        count = "?" if self.len_hint is None else self.len_hint
+        return f"Samples({self.description!r}, len_hint={count})"
+
+
+def open_data(
+    source: Any,
+    specs: Sequence[InputSpec],
+    *,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+) -> Samples:
+    """Open calibration data for a model; each sample is checked just before it is given.
+
+    `source` is one of
+
+    * an iterable of dicts (input name to array), of tuples (one array for each input) or of
+      single arrays (for a model with one input);
+    * an object with `get_next()`, such as ONNX Runtime's `CalibrationDataReader`;
+    * a torch `DataLoader`: of a tuple the leading elements are used, of a dict the model's
+      inputs, so labels may stay in;
+    * one array, or one dict of arrays, that stacks many samples (`split_stack` has the rule);
+    * the path of a `.npy` or `.npz` file, of an image, or of a folder of these (`open_path`).
+
+    `preprocess` says how images become arrays, and is refused for other data.
+
+    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
+    >>> [sample["x"].shape for sample in open_data(np.zeros((3, 2), np.float32), [spec])]
+    [(1, 2), (1, 2), (1, 2)]
+    """
+    specs = tuple(specs)
+    if isinstance(preprocess, str):
+        preprocess = ImagePreprocess.parse(preprocess)
+    if isinstance(source, (str, os.PathLike)):
+        found = open_path(Path(source), specs, preprocess)
+        return Samples(
+            found.produce,
+            specs,
+            description=found.description,
+            len_hint=found.count,
+            limit=limit,
+        )
+    if source is None:
+        raise DataError(f"there is no calibration data; {_ACCEPTED}.")
+    if preprocess is not None:
+        raise DataError(
+            f"image preprocessing was given, but the data is a {type(source).__name__} and not a "
+            "folder of images; leave the preprocessing out, or give the folder."
+        )
+    if isinstance(source, Mapping) or _is_single_array(source):
+        return _open_stack(source, specs, limit)
+    if callable(getattr(source, "get_next", None)):
+        return Samples(
+            lambda: _named(_drain_reader(source), specs, loader=False),
+            specs,
+            description=f"{type(source).__name__} (get_next)",
+            len_hint=_length(source),
+            limit=limit,
+            repeatable=False,
+        )
+    # Not iter(source): a DataLoader starts its worker processes there.
+    if not hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
+        raise DataError(
+            f"calibration data cannot be read from a {type(source).__name__}; {_ACCEPTED}."
+        )
+    loader = hasattr(source, "dataset") and hasattr(source, "batch_size")
+    repeatable = not hasattr(source, "__next__")
+    if not loader and _length(source) == 0:
+        raise DataError("the calibration data is empty; give at least one sample.")
+    return Samples(
+        lambda: _named(source, specs, loader=loader),
+        specs,
+        description=source.description
+        if isinstance(source, Samples)
+        else f"{type(source).__name__} of {'batches' if loader else 'samples'}",
+        len_hint=source.len_hint if isinstance(source, Samples) else _length(source),
+        limit=limit,
+        repeatable=repeatable and getattr(source, "repeatable", True) is not False,
+    )
+
+
+def _is_single_array(value: Any) -> bool:
+    """Whether the value is an array or a tensor, as opposed to a container of them."""
+    return isinstance(value, np.ndarray) or callable(getattr(value, "detach", None))
+
+
+def _open_stack(source: Any, specs: tuple[InputSpec, ...], limit: int | None) -> Samples:
+    if isinstance(source, Mapping):
+        arrays = {name: as_array(value) for name, value in source.items()}
+        description = "dict of arrays"
+    else:
+        arrays = dict(_name_item(as_array(source), specs, 0, loader=False))
+        description = f"array of shape {list(arrays[specs[0].name].shape)}"
+    count, _ = split_stack(arrays, specs, origin=f"the {description}", lone=True)
+    if count == 0:
+        raise DataError("the calibration data is empty; give at least one sample.")
+
+    def produce() -> Iterator[tuple[Sample, None]]:
+        _, samples = split_stack(arrays, specs, origin=f"the {description}", lone=True)
+        for sample in samples:
+            yield sample, None
+
+    return Samples(produce, specs, description=description, len_hint=count, limit=limit)
+
+
+def _drain_reader(reader: Any) -> Iterator[Any]:
+    while True:
+        try:
+            item = reader.get_next()
+        except StopIteration:
+            # Readers written as `return next(self.samples)` end this way.
+            return
+        if item is None or (not hasattr(item, "shape") and not item):
+            return
+        yield item
+
+
+def _named(
+    items: Iterable[Any], specs: tuple[InputSpec, ...], *, loader: bool
+) -> Iterator[tuple[Mapping[str, Any], None]]:
+    for index, item in enumerate(items):
+        yield _name_item(item, specs, index, loader=loader), None
+
+
+def _name_item(
+    item: Any, specs: tuple[InputSpec, ...], index: int, *, loader: bool
+) -> Mapping[str, Any]:
+    """Pair what a source gave for one sample with the model's input names."""
+    names = [spec.name for spec in specs]
+    if isinstance(item, Mapping):
+        if loader and all(name in item for name in names):
+            return {name: item[name] for name in names}
+        return item
+    if isinstance(item, (tuple, list)):
+        if loader and len(item) > len(names):
+            item = item[: len(names)]
+        if len(item) == len(names):
+            return dict(zip(names, item, strict=True))
+        raise DataError(
+            f"sample {index} is a {type(item).__name__} of {len(item)} values, but the model has "
+            f"{len(names)} inputs ({', '.join(names)}); give one array for each, or a dict."
+        )
+    if hasattr(item, "shape") or callable(getattr(item, "numpy", None)):
+        if len(names) == 1:
+            return {names[0]: item}
+        raise DataError(
+            f"sample {index} is one array, but the model has {len(names)} inputs "
+            f"({', '.join(names)}); give a dict that names each."
+        )
+    raise DataError(f"sample {index} is a {type(item).__name__}; {_ACCEPTED}.")
+
+
+def _length(source: Any) -> int | None:
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError, AttributeError):
+        # CalibrationDataReader and loaders over streams define __len__ only to refuse.
+        return None

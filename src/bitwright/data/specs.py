@@ -1,0 +1,274 @@
+"""What the model's inputs expect, and the check that every sample passes before it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import DataError, ModelError, did_you_mean
+
+__all__ = ["Array", "InputSpec", "Sample", "as_array", "check_sample", "session_inputs"]
+
+Array: TypeAlias = npt.NDArray[Any]
+Sample: TypeAlias = dict[str, Array]
+
+# The names ONNX Runtime gives to element types. Strings travel as object arrays.
+_ELEMENT_TYPES: dict[str, type[Any]] = {
+    "float": np.float32,
+    "double": np.float64,
+    "float16": np.float16,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+    "bool": np.bool_,
+    "string": np.object_,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One model input: its name, its number type and its shape.
+
+    A dimension is a number, a symbol (free, but the same everywhere in one sample) or None
+    (free). A shape of None means that even the rank is unknown.
+
+    >>> print(InputSpec("image", np.dtype("float32"), ("batch", 1, 8, 8)))
+    'image' float32[batch,1,8,8]
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...] | None
+
+    def __post_init__(self) -> None:
+        # Exporters write 0 or -1 for "any size"; ONNX has no such convention, so it ends here.
+        if self.shape is not None:
+            dims = (None if isinstance(dim, int) and dim <= 0 else dim for dim in self.shape)
+            object.__setattr__(self, "shape", tuple(dims))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+    def __str__(self) -> str:
+        return f"{self.name!r} {self.dtype}{show_shape(self.shape)}"
+
+
+def show_shape(shape: Sequence[int | str | None] | None) -> str:
+    """Write a shape the way the error messages do.
+
+    >>> show_shape(("batch", 3, None)), show_shape(None)
+    ('[batch,3,?]', '[…]')
+    """
+    if shape is None:
+        return "[…]"
+    return "[" + ",".join("?" if dim is None else str(dim) for dim in shape) + "]"
+
+
+def session_inputs(session: Any) -> tuple[InputSpec, ...]:
+    """Read the input specifications of an ONNX Runtime session, in the model's order.
+
+    Initializers that are also listed as inputs have a value already and are not among them.
+
+    >>> from types import SimpleNamespace
+    >>> image = SimpleNamespace(name="image", type="tensor(float)", shape=["batch", 1, 8, 8])
+    >>> session = SimpleNamespace(get_inputs=lambda: [image])
+    >>> print(*session_inputs(session))
+    'image' float32[batch,1,8,8]
+    """
+    return tuple(
+        InputSpec(
+            node.name,
+            _element_dtype(node.name, node.type),
+            None if node.shape is None else tuple(node.shape),
+        )
+        for node in session.get_inputs()
+    )
+
+
+def _element_dtype(name: str, type_text: str) -> np.dtype[Any]:
+    element = type_text.removeprefix("tensor(").removesuffix(")")
+    if element == "bfloat16":
+        import ml_dtypes
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    if not type_text.startswith("tensor(") or element not in _ELEMENT_TYPES:
+        raise ModelError(
+            f"the model's input {name!r} has type {type_text}, which cannot be fed from data; "
+            "only dense tensor inputs of number, bool or string type can be calibrated."
+        )
+    return np.dtype(_ELEMENT_TYPES[element])
+
+
+def as_array(value: Any) -> Array:
+    """Turn what a user may hand over into an array: numpy, torch tensor, OrtValue, nested list.
+
+    Torch is never imported for this; a tensor is known by its `detach` method.
+
+    >>> as_array([[1.0, 2.0]]).shape
+    (1, 2)
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if callable(getattr(value, "detach", None)):
+        tensor = value.detach().cpu()
+        try:
+            array = tensor.numpy()
+        except TypeError:
+            # numpy has no bfloat16 of its own; float32 holds every bfloat16 exactly.
+            array = tensor.float().numpy()
+    elif callable(getattr(value, "numpy", None)):
+        array = value.numpy()
+    else:
+        array = np.asarray(value)
+    result: Array = np.asarray(array)
+    return result
+
+
+def check_sample(
+    sample: Mapping[str, Any],
+    specs: Sequence[InputSpec],
+    index: int,
+    *,
+    origin: str | None = None,
+) -> Sample:
+    """Give the sample as arrays of exactly the model's types, or say in one sentence what is wrong.
+
+    Names must match, types must be of the same kind (float64 becomes float32, int32 becomes
+    int64; a float never becomes an integer nor the other way round), shapes must fit, a symbolic
+    dimension must have one size within the sample, and floats must be finite. `origin` names the
+    file that the sample came from, for the message.
+
+    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
+    >>> check_sample({"x": [[1.0, 2.0]]}, [spec], 0)["x"].dtype
+    dtype('float32')
+    >>> check_sample({"X": [[1.0, 2.0]]}, [spec], 4)
+    Traceback (most recent call last):
+        ...
+    bitwright.errors.DataError: sample 4 names 'X', which is no input of the model. \
+Did you mean 'x'?
+    """
+    where = f"sample {index}" if origin is None else f"sample {index} ({origin})"
+    if not isinstance(sample, Mapping):
+        raise DataError(
+            f"{where} is a {type(sample).__name__}; give a dict that maps input names to arrays."
+        )
+    names = [spec.name for spec in specs]
+    for name in sample:
+        if name not in names:
+            raise DataError(
+                f"{where} names {name!r}, which is no input of the model."
+                f"{did_you_mean(str(name), names)}"
+            )
+    for name in names:
+        if name not in sample:
+            given = ", ".join(map(repr, sample)) or "nothing"
+            raise DataError(
+                f"{where} has no value for the model's input {name!r} (it gives {given}); "
+                "every sample needs one array for each input."
+            )
+    symbols: dict[str, tuple[int, str]] = {}
+    checked: Sample = {}
+    for spec in specs:
+        array = _convert(sample[spec.name], spec, where)
+        _check_shape(array.shape, spec, where, symbols)
+        _check_finite(array, spec, where)
+        checked[spec.name] = array
+    return checked
+
+
+def _convert(value: Any, spec: InputSpec, where: str) -> Array:
+    try:
+        array = as_array(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(
+            f"{where}: the value for input {spec.name!r} cannot be read as an array ({error}); "
+            f"give a numpy array {spec.dtype}{show_shape(spec.shape)}."
+        ) from error
+    if array.dtype == spec.dtype:
+        # `order` instead of ascontiguousarray, which would turn a scalar into one dimension.
+        return np.asarray(array, order="C")
+    kind, wanted = _kind(array.dtype), _kind(spec.dtype)
+    if kind != wanted:
+        raise DataError(
+            f"{where}: input {spec.name!r} takes {spec.dtype}, but the data is {array.dtype}; "
+            f"convert it yourself, for example with "
+            f".astype(np.{_astype_name(spec.dtype)}), after checking that its values mean the same."
+        )
+    with np.errstate(over="ignore"):
+        converted = array.astype(spec.dtype, order="C")
+    if wanted == "integer" and not np.array_equal(converted, array):
+        raise DataError(
+            f"{where}: input {spec.name!r} takes {spec.dtype}, but some {array.dtype} values "
+            f"do not fit (they lie in {array.min()}..{array.max()}); correct the data."
+        )
+    if wanted == "float":
+        lost = int(np.count_nonzero(np.isfinite(array) & ~np.isfinite(converted)))
+        if lost:
+            raise DataError(
+                f"{where}: {lost} values of input {spec.name!r} are too large for {spec.dtype}; "
+                "correct or rescale the data."
+            )
+    return converted
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    if dtype.kind in "iu":
+        return "integer"
+    if dtype.kind == "f" or dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        return "float"
+    if dtype.kind in "OUT":
+        return "string"
+    return dtype.name
+
+
+def _astype_name(dtype: np.dtype[Any]) -> str:
+    return "bool_" if dtype.kind == "b" else "object_" if dtype.kind == "O" else dtype.name
+
+
+def _check_shape(
+    shape: tuple[int, ...], spec: InputSpec, where: str, symbols: dict[str, tuple[int, str]]
+) -> None:
+    if spec.shape is None:
+        return
+    wanted = f"input {spec.name!r} takes shape {show_shape(spec.shape)}"
+    given = show_shape(shape)
+    if len(shape) != len(spec.shape):
+        takes_one = spec.shape and (spec.shape[0] == 1 or not isinstance(spec.shape[0], int))
+        if takes_one and len(shape) == len(spec.shape) - 1:
+            remedy = "add the batch dimension with array[np.newaxis]"
+        else:
+            remedy = f"reshape it to {len(spec.shape)} dimensions"
+        raise DataError(f"{where}: {wanted}, but the data has shape {given}; {remedy}.")
+    for axis, (size, dim) in enumerate(zip(shape, spec.shape, strict=True)):
+        if isinstance(dim, int) and size != dim:
+            raise DataError(
+                f"{where}: {wanted}, but the data has shape {given}; "
+                f"make dimension {axis} {dim} instead of {size}."
+            )
+        if isinstance(dim, str):
+            first, owner = symbols.setdefault(dim, (size, spec.name))
+            if first != size:
+                raise DataError(
+                    f"{where}: dimension {dim!r} is {first} in input {owner!r} and {size} in "
+                    f"input {spec.name!r}; give both the same size."
+                )
+
+
+def _check_finite(array: Array, spec: InputSpec, where: str) -> None:
+    if _kind(spec.dtype) != "float":
+        return
+    finite = np.isfinite(array)
+    if not finite.all():
+        bad = int(array.size - np.count_nonzero(finite))
+        raise DataError(
+            f"{where}: input {spec.name!r} holds {bad} NaN or infinite values of {array.size}; "
+            "leave the sample out or repair what produces it."
+        )
