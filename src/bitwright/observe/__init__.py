@@ -1,0 +1,19 @@
+"""Observe a model's tensors: one streaming pass over the data, in constant memory."""
+
+from bitwright.observe.engines import LocalEngine, RayEngine
+from bitwright.observe.observer import MEMORY_BUDGET, Engine, Observation, Runner, observe
+from bitwright.observe.sketch import TensorSketch
+from bitwright.observe.store import load_sketches, save_sketches
+
+__all__ = [
+    "MEMORY_BUDGET",
+    "Engine",
+    "LocalEngine",
+    "Observation",
+    "RayEngine",
+    "Runner",
+    "TensorSketch",
+    "load_sketches",
+    "observe",
+    "save_sketches",
+]

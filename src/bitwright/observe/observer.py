@@ -1,0 +1,227 @@
+"""One streaming pass over the data: run the model, sketch every observed tensor, forget it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy.typing as npt
+
+from bitwright.errors import DataError
+from bitwright.observe.sketch import TensorSketch
+
+__all__ = ["MEMORY_BUDGET", "Detail", "Engine", "Feeds", "Observation", "Runner", "observe"]
+
+Detail = Literal["extremes", "histogram"]
+Feeds = Mapping[str, npt.NDArray[Any]]
+Progress = bool | Callable[[int, int | None], None]
+
+MEMORY_BUDGET = 512 << 20
+"""Bytes of observed tensors that may be alive at once, unless told otherwise."""
+
+
+@runtime_checkable
+class Runner(Protocol):
+    """What runs the model. `SessionRunner` is the usual one; tests bring their own."""
+
+    def groups(self, feeds: Feeds) -> Sequence[tuple[str, ...]]:
+        """Return the tensors to observe, cut into groups that fit in memory for this sample."""
+
+    def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the value of each tensor of a group for this sample."""
+
+
+class Engine(Protocol):
+    """Where observation happens: this process, or a cluster."""
+
+    def observe(
+        self, model: Any, tensors: Sequence[str], samples: Iterable[Feeds], **options: Any
+    ) -> Observation:
+        """Do what `observe` does, with the same result."""
+
+
+@dataclass(slots=True)
+class Observation:
+    """What was seen: a sketch for each tensor. Observations of parts of the data merge with `|`.
+
+    >>> import numpy as np
+    >>> part = Observation(sketches={"x": TensorSketch.of([1.0, np.inf])}, samples=1)
+    >>> (part | part).samples
+    2
+    >>> (part | part).problems()
+    ["tensor 'x' has 2 infinite values among 4."]
+    """
+
+    sketches: dict[str, TensorSketch] = field(default_factory=dict)
+    samples: int = 0
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The shape of each tensor in the first sample that has it."""
+
+    def __or__(self, other: Observation) -> Observation:
+        if not isinstance(other, Observation):
+            return NotImplemented
+        sketches = dict(self.sketches)
+        for name, sketch in other.sketches.items():
+            sketches[name] = sketches[name] | sketch if name in sketches else sketch
+        return Observation(
+            sketches=sketches,
+            samples=self.samples + other.samples,
+            shapes={**other.shapes, **self.shapes},
+        )
+
+    def problems(self) -> list[str]:
+        """Return a sentence for each tensor whose values cannot be trusted."""
+        found = []
+        for name, sketch in self.sketches.items():
+            if not sketch.count:
+                found.append(f"tensor {name!r} had no value in any of {self.samples} samples.")
+            elif not sketch.finite:
+                found.append(f"tensor {name!r} has no finite value among {sketch.count}.")
+            elif sketch.nan or sketch.inf:
+                kinds = [
+                    f"{count} {kind}"
+                    for count, kind in ((sketch.nan, "NaN"), (sketch.inf, "infinite"))
+                    if count
+                ]
+                found.append(
+                    f"tensor {name!r} has {' and '.join(kinds)} values among {sketch.count}."
+                )
+        return found
+
+
+def observe(
+    model: Any,
+    tensors: Sequence[str],
+    samples: Iterable[Feeds],
+    *,
+    detail: Detail = "histogram",
+    per_channel: Mapping[str, int] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: Progress = True,
+    engine: Engine | None = None,
+) -> Observation:
+    """Run the model over the samples, once, and sketch the named tensors.
+
+    `model` is a model or a `Runner`. `per_channel` names the tensors that also get extremes for
+    each channel, with the channel axis. `memory_budget` bounds the bytes of observed tensors that
+    are alive at any time: if one sample's do not fit, they are observed in groups, one run for
+    each group. `progress` shows a bar on a terminal, or calls a function with (done, total).
+
+    Non-finite values raise nothing here; see `Observation.problems`.
+
+    >>> import numpy as np
+    >>> class Doubler:
+    ...     def groups(self, feeds): return [("y",)]
+    ...     def run(self, group, feeds): return {"y": 2 * feeds["x"]}
+    >>> samples = ({"x": np.full((1, 3), i, np.float32)} for i in range(4))
+    >>> seen = observe(Doubler(), ["y"], samples)
+    >>> seen.samples, seen.sketches["y"].high, seen.shapes["y"]
+    (4, 6.0, (1, 3))
+    """
+    if detail not in ("extremes", "histogram"):
+        raise DataError(f"unknown detail {detail!r}. Known: extremes, histogram.")
+    if memory_budget <= 0:
+        raise DataError(f"the memory budget must be positive, not {memory_budget} bytes.")
+    if engine is not None:
+        return engine.observe(
+            model,
+            tensors,
+            samples,
+            detail=detail,
+            per_channel=per_channel,
+            memory_budget=memory_budget,
+            progress=progress,
+        )
+    axes = dict(per_channel or {})
+    seen = Observation(
+        sketches={
+            name: TensorSketch(histogram=detail == "histogram", channel_axis=axes.get(name))
+            for name in tensors
+        }
+    )
+    if not seen.sketches:
+        return seen
+    runner = as_runner(model, tensors, memory_budget)
+    total = len(samples) if isinstance(samples, Sized) else None
+    with _reporting(progress, total) as report, _Pipeline(seen) as pipeline:
+        for feeds in samples:
+            for group in runner.groups(feeds):
+                pipeline.push(runner.run(group, feeds))
+            seen.samples += 1
+            report(seen.samples)
+    if not seen.samples:
+        raise DataError("there is no calibration data: not a single sample came.")
+    return seen
+
+
+def as_runner(model: Any, tensors: Sequence[str], memory_budget: int) -> Runner:
+    """Return what runs this model: itself if it is a runner, else sessions of ONNX Runtime."""
+    if isinstance(model, Runner):
+        return model
+    from bitwright.observe.runner import SessionRunner
+
+    # Two sets are alive at a time: one being sketched, one being computed.
+    return SessionRunner(model, tensors, group_bytes=max(memory_budget // 2, 1))
+
+
+class _Pipeline:
+    """Sketches one set of tensors in a thread while the next set is being computed.
+
+    The sketch loops and ONNX Runtime both release the interpreter lock. `push` waits for the set
+    before it, so that never more than two sets are in memory.
+    """
+
+    def __init__(self, seen: Observation) -> None:
+        self._seen = seen
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="bitwright-sketch")
+        self._pending: Future[None] | None = None
+
+    def push(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.drain()
+        self._pending = self._pool.submit(self._sketch, values)
+
+    def drain(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _sketch(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        for name, value in values.items():
+            self._seen.shapes.setdefault(name, value.shape)
+            try:
+                self._seen.sketches[name].update(value)
+            except DataError as error:
+                raise DataError(f"tensor {name!r}: {error}") from error
+
+    def __enter__(self) -> _Pipeline:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.drain()
+        finally:
+            # After an error (or Ctrl-C) the set in progress, a fraction of a second, is finished:
+            # a thread in compiled code cannot be interrupted.
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _reporting(progress: Progress, total: int | None) -> Iterator[Callable[[int], None]]:
+    if callable(progress):
+        yield lambda done: progress(done, total)
+    elif progress and sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("Observing", total=total)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        yield lambda done: None

@@ -1,0 +1,287 @@
+"""What is remembered of a tensor: a statistic that is made in one pass and merges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import DataError
+from bitwright.observe import kernels
+
+__all__ = ["SketchState", "TensorSketch"]
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SketchState:
+    """A sketch as plain values: what is written to a file or sent to another process."""
+
+    histogram: bool
+    channel_axis: int | None
+    low: float
+    high: float
+    count: int
+    nan: int
+    inf: int
+    bins: npt.NDArray[np.uint16]
+    counts: npt.NDArray[np.uint64]
+    batches: F32
+    channels: F32
+    """Shape (2, channels): the minima, then the maxima."""
+
+
+class TensorSketch:
+    """Exact extremes and counts of a tensor, and a histogram over the 65,536 bfloat16 values.
+
+    Sketches form a monoid: `TensorSketch.empty()` is neutral, `|` merges, and how the data was
+    cut into batches, shards or machines makes no difference. Only `batches` (the extremes of each
+    update, for moving averages) keeps the order in which they came.
+
+    >>> sketch = TensorSketch.empty()
+    >>> sketch.update(np.array([0.0, -0.0, 1.5, 6.0, np.nan], np.float32))
+    >>> sketch.low, sketch.high, sketch.finite, sketch.nan
+    (0.0, 6.0, 4, 1)
+    >>> sketch.values(), sketch.counts()
+    (array([0. , 1.5, 6. ], dtype=float32), array([2, 1, 1]))
+    >>> both = sketch | sketch
+    >>> both.counts()
+    array([4, 2, 2])
+    """
+
+    __slots__ = (
+        "_lanes",
+        "_lows_highs",
+        "_sparse",
+        "channel_axis",
+        "channel_high",
+        "channel_low",
+        "count",
+        "high",
+        "inf",
+        "low",
+        "nan",
+    )
+
+    def __init__(self, *, histogram: bool = True, channel_axis: int | None = None) -> None:
+        self.low = np.inf
+        """The least finite value, inf while there is none."""
+        self.high = -np.inf
+        self.count = 0
+        """Values seen, the non-finite ones included."""
+        self.nan = 0
+        self.inf = 0
+        self.channel_axis = channel_axis
+        self.channel_low: F32 | None = None
+        self.channel_high: F32 | None = None
+        # calloc: pages that no value falls into are never given memory.
+        shape = (kernels.LANES, kernels.BINS)
+        self._lanes: I64 | None = np.zeros(shape, np.int64) if histogram else None
+        self._sparse: tuple[F32, I64] | None = None
+        self._lows_highs: list[tuple[float, float]] = []
+
+    @classmethod
+    def empty(cls, *, histogram: bool = True, channel_axis: int | None = None) -> TensorSketch:
+        """Return the neutral element; without a histogram only extremes are kept."""
+        return cls(histogram=histogram, channel_axis=channel_axis)
+
+    @classmethod
+    def of(cls, *arrays: npt.ArrayLike, histogram: bool = True) -> TensorSketch:
+        """Return the sketch of these arrays, each one batch.
+
+        >>> TensorSketch.of([1.0, 2.0], [3.0]).batches
+        array([[1., 2.],
+               [3., 3.]], dtype=float32)
+        """
+        sketch = cls(histogram=histogram)
+        for array in arrays:
+            sketch.update(np.asarray(array))
+        return sketch
+
+    @property
+    def finite(self) -> int:
+        """How many finite values were seen."""
+        return self.count - self.nan - self.inf
+
+    @property
+    def batches(self) -> F32:
+        """One (min, max) row for each update that brought a finite value, in order."""
+        return np.array(self._lows_highs, np.float32).reshape(-1, 2)
+
+    @property
+    def has_histogram(self) -> bool:
+        """Whether anything but extremes was kept."""
+        return self._lanes is not None
+
+    def update(self, array: npt.NDArray[Any], *, engine: str | None = None) -> None:
+        """Add one batch of values. Other float types are converted to float32.
+
+        >>> sketch = TensorSketch.empty(histogram=False)
+        >>> sketch.update(np.array([[1, 2]]))
+        Traceback (most recent call last):
+        bitwright.errors.DataError: only float tensors can be observed, not int64.
+        """
+        values = _as_float32(array)
+        if not values.size:
+            return
+        flat = values.reshape(-1)
+        if self._lanes is None:
+            found = kernels.extremes(flat)
+        else:
+            found = kernels.accumulate(flat, self._lanes, engine=engine)
+            self._sparse = None
+        self.count += flat.size
+        self.nan += found.nan
+        self.inf += found.inf
+        if found.low <= found.high:
+            self.low = min(self.low, found.low)
+            self.high = max(self.high, found.high)
+            self._lows_highs.append((found.low, found.high))
+        if self.channel_axis is not None:
+            self._update_channels(values, self.channel_axis)
+
+    def _update_channels(self, values: F32, axis: int) -> None:
+        if not -values.ndim <= axis < values.ndim:
+            raise DataError(
+                f"a tensor of shape {values.shape} has no axis {axis} to keep per-channel ranges "
+                "of; observe it per tensor."
+            )
+        self._merge_channels(*kernels.channel_extremes(values, axis))
+
+    def _merge_channels(self, low: F32, high: F32) -> None:
+        if self.channel_low is None or self.channel_high is None:
+            self.channel_low, self.channel_high = low.copy(), high.copy()
+            return
+        if self.channel_low.shape != low.shape:
+            raise DataError(
+                f"the number of channels changed from {self.channel_low.size} to {low.size} "
+                "between samples; per-channel ranges need the same number throughout."
+            )
+        np.minimum(self.channel_low, low, out=self.channel_low)
+        np.maximum(self.channel_high, high, out=self.channel_high)
+
+    def __or__(self, other: TensorSketch) -> TensorSketch:
+        if not isinstance(other, TensorSketch):
+            return NotImplemented
+        if (self.has_histogram, self.channel_axis) != (other.has_histogram, other.channel_axis):
+            raise DataError(
+                "sketches with and without histograms, or with different channel axes, do not "
+                "merge; observe both parts with the same detail."
+            )
+        merged = TensorSketch(histogram=self.has_histogram, channel_axis=self.channel_axis)
+        merged.low = min(self.low, other.low)
+        merged.high = max(self.high, other.high)
+        merged.count = self.count + other.count
+        merged.nan = self.nan + other.nan
+        merged.inf = self.inf + other.inf
+        merged._lows_highs = self._lows_highs + other._lows_highs
+        for part in (self, other):
+            if merged._lanes is not None and part._lanes is not None:
+                histogram = part.histogram()
+                used = np.flatnonzero(histogram)  # leaves untouched pages without memory
+                merged._lanes[0, used] += histogram[used]
+            if part.channel_low is not None and part.channel_high is not None:
+                merged._merge_channels(part.channel_low, part.channel_high)
+        return merged
+
+    def histogram(self) -> I64:
+        """Return the count of each bfloat16 bit pattern."""
+        if self._lanes is None:
+            raise DataError(
+                "only extremes were observed, and this range method needs the histogram; "
+                "observe with detail='histogram'."
+            )
+        total: I64 = self._lanes.sum(axis=0)
+        return total
+
+    def values(self) -> F32:
+        """Return the occupied bins' values, ascending, the outermost within [low, high]."""
+        return self._points()[0]
+
+    def counts(self) -> I64:
+        """Return how often each of `values()` was seen."""
+        return self._points()[1]
+
+    def _points(self) -> tuple[F32, I64]:
+        if self._sparse is None:
+            histogram = self.histogram()
+            histogram[0] += histogram[0x8000]  # both zeros are zero
+            bins, values = kernels.bin_values()
+            ordered = histogram[bins]
+            used = np.flatnonzero(ordered)
+            with np.errstate(invalid="ignore"):
+                clipped = np.clip(values[used], np.float32(self.low), np.float32(self.high))
+            self._sparse = clipped, ordered[used]
+        return self._sparse
+
+    def state(self) -> SketchState:
+        """Return everything as plain values, the histogram without its empty bins.
+
+        >>> sketch = TensorSketch.of([1.0, 2.0])
+        >>> TensorSketch.from_state(sketch.state()) == sketch
+        True
+        """
+        histogram = self.histogram() if self.has_histogram else np.zeros(0, np.int64)
+        used = np.flatnonzero(histogram)
+        channels = np.zeros((2, 0), np.float32)
+        if self.channel_low is not None and self.channel_high is not None:
+            channels = np.stack([self.channel_low, self.channel_high])
+        return SketchState(
+            histogram=self.has_histogram,
+            channel_axis=self.channel_axis,
+            low=self.low,
+            high=self.high,
+            count=self.count,
+            nan=self.nan,
+            inf=self.inf,
+            bins=used.astype(np.uint16),
+            counts=histogram[used].astype(np.uint64),
+            batches=self.batches,
+            channels=channels,
+        )
+
+    @classmethod
+    def from_state(cls, state: SketchState) -> TensorSketch:
+        """Return the sketch that gave this state."""
+        sketch = cls(histogram=state.histogram, channel_axis=state.channel_axis)
+        sketch.low, sketch.high = state.low, state.high
+        sketch.count, sketch.nan, sketch.inf = state.count, state.nan, state.inf
+        if sketch._lanes is not None:
+            sketch._lanes[0, state.bins] = state.counts.astype(np.int64)
+        sketch._lows_highs = [(float(low), float(high)) for low, high in state.batches]
+        if state.channels.size:
+            sketch._merge_channels(*state.channels)
+        return sketch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The sparse state: a pickle of a dense histogram would be a megabyte.
+        return TensorSketch.from_state, (self.state(),)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorSketch):
+            return NotImplemented
+        mine, theirs = self.state(), other.state()
+        return all(
+            np.array_equal(getattr(mine, field.name), getattr(theirs, field.name))
+            for field in fields(SketchState)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        kept = "histogram" if self.has_histogram else "extremes"
+        return f"<TensorSketch of {self.count} values in [{self.low:g}, {self.high:g}], {kept}>"
+
+
+def _as_float32(array: npt.NDArray[Any]) -> F32:
+    if array.dtype == np.float32:
+        return np.ascontiguousarray(array) if array.ndim else array.reshape(1)
+    # numpy calls bfloat16 and the float8 types (of ml_dtypes) void-like, kind "V".
+    if array.dtype.kind != "f" and "float" not in array.dtype.name:
+        raise DataError(f"only float tensors can be observed, not {array.dtype.name}.")
+    with np.errstate(over="ignore"):  # a float64 beyond float32 counts as infinite
+        return np.atleast_1d(np.ascontiguousarray(array.astype(np.float32)))

@@ -1,0 +1,168 @@
+"""Sketches on disk: one safetensors file, sparse, tied to the model it was observed on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import DataError, OutputError
+from bitwright.observe import kernels
+from bitwright.observe.sketch import SketchState, TensorSketch
+
+__all__ = ["load_sketches", "save_sketches"]
+
+_FORMAT = "bitwright-sketches"
+_VERSION = "1"
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """What the header keeps of one sketch; its arrays are stored under its index."""
+
+    name: str
+    histogram: bool
+    channel_axis: int | None
+    low: float | None
+    high: float | None
+    count: int
+    nan: int
+    inf: int
+
+
+def save_sketches(
+    path: str | os.PathLike[str], sketches: Mapping[str, TensorSketch], *, fingerprint: str
+) -> None:
+    """Write sketches to a file, complete or not at all.
+
+    `fingerprint` says which model and data they belong to; `load_sketches` compares it.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "run.safetensors"
+    >>> save_sketches(file, {"x": TensorSketch.of([0.0, 2.0])}, fingerprint="model A")
+    >>> load_sketches(file, fingerprint="model A")["x"].high
+    2.0
+    """
+    from safetensors.numpy import save
+
+    entries: list[_Entry] = []
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for index, (name, sketch) in enumerate(sketches.items()):
+        state = sketch.state()
+        seen = state.low <= state.high
+        entries.append(
+            _Entry(
+                name=name,
+                histogram=state.histogram,
+                channel_axis=state.channel_axis,
+                low=state.low if seen else None,  # JSON has no infinity
+                high=state.high if seen else None,
+                count=state.count,
+                nan=state.nan,
+                inf=state.inf,
+            )
+        )
+        for part in ("bins", "counts", "batches", "channels"):
+            arrays[f"{index}.{part}"] = np.ascontiguousarray(getattr(state, part))
+    header = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "fingerprint": fingerprint,
+        "sketches": msgspec.json.encode(entries).decode(),
+    }
+    _write_atomically(Path(path), save(arrays, metadata=header))
+
+
+def load_sketches(
+    path: str | os.PathLike[str], *, fingerprint: str | None = None
+) -> dict[str, TensorSketch]:
+    """Read sketches back; a file of another model, or a cut-off one, is refused."""
+    from safetensors import SafetensorError, safe_open
+
+    where = f"the sketch file {os.fspath(path)!r}"
+    try:
+        with safe_open(os.fspath(path), framework="numpy") as file:
+            header = file.metadata() or {}
+            _check_header(header, fingerprint, where)
+            entries = msgspec.json.decode(header["sketches"], type=list[_Entry])
+            return {
+                entry.name: TensorSketch.from_state(_state(file, index, entry))
+                for index, entry in enumerate(entries)
+            }
+    except OSError as error:
+        raise DataError(f"cannot read {where}: {error.strerror or error}.") from error
+    except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError) as error:
+        raise DataError(
+            f"{where} is damaged or cut off ({error}); delete it and observe again."
+        ) from error
+
+
+def _check_header(header: Mapping[str, str], fingerprint: str | None, where: str) -> None:
+    if header.get("format") != _FORMAT:
+        raise DataError(f"{where} holds something else than sketches.")
+    if header.get("version") != _VERSION:
+        raise DataError(
+            f"{where} has version {header.get('version')}, this program reads {_VERSION}; "
+            "observe again."
+        )
+    if fingerprint is not None and header.get("fingerprint") != fingerprint:
+        raise DataError(
+            f"{where} was made from another model or other data; delete it and observe again."
+        )
+
+
+def _state(file: Any, index: int, entry: _Entry) -> SketchState:
+    bins, counts = file.get_tensor(f"{index}.bins"), file.get_tensor(f"{index}.counts")
+    batches, channels = file.get_tensor(f"{index}.batches"), file.get_tensor(f"{index}.channels")
+    finite = entry.count - entry.nan - entry.inf
+    consistent = (
+        bins.dtype == np.uint16
+        and counts.dtype == np.uint64
+        and batches.dtype == channels.dtype == np.float32
+        and bins.shape == counts.shape == (bins.size,)
+        and batches.shape[1:] == (2,)
+        and channels.shape[:1] == (2,)
+        and (entry.low is None) == (entry.high is None) == (finite == 0)
+        and np.unique(bins).size == bins.size
+        and bool(np.all((bins & 0x7FFF) <= kernels.TOP_BIN))
+        and (not entry.histogram or int(counts.sum()) == finite)
+    )
+    if not consistent:
+        raise ValueError(f"the entry of tensor {entry.name!r} contradicts itself")
+    return SketchState(
+        histogram=entry.histogram,
+        channel_axis=entry.channel_axis,
+        low=np.inf if entry.low is None else entry.low,
+        high=-np.inf if entry.high is None else entry.high,
+        count=entry.count,
+        nan=entry.nan,
+        inf=entry.inf,
+        bins=bins,
+        counts=counts,
+        batches=batches,
+        channels=channels,
+    )
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    temporary: Path | None = None
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}.") from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
