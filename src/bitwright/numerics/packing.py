@@ -44,13 +44,13 @@ def unpack(packed: npt.ArrayLike, bits: int, count: int, signed: bool) -> Array:
     """
     per_byte = _per_byte(bits)
     array = np.atleast_1d(np.asarray(packed, np.uint8))
-    if not 0 <= count <= array.shape[-1] * per_byte:
+    capacity = array.shape[-1] * per_byte
+    if not 0 <= count <= capacity:
         raise RecipeError(
-            f"{array.shape[-1]} bytes hold {array.shape[-1] * per_byte} values of {bits} bits, "
-            f"not {count}."
+            f"{array.shape[-1]} bytes hold {capacity} values of {bits} bits, not {count}."
         )
     shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
-    values = (array[..., None] >> shifts).reshape(*array.shape[:-1], -1)[..., :count]
+    values = (array[..., None] >> shifts).reshape(*array.shape[:-1], capacity)[..., :count]
     if not signed:
         return np.asarray(values & np.uint8((1 << bits) - 1))
     # Up to the top of the byte and back down: the arithmetic shift copies the sign.

@@ -30,8 +30,8 @@ def quantize(
     A scale of one element covers the tensor; a vector covers the channels along `axis`; with
     `block_size`, a scale of x's rank covers blocks along `axis`, the last of which may be
     shorter. Ties round to even. 32-bit types are computed in float64, all others in float32
-    as ONNX Runtime does. NaN becomes the lowest value of an integer type, as it does there on
-    x86, and stays NaN in a float type.
+    as ONNX Runtime does. NaN stays NaN in a float type and becomes the lowest integer: ONNX
+    Runtime gives that or the zero point, depending on the kernel and the machine.
 
     >>> from bitwright.numerics.types import INT8, UINT8
     >>> quantize([0.25, -1.0, 9.0], 0.1, 10, UINT8)

@@ -52,7 +52,7 @@ def affine_parameters(
     >>> round(float(scale), 6), int(zero_point)
     (0.015686, 64)
     >>> affine_parameters([-1, -5], [2, 4], INT8, symmetric=True, kind="power-of-two")
-    (array([0.015625, 0.0625  ], dtype=float32), array([0, 0]))
+    (array([0.03125, 0.0625 ], dtype=float32), array([0, 0]))
     """
     stored = np.dtype(dtype)
     qmin, qmax = qtype.bounds(symmetric=symmetric, reduced=reduced)
@@ -60,7 +60,7 @@ def affine_parameters(
     if symmetric:
         high = np.maximum(-low, high)
         low = -high
-    # Halves are subtracted after the division: high - low may overflow even float64.
+    # Divided before they are added: high - low may overflow even float64.
     exact = high / (qmax - qmin) - low / (qmax - qmin)
     degenerate = exact < _limits(stored)[0]
     exact = np.where(degenerate, 1.0, exact)
@@ -190,7 +190,7 @@ def float8_scale(std: npt.ArrayLike, qtype: QType) -> Array:
 
     >>> from bitwright.numerics.types import FLOAT8E4M3FN
     >>> round(float(float8_scale(1.0, FLOAT8E4M3FN)), 6)
-    0.009978
+    0.009994
     """
     if qtype.is_integer or qtype.bits != 8:
         raise RecipeError(f"{qtype} is not a float8 type.")

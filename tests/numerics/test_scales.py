@@ -1,0 +1,270 @@
+"""Scale formulas: laws that must hold for every range, and agreement with ONNX Runtime's tool."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnxruntime.quantization.quant_utils import compute_scale_zp, compute_scale_zp_float8
+
+from bitwright.errors import DataError, RecipeError
+from bitwright.numerics import (
+    BFLOAT16,
+    FLOAT8E4M3FN,
+    FLOAT8E5M2,
+    FLOAT16,
+    INT2,
+    INT4,
+    INT8,
+    INT16,
+    QTYPES,
+    UINT2,
+    UINT4,
+    UINT8,
+    UINT16,
+    affine_parameters,
+    ceil_power_of_two,
+    dequantize,
+    float8_scale,
+    float_scale,
+    nearest_int16_scale,
+    nearest_power_of_two,
+    quantize,
+    restricted_asymmetric_parameters,
+    smallest_bias_scale,
+    symmetric_zero_point,
+)
+
+INTEGERS = [t for t in QTYPES.values() if t.is_integer]
+integers = st.sampled_from(INTEGERS)
+reals = st.floats(allow_nan=False, allow_infinity=False, width=32)
+everyday = st.floats(-1e6, 1e6, width=32)
+ranges = st.tuples(reals, reals).map(sorted)
+everyday_ranges = st.tuples(everyday, everyday).map(sorted)
+kinds = st.sampled_from(["float", "power-of-two", "int16"])
+stored = st.sampled_from([np.float32, np.float16, np.float64, ml_dtypes.bfloat16])
+positive = st.floats(1e-30, 1e30)
+
+
+@settings(max_examples=400)
+@given(ranges, integers, st.booleans(), st.booleans(), kinds, stored)
+def test_zero_is_exact_and_scales_are_positive_and_finite(
+    limits, qtype, symmetric, reduced, kind, dtype
+):
+    scale, zero_point = affine_parameters(
+        *limits, qtype, symmetric=symmetric, reduced=reduced, kind=kind, dtype=dtype
+    )
+    assert scale.dtype == dtype
+    assert zero_point.dtype == np.int64
+    assert scale.shape == zero_point.shape == ()
+    assert np.isfinite(scale.astype(np.float64))
+    assert scale.astype(np.float64) > 0
+    assert qtype.lowest <= int(zero_point) <= qtype.highest
+    zero = quantize(np.zeros(1, np.float32), scale, zero_point, qtype)
+    assert dequantize(zero, scale, zero_point).tolist() == [0.0]
+
+
+@settings(max_examples=300)
+@given(everyday_ranges, st.sampled_from([INT2, UINT2, INT4, UINT4, INT8, UINT8, INT16, UINT16]),
+       st.booleans())  # fmt: skip
+def test_a_power_of_two_scale_covers_the_range(limits, qtype, symmetric):
+    scale, zero_point = affine_parameters(*limits, qtype, symmetric=symmetric, kind="power-of-two")
+    mantissa, _ = np.frexp(float(scale))
+    assert mantissa == 0.5
+    ends = np.clip([*limits], [-np.inf, 0.0], [0.0, np.inf])
+    steps = ends / float(scale) + int(zero_point)
+    # The zero point is an integer: the worst case is half a step beyond the end.
+    assert steps[0] >= qtype.lowest - 0.5
+    assert steps[1] <= qtype.highest + 0.5
+    plain, _ = affine_parameters(*limits, qtype, symmetric=symmetric, dtype=np.float64)
+    if np.finfo(np.float32).tiny <= plain != 1.0:
+        assert float(plain) <= float(scale) < 2 * float(plain)
+
+
+@settings(max_examples=300)
+@given(
+    everyday_ranges.filter(lambda r: r[1] - r[0] > 1e-3),
+    st.sampled_from([INT8, UINT8, INT16, UINT16, INT4, UINT4]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, 0.01, 10.0]),
+)
+def test_float_scales_are_those_of_onnx_runtimes_tool(
+    limits, qtype, symmetric, reduced, min_real_range
+):
+    qmin, qmax = qtype.bounds(symmetric=symmetric, reduced=reduced)
+    theirs_zero, theirs_scale = compute_scale_zp(
+        np.array(limits[0], np.float64), np.array(limits[1], np.float64),
+        np.array(qmin, qtype.dtype), np.array(qmax, qtype.dtype),
+        symmetric=symmetric, min_real_range=min_real_range,
+    )  # fmt: skip
+    scale, zero_point = affine_parameters(
+        *limits, qtype, symmetric=symmetric, reduced=reduced, min_real_range=min_real_range
+    )
+    np.testing.assert_allclose(scale, np.float32(theirs_scale), rtol=2e-7)
+    # Theirs divides by the unrounded scale, so a tie may fall the other way.
+    assert abs(int(zero_point) - int(theirs_zero)) <= 1
+
+
+@given(everyday_ranges, integers)
+def test_the_zero_point_is_right_for_the_stored_scale(limits, qtype):
+    scale, zero_point = affine_parameters(*limits, qtype, dtype=np.float16)
+    if float(scale) in (1.0, 65504.0):
+        return  # degenerate, or saturated: the range did not decide
+    wanted = Fraction(qtype.lowest) - Fraction(min(limits[0], 0.0)) / Fraction(float(scale))
+    clipped = min(max(wanted, Fraction(qtype.lowest)), Fraction(qtype.highest))
+    assert abs(int(zero_point) - clipped) <= Fraction(1, 2) + abs(clipped) / 2**50
+
+
+def test_vectors_and_blocks_give_what_each_range_gives_alone():
+    rng = np.random.default_rng(0)
+    low, high = np.sort(rng.normal(size=(2, 3, 5)), axis=0)
+    for kind in ("float", "power-of-two", "int16"):
+        scale, zero_point = affine_parameters(low, high, UINT8, kind=kind)
+        assert scale.shape == zero_point.shape == (3, 5)
+        for i in np.ndindex(3, 5):
+            one, zero = affine_parameters(low[i], high[i], UINT8, kind=kind)
+            assert (one, zero) == (scale[i], zero_point[i])
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "reduced"),
+    [
+        ("uint8", 128, 64), ("int8", 0, 0), ("uint16", 32768, 16384), ("int16", 0, 0),
+        ("uint4", 8, 4), ("int4", 0, 0), ("uint2", 2, 1), ("int2", 0, 0),
+        ("int32", 0, 0), ("uint32", 2**31, 2**30),
+    ],
+)  # fmt: skip
+def test_symmetric_zero_points(name, plain, reduced):
+    qtype = QTYPES[name]
+    assert symmetric_zero_point(qtype) == plain
+    assert symmetric_zero_point(qtype, reduced=True) == reduced
+    assert int(affine_parameters(-1, 1, qtype, symmetric=True)[1]) == plain
+
+
+@pytest.mark.parametrize("qtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("limits", [(0.0, 0.0), (0.0, 1e-42), (-1e-45, 0.0)])
+@pytest.mark.parametrize("kind", ["float", "power-of-two", "int16"])
+def test_a_range_without_width_gets_scale_one(qtype, limits, kind):
+    scale, zero_point = affine_parameters(*limits, qtype, kind=kind)
+    assert (float(scale), int(zero_point)) == (1.0, 0)
+    scale, zero_point = affine_parameters(*limits, qtype, symmetric=True, kind=kind)
+    assert (float(scale), int(zero_point)) == (1.0, symmetric_zero_point(qtype))
+
+
+def test_scales_saturate_at_the_end_of_their_dtype():
+    assert float(affine_parameters(-1e9, 1e9, UINT8, dtype=np.float16)[0]) == 65504.0
+    assert (
+        float(affine_parameters(-1e9, 1e9, UINT8, kind="power-of-two", dtype=np.float16)[0])
+        == 2.0**15
+    )
+    top = float(np.finfo(np.float32).max)
+    scale, _ = affine_parameters(-top, top, INT2, kind="power-of-two")
+    assert float(scale) == 2.0**127
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_ranges_that_are_not_finite_are_refused(bad):
+    with pytest.raises(DataError, match="not finite"):
+        affine_parameters([0.0, bad], [1.0, 1.0], UINT8)
+    with pytest.raises(DataError, match="not finite"):
+        restricted_asymmetric_parameters(0.0, bad)
+    with pytest.raises(DataError, match="not finite"):
+        float8_scale(bad, FLOAT8E4M3FN)
+    with pytest.raises(DataError, match="not finite"):
+        smallest_bias_scale([bad])
+
+
+def test_a_reversed_range_is_refused():
+    with pytest.raises(DataError, match="minimum 2 above its maximum 1"):
+        affine_parameters([0.0, 2.0], [1.0, 1.0], UINT8)
+
+
+def test_unknown_kinds_and_float_types_are_refused():
+    with pytest.raises(RecipeError, match="unknown scale kind"):
+        affine_parameters(0, 1, UINT8, kind="log")
+    with pytest.raises(RecipeError, match="not an integer type"):
+        affine_parameters(0, 1, FLOAT16)
+    with pytest.raises(RecipeError, match="not a float8 type"):
+        float8_scale(1.0, FLOAT16)
+    with pytest.raises(RecipeError, match="not a float type"):
+        float_scale(1.0, INT8)
+
+
+@given(everyday_ranges)
+def test_restricted_asymmetric_covers_the_range_with_zero_point_0_or_128(limits):
+    scale, zero_point = restricted_asymmetric_parameters(*limits)
+    assert int(zero_point) == (0 if limits[0] >= 0 else 128)
+    ends = np.array([min(limits[0], 0), max(limits[1], 0)]) / float(scale) + int(zero_point)
+    assert ends[0] >= -1e-4
+    assert ends[1] <= 255 + 1e-4
+
+
+@given(positive)
+def test_ceil_power_of_two_is_the_tightest_from_above(scale):
+    up = float(ceil_power_of_two(scale))
+    assert up / 2 < scale <= up
+    assert np.frexp(up)[0] == 0.5
+
+
+@given(st.integers(-1022, 1023))
+def test_powers_of_two_stay_what_they_are(exponent):
+    power = np.ldexp(1.0, exponent)
+    assert float(ceil_power_of_two(power)) == power
+    assert float(nearest_power_of_two(power)) == power
+
+
+def test_ceil_power_of_two_never_overflows():
+    assert float(ceil_power_of_two(np.finfo(np.float64).max)) == 2.0**1023
+
+
+@given(positive)
+def test_nearest_power_of_two_is_within_a_factor_of_the_root_of_two(scale):
+    ratio = float(nearest_power_of_two(scale)) / scale
+    assert 0.5**0.5 * 0.999999 <= ratio <= 2**0.5 * 1.000001
+
+
+@settings(max_examples=300)
+@given(st.one_of(st.floats(1e-7, 1e5), st.integers(1, 32768).map(lambda m: m + 0.499)))
+def test_int16_scales_are_the_nearest_by_brute_force(scale):
+    ours = float(nearest_int16_scale(scale))
+    m = np.arange(1, 32768, dtype=np.float64)
+    best = min(float(np.abs(m / 2**n - scale).min()) for n in range(17))
+    assert abs(ours - scale) == best
+    assert float(np.float32(ours)) == ours
+    assert any(ours * 2**n == int(ours * 2**n) <= 32767 for n in range(17))
+
+
+def test_int16_scales_of_the_vendors_examples():
+    assert float(nearest_int16_scale(0.0225191)) == 369 / 16384
+    assert float(nearest_int16_scale(1 / 127.5)) == 257 / 32768
+    assert nearest_int16_scale([78740.0, 7.9e-7]).tolist() == [32767.0, 2.0**-16]
+
+
+@given(st.floats(2**-10, 1000, width=32))
+def test_float8_scales_are_those_of_onnx_runtimes_tool(std):
+    theirs = compute_scale_zp_float8(FLOAT8E4M3FN.onnx_type, np.float32(std))[1]
+    scale, zero_point = float_scale(std, FLOAT8E4M3FN)
+    np.testing.assert_allclose(scale, theirs, rtol=1e-6)
+    assert int(zero_point) == 0
+
+
+def test_float_types_without_deviation_have_scale_one():
+    for qtype in (FLOAT16, BFLOAT16, FLOAT8E4M3FN, FLOAT8E5M2):
+        assert float(float_scale(0.0, qtype)[0]) == 1.0
+    assert float_scale([1.0, 2.0], BFLOAT16)[0].tolist() == [1.0, 1.0]
+
+
+@given(st.lists(everyday.filter(lambda b: b == 0 or abs(b) > 1e-20), min_size=1, max_size=8))
+def test_a_bias_at_the_smallest_scale_does_not_saturate(values):
+    bias = np.array(values)
+    one = float(smallest_bias_scale(bias))
+    each = smallest_bias_scale(bias, per_channel=True)
+    assert each.shape == bias.shape
+    assert each.max() == one
+    if one > 0:
+        assert np.abs(bias / np.float32(one)).max() <= 2**31 - 1
