@@ -138,9 +138,10 @@ class TensorSketch:
         self.nan += found.nan
         self.inf += found.inf
         if found.low <= found.high:
-            self.low = min(self.low, found.low)
-            self.high = max(self.high, found.high)
-            self._lows_highs.append((found.low, found.high))
+            low, high = found.low + 0.0, found.high + 0.0  # -0 becomes 0
+            self.low = min(self.low, low)
+            self.high = max(self.high, high)
+            self._lows_highs.append((low, high))
         if self.channel_axis is not None:
             self._update_channels(values, self.channel_axis)
 
