@@ -321,7 +321,7 @@ def _unreadable(path: Path, error: Exception, magic: bytes) -> DataError:
         return DataError(f"{str(path)!r} cannot be read ({error}); check the file.")
     if not start:
         return DataError(f"{str(path)!r} is empty; save it again with np.save or np.savez.")
-    if "Object arrays" in str(error) or start[:1] == b"\x80":
+    if "Object arrays" in str(error) or "Python objects" in str(error) or start[:1] == b"\x80":
         return DataError(
             f"{str(path)!r} holds pickled Python objects, which are never loaded because they can "
             "run code; save plain number arrays with np.save or np.savez."

@@ -1,0 +1,221 @@
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bitwright.data.sources import open_data
+from bitwright.data.specs import InputSpec
+from bitwright.errors import DataError
+
+F32 = np.dtype("float32")
+X = InputSpec("x", F32, ("batch", 2))
+FIXED = InputSpec("x", F32, (1, 2))
+Y = InputSpec("y", np.dtype("int64"), ("batch",))
+PICTURE = InputSpec("x", F32, (1, 3, 4, 4))
+
+
+def x(value=0.0, batch=1):
+    return np.full((batch, 2), value, np.float32)
+
+
+def values(samples):
+    return [float(sample["x"].flat[0]) for sample in samples]
+
+
+def test_one_npy_file_is_a_stack(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(6, dtype=np.float32).reshape(3, 2))
+    samples = open_data(path, [X])
+    assert (samples.len_hint, samples.description) == (3, str(path))
+    assert values(samples) == values(samples) == [0, 2, 4]
+    assert values(open_data(str(path), [FIXED], limit=2)) == [0, 2]
+
+
+def test_an_npz_file_has_the_inputs_by_name(tmp_path):
+    np.savez(tmp_path / "d.npz", x=np.ones((3, 1, 2), np.float32), y=np.arange(3).reshape(3, 1))
+    samples = list(open_data(tmp_path / "d.npz", [X, Y]))
+    assert [int(sample["y"][0]) for sample in samples] == [0, 1, 2]
+    assert samples[0]["x"].shape == (1, 2)
+
+
+def test_a_single_array_in_an_npz_may_have_any_name(tmp_path):
+    np.savez(tmp_path / "d.npz", x(5))
+    assert values(open_data(tmp_path / "d.npz", [X])) == [5]
+
+
+def test_a_folder_is_read_in_the_order_of_names(tmp_path):
+    for name, value in (("b.npy", 2), ("a.npy", 1), ("c.npy", 3)):
+        np.save(tmp_path / name, x(value, batch=2))
+    np.savez(tmp_path / "d.npz", x=x(4))
+    (tmp_path / ".hidden").write_text("passed over")
+    samples = list(open_data(tmp_path, [X]))
+    assert values(samples) == [1, 2, 3, 4]
+    # One file among many is one batch of an open size, and several of a fixed one.
+    assert samples[0]["x"].shape == (2, 2)
+    assert len(list(open_data(tmp_path, [FIXED]))) == 7
+
+
+def test_one_file_for_each_input(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(6, dtype=np.float32).reshape(3, 2))
+    np.save(tmp_path / "y.npy", np.arange(3))
+    samples = open_data(tmp_path, [X, Y])
+    assert samples.len_hint == 3
+    assert [int(sample["y"][0]) for sample in samples] == [0, 1, 2]
+
+
+def test_one_subfolder_for_each_input(tmp_path):
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+    for number in range(3):
+        np.save(tmp_path / "x" / f"{number}.npy", x(number))
+        np.save(tmp_path / "y" / f"{number}.npy", np.array([number * 10]))
+    samples = list(open_data(tmp_path, [X, Y]))
+    assert values(samples) == [0, 1, 2]
+    assert [int(sample["y"][0]) for sample in samples] == [0, 10, 20]
+    (tmp_path / "y" / "2.npy").rename(tmp_path / "y" / "3.npy")
+    with pytest.raises(DataError, match="do not hold the same file names"):
+        open_data(tmp_path, [X, Y])
+
+
+def test_subfolders_must_be_the_inputs(tmp_path):
+    (tmp_path / "x").mkdir()
+    np.save(tmp_path / "x" / "0.npy", x())
+    with pytest.raises(DataError, match="no folder for the model's input 'y'"):
+        open_data(tmp_path, [X, Y])
+    (tmp_path / "yy").mkdir()
+    np.save(tmp_path / "yy" / "0.npy", x())
+    with pytest.raises(DataError, match="named after no input of the model"):
+        open_data(tmp_path, [X, Y])
+
+
+def test_class_folders_of_images_are_taken_in_turn(tmp_path):
+    for name, count, shade in (("cat", 3, 51), ("dog", 2, 102)):
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            Image.new("RGB", (4, 4), (shade + number,) * 3).save(tmp_path / name / f"{number}.png")
+    pixels = [round(value * 255) for value in values(open_data(tmp_path, [PICTURE]))]
+    assert pixels == [51, 102, 52, 103, 53]
+
+
+def test_a_fitting_array_is_mapped_and_not_read(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
+    sample = next(iter(open_data(tmp_path / "x.npy", [X])))
+    base = sample["x"]
+    while getattr(base, "base", None) is not None and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+
+
+def broken_files(folder):
+    np.save(folder / "whole.npy", np.zeros((50, 2), np.float32))
+    np.savez(folder / "whole.npz", x=np.zeros((50, 2), np.float32))
+    npy, npz = (folder / "whole.npy").read_bytes(), (folder / "whole.npz").read_bytes()
+    np.save(folder / "object.npy", np.array([{}], object), allow_pickle=True)
+    np.savez(folder / "object.npz", x=np.array([{}], object), allow_pickle=True)
+    return {
+        "short.npy": (npy[:-9], "cut off or damaged"),
+        "header.npy": (npy[:40], "cut off or damaged"),
+        "magic.npy": (npy[:7], "cut off or damaged"),
+        "short.npz": (npz[:-30], "cut off or damaged"),
+        "flipped.npz": (npz[:200] + b"\xff" * 20 + npz[220:], "cut off or damaged"),
+        "nothing.npy": (b"", "is empty"),
+        "nothing.npz": (b"", "is empty"),
+        "text.npy": (b"1,2,3\n4,5,6\n", "not a NumPy file"),
+        "text.npz": (b"1,2,3\n4,5,6\n", "not a NumPy file"),
+        "pickle.npy": (pickle.dumps([1, 2]), "pickled Python objects, which are never loaded"),
+        "object.npy": ((folder / "object.npy").read_bytes(), "pickled Python objects"),
+        "object.npz": ((folder / "object.npz").read_bytes(), "pickled Python objects"),
+        "swapped.npy": (npz, "rename it to .npz"),
+        "swapped.npz": (npy, "rename it to .npy"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "short.npy",
+        "header.npy",
+        "magic.npy",
+        "short.npz",
+        "flipped.npz",
+        "nothing.npy",
+        "nothing.npz",
+        "text.npy",
+        "text.npz",
+        "pickle.npy",
+        "object.npy",
+        "object.npz",
+        "swapped.npy",
+        "swapped.npz",
+    ],
+)
+def test_a_file_that_cannot_be_trusted_is_named_with_its_remedy(tmp_path, name):
+    content, words = broken_files(tmp_path)[name]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / name).write_bytes(content)
+    for path in (folder / name, folder):
+        with pytest.raises(DataError) as caught:
+            list(open_data(path, [X]))
+        assert words in str(caught.value)
+        assert name in str(caught.value)
+
+
+def test_an_unknown_array_in_an_npz_names_the_file(tmp_path):
+    np.savez(tmp_path / "d.npz", x=x(), z=x())
+    with pytest.raises(DataError, match=r"sample 0 \(d.npz\) names 'z'"):
+        list(open_data(tmp_path / "d.npz", [X]))
+
+
+def test_one_array_for_two_inputs_is_refused(tmp_path):
+    np.save(tmp_path / "d.npy", x())
+    with pytest.raises(DataError, match="holds one array, but the model has 2 inputs"):
+        list(open_data(tmp_path / "d.npy", [X, Y]))
+
+
+def test_an_empty_stack_is_refused(tmp_path):
+    np.save(tmp_path / "d.npy", np.zeros((0, 2), np.float32))
+    with pytest.raises(DataError, match="holds no samples"):
+        list(open_data(tmp_path / "d.npy", [X]))
+
+
+def test_an_empty_archive_is_refused(tmp_path):
+    np.savez(tmp_path / "d.npz")
+    with pytest.raises(DataError, match="holds no arrays"):
+        list(open_data(tmp_path / "d.npz", [X]))
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(DataError, match="is empty; put"):
+        open_data(tmp_path, [X])
+    (tmp_path / "x").mkdir()
+    with pytest.raises(DataError, match="is empty; put"):
+        open_data(tmp_path, [X])
+
+
+def test_mixed_content_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", x())
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(DataError, match=r"notes.txt' is neither"):
+        open_data(tmp_path, [X])
+    (tmp_path / "notes.txt").unlink()
+    Image.new("RGB", (4, 4)).save(tmp_path / "b.png")
+    with pytest.raises(DataError, match=r"mixes images \('b.png'\) and arrays \('a.npy'\)"):
+        open_data(tmp_path, [X])
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(DataError, match="mixes files"):
+        open_data(tmp_path, [X])
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "data.csv").write_text("1,2")
+    with pytest.raises(DataError, match=r"neither a .npy or .npz file nor an image; save"):
+        open_data(tmp_path / "data.csv", [X])
+
+
+def test_preprocessing_of_arrays_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", x())
+    for path in (tmp_path, tmp_path / "a.npy"):
+        with pytest.raises(DataError, match="holds arrays and not images"):
+            open_data(path, [X], preprocess="imagenet")

@@ -1,0 +1,235 @@
+import sys
+
+import numpy as np
+import pytest
+from onnxruntime.quantization import CalibrationDataReader
+
+from bitwright.data.sources import Samples, open_data
+from bitwright.data.specs import InputSpec
+from bitwright.errors import DataError
+
+F32 = np.dtype("float32")
+X = InputSpec("x", F32, ("batch", 2))
+Y = InputSpec("y", np.dtype("int64"), ("batch",))
+
+
+def x(value=0.0, batch=1):
+    return np.full((batch, 2), value, np.float32)
+
+
+def values(samples):
+    return [float(sample["x"].flat[0]) for sample in samples]
+
+
+class Reader(CalibrationDataReader):
+    def __init__(self, count, end=None):
+        self.given, self.count, self.end = 0, count, end
+
+    def get_next(self):
+        if self.given == self.count:
+            return self.end
+        self.given += 1
+        return {"x": x(self.given)}
+
+
+class Tensor:
+    """What a torch tensor lets itself be known by; numpy() refuses as one with gradients does."""
+
+    def __init__(self, array, detached=False):
+        self.array, self.detached = array, detached
+        self.shape = array.shape
+
+    def detach(self):
+        return Tensor(self.array, detached=True)
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        if not self.detached:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+        return self.array
+
+
+class BFloat16Tensor(Tensor):
+    def detach(self):
+        return self
+
+    def numpy(self):
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+    def float(self):
+        return Tensor(self.array, detached=True)
+
+
+class Loader:
+    """A torch DataLoader by its attributes."""
+
+    def __init__(self, batches, length=True):
+        self.dataset, self.batch_size, self.batches = object(), 2, batches
+        self.length, self.passes = length, 0
+
+    def __iter__(self):
+        self.passes += 1
+        return iter(self.batches)
+
+    def __len__(self):
+        if not self.length:
+            raise TypeError("IterableDataset has no len()")
+        return len(self.batches)
+
+
+def test_a_list_of_dicts_can_be_read_twice():
+    samples = open_data([{"x": x(1)}, {"x": x(2)}], [X])
+    assert isinstance(samples, Samples)
+    assert (samples.len_hint, samples.repeatable) == (2, True)
+    assert values(samples) == values(samples) == [1, 2]
+
+
+def test_a_generator_is_read_once_and_lazily():
+    given = []
+
+    def generate():
+        for number in range(5):
+            given.append(number)
+            yield {"x": x(number)}
+
+    samples = open_data(generate(), [X])
+    assert samples.len_hint is None
+    stream = iter(samples)
+    next(stream)
+    assert given == [0]
+    assert values(stream) == [1, 2, 3, 4]
+    with pytest.raises(DataError, match="only once"):
+        iter(samples)
+
+
+def test_tuples_and_single_arrays_are_paired_with_the_inputs():
+    pair = (x(3), np.zeros(1, np.int64))
+    assert values(open_data([pair], [X, Y])) == [3]
+    assert values(open_data([list(pair)], [X, Y])) == [3]
+    assert values(open_data([x(4), x(5)], [X])) == [4, 5]
+    assert values(open_data(((x(6),), (x(7),)), [X])) == [6, 7]
+
+
+def test_a_stacked_array_or_dict_of_arrays_is_taken_apart():
+    stack = np.arange(6, dtype=np.float32).reshape(3, 2)
+    samples = open_data(stack, [X])
+    assert samples.len_hint == 3
+    assert values(samples) == values(samples) == [0, 2, 4]
+    both = open_data({"x": stack, "y": np.arange(3)}, [X, Y], limit=2)
+    assert [int(sample["y"][0]) for sample in both] == [0, 1]
+    assert values(open_data(Tensor(stack), [X])) == [0, 2, 4]
+
+
+@pytest.mark.parametrize("end", [None, {}, False])
+def test_a_calibration_data_reader_is_read_to_its_end(end):
+    samples = open_data(Reader(3, end), [X])
+    assert samples.len_hint is None
+    assert values(samples) == [1, 2, 3]
+
+
+def test_a_reader_is_not_drained_past_the_limit():
+    reader = Reader(10)
+    samples = open_data(reader, [X], limit=4)
+    assert values(samples) == [1, 2, 3, 4]
+    assert reader.given == 4
+
+
+def test_a_reader_that_ends_with_stop_iteration_ends():
+    class Raising:
+        def __init__(self):
+            self.stream = iter([{"x": x(1)}])
+
+        def get_next(self):
+            return next(self.stream)
+
+    assert values(open_data(Raising(), [X])) == [1]
+
+
+def test_get_next_wins_over_iter():
+    class Both(Reader):
+        def __iter__(self):
+            raise AssertionError("not this way")
+
+    assert values(open_data(Both(2), [X])) == [1, 2]
+
+
+def test_an_exhausted_reader_is_reported():
+    reader = Reader(2)
+    list(open_data(reader, [X]))
+    with pytest.raises(DataError, match=r"Reader \(get_next\)\) has no samples; .*fresh"):
+        list(open_data(reader, [X]))
+
+
+def test_a_loader_gives_its_leading_elements_and_keeps_labels_out():
+    labels = Tensor(np.zeros(2, np.int64))
+    loader = Loader([(Tensor(x(1, 2)), labels), [Tensor(x(2, 2)), labels]])
+    samples = open_data(loader, [X])
+    assert (samples.len_hint, samples.description) == (2, "Loader of batches")
+    assert loader.passes == 0
+    assert values(samples) == [1, 2]
+    assert values(open_data(Loader([Tensor(x(5, 2))]), [X])) == [5]
+    assert values(open_data(Loader([{"x": Tensor(x(6)), "label": labels}]), [X])) == [6]
+    assert values(open_data(Loader([BFloat16Tensor(x(7))]), [X])) == [7]
+    assert "torch" not in sys.modules
+
+
+def test_a_loader_over_a_stream_has_no_length():
+    assert open_data(Loader([Tensor(x())], length=False), [X]).len_hint is None
+
+
+def test_a_loader_with_a_misspelt_name_is_still_refused():
+    with pytest.raises(DataError, match="no input of the model"):
+        list(open_data(Loader([{"X": Tensor(x())}]), [X]))
+
+
+def test_samples_can_be_opened_again():
+    first = open_data([{"x": x(1)}, {"x": x(2)}], [X])
+    assert values(open_data(first, [X], limit=1)) == [1]
+    once = open_data(Reader(1), [X])
+    assert not open_data(once, [X]).repeatable
+
+
+def test_a_bad_sample_is_found_when_its_turn_comes():
+    stream = iter(open_data([{"x": x(1)}, {"x": x(np.nan)}], [X]))
+    next(stream)
+    with pytest.raises(DataError, match="sample 1: input 'x' holds 2 NaN"):
+        next(stream)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (None, "no calibration data; give"),
+        ([], "empty; give at least one sample"),
+        (iter([]), "has no samples"),
+        (np.zeros((0, 2), np.float32), "empty"),
+        (42, "cannot be read from a int; give"),
+        ("no/such/folder", "no calibration data at 'no/such/folder'; give the path"),
+        ([(x(), x())], "sample 0 is a tuple of 2 values, but the model has 1 inputs"),
+        (["image.png"], "sample 0 is a str"),
+        (b"bytes", "sample 0 is a int"),
+    ],
+)
+def test_what_is_no_data_is_refused_in_a_sentence(source, words):
+    with pytest.raises(DataError) as caught:
+        list(open_data(source, [X]))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_array_cannot_feed_two_inputs():
+    with pytest.raises(DataError, match="sample 0 is one array, but the model has 2 inputs"):
+        list(open_data([x()], [X, Y]))
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_a_limit_below_one_is_refused(limit):
+    with pytest.raises(DataError, match="at least 1"):
+        open_data([{"x": x()}], [X], limit=limit)
+
+
+def test_preprocessing_without_images_is_refused():
+    with pytest.raises(DataError, match="not a folder of images"):
+        open_data([{"x": x()}], [X], preprocess="unit")

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitwright.data.sources import open_data
+from bitwright.data.specs import InputSpec
+from bitwright.data.splitting import hold_back
+from bitwright.errors import DataError
+
+
+def numbers(samples):
+    return [int(sample["x"]) for sample in samples]
+
+
+def stream(count):
+    return ({"x": np.array(number)} for number in range(count))
+
+
+@given(count=st.integers(0, 120), every=st.integers(2, 12), most=st.integers(0, 9))
+def test_every_sample_goes_to_exactly_one_side_in_order(count, every, most):
+    split = hold_back(stream(count), every=every, most=most)
+    kept = numbers(split)
+    held = numbers(split.held)
+    assert sorted(kept + held) == list(range(count))
+    assert kept == sorted(kept)
+    assert held == list(range(every - 1, count, every))[:most]
+    assert numbers(split.first) == ([] if held else list(range(count))[:2])
+    assert numbers(split.evaluation) == (held or numbers(split.first))
+
+
+@given(count=st.integers(1, 120))
+def test_the_hint_is_the_number_of_calibration_samples(count):
+    spec = InputSpec("x", np.dtype("int64"), ())
+    split = hold_back(open_data(list(stream(count)), [spec]))
+    assert split.len_hint == len(list(split))
+    assert hold_back(stream(3)).len_hint is None
+    assert hold_back(list(stream(9))).len_hint == 8
+
+
+def test_kept_samples_survive_a_reused_buffer():
+    buffer = np.zeros(1, np.int64)
+
+    def reuse():
+        for number in range(16):
+            buffer[0] = number
+            yield {"x": buffer}
+
+    split = hold_back(reuse())
+    for _ in split:
+        pass
+    assert [int(sample["x"][0]) for sample in split.held] == [7, 15]
+
+
+def test_a_second_pass_starts_anew():
+    split = hold_back(list(stream(8)))
+    assert numbers(split) == numbers(split)
+    assert numbers(split.held) == [7]
+
+
+@pytest.mark.parametrize(("options", "words"), [({"every": 1}, "every=1"), ({"most": -1}, "most")])
+def test_impossible_splits_are_refused(options, words):
+    with pytest.raises(DataError, match=words):
+        hold_back([], **options)
