@@ -1,0 +1,73 @@
+"""Models: read, checked, brought into one form, run, looked into and written (on onnx-ir)."""
+
+from bitwright.graph.checking import check_model, check_order
+from bitwright.graph.cloning import clone_model
+from bitwright.graph.exposing import Exposed, expose
+from bitwright.graph.loading import ModelSource, file_size, load_model, source_path
+from bitwright.graph.naming import NameScope
+from bitwright.graph.normalize import find_quantized_nodes, normalize, refuse_unsupported
+from bitwright.graph.opsets import opset_of, upgrade_opset
+from bitwright.graph.saving import (
+    EXTERNAL_DATA_THRESHOLD,
+    check_destination,
+    save_model,
+    serialized_size,
+)
+from bitwright.graph.sessions import Level, open_session, run_session, runtime_reason
+from bitwright.graph.shapes import element_type, infer_shapes, static_shape
+from bitwright.graph.tensors import TensorSlot, tensor_slots
+from bitwright.graph.versions import (
+    RuntimeLimits,
+    minimum_ir_version,
+    runtime_limits,
+    stamp_versions,
+)
+from bitwright.graph.walking import (
+    find_value,
+    iter_graphs,
+    iter_values,
+    owner_nodes,
+    qualified_name,
+    subgraphs_of,
+)
+
+__all__ = [
+    "EXTERNAL_DATA_THRESHOLD",
+    "Exposed",
+    "Level",
+    "ModelSource",
+    "NameScope",
+    "RuntimeLimits",
+    "TensorSlot",
+    "check_destination",
+    "check_model",
+    "check_order",
+    "clone_model",
+    "element_type",
+    "expose",
+    "file_size",
+    "find_quantized_nodes",
+    "find_value",
+    "infer_shapes",
+    "iter_graphs",
+    "iter_values",
+    "load_model",
+    "minimum_ir_version",
+    "normalize",
+    "open_session",
+    "opset_of",
+    "owner_nodes",
+    "qualified_name",
+    "refuse_unsupported",
+    "run_session",
+    "runtime_limits",
+    "runtime_reason",
+    "save_model",
+    "serialized_size",
+    "source_path",
+    "stamp_versions",
+    "static_shape",
+    "subgraphs_of",
+    "tensor_slots",
+    "upgrade_opset",
+]

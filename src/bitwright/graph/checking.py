@@ -1,0 +1,59 @@
+"""Is this a valid ONNX model? The answer of ONNX's checker, in one sentence."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from bitwright.errors import ModelError
+from bitwright.graph.skeleton import make_skeleton
+from bitwright.graph.walking import qualified_name, subgraphs_of
+
+__all__ = ["check_model", "check_order"]
+
+_STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training"})
+
+
+def check_model(model: ir.Model) -> None:
+    """Raise a ModelError unless the model is well formed and its nodes are in order.
+
+    The full check, which also infers every shape, runs where all operators are ONNX's own; a model
+    with com.microsoft or custom operators gets the structural check.
+    """
+    check_order(model)
+    proto = make_skeleton(model).proto
+    standard = not model.functions and all(
+        node.domain in _STANDARD_DOMAINS for node in model.graph.all_nodes()
+    )
+    try:
+        onnx.checker.check_model(proto, full_check=standard)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
+        raise ModelError(f"the model is not valid ONNX: {reason}.") from error
+
+
+def check_order(model: ir.Model) -> None:
+    """Raise a ModelError that names the first node which reads a value before it is made."""
+    _check_order_in(model.graph, set(), "")
+
+
+def _check_order_in(graph: ir.Graph, outer: set[ir.Value], path: str) -> None:
+    ready = outer | set(graph.inputs) | set(graph.initializers.values())
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and value not in ready:
+                reader = qualified_name(path, node.name or node.op_type)
+                raise ModelError(
+                    f"node {reader!r} reads {value.name!r} "
+                    "before any node makes it; sort the graph or add the missing node."
+                )
+        for attribute, body in subgraphs_of(node):
+            step = f"{node.name or node.op_type}/{attribute}"
+            _check_order_in(body, ready, f"{path}/{step}" if path else step)
+        ready.update(node.outputs)
+    for value in graph.outputs:
+        if value not in ready:
+            raise ModelError(
+                f"no node makes the graph output {qualified_name(path, value.name or '')!r}."
+            )

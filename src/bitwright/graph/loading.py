@@ -1,0 +1,289 @@
+"""Read a model from a file or from memory, check that it is whole, leave big tensors on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from bitwright.errors import ModelError
+from bitwright.graph.cloning import clone_model
+from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
+
+__all__ = ["SOURCE_KEY", "ModelSource", "file_size", "load_model", "source_path"]
+
+ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+
+SOURCE_KEY = "bitwright.source"
+"""Where `model.meta` keeps the absolute path that a model was read from."""
+
+
+def load_model(source: ModelSource) -> ir.Model:
+    """Return a model of our own to work on; what the caller passed is never modified.
+
+    A path is opened lazily: external data stays on disk until a tensor is read. Nodes come back in
+    topological order.
+
+    >>> load_model("no_such_model.onnx")
+    Traceback (most recent call last):
+    bitwright.errors.ModelError: there is no file 'no_such_model.onnx'; check the path.
+    """
+    if isinstance(source, ir.Model):
+        return _adopt(source)
+    if isinstance(source, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source)
+        return _from_proto(proto, "the model", folder=None)
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        model = _from_proto(_read_proto(path), repr(str(path)), folder=path.absolute().parent)
+        model.meta[SOURCE_KEY] = str(path.absolute())
+        return model
+    raise ModelError(
+        f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__name__}."
+    )
+
+
+def source_path(model: ir.Model) -> Path | None:
+    """Return the file that `load_model` read this model from, if it came from one."""
+    path = model.meta.get(SOURCE_KEY)
+    return Path(path) if path is not None else None
+
+
+def file_size(source: ModelSource) -> int:
+    """Return the bytes a model takes on disk: its file and the external data that belongs to it.
+
+    A model that came from no file counts as what it would take.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return int(source.ByteSize())
+    if isinstance(source, ir.Model):
+        path = source_path(source)
+        return file_size(path) if path is not None and path.is_file() else serialized_size(source)
+    path = Path(source)
+    proto = _read_proto(path)
+    files = {path.parent / location for location in external_locations(proto)}
+    return path.stat().st_size + sum(file.stat().st_size for file in files if file.is_file())
+
+
+def external_locations(proto: onnx.ModelProto) -> set[str]:
+    """Return the relative paths of all external data that a model names."""
+    return {
+        entry.value
+        for tensor in _proto_tensors(proto)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+
+
+def _read_proto(path: Path) -> onnx.ModelProto:
+    if path.is_dir():
+        raise ModelError(f"{str(path)!r} is a folder; give the path of the .onnx file inside it.")
+    if not path.exists():
+        raise ModelError(f"there is no file {str(path)!r}; check the path.")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelError(f"{str(path)!r} cannot be read ({reason}); check its rights.") from error
+    if not data:
+        raise ModelError(f"{str(path)!r} is empty (0 bytes); export or download it again.")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        # Field 1, a varint, is how every ONNX exporter starts (the IR version).
+        if data[0] == 0x08 and len(data) > 8:
+            problem = "is cut off or damaged; export or download it again."
+        else:
+            problem = "is not an ONNX model; give a file that an ONNX exporter wrote."
+        raise ModelError(f"{str(path)!r} {problem}") from error
+    if not proto.HasField("graph"):
+        raise ModelError(
+            f"{str(path)!r} is not an ONNX model (it holds no graph); "
+            "give a file that an ONNX exporter wrote."
+        )
+    return proto
+
+
+def _from_proto(proto: onnx.ModelProto, what: str, folder: Path | None) -> ir.Model:
+    if not proto.HasField("graph"):
+        raise ModelError(f"{what} holds no graph; give a model that an ONNX exporter wrote.")
+    if not proto.opset_import:
+        raise ModelError(f"{what} does not say which opset it uses; export it again.")
+    _refuse_sparse(proto, what)
+    if folder is None and external_locations(proto):
+        raise ModelError(
+            f"{what} keeps tensors in external files and was given without its folder; "
+            "give the path of the file, or load it with onnx.load(path)."
+        )
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:
+        raise ModelError(f"{what} is damaged ({_first_line(error)}); export it again.") from error
+    if "ai.onnx" in model.graph.opset_imports:  # the long name of the default domain
+        model.graph.opset_imports[""] = model.graph.opset_imports.pop("ai.onnx")
+    if folder is not None:
+        _attach_external_data(model, what, folder)
+    return _sorted(model, what)
+
+
+def _adopt(source: ir.Model) -> ir.Model:
+    if not source.graph.opset_imports:
+        raise ModelError("the model does not say which opset it uses; set graph.opset_imports.")
+    try:
+        model = clone_model(source)
+    except ModelError:
+        # Cloning needs sorted nodes, and sorting would touch the caller's: copy by serializing.
+        model = ir.from_proto(ir.to_proto(source))
+        model.meta.update(source.meta)
+        folders = {
+            slot.name: slot.tensor.base_dir
+            for slot in tensor_slots(source)
+            if isinstance(slot.tensor, ir.ExternalTensor)
+        }
+        for slot in tensor_slots(model):
+            if isinstance(slot.tensor, ir.ExternalTensor):
+                slot.tensor.base_dir = folders[slot.name]
+    for slot in tensor_slots(model):
+        slot.put(_twin(slot.tensor))
+    return _sorted(model, "the model")
+
+
+def _twin(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor over the same bytes: renaming a value also renames the tensor it holds."""
+    shape = shape_of(tensor)
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=shape,
+            name=tensor.name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props),
+            base_dir=tensor.base_dir,
+        )
+    if isinstance(tensor, (ir.StringTensor, ir.LazyTensor)):
+        return tensor
+    return ir.LazyTensor(
+        lambda: tensor,
+        dtype=tensor.dtype,
+        shape=shape,
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        cache=False,
+    )
+
+
+def _sorted(model: ir.Model, what: str) -> ir.Model:
+    try:
+        model.graph.sort()
+        for function in model.functions.values():
+            function.sort()
+    except ValueError as error:
+        raise ModelError(f"{what} has nodes that feed each other in a circle.") from error
+    return model
+
+
+def _attach_external_data(model: ir.Model, what: str, folder: Path) -> None:
+    """Point external tensors at the model's folder, after checking that each is whole in there."""
+    real_folder = folder.resolve()
+    sizes: dict[str, int] = {}
+    for slot in tensor_slots(model):
+        tensor = slot.tensor
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        location = os.fspath(tensor.location)
+        where = f"{what}: tensor {slot.name!r}"
+        if location not in sizes:
+            sizes[location] = _checked_size(location, where, folder, real_folder)
+        tensor.base_dir = str(folder)
+        offset, length = tensor.offset or 0, tensor.length or tensor.nbytes
+        if offset < 0 or length < tensor.nbytes or offset + length > sizes[location]:
+            raise ModelError(
+                f"{where} needs bytes {offset} to {offset + max(length, tensor.nbytes)} of "
+                f"{location!r}, which has {sizes[location]}; the data file is cut off or belongs "
+                "to another model, so export or download both again."
+            )
+
+
+def _checked_size(location: str, where: str, folder: Path, real_folder: Path) -> int:
+    if not location:
+        raise ModelError(f"{where} is external but names no data file; export the model again.")
+    # Model files are untrusted: what they name must lie in their own folder, links followed.
+    windows_root = location[1:2] == ":" or location.startswith("\\")
+    escapes = Path(location).is_absolute() or windows_root or ".." in Path(location).parts
+    if escapes or not (folder / location).resolve().is_relative_to(real_folder):
+        raise ModelError(
+            f"{where} points at {location!r}, outside the model's folder; "
+            "refused, because a model file may not read other files."
+        )
+    path = folder / location
+    if not path.is_file():
+        raise ModelError(
+            f"{where} needs the data file {location!r}, which is missing; put it beside the model."
+        )
+    info = path.stat()
+    if info.st_nlink > 1:
+        # onnx-ir refuses to read such a file (a hard link can smuggle any file into the folder).
+        raise ModelError(
+            f"{where} needs {location!r}, which is hard-linked from elsewhere and so refused; "
+            "replace it by a plain copy."
+        )
+    return info.st_size
+
+
+def _refuse_sparse(proto: onnx.ModelProto, what: str) -> None:
+    # onnx-ir drops sparse initializers without a word, so this looks at the file itself.
+    for graph in _proto_graphs(proto):
+        for sparse in graph.sparse_initializer:
+            raise ModelError(
+                f"{what}: tensor {sparse.values.name!r} is stored as a sparse tensor, which is not "
+                "supported; export the model with dense weights."
+            )
+        for node in graph.node:
+            if any(attribute.name == "sparse_value" for attribute in node.attribute):
+                raise ModelError(
+                    f"{what}: node {node.name or node.op_type!r} holds a sparse tensor, which is "
+                    "not supported; export the model with dense weights."
+                )
+
+
+def _proto_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    waiting = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    while waiting or nodes:
+        if waiting:
+            graph = waiting.pop()
+            yield graph
+            nodes.extend(graph.node)
+        while nodes:
+            for attribute in nodes.pop().attribute:
+                if attribute.HasField("g"):
+                    waiting.append(attribute.g)
+                waiting.extend(attribute.graphs)
+
+
+def _proto_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    nodes = [node for function in proto.functions for node in function.node]
+    for graph in _proto_graphs(proto):
+        yield from graph.initializer
+        nodes.extend(graph.node)
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def _first_line(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

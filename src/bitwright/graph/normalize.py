@@ -1,0 +1,249 @@
+"""One shape for every model: no functions, no Constant nodes, unique names, sorted nodes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass, RemoveUnusedFunctionsPass
+
+from bitwright.errors import ModelError
+from bitwright.graph.naming import NameScope
+from bitwright.graph.shapes import element_type
+from bitwright.graph.tensors import shape_of, tensor_slots
+from bitwright.graph.walking import iter_graphs
+
+__all__ = ["find_quantized_nodes", "normalize", "refuse_unsupported"]
+
+_QUANTIZED_OPS = frozenset(
+    {
+        "ConvInteger",
+        "DequantizeLinear",
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeMatMul",
+        "FixNeuron",
+        "GatherBlockQuantized",
+        "MatMulBnb4",
+        "MatMulInteger",
+        "MatMulInteger16",
+        "MatMulIntegerToFloat",
+        "MatMulNBits",
+        "QAttention",
+        "QEmbedLayerNormalization",
+        "QGemm",
+        "QMoE",
+        "QOrderedMatMul",
+        "QuantizeLinear",
+        "VitisDequantizeLinear",
+        "VitisQuantizeLinear",
+    }
+)
+
+
+def normalize(model: ir.Model, *, subgraphs: bool = True) -> list[str]:
+    """Bring a model to the one form that the rest of Bitwright works on, in place.
+
+    Model-local functions are inlined, Constant nodes become initializers, initializers that are
+    also graph inputs become constants, node names become unique, nodes are sorted and unused
+    initializers go. With subgraphs=False the bodies of If, Loop and Scan keep their Constant nodes.
+    Returns a sentence for each thing that a user may want to know.
+    """
+    notes: list[str] = []
+    _refuse_sparse(model)
+    _inline_functions(model, notes)
+    _lift_constants(model, notes, subgraphs)
+    _fix_initializer_inputs(model, notes)
+    _name_nodes(model, notes)
+    try:
+        model.graph.sort()
+    except ValueError as error:
+        raise ModelError("the model has nodes that feed each other in a circle.") from error
+    _drop_unused_initializers(model, notes)
+    _report_doubles(model, notes)
+    return notes
+
+
+def find_quantized_nodes(model: ir.Model) -> list[ir.Node]:
+    """Return the nodes that show that a model is quantized already (QDQ, integer operators)."""
+    return [
+        node
+        for node in model.graph.all_nodes()
+        if node.op_type in _QUANTIZED_OPS or node.op_type.startswith("QLinear")
+    ]
+
+
+def refuse_unsupported(model: ir.Model, *, allow_quantized: bool = False) -> None:
+    """Raise a ModelError for a model that is already quantized, all float64 or all bfloat16.
+
+    Types must be known (see `infer_shapes`).
+    """
+    quantized = find_quantized_nodes(model)
+    if quantized and not allow_quantized:
+        first = quantized[0]
+        count = f"{len(quantized)} nodes such as" if len(quantized) > 1 else "node"
+        name = first.name or "(unnamed)"
+        raise ModelError(
+            f"the model is already quantized ({count} {first.op_type} {name!r}); "
+            "give the float model it was made from."
+        )
+    counts = _float_counts(model)
+    if counts.get(ir.DataType.FLOAT) or counts.get(ir.DataType.FLOAT16):
+        return
+    for dtype, word in ((ir.DataType.DOUBLE, "float64"), (ir.DataType.BFLOAT16, "bfloat16")):
+        if counts.get(dtype):
+            raise ModelError(
+                f"the model computes in {word} throughout; "
+                "float32 and float16 are quantized, so export it as float32."
+            )
+
+
+def _float_counts(model: ir.Model) -> dict[ir.DataType, int]:
+    counts: dict[ir.DataType, int] = {}
+    for _, graph in iter_graphs(model):
+        values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
+        # A lone number (an epsilon, a Resize scale) does not make a model float32.
+        values += [
+            v for v in graph.initializers.values() if v.const_value and v.const_value.size > 8
+        ]
+        for value in values:
+            dtype = element_type(value)
+            if dtype is not None and dtype.is_floating_point():
+                counts[dtype] = counts.get(dtype, 0) + 1
+    return counts
+
+
+def _refuse_sparse(model: ir.Model) -> None:
+    for node in model.graph.all_nodes():
+        if "sparse_value" in node.attributes:
+            raise ModelError(
+                f"node {node.name or node.op_type!r} holds a sparse tensor, which is not "
+                "supported; export the model with dense weights."
+            )
+
+
+def _inline_functions(model: ir.Model, notes: list[str]) -> None:
+    if not model.functions:
+        return
+    names = sorted({function.name for function in model.functions.values()})
+    try:
+        InlinePass()(model)
+    except Exception as error:  # PassError, or whatever a malformed function leads to
+        raise ModelError(
+            f"the model-local functions ({', '.join(names[:3])}) cannot be inlined; "
+            "export the model without functions."
+        ) from error
+    RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    notes.append(f"inlined {_counted(len(names), 'model-local function')}: {_listed(names)}.")
+
+
+def _lift_constants(model: ir.Model, notes: list[str], subgraphs: bool) -> None:
+    lifted = 0
+    for path, graph in iter_graphs(model):
+        if path and not subgraphs:
+            continue
+        lifted += sum(_lift_constant(graph, node) for node in list(graph))
+    if lifted:
+        notes.append(f"turned {_counted(lifted, 'Constant node')} into initializers.")
+
+
+def _lift_constant(graph: ir.Graph, node: ir.Node) -> bool:
+    if node.op_type != "Constant" or node.domain:
+        return False
+    output = node.outputs[0]
+    if output.is_graph_output():  # it must stay a node to be returned
+        return False
+    tensor = _constant_tensor(node)
+    if tensor is None or not output.name:
+        return False
+    value = ir.Value(
+        name=output.name,
+        type=ir.TensorType(tensor.dtype),
+        shape=shape_of(tensor),
+        const_value=tensor,
+        metadata_props=dict(output.metadata_props),
+    )
+    output.replace_all_uses_with(value)
+    graph.remove(node, safe=True)
+    graph.register_initializer(value)
+    return True
+
+
+def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    name = node.outputs[0].name
+    for key, attribute in node.attributes.items():
+        if attribute.is_ref():
+            return None
+        if key == "value":
+            tensor = attribute.as_tensor()
+            tensor.name = name
+            return tensor
+        if key == "value_float":
+            return ir.tensor(attribute.as_float(), dtype=ir.DataType.FLOAT, name=name)
+        if key == "value_floats":
+            return ir.tensor(list(attribute.as_floats()), dtype=ir.DataType.FLOAT, name=name)
+        if key == "value_int":
+            return ir.tensor(attribute.as_int(), dtype=ir.DataType.INT64, name=name)
+        if key == "value_ints":
+            return ir.tensor(list(attribute.as_ints()), dtype=ir.DataType.INT64, name=name)
+    return None  # strings stay nodes: nothing of ours reads them
+
+
+def _fix_initializer_inputs(model: ir.Model, notes: list[str]) -> None:
+    fixed = [v.name or "" for v in model.graph.inputs if v.name in model.graph.initializers]
+    if not fixed:
+        return
+    inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+    model.graph.inputs.clear()
+    model.graph.inputs.extend(inputs)
+    notes.append(
+        f"{_counted(len(fixed), 'initializer')} could be overridden as graph input and "
+        f"{'is' if len(fixed) == 1 else 'are'} constant now: {_listed(fixed)}."
+    )
+
+
+def _name_nodes(model: ir.Model, notes: list[str]) -> None:
+    scope = NameScope(model)
+    seen: set[str] = set()
+    renamed = named = 0
+    for _, graph in iter_graphs(model):
+        for node in graph:
+            if not node.name:
+                output = next((v.name for v in node.outputs if v.name), "")
+                node.name = scope.fresh(f"{node.op_type}_{output}" if output else node.op_type)
+                named += 1
+            elif node.name in seen:
+                node.name = scope.fresh(node.name)
+                renamed += 1
+            seen.add(node.name)
+    if named:
+        notes.append(f"named {_counted(named, 'nameless node')} after type and output.")
+    if renamed:
+        notes.append(f"renamed {_counted(renamed, 'node')} whose name another node had.")
+
+
+def _drop_unused_initializers(model: ir.Model, notes: list[str]) -> None:
+    dropped = []
+    for _, graph in iter_graphs(model):
+        for name in list(graph.initializers):
+            value = graph.initializers[name]
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                graph.initializers.pop(name)
+                dropped.append(name)
+    if dropped:
+        notes.append(f"removed {_counted(len(dropped), 'unused initializer')}: {_listed(dropped)}.")
+
+
+def _report_doubles(model: ir.Model, notes: list[str]) -> None:
+    doubles = [s.name for s in tensor_slots(model) if s.tensor.dtype == ir.DataType.DOUBLE]
+    if doubles:
+        notes.append(
+            f"{_counted(len(doubles), 'tensor')} of float64 stay as they are: {_listed(doubles)}."
+        )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:5])
+    return f"{shown}, …" if len(names) > 5 else shown

@@ -1,0 +1,300 @@
+"""Move a model to a newer opset, and prove that it still computes the same."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from bitwright.errors import ModelError
+from bitwright.graph.checking import check_model
+from bitwright.graph.naming import NameScope
+from bitwright.graph.sessions import open_session, run_session
+from bitwright.graph.skeleton import Skeleton, make_skeleton
+from bitwright.graph.tensors import serialized_size
+from bitwright.graph.versions import minimum_ir_version, runtime_limits
+from bitwright.graph.walking import iter_graphs, owner_nodes
+
+__all__ = ["opset_of", "upgrade_opset"]
+
+COMPARE_LIMIT = 2_000_000_000
+"""Bytes above which a model is not run twice to compare: that would need as much memory."""
+
+_TOLERANCE = 1e-4
+
+
+def opset_of(model: ir.Model) -> int:
+    """Return the version of ONNX's standard opset that the model uses; 0 if it uses none.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> opset_of(ir.Model(graph, ir_version=10))
+    21
+    """
+    imports = model.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 0))
+
+
+def upgrade_opset(
+    model: ir.Model, version: int, *, shapes: Mapping[str, Sequence[int]] | None = None
+) -> ir.Model:
+    """Return the model at opset `version` (or as it is, if it is already there or newer).
+
+    ONNX's C++ converter adapts each operator; the result is checked, then run once beside the
+    original on random inputs (`shapes` settles dynamic dimensions). A difference is a ModelError.
+    When the model does not run on random inputs, a warning says that it was not compared.
+    """
+    current = opset_of(model)
+    if current >= version or current == 0:
+        return model
+    if version > runtime_limits().opset:
+        raise ModelError(
+            f"opset {version} is newer than the installed onnxruntime reads "
+            f"(up to {runtime_limits().opset}); upgrade onnxruntime or choose a lower opset."
+        )
+    upgraded = _convert(model, current, version)
+    try:
+        check_model(upgraded)
+    except ModelError as error:
+        raise ModelError(
+            f"the model cannot be moved from opset {current} to {version}: {error} "
+            "Export it again with a newer opset."
+        ) from error
+    _compare(model, upgraded, dict(shapes or {}), current, version)
+    return upgraded
+
+
+def _convert(model: ir.Model, current: int, version: int) -> ir.Model:
+    # onnxscript's convert_version without fallback=True stamps the new opset on an unadapted graph,
+    # and with it swallows the converter's errors; so the C++ converter is called here directly.
+    skeleton = make_skeleton(model)
+    try:
+        proto = onnx.version_converter.convert_version(skeleton.proto, version)
+        upgraded = ir.from_proto(proto)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = (lines[-1] if lines else type(error).__name__)[:300].rstrip(".")
+        raise ModelError(
+            f"the model cannot be moved from opset {current} to {version} ({reason}); "
+            "export it again with a newer opset."
+        ) from error
+    _restore_tensors(upgraded, model, skeleton)
+    if current <= 10 < version:
+        _pin_old_resize(upgraded)
+    _restore_identity(upgraded, model, version)
+    return upgraded
+
+
+def _restore_tensors(upgraded: ir.Model, model: ir.Model, skeleton: Skeleton) -> None:
+    graph = upgraded.graph
+    owners = owner_nodes(upgraded)
+    main = set(model.graph.initializers.values())
+    own_inputs = [value.name for value in model.graph.inputs]
+    placeholders = [value for value in graph.inputs if value.name in skeleton.placeholders]
+    kept = {value.name: value for value in graph.inputs if value.name in set(own_inputs)}
+    graph.inputs.clear()
+    graph.inputs.extend(kept[name] for name in own_inputs if name in kept)
+    for value in placeholders:
+        assert value.name is not None
+        original = skeleton.placeholders[value.name]
+        home = graph if original in main else _common_graph(value, graph, owners)
+        value.name = original.name
+        value.const_value = original.const_value
+        home.register_initializer(value)
+    # Small tensors travelled as copies; put the originals back, for their names and storage.
+    for (_, old), (_, new) in zip(iter_graphs(model), iter_graphs(upgraded), strict=False):
+        for name, value in new.initializers.items():
+            if name in old.initializers and _same_tensor(old.initializers[name], value):
+                value.const_value = old.initializers[name].const_value
+
+
+def _same_tensor(old: ir.Value, new: ir.Value) -> bool:
+    before, after = old.const_value, new.const_value
+    return (
+        before is not None
+        and after is not None
+        and before.dtype == after.dtype
+        and before.nbytes == after.nbytes
+        and before.tobytes() == after.tobytes()
+    )
+
+
+def _common_graph(value: ir.Value, main: ir.Graph, owners: dict[ir.Graph, ir.Node]) -> ir.Graph:
+    """Return the innermost graph that holds all users of a value: where a body's tensor belongs."""
+    chains = []
+    for node in value.consumers():
+        chain: list[ir.Graph] = []
+        owner = node.graph
+        while isinstance(owner, ir.Graph) and owner is not main:
+            chain.append(owner)
+            owner = owners[owner].graph
+        chains.append(chain)
+    if not chains:
+        return main
+    for graph in chains[0]:
+        if all(any(graph is other for other in chain) for chain in chains):
+            return graph
+    return main
+
+
+def _pin_old_resize(model: ir.Model) -> None:
+    # Upsample and Resize-10 map coordinates by "asymmetric"; Resize-11 defaults to half_pixel, and
+    # the converter (onnx 1.23) forgets to say so: linear upsampling comes out silently wrong.
+    for _, graph in iter_graphs(model):
+        for node in graph:
+            if node.op_type != "Resize" or node.domain:
+                continue
+            mode = node.attributes.get("mode")
+            node.attributes["coordinate_transformation_mode"] = ir.AttrString(
+                "coordinate_transformation_mode", "asymmetric"
+            )
+            if mode is None or mode.as_string() == "nearest":
+                rounding = "ceil" if _shrinks(node) else "floor"
+                node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", rounding)
+
+
+def _shrinks(node: ir.Node) -> bool:
+    scales = node.inputs[2] if len(node.inputs) > 2 else None
+    tensor = scales.const_value if scales is not None else None
+    if tensor is None and scales is not None and scales.producer() is not None:
+        producer = scales.producer()
+        assert producer is not None
+        if producer.op_type == "Constant" and "value" in producer.attributes:
+            tensor = producer.attributes["value"].as_tensor()
+    if tensor is None:
+        return False
+    factors = tensor.numpy()
+    return bool(factors.size and (factors <= 1).all() and (factors < 1).any())
+
+
+def _restore_identity(upgraded: ir.Model, model: ir.Model, version: int) -> None:
+    """Give back what the converter loses: the metadata of the model, its nodes and values."""
+    for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        setattr(upgraded, field, getattr(model, field))
+    upgraded.ir_version = max(model.ir_version or 0, minimum_ir_version(version))
+    upgraded.metadata_props.update(model.metadata_props)
+    upgraded.meta.update(model.meta)
+    upgraded.graph.metadata_props.update(model.graph.metadata_props)
+    upgraded.graph.opset_imports.update(
+        {
+            domain: number
+            for domain, number in model.graph.opset_imports.items()
+            if domain not in {"", "ai.onnx"}
+        }
+    )
+    for (_, old), (_, new) in zip(iter_graphs(model), iter_graphs(upgraded), strict=False):
+        nodes = {node.name: node for node in old if node.name}
+        values = {value.name: value for node in old for value in node.outputs if value.name}
+        for node in new:
+            if node.name in nodes:
+                node.metadata_props.update(nodes[node.name].metadata_props)
+            for value in node.outputs:
+                if value.name in values:
+                    value.metadata_props.update(values[value.name].metadata_props)
+    scope = NameScope(upgraded)
+    known = {node.name for _, graph in iter_graphs(model) for node in graph}
+    for _, graph in iter_graphs(upgraded):
+        for node in graph:
+            if not node.name and "" not in known and None not in known:
+                node.name = scope.fresh(f"{node.op_type}_{node.outputs[0].name}")
+
+
+def _compare(
+    before: ir.Model,
+    after: ir.Model,
+    shapes: dict[str, Sequence[int]],
+    current: int,
+    version: int,
+) -> None:
+    step = f"the move from opset {current} to {version}"
+    if serialized_size(before) > COMPARE_LIMIT:
+        warnings.warn(f"{step} was not compared numerically: the model is too big.", stacklevel=3)
+        return
+    try:
+        feeds = _random_feeds(before, shapes)
+        # Unoptimized, so that a difference is the conversion's and not a fusion's.
+        expected = run_session(open_session(before, level="disabled"), feeds)
+    except ModelError as error:
+        warnings.warn(
+            f"{step} was not compared numerically: the original does not run on random inputs "
+            f"({str(error).rstrip('.')}).",
+            stacklevel=3,
+        )
+        return
+    got = run_session(open_session(after, level="disabled"), feeds)
+    for name, array in expected.items():
+        if not _close(array, got[name]):
+            raise ModelError(
+                f"{step} changes output {name!r}, so it was not done; "
+                "export the model again with a newer opset."
+            )
+
+
+def _close(expected: Any, got: Any) -> bool:
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fiub":
+        return True
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return False
+    if expected.dtype.kind != "f":
+        return bool(np.array_equal(expected, got))
+    # float16 results carry 11 bits; everything else is expected to agree to rounding noise
+    tolerance = 1e-2 if expected.dtype == np.float16 else _TOLERANCE
+    finite = np.abs(expected[np.isfinite(expected)])
+    scale = float(finite.max()) if finite.size else 1.0
+    return bool(
+        np.allclose(
+            expected, got, rtol=tolerance, atol=tolerance * max(scale, 1e-6), equal_nan=True
+        )
+    )
+
+
+def _random_feeds(
+    model: ir.Model, shapes: dict[str, Sequence[int]]
+) -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    named: dict[str, int] = {}
+    feeds = {}
+    for value in model.graph.inputs:
+        if value.name in model.graph.initializers:
+            continue
+        assert value.name is not None
+        if not isinstance(value.type, ir.TensorType) or value.dtype is None:
+            raise ModelError(f"input {value.name!r} is not a tensor")
+        if value.name in shapes:
+            shape = tuple(shapes[value.name])
+        elif value.shape is None:
+            raise ModelError(f"input {value.name!r} has no known rank")
+        else:
+            shape = _filled(value.shape, named)
+        feeds[value.name] = _random_array(rng, shape, value.dtype)
+    return feeds
+
+
+def _filled(shape: ir.Shape, named: dict[str, int]) -> tuple[int, ...]:
+    # Images keep a size that survives the strides of a deep network; everything else stays small.
+    image = len(shape) == 4
+    filled = []
+    for axis, dimension in enumerate(shape):
+        if isinstance(dimension, int):
+            filled.append(dimension if dimension > 0 else 1)
+            continue
+        default = 64 if image and axis >= 2 else 3 if image and axis == 1 else 1 if axis == 0 else 4
+        # The exporters' word for "whatever" names no dimension that others share.
+        name = dimension.value
+        filled.append(named.setdefault(name, default) if name and name != "?" else default)
+    return tuple(filled)
+
+
+def _random_array(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: ir.DataType
+) -> np.ndarray[Any, Any]:
+    if dtype.is_floating_point():
+        return rng.standard_normal(shape).astype(dtype.numpy())
+    if dtype == ir.DataType.BOOL:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    if dtype.is_integer():
+        return np.ones(shape, dtype.numpy())  # 1 is the likeliest index or length to be valid
+    raise ModelError(f"random {dtype.name.lower()} input is not possible")

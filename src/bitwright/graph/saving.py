@@ -1,0 +1,293 @@
+"""Write a model so that a kill at any moment leaves the old file or the new one, whole."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from bitwright.errors import OutputError
+from bitwright.graph.cloning import clone_model
+from bitwright.graph.loading import ModelSource, external_locations, source_path
+from bitwright.graph.tensors import (
+    TensorSlot,
+    external_path,
+    inline_copy,
+    serialized_size,
+    shape_of,
+    tensor_slots,
+)
+
+__all__ = ["EXTERNAL_DATA_THRESHOLD", "check_destination", "save_model", "serialized_size"]
+
+EXTERNAL_DATA_THRESHOLD = 2_000_000_000
+"""Bytes above which tensors go to a `<name>.data` file by themselves (protobuf ends at 2 GiB)."""
+
+_SMALLEST_EXTERNAL_TENSOR = 1024
+
+_CHUNK = 64 << 20
+
+
+def check_destination(path: str | os.PathLike[str], *, source: ModelSource | None = None) -> None:
+    """Raise an OutputError if a model cannot or must not be written here; call it before any work.
+
+    >>> check_destination("no_such_folder/model.onnx")
+    Traceback (most recent call last):
+    bitwright.errors.OutputError: there is no folder 'no_such_folder' to write 'model.onnx' in; \
+create it or choose another.
+    """
+    target = Path(path)
+    folder = target.parent
+    if not target.name or target.is_dir():
+        raise OutputError(f"{str(target)!r} is a folder; give the path of a file in it.")
+    if not folder.exists():
+        raise OutputError(
+            f"there is no folder {str(folder)!r} to write {target.name!r} in; "
+            "create it or choose another."
+        )
+    if not folder.is_dir():
+        raise OutputError(f"{str(folder)!r} is a file, not a folder; choose another output path.")
+    _check_writable(folder)
+    if source is not None:
+        _check_not_input(target, source)
+
+
+def save_model(
+    model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None
+) -> None:
+    """Write a model atomically; the same model gives the same bytes.
+
+    With external_data=True, or None and more than 2 GB, tensors of 1 KB and more go to
+    `<name>.data` beside the model, streamed one by one. All of it is first written to temporary
+    files in the same folder and renamed at the end; on any failure these are removed and what stood
+    there before is untouched. When another `<name>.data` is in place, the new one is named
+    `<name>.<hash>.data`: two files cannot be swapped in one step, so the old pair stays valid until
+    the new model file takes its place, and only then goes.
+    """
+    check_destination(path)
+    target = Path(os.path.realpath(path))
+    size = serialized_size(model)
+    if external_data is None:
+        external_data = size > EXTERNAL_DATA_THRESHOLD
+    if not external_data and size > EXTERNAL_DATA_THRESHOLD:
+        raise OutputError(
+            f"the model takes {size / 1e9:.1f} GB and one ONNX file holds 2; "
+            "write it with external data."
+        )
+    twin = clone_model(model)
+    with _told_as_output_error(target):
+        if external_data:
+            _write_pair(twin, target)
+        else:
+            for slot in tensor_slots(twin):
+                slot.put(inline_copy(slot.tensor))
+            with _temporary(target) as temporary:
+                _write_file(temporary, lambda file: _write_model(twin, file))
+                _replace(temporary, target)
+
+
+def _check_writable(folder: Path) -> None:
+    problem = None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        problem = "no permission"
+    else:
+        probe = folder / f".bitwright-{secrets.token_hex(8)}.tmp"
+        try:
+            os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            probe.unlink()
+        except OSError as error:
+            problem = error.strerror or str(error)
+    if problem:
+        raise OutputError(
+            f"the folder {str(folder)!r} cannot be written to ({problem}); "
+            "change its rights or choose another."
+        )
+
+
+def _check_not_input(target: Path, source: ModelSource) -> None:
+    data = target.with_name(target.name + ".data")
+    if not target.exists() and not data.exists():
+        return  # nothing there that could be lost
+    inputs = _files_of(source)
+    for ours in (target, data):
+        for theirs in inputs:
+            if ours.exists() and theirs.exists() and ours.samefile(theirs):
+                raise OutputError(
+                    f"writing {str(target)!r} would overwrite the input ({str(theirs)!r}); "
+                    "choose another output path."
+                )
+
+
+def _files_of(source: ModelSource) -> list[Path]:
+    if isinstance(source, onnx.ModelProto):
+        return []
+    if isinstance(source, ir.Model):
+        tensors = (slot.tensor for slot in tensor_slots(source))
+        files = {external_path(t) for t in tensors if isinstance(t, ir.ExternalTensor)}
+        path = source_path(source)
+        return [*([path] if path is not None else []), *map(Path, sorted(files))]
+    path = Path(source)
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except Exception:  # noqa: BLE001 (a broken input is told about when it is loaded)
+        return [path]
+    return [path, *(path.parent / location for location in sorted(external_locations(proto)))]
+
+
+def _write_pair(twin: ir.Model, target: Path) -> None:
+    slots = [
+        slot
+        for slot in tensor_slots(twin)
+        if slot.tensor.nbytes >= _SMALLEST_EXTERNAL_TENSOR
+        and slot.tensor.dtype != ir.DataType.STRING
+    ]
+    stale = _data_files_of(target)
+    plain = target.with_name(target.name + ".data")
+    for slot in slots:
+        tensor = slot.tensor
+        if isinstance(tensor, ir.ExternalTensor) and Path(external_path(tensor)) in {plain, *stale}:
+            raise OutputError(
+                f"{plain.name!r} holds the weights of the model that is being written; "
+                "choose another output path."
+            )
+    with _temporary(plain) as temporary_data, _temporary(target) as temporary:
+        digest = hashlib.sha256()
+        ranges: list[tuple[int, int]] = []
+        _write_file(temporary_data, lambda file: _write_tensors(slots, file, ranges, digest.update))
+        data = plain
+        if plain.exists() and _digest_of(plain) != digest.digest():
+            data = target.with_name(f"{target.name}.{digest.hexdigest()[:12]}.data")
+        for slot, (offset, length) in zip(slots, ranges, strict=True):
+            tensor = slot.tensor
+            slot.put(
+                ir.ExternalTensor(
+                    data.name,
+                    offset,
+                    length,
+                    tensor.dtype,
+                    shape=shape_of(tensor),
+                    name=slot.name,
+                    doc_string=tensor.doc_string,
+                )
+            )
+        for slot in tensor_slots(twin):
+            tensor = slot.tensor
+            if isinstance(tensor, ir.ExternalTensor) and tensor.location != data.name:
+                slot.put(inline_copy(tensor))
+        _write_file(temporary, lambda file: _write_model(twin, file))
+        existed = data.exists()
+        _replace(temporary_data, data)
+        try:
+            _replace(temporary, target)
+        except BaseException:
+            if not existed:
+                data.unlink(missing_ok=True)
+            raise
+    for old in stale:
+        if old != data:
+            with suppress(OSError):
+                old.unlink()
+
+
+def _write_tensors(
+    slots: list[TensorSlot],
+    file: BinaryIO,
+    ranges: list[tuple[int, int]],
+    digest: Callable[[bytes | memoryview], None],
+) -> None:
+    """Stream tensors one after another, in constant memory."""
+    offset = 0
+    for slot in slots:
+        length = 0
+        for chunk in _chunks(slot.tensor):
+            file.write(chunk)
+            digest(chunk)
+            length += len(chunk)
+        ranges.append((offset, length))
+        offset += length
+
+
+def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
+    if not isinstance(tensor, ir.ExternalTensor):
+        # Lazy tensors are made here and dropped again before the next one.
+        data = memoryview(tensor.tobytes())
+        for start in range(0, len(data), _CHUNK):
+            yield data[start : start + _CHUNK]
+        return
+    # Read through the file, not through onnx-ir's memory map: mapped pages stay resident.
+    left = tensor.length or tensor.nbytes
+    with Path(external_path(tensor)).open("rb") as source:
+        source.seek(tensor.offset or 0)
+        while left > 0:
+            block = source.read(min(_CHUNK, left))
+            if not block:
+                raise OSError(errno.EIO, f"the data file {tensor.path!r} is cut off")
+            left -= len(block)
+            yield block
+
+
+def _write_model(twin: ir.Model, file: BinaryIO) -> None:
+    file.write(ir.to_proto(twin).SerializeToString(deterministic=True))
+
+
+def _digest_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _data_files_of(target: Path) -> list[Path]:
+    """Return the data files that an earlier save to this target has left."""
+    name = re.compile(re.escape(target.name) + r"(\.[0-9a-f]{12})?\.data")
+    return sorted(path for path in target.parent.iterdir() if name.fullmatch(path.name))
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[Path]:
+    """Give a path beside the target, and see to it that nothing is left there."""
+    path = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _write_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    with open(descriptor, "wb") as file:  # noqa: PTH123 (the descriptor is already open)
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    if target.exists():
+        with suppress(OSError):
+            temporary.chmod(target.stat().st_mode & 0o777)
+    temporary.replace(target)
+    if os.name == "posix":  # make the rename itself last through a power cut
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _told_as_output_error(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            reason = "the disk is full or a size limit was reached; free some space and try again."
+        else:
+            reason = f"{error.strerror or error}; check the folder and try again."
+        raise OutputError(f"{str(target)!r} was not written: {reason}") from error

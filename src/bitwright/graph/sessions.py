@@ -1,0 +1,255 @@
+"""Models opened and run in ONNX Runtime, its errors told in a sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from bitwright.errors import ModelError, TargetError, did_you_mean
+from bitwright.graph.cloning import clone_model
+from bitwright.graph.loading import load_model
+from bitwright.graph.tensors import external_path, shape_of, tensor_slots
+from bitwright.graph.versions import runtime_limits
+
+__all__ = ["Level", "open_session", "run_session", "runtime_reason"]
+
+Level = Literal["disabled", "basic", "extended", "all"]
+
+IN_MEMORY_LIMIT = 1_800_000_000
+"""Bytes of tensors up to which a model is handed over as one message (protobuf ends at 2 GB)."""
+
+# 4 is "fatal only": its errors reach the user as our exceptions, and once is enough.
+_LOG_SEVERITY = 4
+
+_LEVELS = {
+    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+_FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
+
+
+def open_session(
+    model: ir.Model | onnx.ModelProto | str | os.PathLike[str],
+    *,
+    level: Level = "all",
+    threads: int | None = None,
+    providers: Sequence[str] | None = None,
+    memory_arena: bool = False,
+    custom_ops: Sequence[str | os.PathLike[str]] = (),
+) -> ort.InferenceSession:
+    """Open a model in ONNX Runtime, or raise a ModelError with the runtime's reason.
+
+    `level` is the graph optimization ("all" is the runtime's default), `threads` None means all
+    cores, `providers` None means the CPU. The memory arena is off because it never gives memory
+    back. `custom_ops` are libraries to register. External data is read where it lies; nothing is
+    copied. An IR version that the runtime would not read is lowered for the session only.
+    """
+    chosen = _checked_providers(providers)
+    options = _make_options(level, threads, memory_arena, custom_ops)
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        try:
+            return _open(str(path), options, chosen)
+        except ModelError:
+            # Reading it ourselves says better what is wrong, and mends an IR version too new.
+            model = load_model(path)
+            if model.ir_version <= runtime_limits().ir_version:
+                raise
+    if isinstance(model, onnx.ModelProto):
+        return _open_message(model, options, chosen)
+    return _open_model(model, options, chosen)
+
+
+def run_session(
+    session: ort.InferenceSession,
+    feeds: Mapping[str, np.ndarray[Any, Any]],
+    outputs: Sequence[str] | None = None,
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Run one batch and return the outputs by name, without copying them out of the runtime."""
+    names = list(outputs) if outputs is not None else [o.name for o in session.get_outputs()]
+    try:
+        if _all_plain_tensors(session, feeds) and hasattr(session, "run_with_ort_values"):
+            values = {
+                name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+                for name, array in feeds.items()
+            }
+            results = session.run_with_ort_values(names, values)
+            return {name: result.numpy() for name, result in zip(names, results, strict=True)}
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    except Exception as error:
+        raise ModelError(f"the model does not run: {runtime_reason(error)}") from error
+
+
+def runtime_reason(error: BaseException) -> str:
+    """Return ONNX Runtime's reason as one sentence, without its codes and C++ places.
+
+    >>> runtime_reason(ValueError("[ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx "
+    ...                           "failed:/onnxruntime_src/a/b.cc:12 void f(int) No luck. More."))
+    'Load model from m.onnx failed: No luck.'
+    """
+    text = " ".join(str(error).split())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
+    # "/path/file.cc:12 <the function's whole C++ signature> " and bare "file.cc:12 Function "
+    text = re.sub(r"\S*?\.(?:cc|h|cpp):\d+ [^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? ?", " ", text)
+    text = re.sub(r"\S+\.(?:cc|h|cpp):\d+ \S+ ", " ", text)
+    text = re.sub(r"(?:Fatal error|Exception during \w+): ", "", text)
+    text = re.sub(r":\s*(?=\S)", ": ", re.sub(r"\s+", " ", text)).strip()
+    text = re.sub(r"(\w): (?=:|\w+\(-?\d)", r"\1:", text)
+    sentence = re.split(r"(?<=[.!]) (?=[A-Z])", text)[0] or type(error).__name__
+    if len(sentence) > 400:
+        sentence = sentence[:399] + "…"
+    return sentence if sentence.endswith((".", "!", "…")) else sentence + "."
+
+
+def _checked_providers(providers: Sequence[str] | None) -> list[str]:
+    if providers is None:
+        return ["CPUExecutionProvider"]
+    available = ort.get_available_providers()
+    for name in providers:
+        if name not in available:
+            known = ort.get_all_providers()
+            if name in known:
+                raise TargetError(
+                    f"the installed onnxruntime has no {name}; install the build that has it, or "
+                    f"use one of {', '.join(available)}."
+                )
+            raise TargetError(f"unknown execution provider {name!r}.{did_you_mean(name, known)}")
+    return list(providers)
+
+
+def _make_options(
+    level: str,
+    threads: int | None,
+    memory_arena: bool,
+    custom_ops: Sequence[str | os.PathLike[str]],
+) -> ort.SessionOptions:
+    if level not in _LEVELS:
+        raise TargetError(f"unknown optimization level {level!r}.{did_you_mean(level, _LEVELS)}")
+    options = ort.SessionOptions()
+    options.log_severity_level = _LOG_SEVERITY
+    options.graph_optimization_level = _LEVELS[level]
+    options.enable_cpu_mem_arena = memory_arena
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    for library in custom_ops:
+        if not Path(library).is_file():
+            raise TargetError(f"there is no custom-op library {str(library)!r}; check the path.")
+        try:
+            options.register_custom_ops_library(str(Path(library).absolute()))
+        except Exception as error:
+            raise TargetError(
+                f"the custom-op library {str(library)!r} cannot be used: {runtime_reason(error)}"
+            ) from error
+    return options
+
+
+def _open(
+    model: str | bytes, options: ort.SessionOptions, providers: list[str]
+) -> ort.InferenceSession:
+    try:
+        session = ort.InferenceSession(model, options, providers=providers)
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime refuses the model: {runtime_reason(error)}") from error
+    # Where a provider fails to start, the runtime only logs it and goes on without.
+    missing = [name for name in providers if name not in session.get_providers()]
+    if missing:
+        raise TargetError(
+            f"{missing[0]} is installed but does not start on this machine; check its driver, or "
+            "use CPUExecutionProvider."
+        )
+    return session
+
+
+def _open_message(
+    proto: onnx.ModelProto, options: ort.SessionOptions, providers: list[str]
+) -> ort.InferenceSession:
+    newest = runtime_limits().ir_version
+    if proto.ir_version <= newest:
+        return _open(proto.SerializeToString(), options, providers)
+    stamped = onnx.ModelProto()
+    stamped.CopyFrom(proto)
+    stamped.ir_version = newest
+    return _open(stamped.SerializeToString(), options, providers)
+
+
+def _open_model(
+    model: ir.Model, options: ort.SessionOptions, providers: list[str]
+) -> ort.InferenceSession:
+    folders = set()
+    inline = 0
+    for slot in tensor_slots(model):
+        if isinstance(slot.tensor, ir.ExternalTensor):
+            folders.add(os.path.realpath(slot.tensor.base_dir or "."))
+        else:
+            inline += slot.tensor.nbytes
+    if len(folders) <= 1 and inline <= IN_MEMORY_LIMIT:
+        if folders:  # the runtime maps the data file itself
+            options.add_session_config_entry(_FOLDER_ENTRY, folders.pop())
+        return _open_message(ir.to_proto(model), options, providers)
+    with tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as folder:
+        path = _spill(model, Path(folder))
+        return _open(str(path), options, providers)
+
+
+def _spill(model: ir.Model, folder: Path) -> Path:
+    """Write the model with all big tensors outside; files that already hold some are linked."""
+    twin = clone_model(model)
+    twin.ir_version = min(twin.ir_version, runtime_limits().ir_version)
+    links: dict[str, str] = {}
+    offset = 0
+    with (folder / "tensors.data").open("wb") as data:
+        for slot in tensor_slots(twin):
+            tensor = slot.tensor
+            if isinstance(tensor, ir.ExternalTensor):
+                source = external_path(tensor)
+                if source not in links:
+                    links[source] = f"{len(links)}.data"
+                    _link_or_copy(source, folder / links[source])
+                location, start = links[source], tensor.offset
+            elif tensor.nbytes > 1024 and tensor.dtype != ir.DataType.STRING:
+                location, start = "tensors.data", offset
+                written = tensor.tobytes()
+                data.write(written)
+                offset += len(written)
+            else:
+                continue
+            shape = shape_of(tensor)
+            slot.put(
+                ir.ExternalTensor(
+                    location, start, tensor.nbytes, tensor.dtype, shape=shape, name=slot.name
+                )
+            )
+    path = folder / "model.onnx"
+    path.write_bytes(ir.to_proto(twin).SerializeToString())
+    return path
+
+
+def _link_or_copy(source: str, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
+
+
+def _all_plain_tensors(
+    session: ort.InferenceSession, feeds: Mapping[str, np.ndarray[Any, Any]]
+) -> bool:
+    if any(np.asarray(array).dtype.kind in "OSU" for array in feeds.values()):
+        return False
+    return all(
+        output.type.startswith("tensor(") and output.type != "tensor(string)"
+        for output in session.get_outputs()
+    )

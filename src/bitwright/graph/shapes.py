@@ -1,0 +1,195 @@
+"""Shapes and element types of the tensors in a model, as far as they can be known."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from bitwright.graph.skeleton import make_skeleton
+from bitwright.graph.tensors import shape_of
+from bitwright.graph.walking import iter_graphs, subgraphs_of
+
+__all__ = ["element_type", "infer_shapes", "static_shape"]
+
+_CONTRIB_SAME_TYPE = frozenset(
+    {
+        "Attention",
+        "BiasAdd",
+        "BiasGelu",
+        "BiasSplitGelu",
+        "FastGelu",
+        "FusedConv",
+        "FusedGemm",
+        "FusedMatMul",
+        "Gelu",
+        "GemmFastGelu",
+        "GroupNorm",
+        "GroupQueryAttention",
+        "LayerNormalization",
+        "MatMulNBits",
+        "MultiHeadAttention",
+        "NhwcConv",
+        "NhwcFusedConv",
+        "NhwcMaxPool",
+        "PackedAttention",
+        "QuickGelu",
+        "RotaryEmbedding",
+        "SimplifiedLayerNormalization",
+        "SkipGroupNorm",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+        "TransposeMatMul",
+    }
+)
+"""Operators of com.microsoft (which onnx has no schema for) whose first output has the type of
+their first input."""
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Fill in shapes and types in place; what cannot be inferred stays as it was.
+
+    Runs ONNX's own inference over the graph without its weights, then passes element types along
+    where an operator's output has the type of its input. Never fails: a model with unknown
+    operators is simply known less well.
+    """
+    _infer_by_onnx(model)
+    _propagate_types(model)
+
+
+def static_shape(value: ir.Value) -> tuple[int, ...] | None:
+    """Return the shape if every dimension is a known number, else None.
+
+    >>> static_shape(ir.Value(name="x", shape=ir.Shape([1, 3])))
+    (1, 3)
+    >>> static_shape(ir.Value(name="x", shape=ir.Shape(["n", 3]))) is None
+    True
+    """
+    shape = value.shape
+    if shape is None and value.const_value is not None:
+        shape = shape_of(value.const_value)
+    if shape is None or not shape.is_static():
+        return None
+    return tuple(int(dimension) for dimension in shape.numpy())
+
+
+def element_type(value: ir.Value) -> ir.DataType | None:
+    """Return the element type of a tensor, or None where it is unknown or no tensor.
+
+    >>> element_type(ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT16)))
+    FLOAT16
+    """
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return None
+    if value.dtype is not None and value.dtype != ir.DataType.UNDEFINED:
+        return value.dtype
+    return value.const_value.dtype if value.const_value is not None else None
+
+
+def _infer_by_onnx(model: ir.Model) -> None:
+    proto = make_skeleton(model).proto
+    for data_prop in (True, False):  # propagating data fails on some odd models
+        try:
+            inferred = onnx.shape_inference.infer_shapes(
+                proto, check_type=False, strict_mode=False, data_prop=data_prop
+            )
+            known = ir.from_proto(inferred)
+        except Exception:  # noqa: BLE001 (a C++ failure of any kind means: not known)
+            continue
+        graphs = zip(iter_graphs(model), iter_graphs(known), strict=False)
+        for (_, graph), (_, learned) in graphs:
+            _merge(graph, learned)
+        return
+
+
+def _merge(graph: ir.Graph, learned: ir.Graph) -> None:
+    by_name = {value.name: value for value in learned.inputs}
+    by_name.update((value.name, value) for node in learned for value in node.outputs)
+    for node in graph:
+        for value in node.outputs:
+            found = by_name.get(value.name)
+            if not value.name or found is None:
+                continue
+            if value.type is None or element_type(value) is None:
+                value.type = found.type or value.type
+            if found.shape is not None:
+                value.shape = _merged_shape(value.shape, found.shape)
+
+
+def _merged_shape(old: ir.Shape | None, new: ir.Shape) -> ir.Shape:
+    if old is None or len(old) != len(new):
+        return new
+    # Numbers beat names, and the names that the model came with beat invented ones.
+    return ir.Shape(
+        [
+            theirs if isinstance(theirs, int) or not _named(ours) else ours
+            for ours, theirs in zip(old, new, strict=True)
+        ]
+    )
+
+
+def _named(dimension: int | ir.SymbolicDim) -> bool:
+    return isinstance(dimension, int) or dimension.value is not None
+
+
+def _propagate_types(model: ir.Model) -> None:
+    # Bodies come before the node that owns them is finished: its outputs have the types of theirs.
+    _propagate_in(model.graph, model.graph.opset_imports)
+
+
+def _propagate_in(graph: ir.Graph, opsets: dict[str, int]) -> None:
+    for value in graph.initializers.values():
+        if value.const_value is not None and value.type is None:
+            value.dtype = value.const_value.dtype
+    for node in graph:
+        bodies = [body for _, body in subgraphs_of(node)]
+        for body in bodies:
+            _propagate_in(body, opsets)
+        for index, value in enumerate(node.outputs):
+            if value.type is not None and value.dtype != ir.DataType.UNDEFINED:
+                continue
+            found = _output_type(node, index, opsets)
+            if found is not None:
+                value.type = ir.TensorType(found)
+
+
+def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataType | None:
+    if node.domain == "com.microsoft":
+        if index == 0 and node.op_type in _CONTRIB_SAME_TYPE:
+            return _input_type(node, 0)
+        return None
+    if node.domain:
+        return None
+    if node.op_type == "Cast":
+        target = node.attributes.get("to")
+        return ir.DataType(target.as_int()) if target is not None else None
+    if node.op_type in {"If", "Loop", "Scan"}:
+        body = next((body for _, body in subgraphs_of(node)), None)
+        skip = 1 if node.op_type == "Loop" else 0  # a Loop's body also returns its condition
+        if body is None or index + skip >= len(body.outputs):
+            return None
+        return element_type(body.outputs[index + skip])
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get("", 1), node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    if index >= len(schema.outputs):
+        return None
+    kind = schema.outputs[index].type_str
+    if kind.startswith("tensor("):
+        return _TYPES_BY_NAME.get(kind)
+    for position, formal in enumerate(schema.inputs):
+        if formal.type_str == kind and (found := _input_type(node, position)) is not None:
+            return found
+    return None
+
+
+def _input_type(node: ir.Node, position: int) -> ir.DataType | None:
+    if position >= len(node.inputs):
+        return None
+    value = node.inputs[position]
+    return element_type(value) if value is not None else None
+
+
+_TYPES_BY_NAME = {
+    f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType if dtype.name != "UNDEFINED"
+}

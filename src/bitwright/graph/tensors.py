@@ -1,0 +1,113 @@
+"""Every tensor that a model carries, wherever it is held, and what it weighs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["AttributeSlot", "InitializerSlot", "TensorSlot", "serialized_size", "tensor_slots"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InitializerSlot:
+    """An initializer of a graph; `put` swaps its tensor and keeps its name."""
+
+    value: ir.Value
+
+    @property
+    def tensor(self) -> ir.TensorProtocol:
+        """The tensor that is held here."""
+        assert self.value.const_value is not None
+        return self.value.const_value
+
+    @property
+    def name(self) -> str:
+        """The name a user knows this tensor by."""
+        return self.value.name or ""
+
+    def put(self, tensor: ir.TensorProtocol) -> None:
+        """Hold another tensor here."""
+        self.value.const_value = tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttributeSlot:
+    """A tensor in a node's attribute, such as a Constant's value."""
+
+    node: ir.Node
+    attribute: str
+
+    @property
+    def tensor(self) -> ir.TensorProtocol:
+        """The tensor that is held here."""
+        return self.node.attributes[self.attribute].as_tensor()
+
+    @property
+    def name(self) -> str:
+        """The name a user knows this tensor by."""
+        return (self.node.outputs[0].name if self.node.outputs else None) or self.node.name or ""
+
+    def put(self, tensor: ir.TensorProtocol) -> None:
+        """Hold another tensor here."""
+        self.node.attributes[self.attribute] = ir.AttrTensor(self.attribute, tensor)
+
+
+TensorSlot = InitializerSlot | AttributeSlot
+
+
+def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
+    """Yield each place that holds a tensor: all graphs and functions, in a fixed order."""
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        graphs = [body.graph if isinstance(body, ir.Function) else body, *body.subgraphs()]
+        for graph in graphs:
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    yield InitializerSlot(value)
+            for node in graph:
+                for name, attribute in node.attributes.items():
+                    if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
+                        yield AttributeSlot(node, name)
+
+
+def inline_copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor that holds its own bytes; one that lives in a file is read and closed.
+
+    Closing matters: onnx-ir keeps the whole data file mapped for every tensor it ever read.
+    """
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    was_open = tensor.raw is not None
+    data = np.array(tensor.numpy())
+    if not was_open:
+        tensor.release()
+    return ir.Tensor(data, dtype=tensor.dtype, shape=shape_of(tensor), name=tensor.name)
+
+
+def shape_of(tensor: ir.TensorProtocol) -> ir.Shape:
+    """Return a tensor's shape as a fresh object (a tensor's own is frozen)."""
+    return ir.Shape(tensor.shape.numpy())
+
+
+def external_path(tensor: ir.ExternalTensor) -> str:
+    """Return the file a tensor lives in, as an absolute path."""
+    return os.path.abspath(tensor.path)  # noqa: PTH100 (resolve() would follow symbolic links)
+
+
+def serialized_size(model: ir.Model) -> int:
+    """Return about how many bytes the model takes when it is written, with all of its tensors.
+
+    Tensors are counted exactly; a node counts as a flat 200 bytes.
+
+    >>> import numpy as np
+    >>> weight = ir.Value(name="w", const_value=ir.tensor(np.zeros(1000, np.float32)))
+    >>> graph = ir.Graph([], [], nodes=[], initializers=[weight], opset_imports={"": 21})
+    >>> serialized_size(ir.Model(graph, ir_version=10))
+    4000
+    """
+    nodes = sum(1 for _ in model.graph.all_nodes())
+    return 200 * nodes + sum(slot.tensor.nbytes for slot in tensor_slots(model))

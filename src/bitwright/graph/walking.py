@@ -1,0 +1,110 @@
+"""The graphs inside a model, and names that tell their tensors apart.
+
+A tensor of the main graph is known by its own name. A tensor inside the body of an If, Loop or
+Scan is known by its *qualified name*: the path of owner nodes and attributes, a colon, and its name
+there:
+
+    conv1_out
+    if_7/then_branch:conv1_out
+    if_7/then_branch/loop_2/body:hidden
+
+Names repeat between bodies, so only the qualified name is unique. Node names hold slashes and
+colons in practice ("/encoder/Conv"), so a qualified name is looked up, never taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from bitwright.errors import ModelError, did_you_mean
+
+__all__ = [
+    "find_value",
+    "iter_graphs",
+    "iter_values",
+    "owner_nodes",
+    "qualified_name",
+    "subgraphs_of",
+]
+
+
+def subgraphs_of(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    """Yield the graphs that a node holds directly, each with the name of its attribute.
+
+    A list of graphs gets an index: "bodies[0]".
+    """
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield name, attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for index, graph in enumerate(attribute.as_graphs()):
+                yield f"{name}[{index}]", graph
+
+
+def iter_graphs(model: ir.Model) -> Iterator[tuple[str, ir.Graph]]:
+    """Yield (path, graph) for the main graph (path "") and every body below it, outermost first.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> [path for path, _ in iter_graphs(ir.Model(graph, ir_version=10))]
+    ['']
+    """
+    yield from _iter_from("", model.graph)
+
+
+def _iter_from(path: str, graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
+    yield path, graph
+    for index, node in enumerate(graph):
+        for attribute, body in subgraphs_of(node):
+            owner = node.name or f"{node.op_type}#{index}"
+            step = f"{owner}/{attribute}"
+            yield from _iter_from(f"{path}/{step}" if path else step, body)
+
+
+def owner_nodes(model: ir.Model) -> dict[ir.Graph, ir.Node]:
+    """Return, for every body in the model, the node that holds it."""
+    return {
+        body: node
+        for _, graph in iter_graphs(model)
+        for node in graph
+        for _, body in subgraphs_of(node)
+    }
+
+
+def qualified_name(path: str, name: str) -> str:
+    """Return the name that tells a tensor apart in the whole model.
+
+    >>> qualified_name("", "x"), qualified_name("if_7/then_branch", "x")
+    ('x', 'if_7/then_branch:x')
+    """
+    return f"{path}:{name}" if path else name
+
+
+def iter_values(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
+    """Yield (qualified name, value) for every named input, initializer and node output."""
+    for path, graph in iter_graphs(model):
+        seen = set()
+        for value in _values_of(graph):
+            if value.name and value.name not in seen:
+                seen.add(value.name)
+                yield qualified_name(path, value.name), value
+
+
+def _values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def find_value(model: ir.Model, name: str) -> ir.Value:
+    """Return the value with this qualified name, or raise a ModelError that suggests another."""
+    known = []
+    for qualified, value in iter_values(model):
+        if qualified == name:
+            return value
+        known.append(qualified)
+    raise ModelError(f"the model has no tensor {name!r}.{did_you_mean(name, known)}")
