@@ -46,6 +46,12 @@ def open_path(
       so that a limit does not see one class only.
 
     Hidden files are passed over; any other file that does not belong is an error.
+
+    >>> open_path(Path("no/such/folder"), [])
+    Traceback (most recent call last):
+        ...
+    bitwright.errors.DataError: there is no calibration data at 'no/such/folder'; give the path \
+of a .npy or .npz file, of an image, or of a folder of these.
     """
     if not path.exists():
         raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -78,6 +78,12 @@ def _settle_shapes(
     specs: tuple[InputSpec, ...], shapes: Shapes | None
 ) -> dict[str, tuple[int, ...]]:
     by_input, symbols = _read_shapes(specs, shapes)
+    for name, sizes in (*by_input.items(), *((key, (size,)) for key, size in symbols.items())):
+        if any(size < 0 for size in sizes):
+            raise DataError(
+                f"the shape given for {name!r} has a negative size ({show_shape(sizes)}); "
+                "give the size to use, not -1."
+            )
     for spec in specs:
         given, dims = by_input.get(spec.name), spec.shape
         if given is not None and dims is not None and len(given) == len(dims):
@@ -101,8 +107,8 @@ def _read_shapes(
     if not isinstance(shapes, Mapping):
         if len(shapes) != len(specs):
             raise DataError(
-                f"{len(shapes)} shapes were given for {len(specs)} inputs "
-                f"({', '.join(spec.name for spec in specs)}); give one shape for each."
+                f"{len(shapes)} shapes were given, but the model takes {len(specs)} "
+                f"({', '.join(spec.name for spec in specs)}); give one shape for each input."
             )
         return {
             spec.name: tuple(map(int, shape)) for spec, shape in zip(specs, shapes, strict=True)
@@ -112,13 +118,14 @@ def _read_shapes(
     by_input: dict[str, tuple[int, ...]] = {}
     symbols: dict[str, int] = {}
     for name, value in shapes.items():
-        if isinstance(value, int) and name in open_dims:
-            symbols[name] = value
-        elif not isinstance(value, int) and name in inputs:
+        is_size = isinstance(value, SupportsIndex)
+        if isinstance(value, SupportsIndex) and name in open_dims:
+            symbols[name] = int(value)
+        elif not isinstance(value, SupportsIndex) and name in inputs:
             by_input[name] = tuple(map(int, value))
         else:
-            what = "dimension symbol" if isinstance(value, int) else "input"
-            known = open_dims if isinstance(value, int) else inputs
+            what = "dimension symbol" if is_size else "input"
+            known = open_dims if is_size else inputs
             raise DataError(
                 f"a shape was given for {name!r}, which is no {what} of the model."
                 f"{did_you_mean(name, known)}"

@@ -166,7 +166,15 @@ def _is_single_array(value: Any) -> bool:
 
 def _open_stack(source: Any, specs: tuple[InputSpec, ...], limit: int | None) -> Samples:
     if isinstance(source, Mapping):
-        arrays = {name: as_array(value) for name, value in source.items()}
+        arrays = {}
+        for name, value in source.items():
+            try:
+                arrays[name] = as_array(value)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise DataError(
+                    f"the data for {name!r} cannot be read as an array ({error}); "
+                    "give one numpy array that stacks the samples."
+                ) from error
         description = "dict of arrays"
     else:
         arrays = dict(_name_item(as_array(source), specs, 0, loader=False))
@@ -217,8 +225,8 @@ def _name_item(
         if len(item) == len(names):
             return dict(zip(names, item, strict=True))
         raise DataError(
-            f"sample {index} is a {type(item).__name__} of {len(item)} values, but the model has "
-            f"{len(names)} inputs ({', '.join(names)}); give one array for each, or a dict."
+            f"sample {index} is a {type(item).__name__} of {len(item)} values, but the model takes "
+            f"{len(names)} ({', '.join(names)}); give one array for each input, or a dict."
         )
     if hasattr(item, "shape") or callable(getattr(item, "numpy", None)):
         if len(names) == 1:

@@ -18,6 +18,11 @@ class HeldBack:
 
     `first` has up to two samples of a stream that was too short to hold any back, and is empty
     otherwise; `evaluation` is whichever of the two there is.
+
+    >>> import numpy as np
+    >>> short = hold_back([{"x": np.array(number)} for number in range(3)])
+    >>> len(list(short)), len(short.held), len(short.first)
+    (3, 0, 2)
     """
 
     def __init__(self, samples: Iterable[Mapping[str, Any]], every: int, most: int) -> None:
