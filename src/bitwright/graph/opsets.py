@@ -39,13 +39,17 @@ def opset_of(model: ir.Model) -> int:
 
 
 def upgrade_opset(
-    model: ir.Model, version: int, *, shapes: Mapping[str, Sequence[int]] | None = None
+    model: ir.Model,
+    version: int,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    sample: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> ir.Model:
     """Return the model at opset `version` (or as it is, if it is already there or newer).
 
     ONNX's C++ converter adapts each operator; the result is checked, then run once beside the
-    original on random inputs (`shapes` settles dynamic dimensions). A difference is a ModelError.
-    When the model does not run on random inputs, a warning says that it was not compared.
+    original on `sample`, or on random inputs (`shapes` settles dynamic dimensions). A difference is
+    a ModelError. When the original does not run on those, a warning says that it was not compared.
     """
     current = opset_of(model)
     if current >= version or current == 0:
@@ -63,7 +67,7 @@ def upgrade_opset(
             f"the model cannot be moved from opset {current} to {version}: {error} "
             "Export it again with a newer opset."
         ) from error
-    _compare(model, upgraded, dict(shapes or {}), current, version)
+    _compare(model, upgraded, sample, dict(shapes or {}), f"opset {current} to {version}")
     return upgraded
 
 
@@ -205,21 +209,21 @@ def _restore_identity(upgraded: ir.Model, model: ir.Model, version: int) -> None
 def _compare(
     before: ir.Model,
     after: ir.Model,
+    sample: Mapping[str, np.ndarray[Any, Any]] | None,
     shapes: dict[str, Sequence[int]],
-    current: int,
-    version: int,
+    move: str,
 ) -> None:
-    step = f"the move from opset {current} to {version}"
+    step = f"the move from {move}"
     if serialized_size(before) > COMPARE_LIMIT:
         warnings.warn(f"{step} was not compared numerically: the model is too big.", stacklevel=3)
         return
     try:
-        feeds = _random_feeds(before, shapes)
+        feeds = dict(sample) if sample is not None else _random_feeds(before, shapes)
         # Unoptimized, so that a difference is the conversion's and not a fusion's.
         expected = run_session(open_session(before, level="disabled"), feeds)
     except ModelError as error:
         warnings.warn(
-            f"{step} was not compared numerically: the original does not run on random inputs "
+            f"{step} was not compared numerically: the original does not run on the inputs "
             f"({str(error).rstrip('.')}).",
             stacklevel=3,
         )

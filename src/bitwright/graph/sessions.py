@@ -96,22 +96,40 @@ def run_session(
 def runtime_reason(error: BaseException) -> str:
     """Return ONNX Runtime's reason as one sentence, without its codes and C++ places.
 
-    >>> runtime_reason(ValueError("[ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx "
-    ...                           "failed:/onnxruntime_src/a/b.cc:12 void f(int) No luck. More."))
-    'Load model from m.onnx failed: No luck.'
+    >>> runtime_reason(ValueError(
+    ...     "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running MatMul "
+    ...     "node. Name:'mm' Status Message: matmul_helper.h:59 Compute MatMul dimension mismatch"
+    ... ))
+    "MatMul node 'mm': MatMul dimension mismatch."
     """
     text = " ".join(str(error).split())
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
-    # "/path/file.cc:12 <the function's whole C++ signature> " and bare "file.cc:12 Function "
-    text = re.sub(r"\S*?\.(?:cc|h|cpp):\d+ [^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? ?", " ", text)
-    text = re.sub(r"\S+\.(?:cc|h|cpp):\d+ \S+ ", " ", text)
-    text = re.sub(r"(?:Fatal error|Exception during \w+): ", "", text)
-    text = re.sub(r":\s*(?=\S)", ": ", re.sub(r"\s+", " ", text)).strip()
-    text = re.sub(r"(\w): (?=:|\w+\(-?\d)", r"\1:", text)
-    sentence = re.split(r"(?<=[.!]) (?=[A-Z])", text)[0] or type(error).__name__
+    for pattern, replacement in _REASON_EDITS:
+        text = pattern.sub(replacement, text)
+    sentence = re.split(r"(?<=[.!]) (?=[A-Z])", text.strip())[0] or type(error).__name__
     if len(sentence) > 400:
         sentence = sentence[:399] + "…"
     return sentence if sentence.endswith((".", "!", "…")) else sentence + "."
+
+
+_CPP_PLACE = r"[\w/.+-]*\.(?:cc|h|cpp|hpp|cu):\d+ "
+
+_REASON_EDITS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        # the innermost of nested "running If node ... running Pad node ..."
+        (r".*while running (\w+) node\. Name:'([^']*)' Status Message: ", r"\1 node '\2': "),
+        # In Node, ("mm", Reluu, "", -1) : ("x": tensor(float),) -> ("y": tensor(float),) , Error
+        (r'In Node, \("([^"]*)", (\w+),.*?, Error:? ?', r"\2 node '\1': "),
+        (r"Node \(([^)]*)\) Op \((\w+)\) (?:\[\w+\] ?)?", r"\2 node '\1': "),
+        # /src/model.cc:256 <a whole C++ signature>, or just matmul_helper.h:59 Compute
+        (_CPP_PLACE + r"[^()]*::[^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? ", ""),
+        (_CPP_PLACE + r"\S+ ", ""),
+        (r"(?:This is an invalid model|Invalid model|Fatal error)[.:] ", ""),
+        (r"Error: ", ""),
+        (r"\(-1\)", ""),
+    )
+)
 
 
 def _checked_providers(providers: Sequence[str] | None) -> list[str]:
@@ -162,7 +180,10 @@ def _open(
     try:
         session = ort.InferenceSession(model, options, providers=providers)
     except Exception as error:
-        raise ModelError(f"ONNX Runtime refuses the model: {runtime_reason(error)}") from error
+        reason = runtime_reason(error)
+        if "registered" in reason:
+            reason = f"{reason.rstrip('.')}; give the library that has it as a custom-op library."
+        raise ModelError(f"ONNX Runtime refuses the model: {reason}") from error
     # Where a provider fails to start, the runtime only logs it and goes on without.
     missing = [name for name in providers if name not in session.get_providers()]
     if missing:
