@@ -1,0 +1,183 @@
+"""The squared error that quantizing a tensor would cause, from its histogram."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.numerics.scales import symmetric_zero_point
+from bitwright.numerics.types import QType
+
+__all__ = ["Density", "Grid"]
+
+F64 = npt.NDArray[np.float64]
+
+_INTERVALS = 512
+"""Finer densities change the chosen range by less than the search's own step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The values that a quantized tensor can take: k * scale from bottom to top (arrays)."""
+
+    scale: F64
+    bottom: F64
+    top: F64
+
+    @classmethod
+    def over(
+        cls, low: F64, high: F64, qtype: QType, *, symmetric: bool = False, reduced: bool = False
+    ) -> Grid:
+        """Return the grid that `affine_parameters` would give for these ranges.
+
+        >>> from bitwright.numerics.types import UINT8
+        >>> grid = Grid.over(np.array([-1.0]), np.array([4.1]), UINT8)
+        >>> grid.scale.round(6), grid.bottom.round(6)
+        (array([0.02]), array([-1.]))
+        """
+        qmin, qmax = qtype.bounds(symmetric=symmetric, reduced=reduced)
+        if symmetric:
+            scale = _positive(2 * np.maximum(-low, high) / (qmax - qmin))
+            return cls.of(
+                scale, np.float64(symmetric_zero_point(qtype, reduced=reduced)), qmin, qmax
+            )
+        scale = _positive((high - low) / (qmax - qmin))
+        return cls.of(scale, np.clip(np.rint(qmin - low / scale), qmin, qmax), qmin, qmax)
+
+    @classmethod
+    def of(cls, scale: F64, zero_point: F64 | np.float64, qmin: int, qmax: int) -> Grid:
+        """Return the grid of this scale and zero point."""
+        return cls(scale, (qmin - zero_point) * scale, (qmax - zero_point) * scale)
+
+    def squared_error(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return (x - quantized x)^2, in the values' own precision; the arrays broadcast."""
+        dtype = values.dtype
+        scale = self.scale.astype(dtype)
+        error: npt.NDArray[Any] = values / scale
+        np.rint(error, out=error)
+        error *= scale
+        np.clip(error, self.bottom.astype(dtype), self.top.astype(dtype), out=error)
+        np.subtract(values, error, out=error)
+        np.square(error, out=error)
+        return error
+
+    def integral(self, points: F64) -> F64:
+        """Return the integral of the squared error from 0 to each point.
+
+        Inside the grid the error is periodic: each step adds scale^3 / 12, and the fraction d of a
+        step (-1/2..1/2 from the grid's value) adds scale^3 d^3 / 3. Outside it grows cubically.
+        """
+        inside = np.clip(points, self.bottom, self.top)
+        outside = points - inside
+        inside /= self.scale
+        steps = np.rint(inside)
+        inside -= steps
+        total = inside * inside * inside
+        total /= 3.0
+        total += steps / 12.0
+        total *= self.scale * self.scale * self.scale
+        total += outside * outside * outside / 3.0
+        return total
+
+
+def _positive(scale: F64) -> F64:
+    return np.where(scale > 0, scale, 1.0)
+
+
+class Density:
+    """A distribution as intervals of constant density, and points that hold much of the mass.
+
+    A bin's values are spread evenly over it. Taking them all at its centre would be wrong at the
+    top of an 8-bit range, where bfloat16 bins are as wide as the quantization steps: every
+    power-of-two scale would hit all centres and seem to be without error.
+
+    What is not spread: zeros, and spikes like the 6 of a saturated ReLU6.
+    """
+
+    def __init__(self, edges: F64, weights: F64, points: F64, masses: F64) -> None:
+        self._edges = edges
+        # Summed by parts: sum of density * (integral(b) - integral(a)) is one dot product.
+        self._weights = weights
+        self._points = points
+        self._masses = masses
+
+    def error(self, grid: Grid) -> F64:
+        """Return the sum of squared errors for each grid (one-dimensional arrays)."""
+        column = Grid(grid.scale[:, None], grid.bottom[:, None], grid.top[:, None])
+        total = np.zeros(grid.scale.shape)
+        if self._edges.size:
+            total += column.integral(self._edges[None, :]) @ self._weights
+        if self._points.size:
+            total += column.squared_error(self._points[None, :]) @ self._masses
+        return total
+
+    @classmethod
+    def of_points(cls, values: F64, counts: F64) -> Density:
+        """Return the density of values that are known exactly."""
+        return cls(np.zeros(0), np.zeros(0), values, counts)
+
+    @classmethod
+    def of_bins(cls, values: F64, counts: F64) -> Density:
+        """Return the density of bfloat16 bins, given their values, ascending, and counts."""
+        # Far below the largest value every grid rounds to zero, or its error does not matter.
+        size = np.abs(values)
+        matters = size > 2.0**-24 * size.max(initial=0.0)
+        values, counts = values[matters], counts[matters]
+        before, after = np.zeros_like(counts), np.zeros_like(counts)
+        low, high = _bin_edges(values)
+        touching = high[:-1] >= low[1:]
+        before[1:][touching] = counts[:-1][touching]
+        after[:-1][touching] = counts[1:][touching]
+        spike = (counts >= 16) & (counts > 8 * np.maximum(before, after))
+        spike |= high <= low
+        points, masses = values[spike], counts[spike]
+        low, high, counts = low[~spike], high[~spike], counts[~spike]
+        if counts.size > _INTERVALS:
+            low, high, counts = _merge(low, high, counts)
+        return cls(*_summed_by_parts(low, high, counts), points, masses)
+
+
+def _bin_edges(values: F64) -> tuple[F64, F64]:
+    """Return where the bfloat16 bins of these values begin and end, none beyond the extremes."""
+    bits = values.astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
+    sign = np.sign(values)
+    size = (bits & 0x7FFF).astype(np.uint32)
+    centre = _from_bits(size)
+    inner = (centre + _from_bits(size - 1)) / 2
+    # Above the largest finite bin there is infinity; its neighbour below mirrors the step.
+    outer = np.where(size < 0x7F7F, (centre + _from_bits(np.minimum(size + 1, 0x7F7F))) / 2, centre)
+    low = np.where(sign > 0, inner, -outer)
+    high = np.where(sign > 0, outer, -inner)
+    if values.size:
+        # The outermost values are exact: nothing lies beyond them.
+        low[0], high[-1] = max(low[0], values[0]), min(high[-1], values[-1])
+    return low, high
+
+
+def _from_bits(bits: npt.NDArray[np.uint32]) -> F64:
+    return (bits << np.uint32(16)).view(np.float32).astype(np.float64)
+
+
+def _merge(low: F64, high: F64, counts: F64) -> tuple[F64, F64, F64]:
+    """Join neighbours, never across zero, until few enough are left."""
+    split = int(np.searchsorted(low, 0.0))
+    width = -(-counts.size // _INTERVALS)
+    starts = np.concatenate([np.arange(0, split, width), np.arange(split, counts.size, width)])
+    last = np.append(starts[1:], counts.size) - 1
+    return low[starts], high[last], np.add.reduceat(counts, starts)
+
+
+def _summed_by_parts(low: F64, high: F64, counts: F64) -> tuple[F64, F64]:
+    """Return edges and weights so that sum(weights * F(edges)) is the counts' mean of F'."""
+    if not counts.size:
+        return np.zeros(0), np.zeros(0)
+    density = counts / (high - low)
+    edges = np.concatenate([low, high])
+    weights = np.concatenate([-density, density])
+    # Neighbours share an edge: half as many points to evaluate.
+    edges, where = np.unique(edges, return_inverse=True)
+    return edges, np.bincount(where.reshape(-1), weights, edges.size).astype(np.float64)

@@ -1,0 +1,121 @@
+"""The clipping threshold whose quantized distribution is nearest the observed one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["entropy_threshold"]
+
+F64 = npt.NDArray[np.float64]
+
+_COARSE = 96
+"""Thresholds tried before the neighbourhood of the best is searched bin by bin."""
+
+
+def entropy_threshold(
+    values: F64, counts: F64, bins: int, levels: int, *, symmetric: bool
+) -> float:
+    """Return the magnitude beyond which values are clipped, by Kullback-Leibler divergence.
+
+    The method of S. Migacz, "8-bit Inference with TensorRT" (2017): the values are counted in
+    uniform bins; for each threshold the counts inside, with those outside added to the end bins,
+    are compared with the same counts after merging them into `levels` groups and spreading each
+    group evenly over its occupied bins.
+
+    `levels` are spread over what the grid covers: the clipped range, or with `symmetric` always
+    [-t, t], of which one-sided data fills half. Zeros are left out: every grid has zero exactly,
+    and the zeros of a ReLU would otherwise drown all other bins.
+
+    >>> entropy_threshold(np.array([0.0, 1.0, 2.0]), np.array([9.0, 5.0, 5.0]), 256, 128,
+    ...                   symmetric=False)
+    2.0
+    """
+    occupied = values != 0
+    values, counts = values[occupied], counts[occupied]
+    if not values.size:
+        return 0.0
+    largest = float(np.abs(values[[0, -1]]).max())
+    limit = largest
+    # When the narrowest threshold wins, the bins were too coarse for what is left: look closer.
+    for _ in range(16):
+        threshold, narrowest = _search(values, counts, limit, bins, levels, symmetric)
+        if not narrowest or threshold >= limit:
+            break
+        limit = min(2 * threshold, limit)
+    return min(threshold, largest)
+
+
+def _search(
+    values: F64, counts: F64, limit: float, bins: int, levels: int, symmetric: bool
+) -> tuple[float, bool]:
+    """Return the best threshold up to `limit`, and whether none narrower was tried."""
+    low = -limit if symmetric else max(float(values[0]), -limit) if values[0] < 0 else 0.0
+    high = limit if symmetric else min(float(values[-1]), limit) if values[-1] > 0 else 0.0
+    # Zero lies on the border of two bins, so that a threshold cuts both sides alike.
+    below = round(bins * -low / (high - low))
+    below = min(max(below, int(low < 0)), bins - int(high > 0))
+    width = max(-low / below if below else 0.0, high / (bins - below) if below < bins else 0.0)
+    # What an earlier, wider search clipped already stays clipped.
+    inside = slice(np.searchsorted(values, low), np.searchsorted(values, high, side="right"))
+    tails = float(counts[: inside.start].sum()), float(counts[inside.stop :].sum())
+    place = np.floor(values[inside] / width).astype(np.int64) + below
+    histogram: F64 = np.bincount(np.clip(place, 0, bins - 1), counts[inside], bins).astype(float)
+
+    reach = np.arange(1, max(below, bins - below) + 1)
+    lengths = np.minimum(below, reach) + np.minimum(bins - below, reach)
+    reach = reach[lengths >= levels]
+    coarse = reach[np.unique(np.linspace(0, reach.size - 1, _COARSE).round().astype(int))]
+    score = _divergence(histogram, coarse, below, levels, tails)
+    best = int(np.argmin(score))
+    around = np.arange(coarse[max(best - 1, 0)], coarse[min(best + 1, coarse.size - 1)] + 1)
+    fine = around[:: max(1, around.size // 24)]
+    fine_score = _divergence(histogram, fine, below, levels, tails)
+    chosen = int(fine[np.argmin(fine_score)])
+    if score[best] <= fine_score.min():
+        chosen = int(coarse[best])
+    return float(chosen * width), chosen == reach[0]
+
+
+def _divergence(
+    histogram: F64, reach: npt.NDArray[np.int64], zero: int, levels: int, tails: tuple[float, float]
+) -> F64:
+    """Return KL(clipped counts || quantized counts) for each reach, in bins from zero.
+
+    All sums over bins are differences of running sums, so a threshold costs `levels` steps.
+    """
+    bins = histogram.size
+    start, end = np.maximum(zero - reach, 0), np.minimum(zero + reach, bins)
+    logs = histogram * np.log(np.maximum(histogram, 1e-300))
+    running, running_log, running_used = (
+        np.concatenate([[0.0], np.cumsum(a)]) for a in (histogram, logs, histogram > 0)
+    )
+    total = float(running[-1]) + sum(tails)
+    left = running[start] + tails[0]
+    right = running[-1] - running[end] + tails[1]
+    first, last = histogram[start], histogram[end - 1]
+    # sum of p log p, with the two end bins holding what is clipped
+    self_term = running_log[end] - running_log[start]
+    self_term += _xlogx(first + left) - _xlogx(first) + _xlogx(last + right) - _xlogx(last)
+    borders = start[:, None] + (
+        (end - start)[:, None] * np.arange(levels + 1) / levels
+    ).round().astype(np.int64)
+    sums = np.diff(running[borders], axis=1)
+    used = np.diff(running_used[borders], axis=1)
+    # An end bin that was empty is occupied once it holds the clipped values.
+    used[:, 0] += (first == 0) & (left > 0)
+    used[:, -1] += (last == 0) & (right > 0)
+    mass = sums.copy()
+    mass[:, 0] += left
+    mass[:, -1] += right
+    # Where only clipped values fall, the quantized count is nothing; a small one keeps it finite.
+    spread = np.maximum(sums, 1e-4) / np.maximum(used, 1.0)
+    cross_term = np.where(mass > 0, mass * np.log(spread), 0.0).sum(axis=1)
+    inside = np.maximum(running[end] - running[start], 1e-4)
+    result: F64 = (self_term - cross_term) / total - np.log(total) + np.log(inside)
+    # With next to nothing inside, both are a single spike, and equal: not what is looked for.
+    return np.where(inside < total / 2, np.inf, result)
+
+
+def _xlogx(x: F64) -> F64:
+    return x * np.log(np.maximum(x, 1e-300))

@@ -1,0 +1,381 @@
+"""From what was observed of a tensor to the range that is quantized: one function a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.decide.density import Density, Grid
+from bitwright.decide.entropy import entropy_threshold
+from bitwright.errors import DataError, RecipeError
+from bitwright.numerics.scales import nearest_power_of_two, symmetric_zero_point
+from bitwright.numerics.types import QType
+from bitwright.recipe import (
+    MSE,
+    Distribution,
+    Entropy,
+    MinMax,
+    MinMSE,
+    NonOverflow,
+    Percentile,
+    RangeMethod,
+)
+
+__all__ = ["Range", "Sketch", "choose_range", "sketch_std", "weight_range"]
+
+F64 = npt.NDArray[np.float64]
+Range = tuple[float, float] | tuple[F64, F64]
+
+
+class Sketch(Protocol):
+    """What a range method may ask of a tensor; `bitwright.observe.TensorSketch` has it."""
+
+    low: float
+    high: float
+    channel_low: npt.NDArray[np.float32] | None
+    channel_high: npt.NDArray[np.float32] | None
+
+    @property
+    def finite(self) -> int:
+        """How many finite values were seen."""
+
+    @property
+    def batches(self) -> npt.NDArray[np.float32]:
+        """One (min, max) row for each batch."""
+
+    def values(self) -> npt.NDArray[Any]:
+        """Return the histogram's values, ascending."""
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return how often each was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One tensor and the grid it is going to lie on. Its range contains zero."""
+
+    sketch: Sketch
+    qtype: QType
+    symmetric: bool
+    reduced: bool
+
+    @property
+    def low(self) -> float:
+        return min(self.sketch.low, 0.0)
+
+    @property
+    def high(self) -> float:
+        return max(self.sketch.high, 0.0)
+
+    @property
+    def largest(self) -> float:
+        return max(-self.low, self.high)
+
+    def points(self) -> tuple[F64, F64]:
+        return self.sketch.values().astype(np.float64), self.sketch.counts().astype(np.float64)
+
+    def density(self) -> Density:
+        make = Density.of_points if isinstance(self.sketch, _Exact) else Density.of_bins
+        return make(*self.points())
+
+    def grid(self, low: F64, high: F64) -> Grid:
+        return Grid.over(low, high, self.qtype, symmetric=self.symmetric, reduced=self.reduced)
+
+
+def choose_range(
+    sketch: Sketch,
+    method: RangeMethod,
+    qtype: QType,
+    *,
+    symmetric: bool = False,
+    reduced: bool = False,
+) -> Range:
+    """Return the (low, high) that a tensor is quantized over; arrays for per-channel ranges.
+
+    The range contains zero, and ends at the observed extremes at the latest. `symmetric` and
+    `reduced` say how the grid will be laid, as for `affine_parameters`.
+
+    >>> from bitwright.numerics.types import UINT8
+    >>> from bitwright.observe import TensorSketch
+    >>> choose_range(TensorSketch.of([1.0, 5.0]), MinMax(), UINT8)
+    (0.0, 5.0)
+    >>> choose_range(TensorSketch.of([-1.0, 5.0]), MinMax(symmetric=True), UINT8)
+    (-5.0, 5.0)
+    """
+    if not sketch.finite:
+        raise DataError("no finite value was observed, so there is no range to choose.")
+    case = _Case(sketch, qtype, symmetric, reduced)
+    low, high = METHODS[type(method)](case, method)
+    if method.symmetric:
+        most = np.maximum(-np.asarray(low), high)
+        low, high = -most, most
+    if np.ndim(low):
+        return np.asarray(low, np.float64), np.asarray(high, np.float64)
+    return float(low), float(high)
+
+
+def weight_range(
+    array: npt.NDArray[Any],
+    method: RangeMethod,
+    qtype: QType,
+    symmetric: bool,
+    axis: int | None = None,
+    *,
+    reduced: bool = False,
+) -> Range:
+    """Return the range of a weight, from its exact values; with an axis, one for each channel.
+
+    >>> from bitwright.numerics.types import INT8
+    >>> weight = np.array([[1.0, -2.0], [0.5, 0.25]], np.float32)
+    >>> weight_range(weight, MinMax(), INT8, True, axis=0)
+    (array([-2.,  0.]), array([1. , 0.5]))
+    """
+    rows = _rows(array, axis)
+    if not rows.size:
+        return (0.0, 0.0) if axis is None else (np.zeros(len(rows)), np.zeros(len(rows)))
+    if not np.isfinite(rows).all():
+        raise DataError("a weight holds NaN or infinite values; repair the model.")
+    if isinstance(method, MinMax | NonOverflow | Distribution):
+        low = np.minimum(rows.min(axis=1), 0).astype(np.float64)
+        high = np.maximum(rows.max(axis=1), 0).astype(np.float64)
+        if method.symmetric or isinstance(method, Distribution):
+            high = np.maximum(-low, high)
+            low = -high
+    elif isinstance(method, MSE):
+        low, high = _weight_mse(rows, method, qtype, symmetric, reduced)
+    else:
+        found = [
+            choose_range(_Exact(row), method, qtype, symmetric=symmetric, reduced=reduced)
+            for row in rows
+        ]
+        low, high = np.array(found, np.float64).T
+    return (float(low[0]), float(high[0])) if axis is None else (low, high)
+
+
+def sketch_std(sketch: Sketch) -> float:
+    """Return the standard deviation of what was observed, for float8 scales.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> sketch_std(TensorSketch.of([-1.0, 1.0]))
+    1.0
+    """
+    values = sketch.values().astype(np.float64)
+    share = sketch.counts() / max(sketch.finite, 1)
+    # Scaled first: the squares of large float32 values still fit, those of tiny ones would vanish.
+    size = float(np.abs(values).max(initial=0.0)) or 1.0
+    values = values / size
+    mean = float(values @ share)
+    return size * float(np.sqrt(max(float(((values - mean) ** 2) @ share), 0.0)))
+
+
+def _min_max(case: _Case, method: MinMax) -> tuple[Any, Any]:
+    sketch, weight = case.sketch, method.moving_average
+    if method.per_channel:
+        if weight is not None:
+            raise RecipeError("MinMax takes moving_average or per_channel, not both.")
+        if sketch.channel_low is None or sketch.channel_high is None:
+            raise DataError("no per-channel extremes were observed; name the tensor's axis.")
+        # A channel without a finite value has inf and -inf: like one of zeros.
+        return np.minimum(sketch.channel_low, 0.0), np.maximum(sketch.channel_high, 0.0)
+    if weight is None:
+        return case.low, case.high
+    batches = sketch.batches.astype(np.float64)
+    average = batches[0]
+    for batch in batches[1:]:
+        average = average + weight * (batch - average)
+    return min(average[0], 0.0), max(average[1], 0.0)
+
+
+def _percentile(case: _Case, method: Percentile) -> tuple[float, float]:
+    values, counts = case.points()
+    if case.symmetric or method.symmetric:
+        order = np.argsort(np.abs(values), kind="stable")
+        most = _quantile(np.abs(values)[order], counts[order], method.percentile / 100)
+        return max(-most, case.low), min(most, case.high)
+    # The part that stays below the upper cut, so that 100 - percentile is split in halves.
+    inside = 1 - (100 - method.percentile) / 200
+    low = -_quantile(-values[::-1], counts[::-1], inside)
+    return min(low, 0.0), max(_quantile(values, counts, inside), 0.0)
+
+
+def _quantile(values: F64, counts: F64, share: float) -> float:
+    """Return the least value that has this share of all at or below it."""
+    below = np.cumsum(counts)
+    # A trillionth less: 0.9 * 10 must find the ninth value, not the tenth.
+    wanted = share * below[-1] * (1 - 1e-12)
+    return float(values[min(np.searchsorted(below, wanted), values.size - 1)])
+
+
+def _entropy(case: _Case, method: Entropy) -> tuple[float, float]:
+    # The levels are meant for 8 bits: a finer grid has as many more, a coarser one as many less.
+    levels = max(int(method.levels * 2.0 ** (case.qtype.bits - 8)), 2)
+    if levels >= method.bins:
+        return case.low, case.high  # the grid is finer than the bins: clipping gains nothing
+    values, counts = case.points()
+    most = entropy_threshold(values, counts, method.bins, levels, symmetric=case.symmetric)
+    return max(-most, case.low), min(most, case.high)
+
+
+def _extremes(case: _Case, method: NonOverflow) -> tuple[float, float]:
+    return case.low, case.high
+
+
+def _symmetric_extremes(case: _Case, method: Distribution) -> tuple[float, float]:
+    return -case.largest, case.largest
+
+
+# Shares of the full range that are tried first, fine enough that a valley is not stepped over:
+# long-tailed tensors want a thousandth of theirs.
+_SHARES = np.concatenate([np.geomspace(2.0**-11, 0.5, 12, endpoint=False), np.linspace(0.5, 1, 8)])
+_REFINEMENTS = (0.86, 0.93, 0.965)
+
+
+def _mse(case: _Case, method: MSE) -> tuple[float, float]:
+    density = case.density()
+
+    def error(low: F64, high: F64) -> F64:
+        return density.error(case.grid(low[0], high[0]))[None, :]
+
+    one_end = case.symmetric or method.symmetric or case.low == 0 or case.high == 0
+    low, high = _least_error(np.array([case.low]), np.array([case.high]), error, one_end)
+    return float(low[0]), float(high[0])
+
+
+def _least_error(
+    low: F64, high: F64, error: Callable[[F64, F64], F64], one_end: bool
+) -> tuple[F64, F64]:
+    """Return the ranges within (low, high), an array each, of the least error.
+
+    `error` takes candidates (one row for each range) and returns their errors. Both ends shrink
+    together first, then each alone, then both by small steps around the best.
+    """
+    best_low, best_high = low[:, None], high[:, None]
+    least = error(best_low, best_high)
+
+    def consider(lows: F64, highs: F64) -> None:
+        nonlocal best_low, best_high, least
+        lows, highs = np.broadcast_arrays(lows, highs)
+        found = error(lows, highs)
+        first = np.argmin(found, axis=1)[:, None]
+        better = np.take_along_axis(found, first, 1) < least
+        least = np.where(better, np.take_along_axis(found, first, 1), least)
+        best_low = np.where(better, np.take_along_axis(lows, first, 1), best_low)
+        best_high = np.where(better, np.take_along_axis(highs, first, 1), best_high)
+
+    if one_end:
+        # One number: the largest magnitude that is kept.
+        most = np.maximum(-low, high)[:, None]
+
+        def keep(size: F64) -> None:
+            consider(np.maximum(-size, low[:, None]), np.minimum(size, high[:, None]))
+
+        keep(most * _SHARES)
+        for step in _REFINEMENTS:
+            keep(np.maximum(-best_low, best_high) * np.array([step, 1 / step]))
+        return best_low[:, 0], best_high[:, 0]
+    consider(low[:, None] * _SHARES, high[:, None] * _SHARES)
+    consider(low[:, None] * _SHARES, best_high)
+    consider(best_low, high[:, None] * _SHARES)
+    for step in _REFINEMENTS:
+        a, b = np.meshgrid([step, 1.0, 1 / step], [step, 1.0, 1 / step])
+        consider(
+            np.maximum(best_low * a.ravel(), low[:, None]),
+            np.minimum(best_high * b.ravel(), high[:, None]),
+        )
+    return best_low[:, 0], best_high[:, 0]
+
+
+def _min_mse(case: _Case, method: MinMSE) -> tuple[float, float]:
+    qmin, qmax = case.qtype.bounds(symmetric=case.symmetric, reduced=case.reduced)
+    width = 2 * case.largest if case.symmetric else case.high - case.low
+    if width / (qmax - qmin) < np.finfo(np.float32).tiny:
+        return case.low, case.high
+    base = float(nearest_power_of_two(width / (qmax - qmin)))
+    # One coarser, then finer: of equal errors the first wins, as in the tools this is known from.
+    scales = base * np.exp2(-np.arange(-1.0, 4.0))
+    if case.symmetric:
+        middle = np.float64(symmetric_zero_point(case.qtype, reduced=case.reduced))
+        zero_points = np.full(scales.shape, middle)
+    else:
+        zero_points = np.clip(np.rint(qmin - case.low / scales), qmin, qmax)
+    errors = case.density().error(Grid.of(scales, zero_points, qmin, qmax))
+    best = int(np.argmin(errors))
+    scale, zero_point = float(scales[best]), float(zero_points[best])
+    if case.symmetric:
+        # Of an unsigned type the middle is not an integer; the formula for the scale divides
+        # the width, so the width is what must come out right.
+        half = scale * (qmax - qmin) / 2
+        return -half, half
+    return (qmin - zero_point) * scale, (qmax - zero_point) * scale
+
+
+METHODS: dict[type, Callable[[_Case, Any], tuple[Any, Any]]] = {
+    MinMax: _min_max,
+    Percentile: _percentile,
+    Entropy: _entropy,
+    Distribution: _symmetric_extremes,
+    MSE: _mse,
+    NonOverflow: _extremes,
+    MinMSE: _min_mse,
+}
+
+
+class _Exact:
+    """A weight, or a channel of it, in the form of a sketch whose values are exact."""
+
+    def __init__(self, row: npt.NDArray[Any]) -> None:
+        self._values, self._counts = np.unique(row, return_counts=True)
+        self.low, self.high = float(self._values[0]), float(self._values[-1])
+        self.channel_low: npt.NDArray[np.float32] | None = None
+        self.channel_high: npt.NDArray[np.float32] | None = None
+        self.finite = row.size
+        self.batches = np.array([[self.low, self.high]], np.float32)
+
+    def values(self) -> npt.NDArray[Any]:
+        return self._values
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        return self._counts
+
+
+def _rows(array: npt.NDArray[Any], axis: int | None) -> npt.NDArray[Any]:
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32)
+    if axis is None:
+        return array.reshape(1, -1)
+    first = np.moveaxis(array, axis, 0)
+    return np.ascontiguousarray(first.reshape(first.shape[0], -1))
+
+
+def _weight_mse(
+    rows: npt.NDArray[Any], method: MSE, qtype: QType, symmetric: bool, reduced: bool
+) -> tuple[F64, F64]:
+    low = np.minimum(rows.min(axis=1), 0).astype(np.float64)
+    high = np.maximum(rows.max(axis=1), 0).astype(np.float64)
+    # Rows by rows, so that a slice and its temporary stay in the cache.
+    height = max(1, (1 << 16) // rows.shape[1])
+    found = []
+    for start in range(0, len(rows), height):
+        part = rows[start : start + height]
+
+        def error(lows: F64, highs: F64, part: npt.NDArray[Any] = part) -> F64:
+            columns = []
+            for a, b in zip(lows.T, highs.T, strict=True):
+                grid = Grid.over(
+                    a[:, None], b[:, None], qtype, symmetric=symmetric, reduced=reduced
+                )
+                columns.append(grid.squared_error(part).sum(axis=1, dtype=np.float64))
+            return np.stack(columns, axis=1)
+
+        chosen = slice(start, start + height)
+        one_end = symmetric or method.symmetric
+        found.append(_least_error(low[chosen], high[chosen], error, one_end))
+    low, high = (np.concatenate(ends) for ends in zip(*found, strict=True))
+    if method.symmetric:
+        high = np.maximum(-low, high)
+        low = -high
+    return low, high
