@@ -1,1 +1,139 @@
-__version__ = "0.1.0"
+"""Bitwright quantizes ONNX models: smaller, faster, and as accurate as the number format allows.
+
+>>> import bitwright
+>>> demo = bitwright.load_demo()
+>>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:32], recipe="int8")
+>>> result.size < result.float_size
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from bitwright._version import __version__
+
+if TYPE_CHECKING:
+    from bitwright.api import apply_plan, inspect, make_plan, quantize
+    from bitwright.assess import Inspection, OutputComparison
+    from bitwright.data import ImagePreprocess, RandomData, open_data
+    from bitwright.demo import load_demo
+    from bitwright.errors import (
+        BitwrightError,
+        DataError,
+        MissingPackageError,
+        ModelError,
+        OutputError,
+        PlanError,
+        RecipeError,
+        TargetError,
+    )
+    from bitwright.plan import NodePlan, QuantPlan, TensorPlan
+    from bitwright.recipe import (
+        MSE,
+        RECIPES,
+        TARGETS,
+        Distribution,
+        Entropy,
+        MinMax,
+        MinMSE,
+        NonOverflow,
+        Override,
+        Percentile,
+        Placement,
+        Recipe,
+        Selection,
+        load_recipe,
+    )
+    from bitwright.result import Result
+
+# Where each public name lives. Loaded when first used: `import bitwright` must stay light.
+_HOMES = {
+    "bitwright.api": ("apply_plan", "inspect", "make_plan", "quantize"),
+    "bitwright.assess": ("Inspection", "OutputComparison"),
+    "bitwright.data": ("ImagePreprocess", "RandomData", "open_data"),
+    "bitwright.demo": ("load_demo",),
+    "bitwright.errors": (
+        "BitwrightError",
+        "DataError",
+        "MissingPackageError",
+        "ModelError",
+        "OutputError",
+        "PlanError",
+        "RecipeError",
+        "TargetError",
+    ),
+    "bitwright.plan": ("NodePlan", "QuantPlan", "TensorPlan"),
+    "bitwright.recipe": (
+        "MSE",
+        "RECIPES",
+        "TARGETS",
+        "Distribution",
+        "Entropy",
+        "MinMSE",
+        "MinMax",
+        "NonOverflow",
+        "Override",
+        "Percentile",
+        "Placement",
+        "Recipe",
+        "Selection",
+        "load_recipe",
+    ),
+    "bitwright.result": ("Result",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "MSE",
+    "RECIPES",
+    "TARGETS",
+    "BitwrightError",
+    "DataError",
+    "Distribution",
+    "Entropy",
+    "ImagePreprocess",
+    "Inspection",
+    "MinMSE",
+    "MinMax",
+    "MissingPackageError",
+    "ModelError",
+    "NodePlan",
+    "NonOverflow",
+    "OutputComparison",
+    "OutputError",
+    "Override",
+    "Percentile",
+    "Placement",
+    "PlanError",
+    "QuantPlan",
+    "RandomData",
+    "Recipe",
+    "RecipeError",
+    "Result",
+    "Selection",
+    "TargetError",
+    "TensorPlan",
+    "__version__",
+    "apply_plan",
+    "inspect",
+    "load_demo",
+    "load_recipe",
+    "make_plan",
+    "open_data",
+    "quantize",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'bitwright' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -161,8 +161,8 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     qtype: QType | None = None
     symmetric: bool | None = None
     reduce_range: bool | None = None
-    rmin: float | None = None
-    rmax: float | None = None
+    rmin: float | tuple[float, ...] | None = None
+    rmax: float | tuple[float, ...] | None = None
     scale: float | tuple[float, ...] | None = None
     zero_point: int | tuple[int, ...] | None = None
     axis: int | None = None
@@ -240,9 +240,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise RecipeError(f"unknown recipe field {key!r}.{hint}")
         return msgspec.structs.replace(self, **changes)
 
-    def to_json(self) -> str:
-        """Return the recipe as indented JSON."""
-        return encode(self).decode()
+    def to_json(self, *, indent: int = 2) -> str:
+        """Return the recipe as JSON; indent 0 keeps it on one line."""
+        return encode(self, indent=indent).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes, *, source: str = "recipe") -> Recipe:
@@ -326,9 +326,10 @@ def _from_name(kind: type, value: Any) -> Any:
     raise NotImplementedError(f"cannot read a {kind.__name__}")
 
 
-def encode(value: msgspec.Struct) -> bytes:
-    """Return any recipe or plan value as indented JSON, number types by name."""
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=_to_name), indent=2)
+def encode(value: msgspec.Struct, *, indent: int = 2) -> bytes:
+    """Return any recipe or plan value as JSON, number types by name."""
+    text = msgspec.json.encode(value, enc_hook=_to_name)
+    return msgspec.json.format(text, indent=indent) if indent else text
 
 
 def convert(data: Any, kind: type[_T], source: str) -> _T:

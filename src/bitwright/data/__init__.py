@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
-from bitwright.data.random import random_samples
+from bitwright.data.random import RandomData, random_samples
 from bitwright.data.sources import Samples, open_data
-from bitwright.data.specs import InputSpec, check_sample, session_inputs
+from bitwright.data.specs import InputSpec, Sample, check_sample, session_inputs
 from bitwright.data.splitting import HeldBack, hold_back
 
 __all__ = [
@@ -13,6 +13,8 @@ __all__ = [
     "HeldBack",
     "ImagePreprocess",
     "InputSpec",
+    "RandomData",
+    "Sample",
     "Samples",
     "check_sample",
     "hold_back",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -11,9 +12,35 @@ from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec, Sample, show_shape
 from bitwright.errors import DataError, did_you_mean
 
-__all__ = ["Shapes", "random_samples"]
+__all__ = ["RandomData", "Shapes", "random_samples"]
 
 Shapes: TypeAlias = Mapping[str, Sequence[int] | int] | Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomData:
+    """A request for random samples, where a model's inputs are not known yet.
+
+    >>> RandomData(count=4).count
+    4
+    """
+
+    count: int = 16
+    seed: int = 0
+    shapes: Shapes | None = None
+    low: float = 0.0
+    high: float = 1.0
+
+    def samples(self, specs: Sequence[InputSpec]) -> Samples:
+        """Return the samples for a model with these inputs."""
+        return random_samples(
+            specs,
+            count=self.count,
+            seed=self.seed,
+            shapes=self.shapes,
+            low=self.low,
+            high=self.high,
+        )
 
 
 def random_samples(

@@ -3,6 +3,7 @@
 from bitwright.graph.checking import check_model, check_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.exposing import Exposed, expose
+from bitwright.graph.fingerprints import fingerprint
 from bitwright.graph.loading import ModelSource, file_size, load_model, source_path
 from bitwright.graph.naming import NameScope
 from bitwright.graph.normalize import find_quantized_nodes, normalize, refuse_unsupported
@@ -48,6 +49,7 @@ __all__ = [
     "file_size",
     "find_quantized_nodes",
     "find_value",
+    "fingerprint",
     "infer_shapes",
     "iter_graphs",
     "iter_values",

@@ -1,0 +1,175 @@
+"""The verbs: quantize, make a plan, apply a plan, inspect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright import graph
+from bitwright.assess import Inspection, inspect_model
+from bitwright.data import ImagePreprocess, open_data
+from bitwright.decide import check_plan
+from bitwright.observe import MEMORY_BUDGET
+from bitwright.pipeline import Calibration, Job
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe, load_recipe
+from bitwright.result import Result
+
+if TYPE_CHECKING:
+    import os
+
+    import onnx
+    import onnx_ir as ir
+
+    ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+
+__all__ = ["apply_plan", "inspect", "make_plan", "quantize"]
+
+RecipeSource = str | Path | dict[str, Any] | Recipe | None
+
+
+def quantize(
+    model: ModelSource,
+    output: str | Path | None = None,
+    *,
+    data: Any = None,
+    recipe: RecipeSource = None,
+    target: str | None = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    held_back: bool = True,
+    sketches: str | Path | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    engine: Any = None,
+    external_data: bool | None = None,
+    providers: Sequence[str] | None = None,
+    progress: bool = True,
+) -> Result:
+    """Quantize a model with calibration data, prove that it runs, and write it.
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        output: where to write the result; None writes nothing.
+        data: anything `bitwright.open_data` takes, or `RandomData()`.
+        recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
+        target: where the model will run, `"cpu"` if not given.
+        limit: use at most this many samples.
+        preprocess: how images become arrays.
+        held_back: keep every eighth sample (at most eight) out of calibration and measure the
+            result on those.
+        sketches: a file that keeps what was observed; if it exists and belongs to this model,
+            the data is not run again.
+        memory_budget: bytes of observed tensors that may be alive at once.
+        engine: where observation runs, `bitwright.observe.RayEngine()` for a cluster.
+        external_data: weights in a file of their own; None: only above 2 GB.
+        providers: execution providers of ONNX Runtime for every run.
+        progress: show a bar on a terminal.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:64])
+    >>> result.outputs[0].agreement > 0.9
+    True
+    """
+    chosen = load_recipe(recipe, target)
+    if output is not None:
+        graph.check_destination(output, source=model)
+    job = Job.open(model, chosen, providers)
+    plan = job.make_plan(
+        Calibration(
+            data=data,
+            limit=limit,
+            preprocess=preprocess,
+            held_back=held_back,
+            sketches=sketches,
+            memory_budget=memory_budget,
+            engine=engine,
+            progress=progress,
+        )
+    )
+    return _finish(job, plan, output, external_data)
+
+
+def make_plan(
+    model: ModelSource,
+    *,
+    data: Any = None,
+    recipe: RecipeSource = None,
+    target: str | None = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    sketches: str | Path | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    providers: Sequence[str] | None = None,
+    progress: bool = True,
+) -> QuantPlan:
+    """Decide everything and write nothing: the plan can be read, edited and applied later.
+
+    The options are those of `quantize`; every sample is used for calibration.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:16])
+    >>> plan.recipe.name
+    'int8-per-channel'
+    """
+    calibration = Calibration(
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        held_back=False,
+        sketches=sketches,
+        memory_budget=memory_budget,
+        progress=progress,
+    )
+    return Job.open(model, load_recipe(recipe, target), providers).make_plan(calibration)
+
+
+def apply_plan(
+    plan: QuantPlan | str | Path,
+    model: ModelSource,
+    output: str | Path | None = None,
+    *,
+    data: Any = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    external_data: bool | None = None,
+    providers: Sequence[str] | None = None,
+) -> Result:
+    """Quantize a model as a plan says; data, if given, only measures the result.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:16])
+    >>> bitwright.apply_plan(plan, demo.model_path).plan == plan
+    True
+    """
+    if not isinstance(plan, QuantPlan):
+        plan = QuantPlan.load(plan)
+    if output is not None:
+        graph.check_destination(output, source=model)
+    job = Job.open(model, plan.recipe, providers)
+    check_plan(job.model, plan, fingerprint=job.fingerprint)
+    if data is not None:
+        job.measure_on(open_data(data, job.inputs, limit=limit or 8, preprocess=preprocess))
+    return _finish(job, plan, output, external_data)
+
+
+def inspect(model: ModelSource) -> Inspection:
+    """Return what is in a model: ops, types, opsets, sizes, and what is quantized and how.
+
+    >>> import bitwright
+    >>> bitwright.inspect(bitwright.load_demo().model_path).is_quantized
+    False
+    """
+    return inspect_model(graph.load_model(model))
+
+
+def _finish(
+    job: Job, plan: QuantPlan, output: str | Path | None, external_data: bool | None
+) -> Result:
+    result = job.write(plan)
+    if output is not None:
+        result.save(output, external_data=external_data)
+    return result

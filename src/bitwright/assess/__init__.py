@@ -1,0 +1,8 @@
+"""How good the result is: errors against float, sizes, what was quantized and what was not."""
+
+from __future__ import annotations
+
+from bitwright.assess.inspection import Inspection, inspect_model
+from bitwright.assess.outputs import OutputComparison, compare_outputs
+
+__all__ = ["Inspection", "OutputComparison", "compare_outputs", "inspect_model"]

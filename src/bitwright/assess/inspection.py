@@ -1,0 +1,134 @@
+"""What is in a model: ops, types, opsets, sizes, and what of it is quantized and how."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+__all__ = ["Inspection", "inspect_model"]
+
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+_INTEGER_OPS = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger", "MatMulNBits")
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The facts of one model."""
+
+    ir_version: int
+    opsets: dict[str, int]
+    producer: str
+    inputs: list[str]
+    outputs: list[str]
+    nodes: int
+    ops: dict[str, int]
+    """Op type -> how many, most frequent first."""
+    weights: dict[str, dict[str, int]]
+    """Element type -> number of tensors, elements and bytes."""
+    parameters: int
+    bytes: int
+    quantized_ops: dict[str, int]
+    """Op type -> how many read dequantized values or work on integers."""
+    quantized_types: dict[str, int]
+    """Element type of Q/DQ pairs -> how many."""
+    scales: dict[str, int]
+    """Scale granularity -> how many dequantizers: per tensor, per channel, per block."""
+    metadata: dict[str, str]
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether anything in the model is quantized."""
+        return bool(self.quantized_ops or self.quantized_types)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as plain data."""
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "is_quantized": self.is_quantized
+        }
+
+
+def inspect_model(model: ir.Model) -> Inspection:
+    """Return the facts of a model, reading no weights.
+
+    >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n", 3]))
+    >>> relu = ir.node("Relu", [x])
+    >>> graph = ir.Graph([x], relu.outputs, nodes=[relu], opset_imports={"": 21})
+    >>> facts = inspect_model(ir.Model(graph, ir_version=10))
+    >>> facts.ops, facts.inputs, facts.is_quantized
+    ({'Relu': 1}, ['x: float[n,3]'], False)
+    """
+    nodes = list(model.graph.all_nodes())
+    constants = [
+        value.const_value
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None
+    ]
+    weights: dict[str, dict[str, int]] = {}
+    for tensor in constants:
+        row = weights.setdefault(
+            tensor.dtype.name.lower(), {"tensors": 0, "elements": 0, "bytes": 0}
+        )
+        row["tensors"] += 1
+        row["elements"] += tensor.size
+        row["bytes"] += tensor.nbytes
+    dequantizers = [node for node in nodes if node.op_type == "DequantizeLinear"]
+    return Inspection(
+        ir_version=model.ir_version,
+        opsets=dict(model.opset_imports),
+        producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
+        inputs=[_describe(value) for value in model.graph.inputs],
+        outputs=[_describe(value) for value in model.graph.outputs],
+        nodes=len(nodes),
+        ops=_ranked(Counter(node.op_type for node in nodes)),
+        weights=weights,
+        parameters=sum(row["elements"] for row in weights.values()),
+        bytes=sum(row["bytes"] for row in weights.values()),
+        quantized_ops=_ranked(Counter(n.op_type for n in nodes if _works_on_integers(n))),
+        quantized_types=_ranked(Counter(_stored_type(node) for node in dequantizers)),
+        scales=_ranked(Counter(_granularity(node) for node in dequantizers)),
+        metadata=dict(model.metadata_props),
+    )
+
+
+def _ranked(counter: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counter.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _describe(value: ir.Value) -> str:
+    dtype = "?" if value.dtype is None else value.dtype.name.lower()
+    dims = "…" if value.shape is None else ",".join(str(dim) for dim in value.shape)
+    return f"{value.name}: {dtype}[{dims}]"
+
+
+def _works_on_integers(node: ir.Node) -> bool:
+    if node.op_type in _QUANTIZERS:
+        return False
+    if node.op_type.startswith(_INTEGER_OPS) or "BlockQuantized" in node.op_type:
+        return True
+    return any(
+        (producer := value.producer()) is not None and producer.op_type == "DequantizeLinear"
+        for value in node.inputs
+        if value is not None
+    )
+
+
+def _stored_type(node: ir.Node) -> str:
+    """Return the integer type of a dequantizer, from its zero point or its input."""
+    for index in (2, 0):
+        value = node.inputs[index] if len(node.inputs) > index else None
+        if value is not None and value.dtype is not None:
+            return value.dtype.name.lower()
+    return "uint8" if len(node.inputs) < 3 else "unknown"
+
+
+def _granularity(node: ir.Node) -> str:
+    if "block_size" in node.attributes and node.attributes["block_size"].value:
+        return "per block"
+    scale = node.inputs[1]
+    shape = None if scale is None else scale.shape
+    sizes = [] if shape is None else [dim for dim in shape if dim != 1]
+    return "per channel" if sizes else "per tensor"

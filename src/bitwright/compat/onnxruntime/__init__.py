@@ -1,0 +1,20 @@
+"""What `onnxruntime.quantization` offers, by the same names: change the import line and go on.
+
+>>> from bitwright.compat.onnxruntime import QuantType, quantize_static
+>>> QuantType.QInt8.value
+0
+"""
+
+from __future__ import annotations
+
+from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
+from bitwright.compat.onnxruntime.readers import CalibrationDataReader
+from bitwright.compat.onnxruntime.static import quantize_static
+
+__all__ = [
+    "CalibrationDataReader",
+    "CalibrationMethod",
+    "QuantFormat",
+    "QuantType",
+    "quantize_static",
+]

@@ -1,0 +1,109 @@
+"""The enumerations of `onnxruntime.quantization`, with the same names and values."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, TypeVar
+
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.numerics.types import (
+    FLOAT8E4M3FN,
+    INT4,
+    INT8,
+    INT16,
+    UINT4,
+    UINT8,
+    UINT16,
+    QType,
+)
+
+__all__ = ["CalibrationMethod", "QuantFormat", "QuantType", "as_member"]
+
+
+class QuantType(Enum):
+    """Number types of weights and activations.
+
+    >>> QuantType.QInt8.qtype.name, QuantType.from_string("QUInt8")
+    ('int8', <QuantType.QUInt8: 1>)
+    """
+
+    QInt8 = 0
+    QUInt8 = 1
+    QFLOAT8E4M3FN = 2
+    QInt16 = 3
+    QUInt16 = 4
+    QInt4 = 5
+    QUInt4 = 6
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def from_string(t: str) -> QuantType:
+        """Return the member of this name."""
+        return as_member(QuantType, t, "quantization type")
+
+    @property
+    def qtype(self) -> QType:
+        """Bitwright's type of the same meaning."""
+        return _QTYPES[self.name]
+
+    @property
+    def tensor_type(self) -> int:
+        """The `onnx.TensorProto` element type."""
+        return self.qtype.onnx_type
+
+
+_QTYPES = {
+    "QInt8": INT8,
+    "QUInt8": UINT8,
+    "QFLOAT8E4M3FN": FLOAT8E4M3FN,
+    "QInt16": INT16,
+    "QUInt16": UINT16,
+    "QInt4": INT4,
+    "QUInt4": UINT4,
+}
+
+
+class QuantFormat(Enum):
+    """How a quantized model is written."""
+
+    QOperator = 0
+    QDQ = 1
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def from_string(format: str) -> QuantFormat:
+        """Return the member of this name."""
+        return as_member(QuantFormat, format, "quantization format")
+
+
+class CalibrationMethod(Enum):
+    """How a range is chosen."""
+
+    MinMax = 0
+    Entropy = 1
+    Percentile = 2
+    Distribution = 3
+
+
+_E = TypeVar("_E", bound=Enum)
+
+
+def as_member(kind: type[_E], value: Any, what: str) -> _E:
+    """Return the member meant by a member, a name, or the same-named enum of another package.
+
+    >>> as_member(QuantFormat, "QDQ", "format")
+    <QuantFormat.QDQ: 1>
+    >>> as_member(QuantFormat, "QDG", "format")
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: unknown format 'QDG'. Did you mean 'QDQ'?
+    """
+    if isinstance(value, kind):
+        return value
+    name = value.name if isinstance(value, Enum) else value
+    if isinstance(name, str) and name in kind.__members__:
+        return kind[name]
+    raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), kind.__members__)}")

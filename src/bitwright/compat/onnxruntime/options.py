@@ -1,0 +1,193 @@
+"""`extra_options` and `TensorQuantOverrides`, translated into a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bitwright.compat.onnxruntime.enums import QuantType, as_member
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.recipe import Override, Placement, Selection
+
+__all__ = ["RecipeParts", "translate_options"]
+
+_OVERRIDE_KEYS = (
+    "quant_type",
+    "axis",
+    "scale",
+    "zero_point",
+    "symmetric",
+    "reduce_range",
+    "rmin",
+    "rmax",
+    "convert",
+)
+
+
+class RecipeParts:
+    """The fields of a recipe, gathered option by option."""
+
+    def __init__(self) -> None:
+        self.recipe: dict[str, Any] = {}
+        self.select: dict[str, Any] = {}
+        self.place: dict[str, Any] = {}
+        self.calibration: dict[str, Any] = {}
+
+    def build(self) -> dict[str, Any]:
+        """Return the recipe's fields."""
+        return {
+            **self.recipe,
+            "select": Selection(**self.select),
+            "place": Placement(**self.place),
+        }
+
+
+def translate_options(options: Mapping[str, Any] | None) -> RecipeParts:
+    """Return what the options ask for; an unknown key is an error with a suggestion.
+
+    >>> translate_options({"ActivationSymmetric": True}).recipe
+    {'activation_symmetric': True}
+    >>> translate_options({"BlokSize": 32})
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: unknown option 'BlokSize'. Did you mean 'BlockSize'?
+    """
+    parts = RecipeParts()
+    for key, value in (options or {}).items():
+        handler = _HANDLERS.get(key)
+        if handler is None:
+            raise RecipeError(f"unknown option {key!r}.{did_you_mean(key, _HANDLERS)}")
+        handler(parts, key, value)
+    return parts
+
+
+Handler = Callable[[RecipeParts, str, Any], None]
+
+
+def _flag(section: str, name: str, *, negate: bool = False) -> Handler:
+    def handle(parts: RecipeParts, key: str, value: Any) -> None:
+        if not isinstance(value, bool | np.bool_ | int) or int(value) not in (0, 1):
+            raise RecipeError(f"option {key!r} is True or False, not {value!r}.")
+        getattr(parts, section)[name] = bool(value) != negate
+
+    return handle
+
+
+def _number(section: str, name: str, kind: type, least: float) -> Handler:
+    def handle(parts: RecipeParts, key: str, value: Any) -> None:
+        if value is None:
+            return
+        try:
+            number = kind(value)
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"option {key!r} is a number, not {value!r}.") from error
+        if not number >= least:
+            raise RecipeError(f"option {key!r} must be at least {least:g}, not {value!r}.")
+        getattr(parts, section)[name] = number
+
+    return handle
+
+
+def _op_types(parts: RecipeParts, key: str, value: Any) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise RecipeError(f"option {key!r} is a list of op types, not {value!r}.")
+    parts.place["unquantized_outputs"] = tuple(value)
+
+
+def _channel_axes(parts: RecipeParts, key: str, value: Any) -> None:
+    axes = {}
+    for op_type, entry in dict(value).items():
+        axis = entry.get("axis") if isinstance(entry, Mapping) else entry
+        if not isinstance(axis, int):
+            raise RecipeError(f"option {key!r} maps {op_type!r} to an axis, not {entry!r}.")
+        axes[op_type] = axis
+    parts.place["channel_axes"] = axes
+
+
+def _overrides(parts: RecipeParts, key: str, value: Any) -> None:
+    parts.recipe["overrides"] = {
+        tensor: _override(tensor, entries) for tensor, entries in dict(value or {}).items()
+    }
+
+
+def _override(tensor: str, entries: Any) -> Override:
+    """Turn one dict, or one for each channel, into an override; every entry is checked."""
+    where = f"TensorQuantOverrides[{tensor!r}]"
+    if not isinstance(entries, Sequence) or not entries:
+        raise RecipeError(f"{where} is a list of dicts, not {entries!r}.")
+    for entry in entries:
+        for name in entry:
+            if name not in _OVERRIDE_KEYS:
+                raise RecipeError(
+                    f"{where} has the unknown key {name!r}.{did_you_mean(name, _OVERRIDE_KEYS)}"
+                )
+        if "convert" in entry:
+            raise RecipeError(f"{where}: 'convert' is not available in this version.")
+    fields: dict[str, Any] = {}
+    for name in ("quant_type", "axis", "symmetric", "reduce_range"):
+        values = {str(entry[name]): entry[name] for entry in entries if name in entry}
+        if len(values) > 1:
+            raise RecipeError(f"{where}: all channels must agree on {name!r}.")
+        if values:
+            fields[name] = next(iter(values.values()))
+    if "quant_type" in fields:
+        member = as_member(QuantType, fields.pop("quant_type"), f"quant_type in {where}")
+        fields["qtype"] = member.qtype
+    if len(entries) > 1 and "axis" not in fields:
+        raise RecipeError(f"{where} has an entry for each channel and needs 'axis' in the first.")
+    for name, kind in (("scale", float), ("zero_point", int), ("rmin", float), ("rmax", float)):
+        given = [entry[name] for entry in entries if name in entry]
+        if not given:
+            continue
+        if len(given) != len(entries):
+            raise RecipeError(f"{where}: {name!r} must be in every entry or in none.")
+        flat = [kind(item) for entry in given for item in np.asarray(entry).reshape(-1)]
+        fields[name] = tuple(flat) if "axis" in fields and len(flat) > 1 else flat[0]
+    try:
+        return Override(**fields)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from error
+
+
+def _not_yet(parts: RecipeParts, key: str, value: Any) -> None:
+    if value:
+        raise RecipeError(f"option {key!r} is not available in this version of Bitwright.")
+
+
+def _satisfied(parts: RecipeParts, key: str, value: Any) -> None:
+    """Check an option that bounds memory: one streaming pass always does, so any bound is met."""
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise RecipeError(f"option {key!r} is a positive number of samples, not {value!r}.")
+
+
+_HANDLERS: dict[str, Handler] = {
+    "ActivationSymmetric": _flag("recipe", "activation_symmetric"),
+    "ActivationRestrictedAsymmetric": _flag("recipe", "restricted_asymmetric"),
+    "WeightSymmetric": _flag("recipe", "weight_symmetric"),
+    "MinimumRealRange": _number("recipe", "min_real_range", float, 0.0),
+    "EnableSubgraph": _flag("select", "subgraphs"),
+    "ForceQuantizeNoInputCheck": _flag("place", "force_shared"),
+    "MatMulConstBOnly": _flag("select", "constant_weights_only"),
+    "AddQDQPairToWeight": _flag("place", "weight_pairs"),
+    "DedicatedQDQPair": _flag("place", "dedicated_pairs"),
+    "QDQKeepRemovableActivations": _flag("place", "keep_activations"),
+    "QDQDisableWeightAdjustForInt32Bias": _flag("place", "adjust_for_bias", negate=True),
+    "UseQDQContribOps": _flag("place", "contrib_ops"),
+    "QuantizeBias": _flag("recipe", "quantize_bias"),
+    "OpTypesToExcludeOutputQuantization": _op_types,
+    "QDQOpTypePerChannelSupportToAxis": _channel_axes,
+    "BlockSize": _number("recipe", "block_size", int, 0),
+    "TensorQuantOverrides": _overrides,
+    "CalibTensorRangeSymmetric": _flag("calibration", "symmetric"),
+    "CalibMovingAverage": _flag("calibration", "moving_average"),
+    "CalibMovingAverageConstant": _number("calibration", "constant", float, 0.0),
+    "CalibPercentile": _number("calibration", "percentile", float, 0.0),
+    "CalibMaxIntermediateOutputs": _satisfied,
+    "CalibStridedMinMax": _satisfied,
+    "SmoothQuant": _not_yet,
+    "SmoothQuantAlpha": _not_yet,
+    "SmoothQuantFolding": _not_yet,
+    "DefaultTensorType": _not_yet,
+    "extra.Sigmoid.nnapi": _not_yet,
+}

@@ -1,0 +1,113 @@
+"""`quantize_static` with ONNX Runtime's signature, on Bitwright's pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright.api import quantize
+from bitwright.compat.onnxruntime.enums import (
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+    as_member,
+)
+from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.errors import DataError, RecipeError
+from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMethod, Recipe
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["quantize_static"]
+
+
+def quantize_static(
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    calibration_data_reader: Any = None,
+    quant_format: Any = QuantFormat.QDQ,
+    op_types_to_quantize: Sequence[str] | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    activation_type: Any = QuantType.QInt8,
+    weight_type: Any = QuantType.QInt8,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    use_external_data_format: bool = False,
+    calibrate_method: Any = CalibrationMethod.MinMax,
+    calibration_providers: Sequence[str] | None = None,
+    extra_options: Mapping[str, Any] | None = None,
+    calibration_cache_path: str | Path | None = None,
+) -> None:
+    """Quantize weights and activations of a model and write it, as ONNX Runtime's tool would.
+
+    The defaults, the tensor names and the op types are that tool's. Other than there, options
+    are checked before any work is done, unknown ones are errors, excluded nodes stay float, and
+    a Relu or Clip goes only where the quantizer does exactly its work.
+    `calibration_cache_path` keeps what was observed and refuses another model's.
+
+    >>> import tempfile, bitwright
+    >>> from bitwright.compat.onnxruntime import quantize_static
+    >>> demo = bitwright.load_demo()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     quantize_static(demo.model_path, f"{folder}/q.onnx", demo.calibration[:8])
+    ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
+    True
+    """
+    if as_member(QuantFormat, quant_format, "quantization format") is QuantFormat.QOperator:
+        raise RecipeError("QuantFormat.QOperator is not available yet; use QuantFormat.QDQ.")
+    parts = translate_options(extra_options)
+    method = as_member(CalibrationMethod, calibrate_method, "calibration method")
+    parts.recipe.update(
+        name="onnxruntime",
+        activation=as_member(QuantType, activation_type, "activation type").qtype,
+        weight=as_member(QuantType, weight_type, "weight type").qtype,
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        ranges=_range_method(method, parts.calibration),
+        # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
+        optimize=False,
+    )
+    if op_types_to_quantize:
+        parts.select["op_types"] = tuple(op_types_to_quantize)
+    if nodes_to_quantize:
+        parts.select["nodes"] = tuple(nodes_to_quantize)
+    if nodes_to_exclude:
+        parts.select["exclude"] = tuple(nodes_to_exclude)
+    recipe = Recipe(**parts.build())
+    if calibration_data_reader is None and calibration_cache_path is None:
+        raise DataError(
+            "quantize_static needs a calibration_data_reader; give one, or any iterable of dicts."
+        )
+    quantize(
+        model_input,
+        model_output,
+        data=calibration_data_reader,
+        recipe=recipe,
+        held_back=False,
+        sketches=calibration_cache_path,
+        external_data=True if use_external_data_format else None,
+        providers=calibration_providers,
+    )
+
+
+def _range_method(method: CalibrationMethod, options: Mapping[str, Any]) -> RangeMethod:
+    symmetric = bool(options.get("symmetric", False))
+    if options.get("moving_average") and method is not CalibrationMethod.MinMax:
+        raise RecipeError("CalibMovingAverage goes with CalibrationMethod.MinMax only.")
+    if "percentile" in options and method is not CalibrationMethod.Percentile:
+        raise RecipeError("CalibPercentile goes with CalibrationMethod.Percentile only.")
+    builders: dict[CalibrationMethod, Callable[[], RangeMethod]] = {
+        CalibrationMethod.MinMax: lambda: MinMax(
+            symmetric=symmetric,
+            moving_average=options.get("constant", 0.01) if options.get("moving_average") else None,
+        ),
+        CalibrationMethod.Entropy: lambda: Entropy(symmetric=symmetric),
+        CalibrationMethod.Percentile: lambda: Percentile(
+            symmetric=symmetric, percentile=options.get("percentile", 99.999)
+        ),
+        CalibrationMethod.Distribution: lambda: Distribution(symmetric=symmetric),
+    }
+    return builders[method]()

@@ -1,0 +1,10 @@
+"""Which tensors, which type, which scale: from a graph and sketches to a plan."""
+
+from __future__ import annotations
+
+from bitwright.decide.layout import Layout, lay_out
+from bitwright.decide.opsets import needed_opset
+from bitwright.decide.planner import decide
+from bitwright.decide.validation import check_plan
+
+__all__ = ["Layout", "check_plan", "decide", "lay_out", "needed_opset"]

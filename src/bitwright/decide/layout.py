@@ -1,0 +1,394 @@
+"""Which tensors are quantized and who shares with whom, before any data has been seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
+from bitwright.decide.selection import Selector
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.graph import iter_values
+from bitwright.numerics.types import INT32, QType
+from bitwright.plan import NodePlan
+from bitwright.recipe import MinMax, Override, Recipe
+
+__all__ = ["Entry", "Layout", "lay_out"]
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One tensor that is to be quantized, with what is known of it without data."""
+
+    name: str
+    """The tensor's qualified name in the float model."""
+    value: ir.Value
+    role: Literal["activation", "weight", "bias"]
+    qtype: QType
+    axis: int | None = None
+    block_size: int = 0
+    shares: str | None = None
+    product: tuple[str, str] | None = None
+    tile: int = 1
+    fixed_range: tuple[float, float] | None = None
+    override: Override | None = None
+    absorbed_by: str | None = None
+    """The Relu or Clip behind this tensor that the quantizer may replace."""
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether its range must be observed."""
+        if self.role != "activation" or self.shares is not None or self.fixed_range is not None:
+            return False
+        given = self.override
+        return given is None or (given.scale is None and given.rmin is None)
+
+
+@dataclass(slots=True)
+class Layout:
+    """The tensors and nodes of a model that will be quantized."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    nodes: dict[str, NodePlan] = field(default_factory=dict)
+    outputs: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def observed(self) -> list[str]:
+        """Names of the tensors whose values must be seen."""
+        return list(dict.fromkeys(e.name for e in self.entries.values() if e.needs_data))
+
+    def users(self, key: str) -> list[str]:
+        """Names of the nodes that read or write this entry."""
+        return [
+            name for name, node in self.nodes.items() if key in node.inputs or key in node.outputs
+        ]
+
+
+def lay_out(model: ir.Model, recipe: Recipe) -> Layout:
+    """Return which tensors of the model are quantized under the recipe, and the reasons.
+
+    Nodes are visited in graph order: an op that only moves values is quantized when what feeds
+    it already is.
+    """
+    return _Builder(model, recipe).build()
+
+
+class _Builder:
+    def __init__(self, model: ir.Model, recipe: Recipe) -> None:
+        self._model = model
+        self._recipe = recipe
+        self._opset = model.opset_imports.get("", 1)
+        everything = recipe.select.subgraphs
+        self._nodes = list(model.graph.all_nodes() if everything else model.graph)
+        self._selector = Selector(self._nodes, recipe.select)
+        self._layout = Layout()
+        self._marked: dict[ir.Value, str] = {}
+        self._overrides = dict(recipe.overrides)
+        self._names = {value: name for name, value in iter_values(model)}
+        self._channelwise_activations = (
+            isinstance(recipe.ranges, MinMax) and recipe.ranges.per_channel
+        )
+
+    def build(self) -> Layout:
+        self._check_overrides()
+        float_by_name: set[str] = set()
+        for node in self._nodes:
+            name = node.name or ""
+            reason = self._selector.kept_float(node)
+            if reason is not None:
+                float_by_name.add(name)
+            else:
+                reason = self._selector.not_chosen(node)
+            plan = self._float(node, reason) if reason else self._visit(node)
+            self._layout.nodes[name] = plan
+        self._read_through(float_by_name)
+        if self._recipe.place.dedicated_pairs:
+            self._dedicate_pairs()
+        return self._layout
+
+    def _check_overrides(self) -> None:
+        known = set(self._names.values())
+        for name in self._overrides:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise RecipeError(f"overrides: no tensor is called {name!r}.{hint}")
+
+    def _float(self, node: ir.Node, reason: str) -> NodePlan:
+        return NodePlan(
+            op=node.op_type,
+            action="float",
+            reason=reason,
+            inputs=(None,) * len(node.inputs),
+            outputs=(None,) * len(node.outputs),
+        )
+
+    # One node -----------------------------------------------------------------------------
+
+    def _visit(self, node: ir.Node) -> NodePlan:
+        rule = RULES.get(node.op_type) or generic_rule(node.op_type)
+        refusal = self._refuse(node, rule)
+        if refusal is not None:
+            return self._float(node, refusal.reason)
+        if rule.bounds is not None:
+            return self._visit_clipping(node, rule)
+        inputs: list[str | None] = [None] * len(node.inputs)
+        for index in self._data_inputs(node, rule):
+            inputs[index] = self._mark_input(node, index, rule)
+        bias = self._mark_bias(node, rule, inputs)
+        if rule.bias is not None and bias is not None:
+            inputs[rule.bias] = bias
+        return NodePlan(
+            op=node.op_type,
+            action="quantize",
+            inputs=tuple(inputs),
+            outputs=self._mark_outputs(node, rule, inputs),
+        )
+
+    def _refuse(self, node: ir.Node, rule: OpRule) -> Skip | None:
+        if self._opset < rule.min_opset and node.domain in ("", "ai.onnx"):
+            return Skip(f"{node.op_type} takes quantized values from opset {rule.min_opset} on")
+        if rule.refuse is not None and (refusal := rule.refuse(node)) is not None:
+            return refusal
+        data = [node.inputs[i] for i in self._data_inputs(node, rule)]
+        if not data:
+            kinds = {str(v.dtype.name).lower() for v in node.inputs if v is not None and v.dtype}
+            return Skip(f"it works on {' and '.join(sorted(kinds)) or 'values of unknown type'}")
+        if all(constant(value) is not None for value in data):
+            return Skip("all its inputs are constant") if not rule.follows else None
+        if rule.follows and not self._recipe.place.force_shared:
+            loose = [v for v in data if v not in self._marked and constant(v) is None]
+            if loose:
+                return Skip("its input is not quantized, so quantizing it alone would gain nothing")
+        only_constant = node.op_type == "MatMul" and self._recipe.select.constant_weights_only
+        if only_constant and constant(node.inputs[1]) is None:
+            return Skip("its second input is not constant")
+        return None
+
+    def _data_inputs(self, node: ir.Node, rule: OpRule) -> list[int]:
+        if rule.data is None:
+            wanted: tuple[int, ...] = tuple(range(len(node.inputs)))
+        else:
+            wanted = tuple(sorted({*rule.data, *rule.weights}))
+        return [i for i in wanted if i < len(node.inputs) and _is_float(node.inputs[i])]
+
+    def _visit_clipping(self, node: ir.Node, rule: OpRule) -> NodePlan:
+        """Quantize a Relu or Clip, planning to let the quantizer before it do its work."""
+        source, target = node.inputs[0], node.outputs[0]
+        assert source is not None and rule.bounds is not None
+        key = self._mark_input(node, 0, rule)
+        out = self._mark_activation(target)
+        bounds = rule.bounds(node)
+        entry = self._layout.entries[key]
+        if (
+            not isinstance(bounds, Skip)
+            and not self._recipe.place.keep_activations
+            and len(source.uses()) == 1
+            and not source.is_graph_output()
+            and entry.shares is None
+            and entry.fixed_range is None
+            and entry.override is None
+            and entry.role == "activation"
+            and self._written_by_quantized(source)
+        ):
+            # What the clip would cut off needs no levels: its input takes its output's range.
+            entry.shares = out
+            entry.qtype = self._layout.entries[out].qtype
+            entry.absorbed_by = node.name
+        return NodePlan(
+            op=node.op_type,
+            action="quantize",
+            inputs=(key, *(None for _ in node.inputs[1:])),
+            outputs=(out,),
+        )
+
+    def _written_by_quantized(self, value: ir.Value) -> bool:
+        producer = value.producer()
+        plan = None if producer is None else self._layout.nodes.get(producer.name or "")
+        return plan is not None and plan.action == "quantize"
+
+    # One tensor ---------------------------------------------------------------------------
+
+    def _mark_input(self, node: ir.Node, index: int, rule: OpRule) -> str:
+        value = node.inputs[index]
+        assert value is not None
+        if constant(value) is None:
+            return self._mark_activation(value)
+        if index not in rule.weights:
+            return self._mark_constant(node, value, self._recipe.activation, None, 0)
+        axis, block = self._weight_axis(node, index, rule)
+        return self._mark_constant(node, value, self._recipe.weight, axis, block)
+
+    def _weight_axis(self, node: ir.Node, index: int, rule: OpRule) -> tuple[int | None, int]:
+        value = node.inputs[index]
+        assert value is not None
+        shape = constant(value).shape  # type: ignore[union-attr]
+        override = self._overrides.get(self._names[value])
+        if override is not None and (override.axis is not None or override.block_size):
+            axis = 0 if override.axis is None else override.axis
+            return _valid_axis(axis, len(shape), f"the override of {value.name!r}"), (
+                override.block_size or 0
+            )
+        custom = self._recipe.place.channel_axes.get(node.op_type)
+        if rule.channel_axis is None and custom is None:
+            return None, 0
+        block = self._recipe.block_size
+        if block and len(shape) == 2 and node.op_type in ("MatMul", "Gemm"):
+            assert rule.channel_axis is not None
+            return 1 - rule.channel_axis(node, index), block
+        if not self._recipe.per_channel or len(shape) < 2:
+            return None, 0
+        if custom is not None:
+            return _valid_axis(custom, len(shape), f"channel_axes of {node.op_type}"), 0
+        assert rule.channel_axis is not None
+        return rule.channel_axis(node, index), 0
+
+    def _mark_activation(self, value: ir.Value) -> str:
+        if value not in self._marked:
+            name = self._names[value]
+            override = self._overrides.get(name)
+            qtype = (override.qtype if override else None) or self._recipe.activation
+            self._marked[value] = name
+            self._layout.entries[name] = Entry(name, value, "activation", qtype, override=override)
+            if override is not None and override.axis is not None:
+                self._layout.entries[name].axis = override.axis
+        return self._marked[value]
+
+    def _mark_constant(
+        self, node: ir.Node, value: ir.Value, qtype: QType, axis: int | None, block: int
+    ) -> str:
+        """Enter a constant; uses that agree on type and axis share one entry."""
+        name = self._names[value]
+        override = self._overrides.get(name)
+        if override is not None and override.qtype is not None:
+            qtype = override.qtype
+        wanted = Entry(name, value, "weight", qtype, axis, block, override=override)
+        for key in (name, f"{name}@{node.name}"):
+            found = self._layout.entries.get(key)
+            if found is None:
+                self._layout.entries[key] = wanted
+                return key
+            if (found.qtype, found.axis, found.block_size, found.role) == (
+                qtype,
+                axis,
+                block,
+                "weight",
+            ):
+                return key
+        raise AssertionError(f"two entries for {name!r} at node {node.name!r}")
+
+    def _mark_bias(self, node: ir.Node, rule: OpRule, inputs: list[str | None]) -> str | None:
+        index = rule.bias
+        if index is None or index >= len(node.inputs) or not self._recipe.quantize_bias:
+            return None
+        value = node.inputs[index]
+        array = constant(value)
+        if value is None or array is None or not _is_float(value):
+            return None
+        override = self._overrides.get(self._names[value])
+        if override is not None:
+            return self._mark_constant(node, value, override.qtype or self._recipe.weight, None, 0)
+        source, weight = inputs[0], inputs[rule.weights[-1]]
+        if source is None or weight is None or self._channelwise_activations:
+            return None
+        entry = self._layout.entries[weight]
+        if entry.role != "weight" or entry.block_size or not entry.qtype.is_integer:
+            return None
+        tile = 1 if rule.tile is None else rule.tile(node)
+        axis = None
+        if entry.axis is not None:
+            channels = constant(entry.value).shape[entry.axis]  # type: ignore[union-attr]
+            if array.ndim == 0 or array.shape[-1] != channels * tile:
+                return None
+            axis = array.ndim - 1
+        name = self._names[value]
+        key = f"{name}@{node.name}" if name in self._layout.entries else name
+        self._layout.entries[key] = Entry(
+            name, value, "bias", INT32, axis, product=(source, weight), tile=tile
+        )
+        return key
+
+    def _mark_outputs(
+        self, node: ir.Node, rule: OpRule, inputs: list[str | None]
+    ) -> tuple[str | None, ...]:
+        outputs: list[str | None] = [None] * len(node.outputs)
+        if node.op_type in self._recipe.place.unquantized_outputs:
+            return tuple(outputs)
+        shares = rule.shares(node) if callable(rule.shares) else rule.shares
+        for index, value in enumerate(node.outputs):
+            if (rule.outputs is not None and index not in rule.outputs) or not _is_float(value):
+                continue
+            if not value.uses() and not value.is_graph_output():
+                continue
+            key = outputs[index] = self._mark_activation(value)
+            entry = self._layout.entries[key]
+            if shares and inputs[0] is not None and entry.override is None:
+                source = self._layout.entries[inputs[0]]
+                if source.axis is None:
+                    entry.shares = inputs[0]
+                    entry.qtype = source.qtype
+            elif rule.output_range is not None and entry.override is None:
+                entry.fixed_range = rule.output_range
+        return tuple(outputs)
+
+    # The rest of the graph ----------------------------------------------------------------
+
+    def _read_through(self, float_by_name: set[str]) -> None:
+        """Let nodes without a rule read dequantized values, so that producers stay fused.
+
+        A node that the user asked to keep float reads the float tensor itself.
+        """
+        for node in self._nodes:
+            name = node.name or ""
+            plan = self._layout.nodes[name]
+            if plan.action != "float" or name in float_by_name:
+                continue
+            if self._recipe.place.dedicated_pairs:
+                continue
+            inputs = tuple(None if v is None else self._marked.get(v) for v in node.inputs)
+            self._layout.nodes[name] = msgspec.structs.replace(plan, inputs=inputs)
+        for graph in self._model.graphs():
+            for value in graph.outputs:
+                producer = value.producer()
+                writer = None if producer is None else self._layout.nodes.get(producer.name or "")
+                written = writer is not None and self._marked.get(value) in writer.outputs
+                if value in self._names:
+                    self._layout.outputs[self._names[value]] = (
+                        self._marked.get(value) if written else None
+                    )
+
+    def _dedicate_pairs(self) -> None:
+        """Give each reader of a tensor an entry, and so a pair, of its own."""
+        layout = self._layout
+        for value, key in self._marked.items():
+            readers = [
+                (name, index)
+                for name, node in layout.nodes.items()
+                for index, used in enumerate(node.inputs)
+                if used == key
+            ]
+            if len(readers) + (layout.outputs.get(self._names[value]) is not None) < 2:
+                continue
+            for name, index in readers:
+                own = f"{key}@{name}"
+                entry = layout.entries[key]
+                layout.entries[own] = Entry(
+                    entry.name, value, "activation", entry.qtype, shares=key
+                )
+                node = layout.nodes[name]
+                inputs = tuple(own if i == index else u for i, u in enumerate(node.inputs))
+                layout.nodes[name] = msgspec.structs.replace(node, inputs=inputs)
+
+
+def _is_float(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype in _FLOATS
+
+
+def _valid_axis(axis: int, rank: int, where: str) -> int:
+    if not -rank <= axis < rank:
+        raise RecipeError(f"{where} names axis {axis}, but the tensor has {rank} axes.")
+    return axis % rank if rank else axis

@@ -1,0 +1,76 @@
+"""Rules for the ops that multiply weights: convolutions, matrix products, normalizations."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from bitwright.decide.ops.rule import OpRule, Skip, attribute, constant
+
+__all__ = ["COMPUTE_RULES"]
+
+
+def _gemm_axis(node: ir.Node, index: int) -> int:
+    if index == 0:
+        return 1 if attribute(node, "transA", 0) else 0
+    return 0 if attribute(node, "transB", 0) else 1
+
+
+def _matmul_axis(node: ir.Node, index: int) -> int:
+    """Rows of A and columns of B survive the product; vectors have no such axis."""
+    weight = node.inputs[index]
+    rank = 0 if weight is None or weight.shape is None else len(weight.shape)
+    if rank < 2:
+        return -1
+    return rank - 2 if index == 0 else rank - 1
+
+
+def _refuse_scaled_gemm(node: ir.Node) -> Skip | None:
+    # Integer kernels know neither factor, and constant operands had theirs folded in `prepare`.
+    if attribute(node, "alpha", 1.0) != 1.0:
+        return Skip("its alpha is not 1 and neither operand is constant")
+    has_addend = len(node.inputs) > 2 and node.inputs[2] is not None
+    if has_addend and attribute(node, "beta", 1.0) != 1.0:
+        return Skip("its beta is not 1 and C is computed at run time")
+    return None
+
+
+def _refuse_unknown_weight(node: ir.Node) -> Skip | None:
+    """A convolution whose weight is computed at run time cannot fold its quantization."""
+    if constant(node.inputs[1]) is None:
+        return Skip("its weight is computed at run time")
+    return None
+
+
+COMPUTE_RULES = (
+    OpRule(
+        op_type="Conv",
+        data=(0,),
+        weights=(1,),
+        bias=2,
+        channel_axis=lambda node, index: 0,
+        refuse=_refuse_unknown_weight,
+    ),
+    OpRule(
+        op_type="ConvTranspose",
+        data=(0,),
+        weights=(1,),
+        bias=2,
+        channel_axis=lambda node, index: 1,
+        tile=lambda node: int(attribute(node, "group", 1)),
+        refuse=_refuse_unknown_weight,
+    ),
+    OpRule(
+        op_type="Gemm",
+        data=(),
+        weights=(0, 1),
+        bias=2,
+        channel_axis=_gemm_axis,
+        refuse=_refuse_scaled_gemm,
+    ),
+    OpRule(op_type="MatMul", data=(), weights=(0, 1), channel_axis=_matmul_axis),
+    # The scale vector has one element a channel: one scale for all of them, as no kernel of the
+    # runtime takes more.
+    OpRule(op_type="InstanceNormalization", data=(0,), weights=(1,), bias=2, outputs=(0,)),
+    OpRule(op_type="LayerNormalization", data=(0,), weights=(1,), bias=2, outputs=(0,)),
+    OpRule(op_type="BatchNormalization", data=(0,), weights=(1,), bias=2, outputs=(0,)),
+)

@@ -1,0 +1,84 @@
+"""What an operator rule is: which tensors of a node are quantized, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["OpRule", "Skip", "attribute", "constant", "generic_rule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Why a node is left float.
+
+    >>> Skip("its weight is computed at run time").reason
+    'its weight is computed at run time'
+    """
+
+    reason: str
+
+
+Refusal = Callable[[ir.Node], Skip | None]
+AxisOf = Callable[[ir.Node, int], int]
+Bounds = Callable[[ir.Node], "tuple[float, float] | Skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRule:
+    """Which inputs and outputs of one operator are quantized, and which share parameters.
+
+    >>> OpRule(op_type="MaxPool", data=(0,), outputs=(0,), shares=True).shares
+    True
+    """
+
+    op_type: str
+    data: tuple[int, ...] | None = None
+    """Inputs quantized as activations; None: every float input."""
+    weights: tuple[int, ...] = ()
+    """Inputs quantized as weights where they are constant, else as activations."""
+    bias: int | None = None
+    """Input stored as int32 at (input scale x weight scale)."""
+    outputs: tuple[int, ...] | None = None
+    """Outputs that are quantized; None: every float output."""
+    shares: bool | Callable[[ir.Node], bool] = False
+    """Outputs take the parameters of input 0: the op only moves values."""
+    follows: bool = False
+    """Quantize only where the data inputs are quantized already: alone it gains nothing."""
+    bounds: Bounds | None = None
+    """The op only clips, to these bounds: a quantizer behind it may do its work."""
+    output_range: tuple[float, float] | None = None
+    """The range of the output, where the maths fixes it."""
+    channel_axis: AxisOf | None = None
+    """The output-channel axis of the weight at this input."""
+    tile: Callable[[ir.Node], int] | None = None
+    """How often the weight's channels repeat along the bias."""
+    refuse: Refusal | None = None
+    min_opset: int = 1
+    by_default: bool = True
+    """Quantized when the user names no op types."""
+
+
+def generic_rule(op_type: str) -> OpRule:
+    """Return the rule for an op without its own: every float input and output gets a pair.
+
+    >>> generic_rule("Atan").data is None
+    True
+    """
+    return OpRule(op_type=op_type)
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return the array of an initializer, or None for what is computed at run time."""
+    if value is None or value.const_value is None or not value.is_initializer():
+        return None
+    return value.const_value.numpy()
+
+
+def attribute(node: ir.Node, name: str, default: float) -> float:
+    """Return a numeric attribute or its default."""
+    found = node.attributes.get(name)
+    return default if found is None or found.value is None else found.value

@@ -1,0 +1,181 @@
+"""From ranges to scales: what each entry of a layout gets, given what was observed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.decide.layout import Entry
+from bitwright.decide.ops import constant
+from bitwright.decide.ranges import choose_range, sketch_std, weight_range
+from bitwright.errors import ModelError, RecipeError
+from bitwright.numerics.scales import (
+    affine_parameters,
+    float_scale,
+    restricted_asymmetric_parameters,
+)
+from bitwright.plan import TensorPlan
+from bitwright.recipe import MinMax, RangeMethod, Recipe
+
+if TYPE_CHECKING:
+    from bitwright.observe import TensorSketch
+
+__all__ = ["activation_plan", "linked_plan", "weight_plan"]
+
+Array = npt.NDArray[Any]
+
+
+def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -> TensorPlan:
+    """Return the plan of an activation that has parameters of its own."""
+    given = entry.override
+    if given is not None and given.scale is not None:
+        return _given_plan(entry)
+    if not entry.qtype.is_integer:
+        return _float_plan(entry, 1.0 if sketch is None else sketch_std(sketch))
+    symmetric = recipe.activation_symmetric
+    if given is not None and given.symmetric is not None:
+        symmetric = given.symmetric
+    axis: int | None = None
+    low: Any
+    high: Any
+    if given is not None and given.rmin is not None:
+        low, high, method = given.rmin, given.rmax, "given"
+    elif entry.fixed_range is not None:
+        (low, high), method = entry.fixed_range, "by definition"
+    else:
+        assert sketch is not None
+        ranges = (given.ranges if given is not None else None) or recipe.ranges
+        low, high = choose_range(sketch, ranges, entry.qtype, symmetric=symmetric)
+        method = _method_name(ranges)
+        if np.ndim(low):
+            axis = 1
+    dtype = _float_dtype(entry)
+    if recipe.restricted_asymmetric and not symmetric:
+        scale, zero = restricted_asymmetric_parameters(low, high, dtype)
+    else:
+        scale, zero = affine_parameters(
+            low,
+            high,
+            entry.qtype,
+            symmetric=symmetric,
+            min_real_range=recipe.min_real_range,
+            kind=recipe.scales,
+            dtype=dtype,
+        )
+    return _own_plan(entry, scale, zero, axis, (low, high), method)
+
+
+def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
+    """Return the plan of a constant, from its own values."""
+    given = entry.override
+    if given is not None and given.scale is not None:
+        return _given_plan(entry)
+    array = constant(entry.value)
+    assert array is not None
+    if not np.all(np.isfinite(array)):
+        raise ModelError(
+            f"weight {entry.name!r} holds NaN or infinite values; mend the model or exclude the "
+            "nodes that read it."
+        )
+    if not entry.qtype.is_integer:
+        return _float_plan(entry, float(np.std(array, dtype=np.float64)))
+    is_weight_type = entry.qtype == recipe.weight
+    symmetric = recipe.weights_are_symmetric if is_weight_type else recipe.activation_symmetric
+    reduced = recipe.reduce_range
+    ranges: RangeMethod = recipe.weight_ranges
+    low: Any
+    high: Any
+    if given is not None:
+        symmetric = symmetric if given.symmetric is None else given.symmetric
+        reduced = reduced if given.reduce_range is None else given.reduce_range
+        ranges = given.ranges or ranges
+    if given is not None and given.rmin is not None:
+        low, high, method = given.rmin, given.rmax, "given"
+    else:
+        low, high = _constant_range(array, entry, ranges, symmetric)
+        method = _method_name(ranges)
+    scale, zero = affine_parameters(
+        low,
+        high,
+        entry.qtype,
+        symmetric=symmetric or (entry.axis is not None and not entry.block_size),
+        reduced=reduced,
+        min_real_range=recipe.min_real_range,
+        kind=recipe.scales,
+        dtype=_float_dtype(entry),
+    )
+    # A weight's range is a fact of the model; only an activation's is worth keeping in the plan.
+    return _own_plan(entry, scale, zero, entry.axis, None, method)
+
+
+def linked_plan(entry: Entry) -> TensorPlan:
+    """Return the plan of an entry whose parameters come from other entries."""
+    return TensorPlan(
+        tensor=entry.name,
+        role=entry.role,
+        qtype=entry.qtype,
+        axis=entry.axis,
+        shares=entry.shares,
+        product=entry.product,
+        tile=entry.tile,
+    )
+
+
+def _constant_range(
+    array: Array, entry: Entry, ranges: RangeMethod, symmetric: bool
+) -> tuple[Any, Any]:
+    if not entry.block_size:
+        return weight_range(array, ranges, entry.qtype, symmetric=symmetric, axis=entry.axis)
+    if not isinstance(ranges, MinMax):
+        raise RecipeError("weights in blocks take the range method minmax only.")
+    assert entry.axis is not None
+    edges = np.arange(0, array.shape[entry.axis], entry.block_size)
+    return (
+        np.minimum.reduceat(array, edges, axis=entry.axis),
+        np.maximum.reduceat(array, edges, axis=entry.axis),
+    )
+
+
+def _given_plan(entry: Entry) -> TensorPlan:
+    given = entry.override
+    assert given is not None and given.scale is not None and given.zero_point is not None
+    scale = np.asarray(given.scale, dtype=_float_dtype(entry))
+    zero = np.asarray(given.zero_point, dtype=np.int64)
+    axis = entry.axis if given.axis is None else given.axis
+    return _own_plan(entry, scale, zero, axis if scale.ndim else None, None, "given")
+
+
+def _float_plan(entry: Entry, deviation: float) -> TensorPlan:
+    scale, zero = float_scale(deviation, entry.qtype, dtype=_float_dtype(entry))
+    return _own_plan(entry, scale, zero, None, None, "standard deviation")
+
+
+def _own_plan(
+    entry: Entry, scale: Array, zero: Array, axis: int | None, span: Any, method: str
+) -> TensorPlan:
+    return TensorPlan(
+        tensor=entry.name,
+        role=entry.role,
+        qtype=entry.qtype,
+        scale=np.asarray(scale, np.float64).tolist(),
+        zero_point=np.asarray(zero).tolist(),
+        axis=axis if np.ndim(scale) else None,
+        block_size=entry.block_size,
+        range=None if span is None else (_plain(span[0]), _plain(span[1])),
+        method=method,
+    )
+
+
+def _plain(value: Any) -> Any:
+    return np.asarray(value, np.float64).tolist()
+
+
+def _float_dtype(entry: Entry) -> npt.DTypeLike:
+    dtype = entry.value.dtype
+    return np.float32 if dtype is None else dtype.numpy()
+
+
+def _method_name(ranges: RangeMethod) -> str:
+    return str(type(ranges).__struct_config__.tag)

@@ -1,0 +1,176 @@
+"""From a layout and what was observed to the finished plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.decide.layout import Layout
+from bitwright.decide.masks import find_masked_tensors
+from bitwright.decide.ops import constant
+from bitwright.decide.parameters import activation_plan, linked_plan, weight_plan
+from bitwright.decide.validation import clips_exactly
+from bitwright.errors import DataError, ModelError
+from bitwright.numerics.scales import smallest_bias_scale
+from bitwright.plan import NodePlan, QuantPlan, TensorPlan
+from bitwright.recipe import Recipe
+
+if TYPE_CHECKING:
+    from bitwright.observe import TensorSketch
+
+__all__ = ["decide"]
+
+
+def decide(
+    model: ir.Model,
+    layout: Layout,
+    sketches: Mapping[str, TensorSketch],
+    recipe: Recipe,
+    *,
+    fingerprint: str,
+    tool: str,
+) -> QuantPlan:
+    """Return the plan: a type and scale for every entry of the layout, a fate for every node."""
+    notes = _leave_masks_float(model, layout, sketches)
+    _refuse_broken_values(layout, sketches)
+    tensors: dict[str, TensorPlan] = {}
+    for key, entry in layout.entries.items():
+        if entry.shares is not None or entry.product is not None:
+            tensors[key] = linked_plan(entry)
+        elif entry.role == "weight":
+            tensors[key] = weight_plan(entry, recipe)
+        else:
+            tensors[key] = activation_plan(entry, sketches.get(entry.name), recipe)
+    plan = QuantPlan(
+        tool=tool,
+        fingerprint=fingerprint,
+        recipe=recipe,
+        tensors=tensors,
+        nodes=dict(layout.nodes),
+        outputs=dict(layout.outputs),
+        notes=notes,
+    )
+    if recipe.place.adjust_for_bias:
+        _widen_weights_for_bias(layout, plan)
+    _absorb_activations(model, layout, plan)
+    if not any(node.quantized for node in plan.nodes.values()):
+        raise ModelError(_nothing_quantized(plan))
+    return plan
+
+
+def _leave_masks_float(
+    model: ir.Model, layout: Layout, sketches: Mapping[str, TensorSketch]
+) -> list[str]:
+    """Take attention masks, and what they were added to, out of the layout."""
+    masked = find_masked_tensors(model, layout, sketches)
+    if not masked:
+        return []
+    gone = {key for key, entry in layout.entries.items() if entry.name in masked}
+    while more := {
+        key for key, entry in layout.entries.items() if entry.shares in gone and key not in gone
+    }:
+        gone |= more
+    for name, node in layout.nodes.items():
+        if not gone & {*node.inputs, *node.outputs}:
+            continue
+        inputs = tuple(None if key in gone else key for key in node.inputs)
+        outputs = tuple(None if key in gone else key for key in node.outputs)
+        node = msgspec.structs.replace(node, inputs=inputs, outputs=outputs)
+        if node.action == "quantize" and not any(outputs):
+            node = msgspec.structs.replace(
+                node,
+                action="float",
+                reason="it applies an attention mask, whose range would swallow the scores",
+            )
+        layout.nodes[name] = node
+    for name, key in layout.outputs.items():
+        if key in gone:
+            layout.outputs[name] = None
+    for key in gone:
+        del layout.entries[key]
+    return [f"left {len(masked)} tensors with attention masks in float"]
+
+
+def _refuse_broken_values(layout: Layout, sketches: Mapping[str, TensorSketch]) -> None:
+    for key, entry in layout.entries.items():
+        if not entry.needs_data:
+            continue
+        sketch = sketches.get(entry.name)
+        if sketch is None or sketch.count == 0:
+            users = ", ".join(repr(name) for name in layout.users(key)[:3])
+            raise DataError(
+                f"tensor {entry.name!r} was never seen with values during calibration; give data "
+                f"that reaches it, or exclude the nodes that use it ({users})."
+            )
+        broken = sketch.nan + sketch.inf
+        if broken:
+            raise DataError(
+                f"tensor {entry.name!r} has {sketch.nan:,} NaN and {sketch.inf:,} "
+                f"infinite values among {sketch.count:,} during calibration; mend the model or "
+                "the data, or exclude the nodes that use it "
+                f"({', '.join(repr(name) for name in layout.users(key)[:3])})."
+            )
+
+
+def _widen_weights_for_bias(layout: Layout, plan: QuantPlan) -> None:
+    """Enlarge weight scales where an int32 bias would overflow at (input x weight) scale."""
+    for entry in layout.entries.values():
+        if entry.product is None:
+            continue
+        source_key, weight_key = entry.product
+        bias = constant(entry.value)
+        weight = plan.tensors[weight_key]
+        if bias is None or weight.scale is None or layout.entries[weight_key].override:
+            continue
+        source = plan.parameters(source_key).scale
+        scale = np.asarray(weight.scale, np.float64)
+        if np.ndim(source):
+            continue
+        if scale.ndim:
+            groups = np.abs(bias.astype(np.float64)).reshape(-1, entry.tile, scale.size)
+            smallest = smallest_bias_scale(groups.max(axis=(0, 1)), per_channel=True)
+        else:
+            smallest = smallest_bias_scale(bias)
+        product = source * scale
+        wider = np.where(product < smallest, scale * (smallest / product), scale)
+        if np.any(wider != scale):
+            stored = wider.astype(np.float32).astype(np.float64)
+            plan.tensors[weight_key] = msgspec.structs.replace(
+                weight, scale=stored.tolist(), method=f"{weight.method}, widened for the bias"
+            )
+
+
+def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:
+    """Drop each Relu or Clip whose work the quantizer behind it does exactly."""
+    nodes = {node.name or "": node for node in model.graph.all_nodes()}
+    for key, entry in layout.entries.items():
+        if entry.absorbed_by is None:
+            continue
+        node = nodes[entry.absorbed_by]
+        target = plan.nodes[entry.absorbed_by].outputs[0]
+        assert target is not None
+        if not clips_exactly(node, plan, target):
+            continue
+        producer = entry.value.producer()
+        assert producer is not None
+        writer = plan.nodes[producer.name or ""]
+        outputs = tuple(target if used == key else used for used in writer.outputs)
+        plan.nodes[producer.name or ""] = msgspec.structs.replace(writer, outputs=outputs)
+        plan.nodes[entry.absorbed_by] = NodePlan(
+            op=node.op_type,
+            action="absorb",
+            reason="the quantizer of its output clips exactly as it does",
+            inputs=(None,) * len(node.inputs),
+            outputs=(target,),
+        )
+        del plan.tensors[key]
+
+
+def _nothing_quantized(plan: QuantPlan) -> str:
+    reasons = sorted({f"{n.op}: {n.reason}" for n in plan.nodes.values() if n.reason})
+    shown = "; ".join(reasons[:3]) + ("; …" if len(reasons) > 3 else "")
+    return f"nothing in this model was quantized ({shown}); widen the selection."

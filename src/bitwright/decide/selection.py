@@ -1,0 +1,100 @@
+"""Which nodes the recipe selects, and the reason for each one that it does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import onnx_ir as ir
+
+from bitwright.decide.ops import DEFAULT_OP_TYPES, RULES
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.recipe import Selection
+
+__all__ = ["Selector"]
+
+
+class Selector:
+    """Answers for each node whether the recipe's `select` section lets it be quantized."""
+
+    def __init__(self, nodes: Sequence[ir.Node], select: Selection) -> None:
+        self._names = {node.name or "": node for node in nodes}
+        self._op_types = _check_op_types(select, {node.op_type for node in nodes})
+        self._excluded_types = frozenset(select.exclude_op_types)
+        self._only = None if select.nodes is None else self._find(select.nodes, "nodes")
+        self._excluded = self._find(select.exclude, "exclude")
+        starts = self._find(select.input_nodes, "input_nodes")
+        ends = self._find(select.output_nodes, "output_nodes")
+        self._downstream = self._reach(starts, _successors) if starts else None
+        self._upstream = self._reach(ends, _predecessors) if ends else None
+
+    def kept_float(self, node: ir.Node) -> str | None:
+        """Return why this node must read and write float because the user named it, or None."""
+        name = node.name or ""
+        if name in self._excluded:
+            return "it is excluded by name"
+        if node.op_type in self._excluded_types:
+            return f"{node.op_type} is excluded by type"
+        if self._only is not None and name not in self._only:
+            return "it is not in the list of nodes to quantize"
+        if self._downstream is not None and name not in self._downstream:
+            return "it does not lie behind input_nodes"
+        if self._upstream is not None and name not in self._upstream:
+            return "it does not lie before output_nodes"
+        return None
+
+    def not_chosen(self, node: ir.Node) -> str | None:
+        """Return why this op type is not quantized, or None if it is."""
+        if node.op_type in self._op_types:
+            return None
+        if node.op_type in RULES:
+            return f"{node.op_type} is not among the op types to quantize"
+        return f"there is no rule for {node.op_type}; name it in op_types to quantize it anyway"
+
+    def _find(self, patterns: Iterable[str], option: str) -> frozenset[str]:
+        found: set[str] = set()
+        for pattern in patterns:
+            if pattern.startswith("re:"):
+                expression = re.compile(pattern[3:])
+                matches = {name for name in self._names if expression.fullmatch(name)}
+            else:
+                matches = {pattern} & self._names.keys()
+            if not matches:
+                hint = "" if pattern.startswith("re:") else did_you_mean(pattern, self._names)
+                raise RecipeError(f"{option}: no node is called {pattern!r}.{hint}")
+            found |= matches
+        return frozenset(found)
+
+    def _reach(
+        self, starts: frozenset[str], step: Callable[[ir.Node], Iterable[ir.Node]]
+    ) -> frozenset[str]:
+        seen: set[str] = set()
+        waiting = [self._names[name] for name in starts]
+        while waiting:
+            node = waiting.pop()
+            if (node.name or "") in seen:
+                continue
+            seen.add(node.name or "")
+            waiting.extend(step(node))
+        return frozenset(seen)
+
+
+def _successors(node: ir.Node) -> Iterable[ir.Node]:
+    return node.successors()
+
+
+def _predecessors(node: ir.Node) -> Iterable[ir.Node]:
+    return node.predecessors()
+
+
+def _check_op_types(select: Selection, present: set[str]) -> frozenset[str]:
+    """Return the op types to quantize; a name that no operator has is a spelling mistake."""
+    import onnx.defs
+
+    named = (*(select.op_types or ()), *select.exclude_op_types)
+    if named:
+        known = present | RULES.keys() | {s.name for s in onnx.defs.get_all_schemas()}
+        for op_type in named:
+            if op_type not in known:
+                raise RecipeError(f"unknown op type {op_type!r}.{did_you_mean(op_type, known)}")
+    return DEFAULT_OP_TYPES if select.op_types is None else frozenset(select.op_types)

@@ -1,0 +1,96 @@
+"""Whether a plan, perhaps edited by hand, still fits its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.decide.ops import RULES, Skip, constant
+from bitwright.errors import PlanError, did_you_mean
+from bitwright.graph import iter_values
+from bitwright.numerics.quantize import quantize
+from bitwright.plan import QuantPlan, TensorPlan
+
+__all__ = ["check_plan", "clips_exactly"]
+
+
+def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
+    """Raise a `PlanError` for the first thing in the plan that the model contradicts."""
+    if plan.fingerprint != fingerprint:
+        raise PlanError(
+            "this plan was made for another model (or with other preparation); make a new one "
+            "with `bitwright plan`."
+        )
+    nodes = {node.name or "": node for node in model.graph.all_nodes()}
+    values = dict(iter_values(model))
+    names = {value: name for name, value in values.items()}
+    for key, entry in plan.tensors.items():
+        if entry.tensor not in values:
+            hint = did_you_mean(entry.tensor, values)
+            raise PlanError(f"the plan names tensor {entry.tensor!r}, which the model lacks.{hint}")
+        _check_entry(key, entry, values[entry.tensor], plan)
+    for name, planned in plan.nodes.items():
+        if name not in nodes:
+            hint = did_you_mean(name, nodes)
+            raise PlanError(f"the plan names node {name!r}, which the model lacks.{hint}")
+        node = nodes[name]
+        inputs = [None if value is None else names.get(value) for value in node.inputs]
+        outputs = [names.get(value) for value in node.outputs]
+        _check_uses(f"input of node {name!r}", planned.inputs, inputs, plan)
+        _check_uses(f"output of node {name!r}", planned.outputs, outputs, plan)
+        if planned.action == "absorb":
+            result = planned.outputs[0]
+            if result is None or not clips_exactly(node, plan, result):
+                raise PlanError(
+                    f"node {name!r} ({node.op_type}) is to be absorbed, but the scale of its "
+                    "output no longer clips as it does; set its action to 'quantize'."
+                )
+    for name, used in plan.outputs.items():
+        if used is not None and used not in plan.tensors:
+            raise PlanError(f"graph output {name!r} refers to {used!r}, which has no entry.")
+
+
+def clips_exactly(node: ir.Node, plan: QuantPlan, key: str) -> bool:
+    """Return whether quantizing under `key` gives the same integers with and without the node.
+
+    Both are monotone, so it is enough that the node's bounds quantize to the ends of the type.
+    """
+    rule = RULES.get(node.op_type)
+    bounds = rule.bounds(node) if rule is not None and rule.bounds is not None else Skip("")
+    parameters = plan.parameters(key)
+    if isinstance(bounds, Skip) or not parameters.qtype.is_integer or np.ndim(parameters.scale):
+        return False
+    ends = quantize(
+        np.array(bounds, np.float32), parameters.scale, parameters.zero_point, parameters.qtype
+    )
+    return bool(ends[0] == parameters.qtype.lowest and ends[1] == parameters.qtype.highest)
+
+
+def _check_entry(key: str, entry: TensorPlan, value: ir.Value, plan: QuantPlan) -> None:
+    parameters = plan.parameters(key)
+    array = constant(value)
+    if entry.role != "activation" and array is None:
+        raise PlanError(f"tensor {key!r} is planned as a {entry.role}, but it is not constant.")
+    count = np.size(parameters.scale)
+    if count == 1 or array is None or parameters.block_size:
+        return
+    axis = parameters.axis
+    if axis is None or not -array.ndim <= axis < array.ndim or array.shape[axis] != count:
+        raise PlanError(
+            f"tensor {key!r} of shape {array.shape} cannot take {count} scales on axis {axis}."
+        )
+
+
+def _check_uses(
+    where: str, keys: Sequence[str | None], actual: Sequence[str | None], plan: QuantPlan
+) -> None:
+    for index, key in enumerate(keys):
+        if key is None:
+            continue
+        if key not in plan.tensors:
+            raise PlanError(f"an {where} refers to tensor {key!r}, which has no entry.")
+        tensor = plan.tensors[key].tensor
+        if index >= len(actual) or actual[index] != tensor:
+            raise PlanError(f"{where}, number {index}, is not tensor {tensor!r}.")

@@ -1,0 +1,7 @@
+"""From a float model and a plan to the quantized model."""
+
+from __future__ import annotations
+
+from bitwright.emit.qdq import Rounding, emit_qdq
+
+__all__ = ["Rounding", "emit_qdq"]

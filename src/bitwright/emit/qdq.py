@@ -1,0 +1,278 @@
+"""Write a plan into the graph as QuantizeLinear / DequantizeLinear pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.errors import PlanError
+from bitwright.graph import NameScope, iter_values
+from bitwright.numerics.types import QType
+from bitwright.plan import Parameters, QuantPlan, TensorPlan
+
+__all__ = ["Rounding", "emit_qdq"]
+
+Array = npt.NDArray[Any]
+Rounding = Callable[[Array, Parameters], Array]
+
+_PACKED = {
+    "int4": ml_dtypes.int4,
+    "uint4": ml_dtypes.uint4,
+    "int2": ml_dtypes.int2,
+    "uint2": ml_dtypes.uint2,
+}
+
+
+def emit_qdq(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
+    """Turn the float model, in place, into the quantized one that the plan describes.
+
+    `round_weights` makes the integers, from the float tensor and its final scale.
+    """
+    _QdqWriter(model, plan, round_weights).write()
+
+
+class _QdqWriter:
+    def __init__(self, model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
+        self._model = model
+        self._plan = plan
+        self._round = round_weights
+        self._names = NameScope(model)
+        self._domain = "com.microsoft" if plan.recipe.place.contrib_ops else ""
+        self._nodes = {node.name or "": node for node in model.graph.all_nodes()}
+        self._values = dict(iter_values(model))
+        self._qualified = {value: name for name, value in self._values.items()}
+        self._scales: dict[str, tuple[ir.Value, ir.Value]] = {}
+
+    def write(self) -> None:
+        """Write every entry, then every dropped node, then put the graph in order."""
+        readers = self._readers()
+        results = self._results()
+        for key, entry in self._plan.tensors.items():
+            if key not in readers and key not in results and not self._is_written(key):
+                continue
+            source = self._values[entry.tensor]
+            replacement = self._write_entry(key, entry, source, results.get(key))
+            for node, index in readers.get(key, ()):
+                node.replace_input_with(index, replacement)
+        self._drop_absorbed()
+        self._remove_unused_initializers()
+        for graph in self._model.graphs():
+            graph.sort()
+        if self._domain:
+            self._model.opset_imports.setdefault(self._domain, 1)
+
+    # Who uses what ------------------------------------------------------------------------
+
+    def _readers(self) -> dict[str, list[tuple[ir.Node, int]]]:
+        readers: dict[str, list[tuple[ir.Node, int]]] = {}
+        for name, planned in self._plan.nodes.items():
+            for index, key in enumerate(planned.inputs):
+                if key is not None:
+                    readers.setdefault(key, []).append((self._nodes[name], index))
+        return readers
+
+    def _results(self) -> dict[str, tuple[ir.Graph, int]]:
+        """Return, for each entry that is a graph output, which one it is."""
+        results = {}
+        for graph in self._model.graphs():
+            for index, value in enumerate(graph.outputs):
+                key = self._plan.outputs.get(self._qualified.get(value, ""))
+                if key is not None:
+                    results[key] = (graph, index)
+        return results
+
+    def _is_written(self, key: str) -> bool:
+        return any(key in planned.outputs for planned in self._plan.nodes.values())
+
+    # One entry ----------------------------------------------------------------------------
+
+    def _write_entry(
+        self, key: str, entry: TensorPlan, source: ir.Value, result: tuple[ir.Graph, int] | None
+    ) -> ir.Value:
+        parameters = self._plan.parameters(key)
+        if entry.role == "bias" or (
+            entry.role == "weight" and not self._plan.recipe.place.weight_pairs
+        ):
+            return self._write_constant(key, entry, source, parameters)
+        return self._write_pair(key, entry, source, parameters, result)
+
+    def _write_constant(
+        self, key: str, entry: TensorPlan, source: ir.Value, parameters: Parameters
+    ) -> ir.Value:
+        """Store integers, and a DequantizeLinear to read them."""
+        label = source.name or ""
+        stem = f"{label}_quantized" if entry.role == "bias" else label
+        tensor = source.const_value
+        if tensor is None:
+            raise PlanError(f"tensor {entry.tensor!r} is planned as constant, but it is not.")
+        integers = self._round(tensor.numpy(), parameters)
+        graph = self._owner(source)
+        stored = self._initializer(graph, f"{label}_quantized", integers, parameters.qtype)
+        scale, zero_point = self._parameter_values(key, stem, parameters, source)
+        # The runtime's tool lets the dequantized bias keep the bias's name; so do people's
+        # scripts that look it up.
+        name = label if entry.role == "bias" else f"{label}_DequantizeLinear_Output"
+        if entry.role == "bias" and self._only_used_as_bias(source):
+            source.name = self._names.fresh(f"{label}_float")
+            output = ir.Value(name=name, type=source.type, shape=source.shape)
+        else:
+            fresh = self._names.fresh(name)
+            output = ir.Value(name=fresh, type=source.type, shape=source.shape)
+        node = ir.node(
+            "DequantizeLinear",
+            [stored, scale, zero_point],
+            self._attributes(parameters, packed=True),
+            domain=self._domain,
+            outputs=[output],
+            name=self._names.fresh(f"{label}_DequantizeLinear"),
+        )
+        self._insert(graph, node, None)
+        return output
+
+    def _write_pair(
+        self,
+        key: str,
+        entry: TensorPlan,
+        source: ir.Value,
+        parameters: Parameters,
+        result: tuple[ir.Graph, int] | None,
+    ) -> ir.Value:
+        """Put Q and DQ behind a tensor."""
+        graph = self._owner(source)
+        scale, zero_point = self._parameter_values(key, source.name or "", parameters, source)
+        name = source.name or ""
+        output_name = f"{name}_DequantizeLinear_Output"
+        if result is not None:
+            # The public name stays on what the model gives out.
+            source.name = self._names.fresh(f"{name}_QuantizeLinear_Input")
+            output_name = name
+        attributes = self._attributes(parameters, packed=False)
+        middle = ir.Value(
+            name=self._names.fresh(f"{name}_QuantizeLinear_Output"),
+            type=ir.TensorType(ir.DataType(parameters.qtype.onnx_type)),
+            shape=source.shape,
+        )
+        quantizer = ir.node(
+            "QuantizeLinear",
+            [source, scale, zero_point],
+            attributes,
+            domain=self._domain,
+            outputs=[middle],
+            name=self._names.fresh(f"{name}_QuantizeLinear"),
+        )
+        output = ir.Value(
+            name=output_name if result is not None else self._names.fresh(output_name),
+            type=source.type,
+            shape=source.shape,
+        )
+        dequantizer = ir.node(
+            "DequantizeLinear",
+            [middle, scale, zero_point],
+            attributes,
+            domain=self._domain,
+            outputs=[output],
+            name=self._names.fresh(f"{name}_DequantizeLinear"),
+        )
+        self._insert(graph, quantizer, source.producer())
+        self._insert(graph, dequantizer, quantizer)
+        if result is not None:
+            owner, index = result
+            owner.outputs[index] = output
+        return output
+
+    def _attributes(self, parameters: Parameters, *, packed: bool) -> dict[str, int]:
+        attributes: dict[str, int] = {}
+        if parameters.axis is not None and np.ndim(parameters.scale):
+            attributes["axis"] = parameters.axis
+        if parameters.block_size:
+            attributes["block_size"] = parameters.block_size
+        return attributes
+
+    # Scales and integers ------------------------------------------------------------------
+
+    def _parameter_values(
+        self, key: str, stem: str, parameters: Parameters, source: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        """Return the scale and zero-point initializers, one pair for all that share them."""
+        root = key
+        while (shared := self._plan.tensors[root].shares) is not None:
+            root = shared
+        if root not in self._scales:
+            if root != key:
+                stem = self._values[self._plan.tensors[root].tensor].name or ""
+            dtype = np.float32 if source.dtype is None else source.dtype.numpy()
+            scale = np.asarray(parameters.scale).astype(dtype)
+            zeros = np.asarray(parameters.zero_point)
+            zeros = np.broadcast_to(zeros, scale.shape).astype(parameters.qtype.dtype)
+            # Parameters live in the main graph, where every subgraph can read them.
+            graph = self._model.graph
+            self._scales[root] = (
+                self._initializer(graph, f"{stem}_scale", scale, None),
+                self._initializer(graph, f"{stem}_zero_point", zeros, parameters.qtype),
+            )
+        return self._scales[root]
+
+    def _initializer(
+        self, graph: ir.Graph, name: str, array: Array, qtype: QType | None
+    ) -> ir.Value:
+        name = self._names.fresh(name)
+        if qtype is not None and qtype.name in _PACKED:
+            array = array.astype(_PACKED[qtype.name])
+        dtype = None if qtype is None else ir.DataType(qtype.onnx_type)
+        tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype, name=name)
+        value = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
+        )
+        graph.register_initializer(value)
+        return value
+
+    # The graph ----------------------------------------------------------------------------
+
+    def _owner(self, value: ir.Value) -> ir.Graph:
+        producer = value.producer()
+        graph = value.graph if producer is None else producer.graph
+        if not isinstance(graph, ir.Graph):
+            raise PlanError(f"tensor {value.name!r} belongs to no graph of the model.")
+        return graph
+
+    def _insert(self, graph: ir.Graph, node: ir.Node, after: ir.Node | None) -> None:
+        if after is not None:
+            graph.insert_after(after, node)
+        elif len(graph):
+            graph.insert_before(graph[0], node)
+        else:
+            graph.append(node)
+
+    def _only_used_as_bias(self, source: ir.Value) -> bool:
+        """Whether no other reader of this constant needs its name."""
+        others = [
+            key
+            for key, entry in self._plan.tensors.items()
+            if self._values[entry.tensor] is source and entry.role != "bias"
+        ]
+        return not others and len(source.uses()) == 1 and not source.is_graph_output()
+
+    def _drop_absorbed(self) -> None:
+        for name, planned in self._plan.nodes.items():
+            if planned.action != "absorb":
+                continue
+            node = self._nodes[name]
+            source, target = node.inputs[0], node.outputs[0]
+            assert source is not None
+            label = target.name
+            target.replace_all_uses_with(source, replace_graph_outputs=True)
+            assert node.graph is not None
+            node.graph.remove(node, safe=True)
+            target.name = None
+            source.name = label
+
+    def _remove_unused_initializers(self) -> None:
+        for graph in self._model.graphs():
+            for name, value in list(graph.initializers.items()):
+                if not value.uses() and not value.is_graph_output():
+                    del graph.initializers[name]

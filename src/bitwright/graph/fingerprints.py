@@ -1,0 +1,37 @@
+"""Hashes that tell whether a plan or a file of sketches belongs to a model."""
+
+from __future__ import annotations
+
+import hashlib
+
+import onnx_ir as ir
+
+from bitwright.graph.tensors import tensor_slots
+from bitwright.graph.walking import iter_graphs
+
+__all__ = ["fingerprint"]
+
+
+def fingerprint(model: ir.Model, *, weights: bool = False) -> str:
+    """Return a hash of the graph: nodes, names, shapes; with `weights` also of every value.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> len(fingerprint(ir.Model(graph, ir_version=10)))
+    64
+    """
+    digest = hashlib.sha256()
+    digest.update(repr(sorted(model.opset_imports.items())).encode())
+    for path, graph in iter_graphs(model):
+        digest.update(repr((path, [v.name for v in (*graph.inputs, *graph.outputs)])).encode())
+        for node in graph:
+            inputs = [None if value is None else value.name for value in node.inputs]
+            outputs = [value.name for value in node.outputs]
+            digest.update(repr((node.domain, node.op_type, node.name, inputs, outputs)).encode())
+    for slot in tensor_slots(model):
+        tensor = slot.tensor
+        digest.update(repr((slot.name, tensor.dtype.name, tuple(tensor.shape))).encode())
+        if weights and tensor.dtype != ir.DataType.STRING:
+            digest.update(tensor.tobytes())
+            if isinstance(tensor, ir.ExternalTensor):
+                tensor.release()
+    return digest.hexdigest()

@@ -1,0 +1,241 @@
+"""One job: a float model on its way through the stages, with what is known of it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright._version import __version__
+from bitwright.assess import compare_outputs
+from bitwright.data import (
+    ImagePreprocess,
+    InputSpec,
+    RandomData,
+    Sample,
+    hold_back,
+    open_data,
+    random_samples,
+    session_inputs,
+)
+from bitwright.decide import Layout, decide, lay_out, needed_opset
+from bitwright.emit import emit_qdq
+from bitwright.errors import DataError
+from bitwright.observe import (
+    MEMORY_BUDGET,
+    Observation,
+    TensorSketch,
+    load_sketches,
+    observe,
+    save_sketches,
+)
+from bitwright.plan import QuantPlan
+from bitwright.prepare import prepare
+from bitwright.recipe import MinMax, NonOverflow, RangeMethod, Recipe
+from bitwright.result import Result
+from bitwright.rounding import round_to_nearest
+
+__all__ = ["Calibration", "Job"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The data that ranges are observed on, and how to read it."""
+
+    data: Any = None
+    limit: int | None = None
+    preprocess: ImagePreprocess | str | None = None
+    held_back: bool = True
+    """Keep some samples out of calibration, to measure the result on."""
+    sketches: str | Path | None = None
+    """A file that keeps what was observed."""
+    memory_budget: int = MEMORY_BUDGET
+    engine: Any = None
+    progress: bool | Callable[[int, int | None], None] = True
+
+
+@dataclass(slots=True)
+class Job:
+    """A prepared float model, and the samples that will measure its quantized twin."""
+
+    model: ir.Model
+    recipe: Recipe
+    notes: list[str]
+    float_size: int
+    source: Any
+    providers: Sequence[str] | None = None
+    samples: list[Sample] = field(default_factory=list)
+    samples_are_unseen: bool = False
+    data_description: str = "no data"
+    _session: Any = None
+
+    @classmethod
+    def open(cls, source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Job:
+        """Load a model and bring it into the form that the stages work on."""
+        model = graph.load_model(source)
+        size = graph.serialized_size(model)
+        notes = graph.normalize(model)
+        graph.refuse_unsupported(model)
+        before, opset = graph.opset_of(model), needed_opset(model, recipe)
+        if opset > before:
+            model = graph.upgrade_opset(model, opset)
+            notes.append(f"upgraded opset {before} to {opset}")
+        graph.infer_shapes(model)
+        notes += prepare(model, optimize=recipe.optimize)
+        graph.infer_shapes(model)
+        graph.stamp_versions(model)
+        return cls(model, recipe, notes, size, source, providers)
+
+    @property
+    def fingerprint(self) -> str:
+        """What a plan for this model must carry."""
+        return graph.fingerprint(self.model)
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What the model expects."""
+        return session_inputs(self._float_session())
+
+    def make_plan(self, calibration: Calibration) -> QuantPlan:
+        """Place the quantizers, observe what they need, and decide."""
+        layout = lay_out(self.model, self.recipe)
+        sketches = self._observe(layout, calibration) if layout.observed else {}
+        plan = decide(
+            self.model,
+            layout,
+            sketches,
+            self.recipe,
+            fingerprint=self.fingerprint,
+            tool=f"bitwright {__version__}",
+        )
+        plan.notes[:0] = self.notes
+        return plan
+
+    def write(self, plan: QuantPlan) -> Result:
+        """Emit the quantized model, prove that it runs as users will run it, and measure it."""
+        quantized = self.model.clone()
+        emit_qdq(quantized, plan, round_to_nearest)
+        quantized.producer_name, quantized.producer_version = "bitwright", __version__
+        quantized.metadata_props["bitwright.version"] = __version__
+        quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)
+        graph.stamp_versions(quantized)
+        graph.check_model(quantized)
+        session = graph.open_session(quantized, providers=self.providers)
+        samples = self.samples or self._made_up_sample()
+        comparisons = compare_outputs(
+            lambda feeds: graph.run_session(self._float_session(), feeds),
+            lambda feeds: graph.run_session(session, feeds),
+            samples,
+        )
+        return Result(
+            model=quantized,
+            plan=plan,
+            outputs=comparisons if self.samples else [],
+            samples=len(self.samples),
+            samples_are_unseen=self.samples_are_unseen,
+            data=self.data_description,
+            float_size=self.float_size,
+            size=graph.serialized_size(quantized),
+            source=self.source,
+        )
+
+    def measure_on(self, samples: Iterable[Sample]) -> None:
+        """Use these samples to compare the result with float."""
+        self.samples = list(samples)
+        self.samples_are_unseen = False
+
+    # Observing ----------------------------------------------------------------------------
+
+    def _observe(self, layout: Layout, calibration: Calibration) -> Mapping[str, TensorSketch]:
+        content = f"{self.fingerprint}-{graph.fingerprint(self.model, weights=True)}"
+        stored = calibration.sketches
+        if stored is not None and Path(stored).exists():
+            return self._reuse(layout, calibration, content)
+        if calibration.data is None:
+            raise DataError(
+                f"recipe {self.recipe.name!r} quantizes activations and needs calibration data; "
+                "give data (arrays, files, a folder of images, a data reader), or ask for random "
+                "data to try things out."
+            )
+        samples = self._open(calibration)
+        stream = hold_back(samples) if calibration.held_back else hold_back(samples, most=0)
+        seen: Observation = observe(
+            self.model,
+            layout.observed,
+            stream,
+            detail=_detail(self.recipe, keep=stored is not None),
+            per_channel=_channel_axes(self.recipe, layout),
+            memory_budget=calibration.memory_budget,
+            engine=calibration.engine,
+            progress=calibration.progress,
+        )
+        self.samples = stream.evaluation
+        self.samples_are_unseen = bool(stream.held)
+        self.data_description = f"{seen.samples} samples of {samples.description}"
+        if stored is not None:
+            save_sketches(stored, seen.sketches, fingerprint=content)
+        return seen.sketches
+
+    def _reuse(
+        self, layout: Layout, calibration: Calibration, fingerprint: str
+    ) -> Mapping[str, TensorSketch]:
+        assert calibration.sketches is not None
+        sketches = load_sketches(calibration.sketches, fingerprint=fingerprint)
+        missing = [name for name in layout.observed if name not in sketches]
+        if missing:
+            raise DataError(
+                f"{str(calibration.sketches)!r} has no sketch of {missing[0]!r} "
+                f"({len(missing)} missing); delete the file to observe again."
+            )
+        self.data_description = f"sketches from {Path(calibration.sketches).name}"
+        if calibration.data is not None:
+            self.measure_on(islice(self._open(calibration), 8))
+        return sketches
+
+    def _open(self, calibration: Calibration) -> Any:
+        data = calibration.data
+        if isinstance(data, RandomData):
+            return data.samples(self.inputs)
+        return open_data(
+            data, self.inputs, limit=calibration.limit, preprocess=calibration.preprocess
+        )
+
+    # Running ------------------------------------------------------------------------------
+
+    def _float_session(self) -> Any:
+        if self._session is None:
+            self._session = graph.open_session(self.model, providers=self.providers)
+        return self._session
+
+    def _made_up_sample(self) -> list[Sample]:
+        """Return one sample to run the result on, where the user gave none and shapes allow it."""
+        try:
+            return list(random_samples(self.inputs, count=1))
+        except DataError:
+            return []
+
+
+def _detail(recipe: Recipe, *, keep: bool) -> Any:
+    """Extremes are enough for methods that look at nothing else, unless sketches are kept."""
+    methods: list[RangeMethod] = [recipe.ranges]
+    methods += [o.ranges for o in recipe.overrides.values() if o.ranges is not None]
+    types = [recipe.activation, *(o.qtype for o in recipe.overrides.values() if o.qtype)]
+    plain = all(isinstance(m, MinMax | NonOverflow) for m in methods)
+    if keep or not plain or any(not qtype.is_integer for qtype in types):
+        return "histogram"
+    return "extremes"
+
+
+def _channel_axes(recipe: Recipe, layout: Layout) -> dict[str, int]:
+    if not isinstance(recipe.ranges, MinMax) or not recipe.ranges.per_channel:
+        return {}
+    return {
+        entry.name: 1
+        for entry in layout.entries.values()
+        if entry.needs_data and entry.value.shape is not None and len(entry.value.shape) > 1
+    }

@@ -1,0 +1,172 @@
+"""What was decided: every tensor's type and scale, every node's fate and the reason for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from bitwright.errors import PlanError, RecipeError, did_you_mean
+from bitwright.numerics.types import QType
+from bitwright.recipe import Recipe, convert, encode
+
+__all__ = ["NodePlan", "Parameters", "QuantPlan", "TensorPlan"]
+
+Role = Literal["activation", "weight", "bias"]
+Action = Literal["quantize", "absorb", "float"]
+Nested = float | list[Any]
+
+
+class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one tensor is stored: its type and scale, or whose scale it takes.
+
+    An entry has exactly one of `scale` (its own), `shares` (the parameters of another entry, as
+    a MaxPool's output has its input's) or `product` (a bias: input scale times weight scale).
+
+    >>> from bitwright.numerics.types import UINT8
+    >>> TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=0.5, zero_point=3).scale
+    0.5
+    """
+
+    tensor: str
+    role: Role
+    qtype: QType
+    scale: Nested | None = None
+    zero_point: int | list[Any] | None = None
+    axis: int | None = None
+    block_size: int = 0
+    shares: str | None = None
+    product: tuple[str, str] | None = None
+    tile: int = 1
+    """How often the weight's scales repeat along a bias (the groups of a ConvTranspose)."""
+    range: tuple[Nested, Nested] | None = None
+    """What was observed or chosen, before it became a scale."""
+    method: str | None = None
+    """Where the scale comes from."""
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens to one node; `inputs` and `outputs` name entries of the plan's tensors.
+
+    >>> NodePlan(op="Erf", action="float", reason="no rule for Erf").quantized
+    False
+    """
+
+    op: str
+    action: Action
+    reason: str | None = None
+    inputs: tuple[str | None, ...] = ()
+    outputs: tuple[str | None, ...] = ()
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the node works on quantized values, itself or inside its producer."""
+        return self.action != "float"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Resolved quantization parameters of one tensor.
+
+    >>> import numpy as np
+    >>> from bitwright.numerics.types import INT8
+    >>> Parameters(INT8, np.float64(0.5), np.int64(0)).axis is None
+    True
+    """
+
+    qtype: QType
+    scale: Any
+    zero_point: Any
+    axis: int | None = None
+    block_size: int = 0
+
+
+class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every decision about one model, as plain data that can be read, diffed, edited and applied.
+
+    >>> from bitwright.recipe import Recipe
+    >>> plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={})
+    >>> QuantPlan.from_json(plan.to_json()) == plan
+    True
+    """
+
+    version: Literal[1] = 1
+    tool: str = ""
+    fingerprint: str
+    """Hash of the prepared float graph that the names refer to."""
+    recipe: Recipe
+    tensors: dict[str, TensorPlan]
+    nodes: dict[str, NodePlan]
+    outputs: dict[str, str | None] = {}
+    """Graph output -> the entry it is read through, if any."""
+    notes: list[str] = []
+
+    def parameters(self, key: str) -> Parameters:
+        """Return the scale and zero point of an entry, following `shares` and `product`."""
+        entry = self._entry(key, "the plan")
+        seen = [key]
+        while entry.shares is not None:
+            if entry.shares in seen:
+                raise PlanError(f"tensors share parameters in a circle: {' -> '.join(seen)}.")
+            seen.append(entry.shares)
+            entry = self._entry(entry.shares, f"tensor {seen[-2]!r}")
+        if entry.product is not None:
+            return self._bias_parameters(entry)
+        if entry.scale is None or entry.zero_point is None:
+            raise PlanError(f"tensor {seen[-1]!r} has neither a scale nor `shares` nor `product`.")
+        scale = np.asarray(entry.scale, dtype=np.float64)
+        zero_point = np.asarray(entry.zero_point, dtype=np.int64)
+        if not np.all(np.isfinite(scale)) or np.any(scale <= 0):
+            raise PlanError(f"tensor {seen[-1]!r} has a scale that is not positive and finite.")
+        low, high = entry.qtype.lowest, entry.qtype.highest
+        if np.any(zero_point < low) or np.any(zero_point > high):
+            raise PlanError(
+                f"tensor {seen[-1]!r} has a zero point outside {entry.qtype}'s "
+                f"{low:.0f}..{high:.0f}."
+            )
+        return Parameters(entry.qtype, scale, zero_point, entry.axis, entry.block_size)
+
+    def _bias_parameters(self, entry: TensorPlan) -> Parameters:
+        assert entry.product is not None
+        source, weight = (self.parameters(key) for key in entry.product)
+        # Both factors as the runtime sees them: scales stored in float32.
+        weight_scale = np.float32(weight.scale).astype(np.float64)
+        if weight_scale.ndim:
+            weight_scale = np.tile(weight_scale, entry.tile)
+        scale = np.float32(source.scale).astype(np.float64) * weight_scale
+        zeros = np.zeros_like(scale, dtype=np.int64)
+        return Parameters(entry.qtype, scale, zeros, None if scale.ndim == 0 else entry.axis)
+
+    def _entry(self, key: str, where: str) -> TensorPlan:
+        if key not in self.tensors:
+            raise PlanError(
+                f"{where} refers to tensor {key!r}, which has no entry."
+                f"{did_you_mean(key, self.tensors)}"
+            )
+        return self.tensors[key]
+
+    def to_json(self) -> str:
+        """Return the plan as indented JSON."""
+        return encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, source: str = "plan") -> QuantPlan:
+        """Read a plan; anything unknown or malformed is a `PlanError`."""
+        try:
+            return convert(msgspec.json.decode(text), cls, source)
+        except msgspec.DecodeError as error:
+            raise PlanError(f"{source} is not JSON: {error}.") from error
+        except RecipeError as error:
+            raise PlanError(str(error)) from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> QuantPlan:
+        """Read a plan from a file."""
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise PlanError(f"cannot read the plan {str(path)!r}: {error.strerror}.") from error
+        return cls.from_json(text, source=f"plan {str(path)!r}")

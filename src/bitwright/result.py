@@ -1,0 +1,115 @@
+"""What a run gives back: the model, the plan, and what became of everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright.assess import OutputComparison
+from bitwright.plan import QuantPlan
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["Result"]
+
+
+@dataclass(slots=True)
+class Result:
+    """A quantized model with the plan that made it and how it compares with the float one."""
+
+    model: ir.Model
+    plan: QuantPlan
+    outputs: list[OutputComparison]
+    """Each output against float, on held-back samples; empty where there was no data."""
+    samples: int
+    samples_are_unseen: bool
+    data: str
+    float_size: int
+    size: int
+    source: Any = None
+    path: Path | None = None
+
+    @property
+    def quantized(self) -> Counter[str]:
+        """Op type -> how many were quantized."""
+        return Counter(node.op for node in self.plan.nodes.values() if node.quantized)
+
+    @property
+    def skipped(self) -> Counter[tuple[str, str]]:
+        """(op type, reason) -> how many were left float."""
+        return Counter(
+            (node.op, node.reason or "") for node in self.plan.nodes.values() if not node.quantized
+        )
+
+    def to_proto(self) -> onnx.ModelProto:
+        """Return the model as a protobuf message (below 2 GB)."""
+        return ir.to_proto(self.model)
+
+    def save(self, path: str | Path, *, external_data: bool | None = None) -> None:
+        """Write the model: all of it, or nothing."""
+        graph.check_destination(path, source=self.source)
+        graph.save_model(self.model, path, external_data=external_data)
+        self.path = Path(path)
+
+    def summary(self) -> str:
+        """Return what was done, in a few lines."""
+        quantized, skipped = self.quantized, self.skipped
+        total = len(self.plan.nodes)
+        lines = [
+            f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes quantized, "
+            f"{skipped.total()} left float",
+            f"Size: {_megabytes(self.float_size)} -> {_megabytes(self.size)} "
+            f"({self.float_size / max(self.size, 1):.2f}x smaller)",
+            f"Calibrated on {self.data}",
+        ]
+        seen = "held-back" if self.samples_are_unseen else "calibration"
+        for comparison in self.outputs:
+            lines.append(f"Against float on {self.samples} {seen} samples, {comparison.describe()}")
+        lines += [f"Note: {note}" for note in self.plan.notes]
+        lines += [
+            f"Quantized: {', '.join(f'{op} x{n}' for op, n in quantized.most_common())}",
+            *(
+                f"Left float: {op} x{count} because {reason}"
+                for (op, reason), count in skipped.most_common()
+            ),
+        ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as plain data."""
+        return {
+            "recipe": self.plan.recipe.name,
+            "nodes": len(self.plan.nodes),
+            "quantized": dict(self.quantized),
+            "skipped": [
+                {"op": op, "reason": reason, "count": count}
+                for (op, reason), count in self.skipped.most_common()
+            ],
+            "float_bytes": self.float_size,
+            "bytes": self.size,
+            "data": self.data,
+            "samples": self.samples,
+            "samples_are_unseen": self.samples_are_unseen,
+            "outputs": [
+                {
+                    "name": c.name,
+                    "sqnr_db": c.sqnr,
+                    "cosine": c.cosine,
+                    "largest_error": c.largest_error,
+                    "top1_agreement": c.agreement,
+                }
+                for c in self.outputs
+            ],
+            "notes": list(self.plan.notes),
+            "output": None if self.path is None else str(self.path),
+        }
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size} bytes"
