@@ -1,0 +1,102 @@
+"""Compute what does not depend on the inputs, and remove what nothing reads."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from bitwright.errors import ModelError
+from bitwright.graph.walking import iter_graphs, iter_values
+
+__all__ = ["fold_constants"]
+
+# Elements, not bytes: a folded tensor may hold 256 MiB of float32, so that the transposed or cast
+# weight of a large layer is still found constant, while a model of gigabytes stays on disk.
+_LARGEST_FOLDED = 1 << 26
+
+# Small constants can become huge through these. A result larger than what it replaces is dropped
+# by the folder anyway, but only after it was computed.
+_GROWING = frozenset(
+    {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
+)
+
+
+def fold_constants(model: ir.Model) -> int:
+    """Fold constant nodes, Identity, Dropout and repeated nodes; return how many nodes went.
+
+    Graph inputs and outputs keep their names, and so does every tensor that is still computed.
+    QuantizeLinear and DequantizeLinear of constants stay: they carry a quantization. Weights
+    are not read unless a node between them and their reader is folded.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> fold_constants(ir.Model(graph, ir_version=10))
+    0
+    """
+    # Loaded here: the optimizer takes longer to import than all the rest of the package.
+    from onnx_ir.passes.common import (
+        CommonSubexpressionEliminationPass,
+        LiftConstantsToInitializersPass,
+        RemoveUnusedNodesPass,
+    )
+    from onnxscript.optimizer import fold_constants_ir
+
+    before = _count_nodes(model)
+    _forget_unreliable_dimensions(model)
+    try:
+        fold_constants_ir(
+            model,
+            onnx_shape_inference=True,
+            input_size_limit=_LARGEST_FOLDED,
+            should_fold=_should_fold,
+        )
+        RemoveUnusedNodesPass()(model)
+        if not any("sparse_value" in node.attributes for node in model.graph.all_nodes()):
+            LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        CommonSubexpressionEliminationPass()(model)
+        RemoveUnusedNodesPass()(model)
+    except Exception as error:
+        # Third-party code met a model it did not expect; what it raises is of every kind.
+        reason = str(error.__cause__ or error).splitlines() or [type(error).__name__]
+        raise ModelError(
+            f"folding constants failed ({reason[0]}); set optimize=False to go on without it."
+        ) from error
+    return before - _count_nodes(model)
+
+
+def _should_fold(node: ir.Node) -> bool | None:
+    """Refuse what could fill the memory; None leaves the choice to the optimizer."""
+    if len(node.outputs) != 1:
+        return False
+    shape = node.outputs[0].shape
+    sizes = [v.const_value.size for v in node.inputs if v is not None and v.const_value is not None]
+    known = shape is not None and shape.is_static()
+    if shape is not None and known:
+        sizes.append(math.prod(shape.numpy()))
+    if max(sizes, default=0) > _LARGEST_FOLDED or (node.op_type in _GROWING and not known):
+        return False
+    return None
+
+
+def _forget_unreliable_dimensions(model: ir.Model) -> None:
+    """Make dimensions unknown that exporters write for "any size".
+
+    Some write -1, which the optimizer would take for a size, or call several different
+    dimensions "?", which it would take for one size.
+    """
+    for _, value in iter_values(model):
+        if value.shape is None or value.is_initializer():
+            continue
+        dims = list(value.shape)
+        clean = [None if _is_unreliable(dim) else dim for dim in dims]
+        if clean != dims:
+            value.shape = ir.Shape(clean)
+
+
+def _is_unreliable(dim: int | ir.SymbolicDim) -> bool:
+    return dim < 0 if isinstance(dim, int) else dim.value in ("?", "-1", "None", "")
+
+
+def _count_nodes(model: ir.Model) -> int:
+    """Count what computes: a Constant that becomes an initializer is no change."""
+    return sum(node.op_type != "Constant" for _, graph in iter_graphs(model) for node in graph)

@@ -1,0 +1,58 @@
+"""Fold alpha and beta of Gemm into its constants, so that its bias is simply added.
+
+An int32 bias with the scale of input times weight stands for C, not for beta * C: a quantized Gemm
+is right only where beta is 1, and integer kernels have no alpha at all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.naming import NameScope
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.constants import read_constant, replace_constant
+
+__all__ = ["fold_gemm_scalars"]
+
+
+def fold_gemm_scalars(model: ir.Model) -> int:
+    """Set alpha and beta of every Gemm to 1 where a constant can take them; return how many.
+
+    alpha goes into B, or into A where only that is constant; beta goes into C. Where nothing is
+    constant the attribute stays. A constant that other nodes read too is copied.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> fold_gemm_scalars(ir.Model(graph, ir_version=10))
+    0
+    """
+    names = NameScope(model)
+    changed = 0
+    for _, graph in iter_graphs(model):
+        for node in graph:
+            if node.op_type == "Gemm" and not node.domain:
+                alpha = _fold(node, "alpha", (1, 0), names)
+                beta = _fold(node, "beta", (2,), names)
+                changed += alpha or beta
+    return changed
+
+
+def _fold(node: ir.Node, attribute: str, inputs: tuple[int, ...], names: NameScope) -> bool:
+    factor = node.attributes.get_float(attribute, 1.0)
+    if factor == 1.0:
+        return False
+    if attribute == "beta" and (len(node.inputs) < 3 or node.inputs[2] is None):
+        node.attributes.pop(attribute)  # there is nothing it could multiply
+        return True
+    for index in inputs:
+        array = read_constant(node.inputs[index])
+        if array is None:
+            continue
+        with np.errstate(over="ignore"):
+            scaled = (array.astype(np.float64) * factor).astype(array.dtype)
+        if not np.isfinite(scaled).all():
+            continue
+        replace_constant(node, index, scaled, attribute, names)
+        node.attributes.pop(attribute)
+        return True
+    return False

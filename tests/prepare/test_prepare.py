@@ -1,0 +1,134 @@
+"""All passes together, on small models and on the real ones that RapidOCR ships."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import TensorProto, checker, helper, numpy_helper
+
+from bitwright.prepare import fold_batch_norm, prepare
+
+REAL = {
+    "ch_PP-OCRv4_det_infer.onnx": [(1, 3, 320, 320), (1, 3, 160, 224)],
+    "ch_PP-OCRv4_rec_infer.onnx": [(1, 3, 48, 320), (2, 3, 48, 160)],
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": [(1, 3, 48, 192), (3, 3, 48, 192)],
+}
+
+
+def real_model(name):
+    spec = importlib.util.find_spec("rapidocr_onnxruntime")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("rapidocr_onnxruntime, whose models this test reads, is not installed")
+    path = Path(spec.submodule_search_locations[0]) / "models" / name
+    if not path.exists():
+        pytest.skip(f"rapidocr_onnxruntime has no model {name}")
+    return onnx.load(path)
+
+
+def run(proto, x):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {session.get_inputs()[0].name: x})
+
+
+def is_sorted(graph: ir.Graph) -> bool:
+    seen = {*graph.inputs, *graph.initializers.values()}
+    for node in graph:
+        if not all(value is None or value in seen for value in node.inputs):
+            return False
+        seen.update(node.outputs)
+    return True
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_compute_the_same(name):
+    proto = real_model(name)
+    norms = sum(node.op_type == "BatchNormalization" for node in proto.graph.node)
+    model = ir.from_proto(proto)
+    sentences = prepare(model)
+    assert any(f"folded {norms} batch norm" in sentence for sentence in sentences), sentences
+    assert is_sorted(model.graph)
+    prepared = ir.to_proto(model)
+    checker.check_model(prepared)
+    kinds = {node.op_type for node in prepared.graph.node}
+    assert not kinds & {"BatchNormalization", "Constant", "Identity", "Dropout"}
+    for mine, theirs in zip(prepared.graph.input, proto.graph.input, strict=True):
+        assert mine.name == theirs.name
+    assert [o.name for o in prepared.graph.output] == [o.name for o in proto.graph.output]
+    for shape in REAL[name]:
+        x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+        for a, b in zip(run(proto, x), run(prepared, x), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(a).max()))
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_batch_norms_of_real_models_fold_without_other_passes(name):
+    proto = real_model(name)
+    model = ir.from_proto(proto)
+    norms = sum(node.op_type == "BatchNormalization" for node in proto.graph.node)
+    assert fold_batch_norm(model) == norms
+    x = np.random.default_rng(1).uniform(-1, 1, REAL[name][0]).astype(np.float32)
+    for a, b in zip(run(proto, x), run(ir.to_proto(model), x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(a).max()))
+
+
+def small_model():
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": rng.normal(size=(4, 3, 1, 1)), "gamma": rng.normal(size=4),
+        "beta": rng.normal(size=4), "mean": rng.normal(size=4), "var": rng.uniform(1, 2, 4),
+        "b": rng.normal(size=(4, 5)), "c": rng.normal(size=5),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Identity", ["x"], ["x1"]),
+        helper.make_node("Conv", ["x1", "w"], ["t"]),
+        helper.make_node("BatchNormalization", ["t", "gamma", "beta", "mean", "var"], ["u"]),
+        helper.make_node("GlobalAveragePool", ["u"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "b", "c"], ["y"], alpha=0.5, beta=2.0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 5])],
+        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_it_says_what_it_did():
+    model = ir.from_proto(small_model())
+    assert prepare(model) == [
+        "removed 1 constant, idle or repeated node",
+        "folded 1 batch norm",
+        "folded the scalars of 1 Gemm node",
+    ]
+    assert prepare(model) == []
+    x = np.ones((2, 3, 4, 4), np.float32)
+    np.testing.assert_allclose(
+        run(small_model(), x)[0], run(ir.to_proto(model), x)[0], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_without_optimization_only_what_right_numbers_need_is_done():
+    model = ir.from_proto(small_model())
+    assert prepare(model, optimize=False) == ["folded the scalars of 1 Gemm node"]
+    assert "BatchNormalization" in {node.op_type for node in model.graph}
+
+
+def test_importing_the_passes_does_not_load_onnxscript():
+    code = "import sys, bitwright.prepare; sys.exit('onnxscript' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
