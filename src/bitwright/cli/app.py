@@ -1,0 +1,140 @@
+"""The command line as a whole: its commands, its exit codes, and how it tells what went wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from bitwright._version import __version__
+from bitwright.cli.apply import apply_command
+from bitwright.cli.demo import demo_command
+from bitwright.cli.inspect import inspect_command
+from bitwright.cli.plan import plan_command
+from bitwright.cli.quantize import quantize_command
+from bitwright.cli.recipes import recipes_command
+from bitwright.errors import BitwrightError
+
+__all__ = ["main"]
+
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+# The parent of every complaint about arguments. Typer brings its own copy of click since 0.26 and
+# shares the installed one before; this child is the same public name in both.
+_UsageError: Any = typer.BadParameter.__bases__[0]
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "quantize": quantize_command,
+    "plan": plan_command,
+    "apply": apply_command,
+    "inspect": inspect_command,
+    "recipes": recipes_command,
+    "demo": demo_command,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 only when the job was done.
+
+    >>> main(["--version"])
+    bitwright 0.1.0
+    0
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json, verbose = "--json" in words, "--verbose" in words
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or pipe that knows no "…" shows a "?", and the job goes on.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        with _one_line_warnings():
+            command = typer.main.get_command(_make_app())
+            code = command.main(args=words, prog_name="bitwright", standalone_mode=False)
+            sys.stdout.flush()
+    except BitwrightError as error:
+        return _fail(error, str(error), FAILED, as_json, verbose)
+    except _UsageError as error:
+        return _fail(error, _explain_usage(error), MISUSED, as_json, verbose=False)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _fail(error, "interrupted.", INTERRUPTED, as_json, verbose=False, kind="Interrupted")
+    except BrokenPipeError:
+        # The reader (`| head`) went away: nobody is left to tell, and the interpreter must not
+        # try to flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a line and a code
+        hint = "" if verbose else "; run again with --verbose and report the traceback"
+        said = f"{type(error).__name__}: {error}".rstrip(".: ")
+        return _fail(error, f"this is a bug in bitwright ({said}){hint}.", FAILED, as_json, verbose)
+    return code if isinstance(code, int) else DONE
+
+
+def _make_app() -> typer.Typer:
+    app = typer.Typer(
+        name="bitwright",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        # Frames and colours on a terminal, plain text for pipes and logs.
+        rich_markup_mode="rich" if sys.stdout.isatty() else None,
+    )
+    app.callback(invoke_without_command=True)(_top)
+    for name, command in _COMMANDS.items():
+        app.command(name)(command)
+    return app
+
+
+def _top(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Quantize ONNX models: smaller, faster, and as accurate as the number format allows."""
+    if version:
+        typer.echo(f"bitwright {__version__}")
+        raise typer.Exit(DONE)
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(MISUSED)
+
+
+def _explain_usage(error: Any) -> str:
+    message = str(error.format_message()).rstrip(".")
+    path = error.ctx.command_path if error.ctx is not None else "bitwright"
+    return f"{message}; see '{path} --help'."
+
+
+def _fail(
+    error: BaseException,
+    message: str,
+    code: int,
+    as_json: bool,
+    verbose: bool,
+    kind: str | None = None,
+) -> int:
+    if verbose:
+        traceback.print_exception(error, file=sys.stderr)
+    line = " ".join(message.split())
+    if as_json:
+        named = kind or ("UsageError" if code == MISUSED else type(error).__name__)
+        print(json.dumps({"error": {"type": named, "message": line}}, indent=2))
+    print(f"error: {line}", file=sys.stderr)
+    return code
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Show warnings as lines of ours; a Python file and line number help no user."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,56 @@
+"""`bitwright apply`: quantize a model exactly as a plan says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.screen import Screen
+
+__all__ = ["apply_command"]
+
+
+def apply_command(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan from 'bitwright plan'.")],
+    model: opt.Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="PATH", help="Samples to compare the result with float on."),
+    ] = None,
+    preprocess: opt.Preprocess = None,
+    limit: opt.Limit = None,
+    external_data: opt.ExternalData = None,
+    provider: opt.Provider = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Quantize a model as a plan says, without running calibration data."""
+    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
+    for name, given in (("--preprocess", preprocess), ("--limit", limit)):
+        if given is not None and data is None:
+            raise typer.BadParameter(f"{name} goes with --data only")
+
+    from bitwright.api import apply_plan
+    from bitwright.cli.summary import result_parts
+
+    result = apply_plan(
+        plan,
+        model,
+        output,
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        external_data=external_data,
+        providers=provider or None,
+    )
+    screen.show(
+        {**result.to_dict(), "plan": str(plan)},
+        result_parts(result, verbose=verbose, plan_path=str(plan)),
+    )

@@ -1,0 +1,83 @@
+"""`bitwright inspect`: what is in a model, and what of it is quantized."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes
+
+if TYPE_CHECKING:
+    from bitwright.assess import Inspection
+
+__all__ = ["inspect_command"]
+
+
+def inspect_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Any .onnx file.")],
+    as_json: opt.Json = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Show a model's ops, types, opsets and sizes, and what is quantized and how."""
+    from bitwright import graph
+    from bitwright.api import inspect
+
+    facts = inspect(model)
+    size = graph.file_size(model)
+    document = {"model": str(model), "file_bytes": size, **facts.to_dict()}
+    Screen(as_json=as_json, verbose=verbose).show(document, _parts(model, size, facts))
+
+
+def _parts(model: Path, size: int, facts: Inspection) -> list[Part]:
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {number}" for domain, number in facts.opsets.items())
+    rows = [
+        ("Model", str(model)),
+        ("Size", show_bytes(size)),
+        ("Made by", facts.producer or "unknown"),
+        ("IR version", str(facts.ir_version)),
+        ("Opsets", opsets),
+        *(("Input", text) for text in facts.inputs),
+        *(("Output", text) for text in facts.outputs),
+        ("Nodes", str(facts.nodes)),
+        ("Parameters", f"{facts.parameters:,} in {show_bytes(facts.bytes)}"),
+    ]
+    if facts.is_quantized:
+        rows += [
+            ("Quantized ops", _counted(facts.quantized_ops)),
+            ("Number types", _counted(facts.quantized_types)),
+            ("Scales", _counted(facts.scales)),
+        ]
+        made_by = _recipe_name(facts.metadata.get("bitwright.recipe"))
+        rows += [("Recipe", made_by)] if made_by else []
+    else:
+        rows.append(("Quantized", "nothing"))
+    ops = [
+        (op, str(count), str(facts.quantized_ops.get(op, 0) or "-"))
+        for op, count in facts.ops.items()
+    ]
+    weights = [
+        (kind, str(row["tensors"]), str(row["elements"]), show_bytes(row["bytes"]))
+        for kind, row in facts.weights.items()
+    ]
+    return [
+        Facts(rows),
+        Table("Ops", ("op", "nodes", "quantized"), ops),
+        Table("Constants", ("type", "tensors", "elements", "size"), weights),
+    ]
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} x{count}" for name, count in counts.items())
+
+
+def _recipe_name(text: str | None) -> str | None:
+    """Return the name in the metadata; whoever wrote the file may have written anything there."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        return None
+    return str(found["name"]) if isinstance(found, dict) and "name" in found else None

@@ -1,0 +1,67 @@
+"""`bitwright plan`: decide everything, write only the decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.screen import Screen
+
+__all__ = ["plan_command"]
+
+
+def plan_command(
+    model: opt.Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="PLAN", help="Where to write the plan (JSON).")
+    ],
+    data: opt.DataPath = None,
+    recipe: opt.RecipeName = None,
+    target: opt.Target = None,
+    ranges: opt.Ranges = None,
+    exclude: opt.Exclude = None,
+    op_types: opt.OpTypes = None,
+    settings: opt.Set = None,
+    preprocess: opt.Preprocess = None,
+    limit: opt.Limit = None,
+    random_data: opt.RandomCount = None,
+    input_shape: opt.InputShape = None,
+    sketches: opt.Sketches = None,
+    provider: opt.Provider = None,
+    memory_budget: opt.MemoryBudget = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Decide how to quantize a model and write the plan, to read, edit and apply."""
+    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
+    budget = None if memory_budget is None else opt.read_bytes(memory_budget)
+    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+
+    from bitwright import graph
+    from bitwright.api import make_plan
+    from bitwright.cli.files import write_file
+    from bitwright.cli.settings import choose_recipe
+    from bitwright.cli.summary import plan_document, plan_parts
+    from bitwright.observe import MEMORY_BUDGET
+
+    chosen = choose_recipe(
+        recipe, target, settings=settings, ranges=ranges, exclude=exclude, op_types=op_types
+    )
+    graph.check_destination(output, source=model)
+    made = make_plan(
+        model,
+        data=source,
+        recipe=chosen,
+        limit=limit,
+        preprocess=preprocess,
+        sketches=sketches,
+        memory_budget=MEMORY_BUDGET if budget is None else budget,
+        providers=provider or None,
+        progress=screen.wants_progress,
+    )
+    write_file(output, made.to_json())
+    screen.show(plan_document(made, str(output)), plan_parts(made, str(output), verbose=verbose))

@@ -1,0 +1,87 @@
+"""`bitwright quantize`: a float model and some data in, a quantized model out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.screen import Screen
+
+__all__ = ["quantize_command"]
+
+
+def quantize_command(
+    model: opt.Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
+    ],
+    data: opt.DataPath = None,
+    recipe: opt.RecipeName = None,
+    target: opt.Target = None,
+    ranges: opt.Ranges = None,
+    exclude: opt.Exclude = None,
+    op_types: opt.OpTypes = None,
+    settings: opt.Set = None,
+    preprocess: opt.Preprocess = None,
+    limit: opt.Limit = None,
+    hold_back: Annotated[
+        bool, typer.Option(help="Keep up to eight samples out of calibration to measure with.")
+    ] = True,
+    random_data: opt.RandomCount = None,
+    input_shape: opt.InputShape = None,
+    sketches: opt.Sketches = None,
+    plan_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the plan, as JSON.")
+    ] = None,
+    external_data: opt.ExternalData = None,
+    provider: opt.Provider = None,
+    memory_budget: opt.MemoryBudget = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Quantize a model with calibration data, prove that it runs, and write it."""
+    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
+    budget = None if memory_budget is None else opt.read_bytes(memory_budget)
+    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+    if plan_out is not None and plan_out.absolute() == output.absolute():
+        raise typer.BadParameter("--plan-out and --output name the same file; give two")
+
+    from bitwright import graph
+    from bitwright.api import quantize
+    from bitwright.cli.files import write_file
+    from bitwright.cli.settings import choose_recipe
+    from bitwright.cli.summary import result_parts
+    from bitwright.observe import MEMORY_BUDGET
+
+    chosen = choose_recipe(
+        recipe, target, settings=settings, ranges=ranges, exclude=exclude, op_types=op_types
+    )
+    # Both destinations before the work starts, not after it.
+    graph.check_destination(output, source=model)
+    if plan_out is not None:
+        graph.check_destination(plan_out, source=model)
+    result = quantize(
+        model,
+        output,
+        data=source,
+        recipe=chosen,
+        limit=limit,
+        preprocess=preprocess,
+        held_back=hold_back,
+        sketches=sketches,
+        memory_budget=MEMORY_BUDGET if budget is None else budget,
+        external_data=external_data,
+        providers=provider or None,
+        progress=screen.wants_progress,
+    )
+    if plan_out is not None:
+        write_file(plan_out, result.plan.to_json())
+    shown_plan = None if plan_out is None else str(plan_out)
+    screen.show(
+        {**result.to_dict(), "plan": shown_plan},
+        result_parts(result, verbose=verbose, plan_path=shown_plan),
+    )

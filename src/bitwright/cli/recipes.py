@@ -1,0 +1,62 @@
+"""`bitwright recipes`: what can be asked for by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.screen import Screen, Table
+
+__all__ = ["recipes_command"]
+
+
+def recipes_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Print this recipe in full, as JSON to edit."),
+    ] = None,
+    as_json: opt.Json = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """List the recipes and targets, or print one recipe in full."""
+    from bitwright.recipe import RECIPES, TARGETS, Recipe, load_recipe
+
+    if name is not None:
+        print(load_recipe(name).to_json())
+        return
+
+    def describe(recipe: Recipe) -> dict[str, Any]:
+        return {
+            "name": recipe.name,
+            "activation": recipe.activation.name,
+            "weight": recipe.weight.name,
+            "per_channel": recipe.per_channel,
+            "symmetric": recipe.activation_symmetric,
+            "ranges": str(type(recipe.ranges).__struct_config__.tag),
+        }
+
+    recipes = [describe(recipe) for recipe in RECIPES.values()]
+    targets = [
+        {"name": target.name, "recipe": target.recipe, "description": target.description}
+        for target in TARGETS.values()
+    ]
+    said = {True: "yes", False: "no"}
+    recipe_rows = [
+        [said[value] if isinstance(value, bool) else value for value in recipe.values()]
+        for recipe in recipes
+    ]
+    columns = ("name", "activations", "weights", "per channel", "symmetric", "ranges")
+    Screen(as_json=as_json, verbose=verbose).show(
+        {"recipes": recipes, "targets": targets},
+        [
+            Table("Recipes", columns, recipe_rows),
+            Table(
+                "Targets",
+                ("name", "recipe", "what it is"),
+                [list(target.values()) for target in targets],
+            ),
+            "Print one in full with: bitwright recipes NAME",
+        ],
+    )

@@ -1,0 +1,117 @@
+"""What a command shows: tables on a terminal, plain lines in a pipe, one JSON object on request."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Facts", "Part", "Screen", "Table", "show_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names with their values, one a line."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under named columns; numbers are recognised and set right."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+Part = str | Facts | Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """Where a command's answer goes, and in which form."""
+
+    as_json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether a bar may be shown (it still needs a terminal)."""
+        return not (self.as_json or self.quiet)
+
+    def show(self, document: Mapping[str, Any], parts: Sequence[Part]) -> None:
+        """Print the document as JSON, or else the parts for a reader."""
+        if self.as_json:
+            import msgspec
+
+            # Unlike json.dumps this writes infinities as null, which every parser reads.
+            print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        elif not self.quiet:
+            parts = [part for part in parts if isinstance(part, str) or part.rows]
+            if sys.stdout.isatty():
+                _draw(parts)
+            else:
+                print("\n".join(line for part in parts for line in _lines(part)))
+
+
+def show_bytes(size: int) -> str:
+    """Return a size for a reader.
+
+    >>> show_bytes(390837), show_bytes(12)
+    ('390.8 kB', '12 bytes')
+    """
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} bytes"
+
+
+def _lines(part: Part) -> list[str]:
+    if isinstance(part, str):
+        return part.splitlines()
+    if isinstance(part, Facts):
+        return [f"{name}: {value}" for name, value in part.rows]
+    widths = [max(map(len, column)) for column in zip(part.columns, *part.rows, strict=True)]
+    rows = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (part.columns, *part.rows)
+    ]
+    return [part.title, *("  " + row for row in rows)]
+
+
+def _draw(parts: Sequence[Part]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    # Text, not str: a tensor's "[1,3]" must not be read as markup. NO_COLOR is rich's to honour.
+    console = Console(highlight=False)
+    for index, part in enumerate(parts):
+        if index:
+            console.print()
+        if isinstance(part, str):
+            console.print(Text(part))
+            continue
+        facts = isinstance(part, Facts)
+        title = None if isinstance(part, Facts) else part.title
+        drawn = Drawn(
+            title=None if title is None else Text(title),
+            title_justify="left",
+            title_style="bold",
+            box=None if facts else box.SIMPLE_HEAD,
+            show_header=not facts,
+        )
+        if isinstance(part, Facts):
+            drawn.add_column(style="bold", no_wrap=True)
+            drawn.add_column(overflow="fold")
+        else:
+            for place, column in enumerate(part.columns):
+                numeric = all(row[place][:1].isdigit() for row in part.rows)
+                drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        for row in part.rows:
+            drawn.add_row(*(Text(cell) for cell in row))
+        console.print(drawn)

@@ -1,0 +1,132 @@
+"""`--set`, `--ranges`, `--exclude` and `--op-types`: a recipe with some fields changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.recipe import Override, Placement, Recipe, Selection, load_recipe
+
+__all__ = ["change_recipe", "choose_recipe"]
+
+_METHOD_FIELDS = ("ranges", "weight_ranges")
+_SECTIONS: dict[str, type[msgspec.Struct]] = {"select": Selection, "place": Placement}
+
+
+def choose_recipe(
+    recipe: str | None,
+    target: str | None,
+    *,
+    settings: Sequence[str] | None = None,
+    ranges: str | None = None,
+    exclude: Sequence[str] | None = None,
+    op_types: str | None = None,
+) -> Recipe:
+    """Return the recipe that the options of a command ask for."""
+    changes = [] if ranges is None else [f"ranges.method={ranges}"]
+    if exclude:
+        changes.append(f"select.exclude={msgspec.json.encode(list(exclude)).decode()}")
+    if op_types is not None:
+        changes.append(f"select.op_types={op_types}")
+    return change_recipe(load_recipe(recipe, target), [*changes, *(settings or ())])
+
+
+def change_recipe(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """Return the recipe with `key=value` settings applied; keys are dotted paths into its JSON.
+
+    >>> change_recipe(Recipe(), ["ranges.method=percentile", "ranges.percentile=99.9"]).ranges
+    Percentile(symmetric=False, percentile=99.9)
+    >>> change_recipe(Recipe(), ["per_chanel=true"])
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: --set: unknown option 'per_chanel'. Did you mean 'per_channel'?
+    """
+    if not settings:
+        return recipe
+    data = msgspec.json.decode(recipe.to_json())
+    pairs = [_split(setting) for setting in settings]
+    # A method is chosen before its fields are, whatever the order of the words.
+    for key, value in sorted(pairs, key=lambda pair: pair[0][-1] != "method"):
+        _assign(data, key, value)
+    if data["name"] == recipe.name:
+        data["name"] = f"{recipe.name} (changed)"
+    return Recipe.from_mapping(data, source="--set")
+
+
+def _split(setting: str) -> tuple[tuple[str, ...], str]:
+    key, equals, value = setting.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise RecipeError(f"--set {setting!r} is not KEY=VALUE; write --set per_channel=true.")
+    parts = key.split(".")
+    if parts[0] == "overrides" and len(parts) > 2:
+        # Tensor names have dots too: what is left between the ends is the name.
+        tail = 2 if len(parts) > 3 and parts[-2] == "ranges" else 1
+        return ("overrides", ".".join(parts[1:-tail]), *parts[-tail:]), value
+    if len(parts) == 1 and key in _METHOD_FIELDS:
+        return (key, "method"), value
+    return tuple(parts), value
+
+
+def _assign(data: dict[str, Any], key: tuple[str, ...], text: str) -> None:
+    _check_known(key)
+    place = data
+    for part in key[:-1]:
+        inner = place.get(part)
+        if inner is None:
+            inner = place[part] = {}
+        place = inner
+    if key[-1] == "method":
+        # Another method has other fields: none of the old one's may stay.
+        place.clear()
+    place[key[-1]] = _read_value(text, is_list=_takes_a_list(key))
+
+
+def _check_known(key: tuple[str, ...]) -> None:
+    """Refuse a misspelt key; the fields of a range method depend on the method and come later."""
+    top = Recipe.__struct_fields__
+    if key[0] not in top:
+        everything = {*top, *(f"{name}.{f}" for name in _SECTIONS for f in _fields(name))}
+        raise RecipeError(
+            f"--set: unknown option {'.'.join(key)!r}.{did_you_mean('.'.join(key), everything)}"
+        )
+    if len(key) == 1:
+        return
+    if key[0] in _SECTIONS:
+        if key[1] not in _fields(key[0]):
+            hint = did_you_mean(key[1], _fields(key[0]))
+            raise RecipeError(f"--set: unknown option {key[1]!r} in {key[0]!r}.{hint}")
+    elif key[0] == "overrides":
+        if len(key) > 2 and key[2] not in Override.__struct_fields__:
+            hint = did_you_mean(key[2], Override.__struct_fields__)
+            raise RecipeError(f"--set: unknown option {key[2]!r} in 'overrides'.{hint}")
+    elif key[0] not in _METHOD_FIELDS:
+        raise RecipeError(f"--set: {key[0]!r} is one value and has no field {key[1]!r}.")
+
+
+def _fields(section: str) -> tuple[str, ...]:
+    return _SECTIONS[section].__struct_fields__
+
+
+def _takes_a_list(key: tuple[str, ...]) -> bool:
+    if len(key) != 2 or key[0] not in _SECTIONS:
+        return False
+    return any(
+        field.name == key[1] and "tuple" in str(field.type)
+        for field in msgspec.structs.fields(_SECTIONS[key[0]])
+    )
+
+
+def _read_value(text: str, *, is_list: bool) -> Any:
+    """Read a value as JSON, or else as a word; lists may also be written a,b,c."""
+    text = text.strip()
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        word = {"True": True, "False": False, "None": None}.get(text, text)
+        value = word
+    if is_list and isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value

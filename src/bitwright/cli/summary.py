@@ -1,0 +1,105 @@
+"""What became of every node, and how the result compares: the answer of most commands."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from bitwright.cli.screen import Facts, Part, Table, show_bytes
+
+if TYPE_CHECKING:
+    from bitwright.plan import QuantPlan
+    from bitwright.result import Result
+
+__all__ = ["plan_document", "plan_parts", "result_parts"]
+
+
+def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None) -> list[Part]:
+    """Return the summary of a finished job."""
+    plan = result.plan
+    sizes = f"{show_bytes(result.float_size)} -> {show_bytes(result.size)}"
+    smaller = result.float_size / max(result.size, 1)
+    rows = [*_plan_facts(plan), ("Size", f"{sizes} ({smaller:.2f}x smaller)")]
+    if result.data != "no data":
+        rows.append(("Calibrated on", result.data))
+    seen = "held-back" if result.samples_are_unseen else "calibration"
+    rows += [
+        (f"Against float ({result.samples} {seen} samples)", comparison.describe())
+        for comparison in result.outputs
+    ]
+    rows += [("Note", note) for note in plan.notes]
+    if plan_path is not None:
+        rows.append(("Plan", plan_path))
+    if result.path is not None:
+        rows.append(("Written to", str(result.path)))
+    return [*_node_tables(plan, verbose), Facts(rows)]
+
+
+def plan_parts(plan: QuantPlan, path: str, *, verbose: bool) -> list[Part]:
+    """Return the summary of a plan."""
+    notes = [("Note", note) for note in plan.notes]
+    return [
+        *_node_tables(plan, verbose),
+        Facts([*_plan_facts(plan), *notes, ("Written to", path)]),
+    ]
+
+
+def plan_document(plan: QuantPlan, path: str) -> dict[str, Any]:
+    """Return the same for machines."""
+    skipped = _left_float(plan)
+    return {
+        "recipe": plan.recipe.name,
+        "nodes": len(plan.nodes),
+        "quantized": {op: sum(counts) for op, counts in _quantized(plan).items()},
+        "skipped": [
+            {"op": op, "reason": reason, "count": len(names)}
+            for (op, reason), names in skipped.items()
+        ],
+        "tensors": len(plan.tensors),
+        "notes": list(plan.notes),
+        "plan": path,
+    }
+
+
+def _plan_facts(plan: QuantPlan) -> list[tuple[str, str]]:
+    done = sum(node.quantized for node in plan.nodes.values())
+    total = len(plan.nodes)
+    return [
+        ("Recipe", plan.recipe.name),
+        ("Nodes", f"{done} of {total} quantized, {total - done} left float"),
+    ]
+
+
+def _node_tables(plan: QuantPlan, verbose: bool) -> list[Part]:
+    quantized = [
+        (op, str(alone + absorbed), str(absorbed) if absorbed else "-")
+        for op, (alone, absorbed) in _quantized(plan).items()
+    ]
+    parts: list[Part] = [Table("Quantized", ("op", "nodes", "absorbed"), quantized)]
+    skipped = _left_float(plan)
+    if verbose:
+        rows = [(op, name, reason) for (op, reason), names in skipped.items() for name in names]
+        parts.append(Table("Left float", ("op", "node", "because"), rows))
+    else:
+        counted = [(op, str(len(names)), reason) for (op, reason), names in skipped.items()]
+        parts.append(Table("Left float", ("op", "nodes", "because"), counted))
+    return parts
+
+
+def _quantized(plan: QuantPlan) -> dict[str, tuple[int, int]]:
+    """Return op type -> how many work on integers, and how many a quantizer absorbed."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for node in plan.nodes.values():
+        if node.quantized:
+            counts[node.op][node.action == "absorb"] += 1
+    ordered = sorted(counts.items(), key=lambda item: (-sum(item[1]), item[0]))
+    return {op: (alone, absorbed) for op, (alone, absorbed) in ordered}
+
+
+def _left_float(plan: QuantPlan) -> dict[tuple[str, str], list[str]]:
+    """Return (op type, reason) -> the names of the nodes."""
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, node in plan.nodes.items():
+        if not node.quantized:
+            names[node.op, node.reason or "not said"].append(name)
+    return dict(sorted(names.items(), key=lambda item: (-len(item[1]), item[0])))
