@@ -109,10 +109,16 @@ def _restore_tensors(upgraded: ir.Model, model: ir.Model, skeleton: Skeleton) ->
         value.const_value = original.const_value
         home.register_initializer(value)
     # Small tensors travelled as copies; put the originals back, for their names and storage.
-    for (_, old), (_, new) in zip(iter_graphs(model), iter_graphs(upgraded), strict=False):
+    for old, new in _paired_graphs(model, upgraded):
         for name, value in new.initializers.items():
             if name in old.initializers and _same_tensor(old.initializers[name], value):
                 value.const_value = old.initializers[name].const_value
+
+
+def _paired_graphs(old: ir.Model, new: ir.Model) -> list[tuple[ir.Graph, ir.Graph]]:
+    # By path: the converter puts a node's attributes (then_branch, else_branch) in another order.
+    upgraded = dict(iter_graphs(new))
+    return [(graph, upgraded[path]) for path, graph in iter_graphs(old) if path in upgraded]
 
 
 def _same_tensor(old: ir.Value, new: ir.Value) -> bool:
@@ -189,7 +195,7 @@ def _restore_identity(upgraded: ir.Model, model: ir.Model, version: int) -> None
             if domain not in {"", "ai.onnx"}
         }
     )
-    for (_, old), (_, new) in zip(iter_graphs(model), iter_graphs(upgraded), strict=False):
+    for old, new in _paired_graphs(model, upgraded):
         nodes = {node.name: node for node in old if node.name}
         values = {value.name: value for node in old for value in node.outputs if value.name}
         for node in new:

@@ -90,9 +90,11 @@ def save_model(
         else:
             for slot in tensor_slots(twin):
                 slot.put(inline_copy(slot.tensor))
+            stale = _data_files_of(target)
             with _temporary(target) as temporary:
                 _write_file(temporary, lambda file: _write_model(twin, file))
                 _replace(temporary, target)
+            _remove(stale)
 
 
 def _check_writable(folder: Path) -> None:
@@ -192,10 +194,13 @@ def _write_pair(twin: ir.Model, target: Path) -> None:
             if not existed:
                 data.unlink(missing_ok=True)
             raise
-    for old in stale:
-        if old != data:
-            with suppress(OSError):
-                old.unlink()
+    _remove([old for old in stale if old != data])
+
+
+def _remove(files: list[Path]) -> None:
+    for file in files:
+        with suppress(OSError):
+            file.unlink()
 
 
 def _write_tensors(
@@ -245,9 +250,11 @@ def _digest_of(path: Path) -> bytes:
 
 
 def _data_files_of(target: Path) -> list[Path]:
-    """Return the data files that an earlier save to this target has left."""
+    """Return the data files of the model that stands at the target, if `save_model` named them."""
+    if not target.is_file():
+        return []
     name = re.compile(re.escape(target.name) + r"(\.[0-9a-f]{12})?\.data")
-    return sorted(path for path in target.parent.iterdir() if name.fullmatch(path.name))
+    return [file for file in _files_of(target)[1:] if name.fullmatch(file.name) and file.is_file()]
 
 
 @contextmanager

@@ -95,9 +95,10 @@ def _infer_by_onnx(model: ir.Model) -> None:
             known = ir.from_proto(inferred)
         except Exception:  # noqa: BLE001 (a C++ failure of any kind means: not known)
             continue
-        graphs = zip(iter_graphs(model), iter_graphs(known), strict=False)
-        for (_, graph), (_, learned) in graphs:
-            _merge(graph, learned)
+        learned = dict(iter_graphs(known))
+        for path, graph in iter_graphs(model):
+            if path in learned:
+                _merge(graph, learned[path])
         return
 
 

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from bitwright.errors import ModelError
+from bitwright.graph import (
+    check_model,
+    find_quantized_nodes,
+    infer_shapes,
+    load_model,
+    normalize,
+    open_session,
+    refuse_unsupported,
+    run_session,
+    save_model,
+)
+
+
+def run(model, **feeds):
+    return run_session(open_session(model), feeds)
+
+
+def test_constant_nodes_become_initializers_at_all_levels_and_survive_saving(builders, tmp_path):
+    weight = numpy_helper.from_array(np.full((3, 3), 2, np.float32), "some_other_name")
+    body = helper.make_graph(
+        [
+            helper.make_node("Constant", [], ["k"], value_float=4.0),
+            helper.make_node("Mul", ["x", "k"], ["yes"]),
+        ],
+        "then",
+        [],
+        [builders.info("yes")],
+    )
+    other = helper.make_graph(
+        [helper.make_node("Constant", [], ["no"], value_floats=[1.0, 2.0])],
+        "else",
+        [],
+        [builders.info("no")],
+    )
+    model = load_model(
+        builders.build(
+            [
+                helper.make_node("Constant", [], ["w"], value=weight),
+                helper.make_node("MatMul", ["x", "w"], ["m"]),
+                helper.make_node("If", ["c"], ["b"], then_branch=body, else_branch=other),
+            ],
+            [builders.info("x", 1, [2, 3]), builders.info("c", TensorProto.BOOL, [])],
+            [builders.info("m"), builders.info("b")],
+        )
+    )
+    feeds = {"x": np.ones((2, 3), np.float32), "c": np.array(True)}
+    expected = run(model, **feeds)
+    notes = normalize(model)
+    assert "turned 2 Constant nodes into initializers." in notes  # the returned one stays
+    assert "w" in model.graph.initializers
+    save_model(model, tmp_path / "m.onnx")
+    for name, array in run(tmp_path / "m.onnx", **feeds).items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_functions_are_inlined(builders):
+    double = helper.make_function(
+        "mine",
+        "Double",
+        ["a"],
+        ["b"],
+        [helper.make_node("Add", ["a", "a"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )
+    proto = builders.build(
+        [
+            helper.make_node("Double", ["x"], ["h"], domain="mine", name="one"),
+            helper.make_node("Double", ["h"], ["y"], domain="mine", name="two"),
+        ],
+        [builders.info("x", 1, [2])],
+        [builders.info("y")],
+        domains=["mine"],
+    )
+    proto.functions.append(double)
+    model = load_model(proto)
+    assert "inlined 1 model-local function: Double." in normalize(model)
+    assert [node.op_type for node in model.graph] == ["Add", "Add"] and not model.functions
+    np.testing.assert_array_equal(run(model, x=np.ones(2, np.float32))["y"], [4, 4])
+
+
+def test_initializers_that_are_inputs_become_constants_and_it_is_said(builders):
+    proto = builders.mlp(ir_version=3)
+    proto.graph.input.append(builders.info("w1", 1, [64, 64]))
+    model = load_model(proto)
+    notes = normalize(model)
+    assert [v.name for v in model.graph.inputs] == ["x"]
+    assert any("constant now: w1" in note for note in notes)
+    assert set(model.graph.initializers) == {"w1", "b1", "w2"}
+
+
+def test_empty_and_duplicate_names_become_unique_in_the_same_way_each_time(builders):
+    proto = builders.mlp()
+    for node, name in zip(proto.graph.node, ["n", "", "n", "n_1"], strict=True):
+        node.name = name
+    first, second = load_model(proto), load_model(proto)
+    notes = normalize(first)
+    normalize(second)
+    names = [node.name for node in first.graph]
+    assert names == ["n", "Add_a", "n_2", "n_1"] == [node.name for node in second.graph]
+    assert len(notes) == 2
+    open_session(first)
+
+
+def test_unused_initializers_go_and_a_normal_model_stays_as_it_is(builders):
+    proto = builders.mlp()
+    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "idle"))
+    model = load_model(proto)
+    assert normalize(model) == ["removed 1 unused initializer: idle."]
+    assert normalize(model) == []
+
+
+def test_float64_tensors_are_reported(builders):
+    proto = builders.mlp()
+    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(3), "d"))
+    proto.graph.node.append(helper.make_node("Neg", ["d"], ["e"], name="e"))
+    assert any("float64 stay as they are: d" in note for note in normalize(load_model(proto)))
+
+
+def test_a_sparse_constant_is_refused(builders):
+    values = numpy_helper.from_array(np.ones(1, np.float32), "v")
+    indices = numpy_helper.from_array(np.array([1]), "i")
+    node = helper.make_node(
+        "Constant", [], ["y"], sparse_value=helper.make_sparse_tensor(values, indices, [3])
+    )
+    with pytest.raises(ModelError, match="sparse"):
+        load_model(builders.build([node], [], [builders.info("y")]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "word"), [(TensorProto.DOUBLE, "float64"), (TensorProto.BFLOAT16, "bfloat16")]
+)
+def test_a_model_all_in_another_float_type_is_refused_with_the_remedy(builders, dtype, word):
+    model = load_model(
+        builders.build(
+            [helper.make_node("Relu", ["x"], ["y"])],
+            [builders.info("x", dtype, [2])],
+            [builders.info("y", dtype, [2])],
+        )
+    )
+    infer_shapes(model)
+    with pytest.raises(ModelError, match=f"computes in {word} throughout.*float32"):
+        refuse_unsupported(model)
+
+
+def test_float32_and_float16_models_are_accepted(builders):
+    refuse_unsupported(load_model(builders.mlp()))
+    half = builders.build(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [builders.info("x", TensorProto.FLOAT16, [2])],
+        [builders.info("y", TensorProto.FLOAT16, [2])],
+    )
+    refuse_unsupported(load_model(half))
+
+
+@pytest.mark.parametrize(
+    ("op", "domain"),
+    [
+        ("QuantizeLinear", ""),
+        ("DequantizeLinear", "com.microsoft"),
+        ("QLinearConv", ""),
+        ("QLinearAdd", "com.microsoft"),
+        ("MatMulInteger", ""),
+        ("MatMulNBits", "com.microsoft"),
+    ],
+)
+def test_an_already_quantized_model_is_refused(builders, op, domain):
+    proto = builders.mlp(domains=["com.microsoft"])
+    proto.graph.node.append(helper.make_node(op, ["y"], ["q"], name="quant", domain=domain))
+    model = load_model(proto)
+    assert [node.name for node in find_quantized_nodes(model)] == ["quant"]
+    with pytest.raises(ModelError, match=f"already quantized .*{op} 'quant'.*float model"):
+        refuse_unsupported(model)
+    refuse_unsupported(model, allow_quantized=True)
+
+
+def test_real_models_run_the_same_after_normalizing(ocr_model):
+    path, shape = ocr_model
+    x = np.random.default_rng(0).random(shape, np.float32)
+    model = load_model(path)
+    name = model.graph.inputs[0].name
+    normalize(model)
+    check_model(model)
+    assert not any(node.op_type == "Constant" for node in model.graph)
+    before = run_session(open_session(path), {name: x})
+    after = run_session(open_session(model), {name: x})
+    for key, array in before.items():
+        np.testing.assert_allclose(after[key], array, atol=1e-6)
+
+
+def test_a_circle_is_refused(builders):
+    proto = builders.build(
+        [helper.make_node("Relu", ["b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])],
+        [],
+        [builders.info("a")],
+    )
+    with pytest.raises(ModelError, match="circle"):
+        load_model(proto)

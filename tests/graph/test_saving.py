@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from bitwright.errors import OutputError
+from bitwright.graph import (
+    check_destination,
+    load_model,
+    open_session,
+    run_session,
+    save_model,
+    saving,
+    serialized_size,
+)
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+X = {"x": np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)}
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def digests(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).digest() for path in folder.iterdir()}
+
+
+def check_runs(path, builders):
+    expected = run_session(open_session(builders.mlp()), X)["y"]
+    np.testing.assert_array_equal(run_session(open_session(path), X)["y"], expected)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_saved_model_loads_runs_and_has_the_same_bytes_each_time(builders, tmp_path, external):
+    first, second = tmp_path / "a", tmp_path / "b"
+    for folder in (first, second):
+        folder.mkdir()
+        save_model(load_model(builders.mlp()), folder / "m.onnx", external_data=external)
+        check_runs(folder / "m.onnx", builders)
+    assert names(first) == (["m.onnx", "m.onnx.data"] if external else ["m.onnx"])
+    assert digests(first) == digests(second)
+    onnx.checker.check_model(first / "m.onnx", full_check=True)
+
+
+def test_the_model_in_memory_is_not_changed_by_saving(builders, tmp_path):
+    model = load_model(builders.mlp())
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    save_model(model, tmp_path / "m.onnx", external_data=True)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_external_data_is_taken_over_in_both_directions(builders, tmp_path):
+    model = load_model(builders.save_external(builders.mlp(), tmp_path))
+    save_model(model, tmp_path / "inline.onnx")
+    (tmp_path / "model.data").rename(tmp_path / "elsewhere")
+    check_runs(tmp_path / "inline.onnx", builders)
+    (tmp_path / "elsewhere").rename(tmp_path / "model.data")
+    save_model(model, tmp_path / "pair.onnx", external_data=True)
+    (tmp_path / "model.data").unlink()
+    check_runs(tmp_path / "pair.onnx", builders)
+    assert (tmp_path / "pair.onnx.data").stat().st_size == (64 * 64 + 64 * 4) * 4  # b1 is small
+
+
+def test_weights_inside_bodies_go_outside_too(builders, tmp_path):
+    save_model(load_model(builders.branches()), tmp_path / "m.onnx", external_data=True)
+    assert (tmp_path / "m.onnx.data").stat().st_size == 24 * 24 * 4
+    feeds = {"c": np.array(True), "x": np.ones((2, 24), np.float32)}
+    expected = run_session(open_session(builders.branches()), feeds)["y"]
+    np.testing.assert_array_equal(
+        run_session(open_session(load_model(tmp_path / "m.onnx")), feeds)["y"], expected
+    )
+
+
+def test_external_data_begins_above_the_threshold(builders, tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "EXTERNAL_DATA_THRESHOLD", 10_000)
+    model = load_model(builders.mlp())
+    assert serialized_size(model) > 10_000
+    save_model(model, tmp_path / "m.onnx")
+    assert names(tmp_path) == ["m.onnx", "m.onnx.data"]
+    with pytest.raises(OutputError, match="write it with external data"):
+        save_model(model, tmp_path / "n.onnx", external_data=False)
+
+
+def test_small_types_and_strings_survive(builders, tmp_path):
+    model = load_model(builders.mlp())
+    array = np.arange(-8, 8).astype(ml_dtypes.int4).repeat(301)
+    for name, tensor in {
+        "int4": ir.tensor(array, name="int4"),
+        "half": ir.tensor(np.ones(999, ml_dtypes.bfloat16), name="half"),
+        "text": ir.tensor(["one", "two"], name="text"),
+    }.items():
+        model.graph.register_initializer(ir.Value(name=name, const_value=tensor))
+    for name, external in (("in.onnx", False), ("out.onnx", True)):
+        save_model(model, tmp_path / name, external_data=external)
+        saved = load_model(tmp_path / name).graph.initializers
+        np.testing.assert_array_equal(saved["int4"].const_value.numpy(), array)
+        assert saved["half"].const_value.dtype == ir.DataType.BFLOAT16
+        assert list(saved["text"].const_value.numpy()) == [b"one", b"two"]
+    save_model(load_model(tmp_path / "out.onnx"), tmp_path / "back.onnx")
+    assert (tmp_path / "back.onnx").read_bytes() != b""
+    again = load_model(tmp_path / "back.onnx").graph.initializers["int4"]
+    np.testing.assert_array_equal(again.const_value.numpy(), array)
+
+
+def test_overwriting_keeps_the_old_pair_valid_until_the_new_model_is_there(
+    builders, tmp_path, monkeypatch
+):
+    path = tmp_path / "m.onnx"
+    save_model(load_model(builders.mlp()), path, external_data=True)
+    old = digests(tmp_path)
+    other = load_model(builders.mlp())
+    other.graph.initializers["w1"].const_value = ir.tensor(np.zeros((64, 64), np.float32))
+    other.graph.initializers["w1"].const_value.name = "w1"
+    moves = []
+    real = saving._replace
+
+    def killed(temporary, target):
+        moves.append(target.name)
+        if target == path:
+            raise KeyboardInterrupt  # the worst moment: data is in place, the model is not
+        real(temporary, target)
+
+    monkeypatch.setattr(saving, "_replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_model(other, path, external_data=True)
+    assert digests(tmp_path) == old and len(moves) == 2 and moves[0] != "m.onnx.data"
+    check_runs(path, builders)
+    monkeypatch.setattr(saving, "_replace", real)
+    save_model(other, path, external_data=True)
+    assert len(names(tmp_path)) == 2 and "m.onnx.data" not in names(tmp_path)
+    assert run_session(open_session(path), X)["y"].shape == (2, 4)
+    assert not load_model(path).graph.initializers["w1"].const_value.numpy().any()
+    save_model(load_model(builders.mlp()), path, external_data=True)
+    assert names(tmp_path) == ["m.onnx", "m.onnx.data"]
+    check_runs(path, builders)
+
+
+def test_only_data_of_the_replaced_model_is_removed(builders, tmp_path):
+    path = tmp_path / "m.onnx"
+    (tmp_path / "m.onnx.data").write_bytes(b"someone else's")
+    save_model(load_model(builders.mlp()), path, external_data=True)
+    assert len(names(tmp_path)) == 3
+    assert (tmp_path / "m.onnx.data").read_bytes() == b"someone else's"
+    check_runs(path, builders)
+    save_model(load_model(builders.mlp()), path)
+    assert names(tmp_path) == ["m.onnx", "m.onnx.data"]
+    check_runs(path, builders)
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(builders, tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"old")
+    script = textwrap.dedent(
+        """
+        import resource, signal, sys, onnx
+        from bitwright.errors import OutputError
+        from bitwright.graph import load_model, save_model
+        import numpy as np, onnx_ir as ir
+        weight = ir.Value(name="w", const_value=ir.tensor(np.ones(100_000, np.float32), name="w"))
+        graph = ir.Graph([], [weight], nodes=[], initializers=[weight], opset_imports={"": 17})
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+        for external in (False, True):
+            try:
+                save_model(ir.Model(graph, ir_version=8), sys.argv[1], external_data=external)
+            except OutputError as error:
+                print(error)
+        """
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+    )
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2 and all("was not written: the disk is full" in line for line in lines)
+    assert names(tmp_path) == ["m.onnx"] and path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("when", ["write", "fsync", "rename"])
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+@pytest.mark.parametrize("external", [False, True])
+def test_a_failure_at_any_step_leaves_no_file(
+    builders, tmp_path, monkeypatch, when, failure, external
+):
+    def fail(*arguments):
+        raise failure
+
+    target = {
+        "write": (saving, "_write_model"),
+        "fsync": (saving.os, "fsync"),
+        "rename": (saving, "_replace"),
+    }[when]
+    model = load_model(builders.mlp())
+    monkeypatch.setattr(*target, fail)
+    with pytest.raises((OutputError, KeyboardInterrupt)):
+        save_model(model, tmp_path / "m.onnx", external_data=external)
+    assert names(tmp_path) == []
+
+
+def test_a_destination_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
+    with pytest.raises(OutputError, match="there is no folder"):
+        check_destination(tmp_path / "none" / "m.onnx")
+    with pytest.raises(OutputError, match="is a folder"):
+        check_destination(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="is a file, not a folder"):
+        check_destination(tmp_path / "file" / "m.onnx")
+    check_destination(tmp_path / "m.onnx")
+    assert names(tmp_path) == ["file"]
+    monkeypatch.setattr(saving.os, "access", lambda *arguments: False)
+    with pytest.raises(OutputError, match="cannot be written to \\(no permission\\)"):
+        check_destination(tmp_path / "m.onnx")
+    monkeypatch.undo()
+
+    def read_only(*arguments):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(saving.os, "open", read_only)
+    with pytest.raises(OutputError, match="Read-only file system"):
+        check_destination(tmp_path / "m.onnx")
+
+
+def test_the_input_is_never_overwritten(builders, tmp_path, monkeypatch):
+    path = builders.save_external(builders.mlp(), tmp_path)
+    (tmp_path / "link.onnx").symlink_to(path)
+    os.link(path, tmp_path / "hard.onnx")
+    (tmp_path / "out.onnx.data").symlink_to("model.data")
+    monkeypatch.chdir(tmp_path)
+    for source in (path, "model.onnx", load_model(path)):
+        for target in ("model.onnx", "link.onnx", "hard.onnx", "model.data", "out.onnx"):
+            with pytest.raises(OutputError, match="would overwrite the input"):
+                check_destination(target, source=source)
+        check_destination("other.onnx", source=source)
+
+
+def test_the_data_file_that_is_being_read_is_not_replaced(builders, tmp_path):
+    path = builders.save_external(builders.mlp(), tmp_path, "m.onnx", "m.onnx.data")
+    before = digests(tmp_path)
+    with pytest.raises(OutputError, match="holds the weights of the model that is being written"):
+        save_model(load_model(path), path, external_data=True)
+    assert digests(tmp_path) == before
+
+
+@linux_only
+def test_a_lazy_model_is_streamed_in_constant_memory(builders, tmp_path):
+    size = 32 << 20
+    proto = builders.build([], [], [], {})
+    for number in range(24):
+        tensor = proto.graph.initializer.add(name=f"w{number}", data_type=1, dims=[size // 4])
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", "w.data"), ("offset", str(number * size))):
+            tensor.external_data.add(key=key, value=value)
+    (tmp_path / "in.onnx").write_bytes(proto.SerializeToString())
+    with (tmp_path / "w.data").open("wb") as file:
+        file.truncate(24 * size)
+    script = textwrap.dedent(
+        """
+        import sys
+        def peak_kb():  # of this process image; ru_maxrss would count the parent's
+            status = open("/proc/self/status").read()
+            return int(status.split("VmHWM:")[1].split()[0])
+        from bitwright.graph import load_model, save_model
+        model = load_model(sys.argv[1])
+        before = peak_kb()
+        save_model(model, sys.argv[2], external_data=True)
+        print((peak_kb() - before) / 1024)
+        """
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(result.stdout) < 200  # of 768 MB
+    assert (tmp_path / "out.onnx.data").stat().st_size == 24 * size
+    (tmp_path / "out.onnx.data").unlink()

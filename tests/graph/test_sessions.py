@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+from bitwright.errors import ModelError, TargetError
+from bitwright.graph import load_model, open_session, run_session, runtime_reason, sessions
+
+X = {"x": np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)}
+
+
+def test_every_kind_of_model_opens_and_gives_the_same(builders, tmp_path):
+    proto = builders.mlp()
+    onnx.save(proto, tmp_path / "m.onnx")
+    external = builders.save_external(proto, tmp_path, "e.onnx", "e.data")
+    expected = run_session(open_session(proto), X)["y"]
+    for model in (
+        str(tmp_path / "m.onnx"),
+        external,
+        load_model(proto),
+        load_model(tmp_path / "m.onnx"),
+        load_model(external),
+        ir.from_proto(proto),
+    ):
+        np.testing.assert_array_equal(run_session(open_session(model), X)["y"], expected)
+
+
+@pytest.mark.parametrize("level", ["disabled", "basic", "extended", "all"])
+def test_levels_and_threads_are_passed_on(builders, level):
+    session = open_session(builders.mlp(), level=level, threads=1)
+    options = session.get_session_options()
+    assert options.graph_optimization_level == sessions._LEVELS[level]
+    assert options.intra_op_num_threads == 1 and not options.enable_cpu_mem_arena
+
+
+def test_a_model_above_the_message_limit_goes_through_a_folder_that_is_gone_afterwards(
+    builders, tmp_path, monkeypatch
+):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(sessions, "IN_MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(sessions.tempfile, "tempdir", str(scratch))
+    expected = run_session(open_session(builders.mlp()), X)["y"]
+    model = load_model(builders.save_external(builders.mlp(), tmp_path))
+    second = builders.save_external(builders.mlp(), tmp_path, "s.onnx", "s.data")
+    # one weight in memory, one in each of two files
+    model.graph.initializers["w1"].const_value = ir.tensor(
+        model.graph.initializers["w1"].const_value.numpy().copy(), name="w1"
+    )
+    model.graph.initializers["w2"].const_value = (
+        load_model(second).graph.initializers["w2"].const_value
+    )
+    session = open_session(model)
+    assert list(scratch.iterdir()) == []
+    assert (tmp_path / "model.data").stat().st_nlink == 1
+    np.testing.assert_array_equal(run_session(session, X)["y"], expected)
+    assert isinstance(model.graph.initializers["w2"].const_value, ir.ExternalTensor)
+
+
+def test_files_on_another_file_system_are_copied(builders, tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise OSError(18, "cross-device link")
+
+    monkeypatch.setattr(sessions, "IN_MEMORY_LIMIT", -1)
+    monkeypatch.setattr(sessions.Path, "hardlink_to", refuse)
+    model = load_model(builders.save_external(builders.mlp(), tmp_path))
+    expected = run_session(open_session(builders.mlp()), X)["y"]
+    np.testing.assert_array_equal(run_session(open_session(model), X)["y"], expected)
+
+
+def test_outputs_are_not_copied_and_outlive_the_session(builders):
+    session = open_session(builders.mlp())
+    result = run_session(session, X)["y"]
+    expected = session.run(None, X)[0]
+    assert not result.flags.owndata
+    del session
+    gc.collect()
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_non_contiguous_input_strings_and_chosen_outputs_work(builders):
+    session = open_session(builders.mlp())
+    twisted = {"x": np.asfortranarray(X["x"])}
+    np.testing.assert_array_equal(run_session(session, twisted)["y"], run_session(session, X)["y"])
+    text = builders.build(
+        [helper.make_node("Identity", ["s"], ["t"]), helper.make_node("Shape", ["s"], ["n"])],
+        [builders.info("s", TensorProto.STRING, [2])],
+        [builders.info("t", TensorProto.STRING), builders.info("n", TensorProto.INT64)],
+    )
+    feeds = {"s": np.array(["a", "b"], object)}
+    result = run_session(open_session(text), feeds, outputs=["t"])
+    assert list(result) == ["t"] and list(result["t"]) == ["a", "b"]
+
+
+def test_a_refused_model_gives_the_runtimes_reason_in_one_sentence(builders, capfd):
+    proto = builders.mlp()
+    proto.graph.node[0].op_type = "Matmull"
+    with pytest.raises(ModelError) as caught:
+        open_session(proto)
+    assert "refuses the model: Matmull node 'first': No Op registered" in str(caught.value)
+    assert "custom-op library" in str(caught.value)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_failing_run_names_the_node_and_hides_c_plus_plus(builders):
+    proto = builders.build(
+        [helper.make_node("MatMul", ["a", "b"], ["y"], name="product")],
+        [builders.info("a", 1, ["i", "j"]), builders.info("b", 1, ["k", "l"])],
+        [builders.info("y")],
+    )
+    session = open_session(proto)
+    with pytest.raises(ModelError, match="MatMul node 'product'") as caught:
+        run_session(session, {"a": np.ones((2, 3), np.float32), "b": np.ones((2, 3), np.float32)})
+    assert ".h:" not in str(caught.value) and ".cc:" not in str(caught.value)
+    with pytest.raises(ModelError, match="Required inputs"):
+        run_session(session, {})
+
+
+def test_reasons_lose_whole_signatures():
+    error = ValueError(
+        "[ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx failed:/onnxruntime_src/core/"
+        "model.cc:256 onnxruntime::Model::Model(onnx::ModelProto&&, const std::function<void()>&) "
+        "Unsupported model IR version: 14, max supported IR version: 13\n"
+    )
+    assert runtime_reason(error) == (
+        "Load model from m.onnx failed:Unsupported model IR version: 14, "
+        "max supported IR version: 13."
+    )
+
+
+def test_a_bad_path_gets_the_sentence_of_loading(tmp_path):
+    with pytest.raises(ModelError, match="there is no file"):
+        open_session(tmp_path / "none.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"junk")
+    with pytest.raises(ModelError, match="not an ONNX model"):
+        open_session(tmp_path / "bad.onnx")
+
+
+def test_a_file_with_too_new_an_ir_version_opens(builders, tmp_path):
+    path = builders.save_external(builders.mlp(ir_version=onnx.IR_VERSION), tmp_path)
+    run_session(open_session(path), X)
+
+
+def test_unknown_providers_levels_and_libraries_are_refused(builders, tmp_path):
+    with pytest.raises(TargetError, match="Did you mean 'CPUExecutionProvider'"):
+        open_session(builders.mlp(), providers=["CPUExecutionProvidr"])
+    with pytest.raises(TargetError, match="unknown optimization level"):
+        open_session(builders.mlp(), level="most")
+    with pytest.raises(TargetError, match="no custom-op library"):
+        open_session(builders.mlp(), custom_ops=[tmp_path / "none.so"])
+    (tmp_path / "bad.so").write_bytes(b"junk")
+    with pytest.raises(TargetError, match=r"bad\.so' cannot be used"):
+        open_session(builders.mlp(), custom_ops=[tmp_path / "bad.so"])
+
+
+def test_a_provider_that_is_not_in_this_build_is_refused(builders, monkeypatch):
+    monkeypatch.setattr(sessions.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(TargetError, match="has no CUDAExecutionProvider"):
+        open_session(builders.mlp(), providers=["CUDAExecutionProvider"])

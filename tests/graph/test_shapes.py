@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from onnx import helper
+
+from bitwright.graph import (
+    element_type,
+    infer_shapes,
+    iter_values,
+    load_model,
+    normalize,
+    static_shape,
+)
+
+
+def values(model):
+    return dict(iter_values(model))
+
+
+def test_shapes_and_types_are_filled_in(builders):
+    model = load_model(builders.mlp())
+    infer_shapes(model)
+    assert str(values(model)["h"].shape[0]) == "n" and values(model)["h"].shape[1] == 64
+    assert element_type(values(model)["r"]) == ir.DataType.FLOAT
+    assert static_shape(values(model)["w1"]) == (64, 64)
+    assert static_shape(values(model)["h"]) is None
+
+
+def test_inference_leaves_the_tensors_alone(builders, tmp_path):
+    model = load_model(builders.save_external(builders.mlp(), tmp_path))
+    tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
+    infer_shapes(model)
+    assert [v.name for v in model.graph.inputs] == ["x"]
+    assert {n: v.const_value for n, v in model.graph.initializers.items()} == tensors
+    assert all(tensor.raw is None or tensor.nbytes <= 1024 for tensor in tensors.values())
+
+
+def test_small_tensors_are_read_so_that_reshape_is_known(builders):
+    model = load_model(
+        builders.build(
+            [helper.make_node("Reshape", ["x", "s"], ["y"])],
+            [builders.info("x", 1, [2, 6])],
+            [builders.info("y")],
+            {"s": np.array([3, -1])},
+        )
+    )
+    infer_shapes(model)
+    assert static_shape(values(model)["y"]) == (3, 4)
+
+
+def test_bodies_are_inferred_too(builders):
+    model = load_model(builders.branches())
+    infer_shapes(model)
+    assert static_shape(values(model)["choose/then_branch:t"]) == (2, 24)
+
+
+def test_unknown_operators_do_not_stop_it_and_types_pass_through_contrib_ones(builders):
+    nodes = [
+        helper.make_node("Mystery", ["x"], ["a"], domain="mine"),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Gelu", ["x"], ["c"], domain="com.microsoft"),
+        helper.make_node("Unsqueeze", ["c", "zero"], ["d"]),
+        helper.make_node("Shape", ["b"], ["s"]),
+        helper.make_node("Cast", ["b"], ["h"], to=10),
+    ]
+    model = load_model(
+        builders.build(
+            nodes,
+            [builders.info("x", 1, [2])],
+            [builders.info("d")],
+            {"zero": np.array([0])},
+            domains=["mine", "com.microsoft"],
+        )
+    )
+    infer_shapes(model)
+    types = {name: element_type(value) for name, value in values(model).items()}
+    assert types["a"] is None and types["b"] is None
+    assert types["c"] == types["d"] == ir.DataType.FLOAT
+    assert types["s"] == ir.DataType.INT64 and types["h"] == ir.DataType.FLOAT16
+
+
+def test_every_tensor_of_the_real_models_has_a_type(ocr_model):
+    model = load_model(ocr_model[0])
+    normalize(model)
+    infer_shapes(model)
+    assert [name for name, value in iter_values(model) if element_type(value) is None] == []
+
+
+def test_every_tensor_inside_silero_has_a_type(silero):
+    model = load_model(silero)
+    normalize(model)
+    infer_shapes(model)
+    assert [name for name, value in iter_values(model) if element_type(value) is None] == []
