@@ -1,0 +1,53 @@
+"""What `import bitwright` and `bitwright --help` may load: nothing that makes them slow."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "ray", "numba", "onnxscript", "onnx_ir", "onnx", "onnxruntime", "PIL", "yaml")
+
+
+def loaded_after(code):
+    """Return the top-level modules that are loaded once a fresh interpreter has run the code."""
+    program = f"{code}\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import bitwright",
+        "from bitwright.cli import main; main(['--help'])",
+        "from bitwright.cli import main; main(['quantize', '--help'])",
+        "from bitwright.cli import main; main(['--version'])",
+        "import bitwright; bitwright.RECIPES, bitwright.load_recipe('int8')",
+        "import bitwright; bitwright.load_demo()",
+    ],
+)
+def test_nothing_heavy_is_loaded_before_it_is_needed(code):
+    assert not loaded_after(code) & set(HEAVY)
+
+
+@pytest.mark.parametrize("code", ["import bitwright", "from bitwright.cli import main"])
+def test_not_even_numpy_is_loaded_to_start(code):
+    assert "numpy" not in loaded_after(code)
+
+
+def test_quantizing_loads_neither_torch_nor_ray():
+    code = (
+        "import bitwright; demo = bitwright.load_demo();"
+        "bitwright.quantize(demo.model_path, data=demo.calibration[:4], progress=False)"
+    )
+    assert not loaded_after(code) & {"torch", "ray"}
+
+
+def test_python_dash_m_is_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "bitwright", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("bitwright ")

@@ -1,0 +1,153 @@
+"""Imports run downward only: `cli, compat -> api -> stages -> plan, recipe -> graph, data ->
+numerics, errors`, and stages do not import each other. Read from the source, not from a run, so
+that an import inside a function counts as well."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import bitwright
+
+ROOT = Path(bitwright.__file__).parent
+
+STAGES = ("prepare", "equalize", "observe", "decide", "rounding", "emit", "assess")
+
+# Highest first. A module may import lower levels and itself; on its own level only what
+# ALLOWED_BESIDE names.
+LEVELS = (
+    ("cli", "compat", "__main__"),
+    ("api", "pipeline", "result"),
+    STAGES,
+    ("plan", "recipe"),
+    ("graph", "data", "demo"),
+    ("numerics", "errors", "_version"),
+)
+LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
+
+ALLOWED_BESIDE = {
+    ("__main__", "cli"),
+    ("api", "pipeline"),
+    ("api", "result"),
+    ("pipeline", "result"),
+    ("plan", "recipe"),
+    ("numerics", "errors"),
+}
+
+
+class _Imports(ast.NodeVisitor):
+    """Collects what a file imports, wherever it does, except for type checkers."""
+
+    def __init__(self):
+        self.found = []
+
+    def visit_If(self, node):
+        if "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                self.visit(other)
+        else:
+            self.generic_visit(node)
+
+    def visit_Import(self, node):
+        self.found += [(node.lineno, alias.name) for alias in node.names]
+
+    def visit_ImportFrom(self, node):
+        assert node.level == 0, f"line {node.lineno}: relative imports hide the layer"
+        if node.module == "bitwright":
+            self.found += [(node.lineno, f"bitwright.{alias.name}") for alias in node.names]
+        else:
+            self.found.append((node.lineno, node.module or ""))
+
+
+def part_of(path):
+    """Return which part of the house a file belongs to."""
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports_of(path):
+    """Return (line, part of the house) for each import of our own."""
+    visitor = _Imports()
+    visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
+    return [
+        (line, name.split(".")[1] if "." in name else "__init__")
+        for line, name in visitor.found
+        if name.partition(".")[0] == "bitwright"
+    ]
+
+
+def files():
+    return [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
+
+
+def breaks(importer, imported):
+    """Return why one part may not import the other, or None."""
+    if importer == imported:
+        return None
+    if imported == "__init__":
+        return "imports the package itself, and with it everything"
+    if imported not in LEVEL_OF:
+        return f"imports {imported!r}, which has no level in this test"
+    if LEVEL_OF[imported] < LEVEL_OF[importer]:
+        return f"imports {imported!r}, which lies above {importer!r}"
+    if LEVEL_OF[imported] == LEVEL_OF[importer] and (importer, imported) not in ALLOWED_BESIDE:
+        return f"imports {imported!r}, which lies beside {importer!r}"
+    return None
+
+
+def test_every_part_of_the_house_has_a_level():
+    assert {part_of(path) for path in files()} <= LEVEL_OF.keys()
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_downward_only(path):
+    importer = part_of(path)
+    problems = [
+        f"{path.relative_to(ROOT)}:{line} {problem}"
+        for line, imported in imports_of(path)
+        if (problem := breaks(importer, imported)) is not None
+    ]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("part", ["graph", "data", "demo"])
+def test_models_and_data_know_nothing_of_recipes_and_plans(part):
+    for path in sorted((ROOT / part).rglob("*.py")):
+        assert not {"plan", "recipe"} & {imported for _, imported in imports_of(path)}, path
+
+
+def test_the_top_module_loads_only_the_version_at_once():
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    visitor = _Imports()
+    visitor.visit(tree)
+    ours = {name for _, name in visitor.found if name.startswith("bitwright")}
+    assert ours == {"bitwright._version"}
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "fine"),
+    [
+        ("cli", "api", True),
+        ("api", "cli", False),
+        ("emit", "decide", False),
+        ("emit", "plan", True),
+        ("plan", "emit", False),
+        ("graph", "data", False),
+        ("graph", "errors", True),
+        ("data", "recipe", False),
+        ("compat", "cli", False),
+        ("decide", "__init__", False),
+    ],
+)
+def test_the_rule_itself(importer, imported, fine):
+    assert (breaks(importer, imported) is None) is fine
+
+
+def test_imports_inside_functions_count_and_those_for_type_checkers_do_not(tmp_path):
+    source = tmp_path / "sample.py"
+    source.write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from bitwright.api import quantize\n"
+        "def work():\n    from bitwright import graph\n    import bitwright.plan\n"
+    )
+    assert [part for _, part in imports_of(source)] == ["graph", "plan"]
