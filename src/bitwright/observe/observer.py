@@ -191,6 +191,8 @@ class _Pipeline:
 
     def _sketch(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
         for name, value in values.items():
+            if name not in self._seen.sketches:  # a runner may know more than was asked for
+                continue
             self._seen.shapes.setdefault(name, value.shape)
             try:
                 self._seen.sketches[name].update(value)

@@ -1,0 +1,59 @@
+import sys
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from bitwright.errors import DataError, MissingPackageError
+from bitwright.observe import LocalEngine, RayEngine, observe
+
+
+def relu_model():
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 5])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def samples(count):
+    rng = np.random.default_rng(2)
+    return [{"x": rng.normal(size=(3, 5)).astype(np.float32)} for _ in range(count)]
+
+
+def test_the_local_engine_is_the_default():
+    data = samples(4)
+    chosen = observe(relu_model(), ["x", "y"], data, engine=LocalEngine())
+    assert chosen == observe(relu_model(), ["x", "y"], data)
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'bitwright\[ray\]'"):
+        observe(relu_model(), ["y"], samples(1), engine=RayEngine())
+
+
+def test_no_workers_is_an_error():
+    with pytest.raises(DataError, match="at least one worker"):
+        RayEngine(workers=0)
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_as_a_local_pass():
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    data = samples(11)
+    try:
+        options = {"per_channel": {"y": 1}}
+        spread = observe(
+            relu_model(), ["x", "y"], iter(data), engine=RayEngine(workers=2, shard=2), **options
+        )
+        assert spread == observe(relu_model(), ["x", "y"], data, **options)
+        with pytest.raises(DataError, match="not a single sample"):
+            observe(relu_model(), ["x"], [], engine=RayEngine())
+        wrong = [{"x": np.ones((1, 5), np.int32)}]
+        with pytest.raises(DataError, match="only float tensors"):
+            observe(relu_model(), ["x"], wrong, engine=RayEngine())
+    finally:
+        ray.shutdown()

@@ -1,0 +1,155 @@
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from bitwright.errors import DataError
+from bitwright.observe import Observation, TensorSketch, observe
+
+
+class Doubling:
+    """Returns 2x and -x, each group in a run of its own."""
+
+    def __init__(self, groups=(("double", "minus"),)):
+        self.cut = [tuple(group) for group in groups]
+        self.runs = []
+
+    def groups(self, feeds):
+        return self.cut
+
+    def run(self, group, feeds):
+        self.runs.append(group)
+        values = {"double": 2 * feeds["x"], "minus": -feeds["x"]}
+        return {name: values[name] for name in group}
+
+
+def samples(count, size=6):
+    rng = np.random.default_rng(0)
+    return [{"x": rng.normal(size=(2, size)).astype(np.float32)} for _ in range(count)]
+
+
+def test_every_tensor_gets_the_sketch_of_all_its_values():
+    data = samples(5)
+    seen = observe(Doubling(), ["double", "minus"], data)
+    assert seen.sketches["double"] == TensorSketch.of(*(2 * s["x"] for s in data))
+    assert seen.sketches["minus"] == TensorSketch.of(*(-s["x"] for s in data))
+    assert (seen.samples, seen.shapes) == (5, {"double": (2, 6), "minus": (2, 6)})
+
+
+def test_groups_change_nothing_and_generators_are_read_once():
+    data = samples(4)
+    runner = Doubling([["double"], ["minus"]])
+    in_groups = observe(runner, ["double", "minus"], (s for s in data))
+    assert in_groups.sketches == observe(Doubling(), ["double", "minus"], data).sketches
+    assert runner.runs == [("double",), ("minus",)] * 4
+
+
+def test_parts_merge_to_the_whole():
+    data = samples(7)
+    whole = observe(Doubling(), ["double"], data)
+    merged = observe(Doubling(), ["double"], data[:3]) | observe(Doubling(), ["double"], data[3:])
+    assert merged == whole
+
+
+def test_shapes_may_vary():
+    data = samples(1, 4) + samples(1, 9)
+    seen = observe(Doubling(), ["double", "minus"], data)
+    assert seen.sketches["double"].count == 2 * (4 + 9)
+    assert seen.shapes["double"] == (2, 4)
+
+
+def test_extremes_and_channels():
+    data = samples(3)
+    seen = observe(Doubling(), ["double"], data, detail="extremes", per_channel={"double": 1})
+    sketch = seen.sketches["double"]
+    assert not sketch.has_histogram
+    expected = np.concatenate([2 * s["x"] for s in data]).max(axis=0)
+    assert np.array_equal(sketch.channel_high, expected)
+
+
+def test_at_most_two_sets_of_values_are_alive():
+    class Watching(Doubling):
+        def __init__(self):
+            super().__init__([["double"]])
+            self.alive, self.most = [], 0
+
+        def run(self, group, feeds):
+            value = np.ones(1000, np.float32)
+            self.alive.append(weakref.ref(value))
+            gc.collect()
+            self.most = max(self.most, sum(ref() is not None for ref in self.alive))
+            return {"double": value}
+
+    runner = Watching()
+    observe(runner, ["double"], samples(12))
+    # the one being sketched and the one being made
+    assert runner.most <= 2
+
+
+def test_problems_name_the_tensor_and_the_count():
+    data = [{"x": np.array([np.nan, np.inf, 1.0], np.float32)}]
+    seen = observe(Doubling(), ["double"], data)
+    assert seen.problems() == ["tensor 'double' has 1 NaN and 1 infinite values among 3."]
+    data = [{"x": np.full(3, np.nan, np.float32)}]
+    seen = observe(Doubling(), ["double"], data)
+    assert seen.problems() == ["tensor 'double' has no finite value among 3."]
+
+
+def test_a_tensor_that_never_came_is_a_problem():
+    seen = observe(Doubling([["double"]]), ["double", "minus"], samples(2))
+    assert seen.problems() == ["tensor 'minus' had no value in any of 2 samples."]
+
+
+def test_no_data_is_an_error_and_no_tensors_is_not():
+    with pytest.raises(DataError, match="not a single sample"):
+        observe(Doubling(), ["double"], [])
+    assert observe(Doubling(), [], samples(1)) == Observation()
+
+
+def test_an_error_in_the_sketching_thread_reaches_the_caller_with_the_tensor():
+    data = [{"x": np.ones((1, 3), np.float32)}, {"x": np.ones((1, 4), np.float32)}]
+    with pytest.raises(DataError, match="tensor 'double': the number of channels changed"):
+        observe(Doubling(), ["double", "minus"], data, per_channel={"double": 1})
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_error_or_ctrl_c_in_the_data_stops_cleanly(error):
+    def broken():
+        yield from samples(2)
+        raise error
+
+    with pytest.raises(error):
+        observe(Doubling(), ["double", "minus"], broken())
+    assert not [t for t in threading.enumerate() if t.name.startswith("bitwright-sketch")]
+
+
+def test_progress_is_a_call_a_sample_and_quiet_without_a_terminal(capsys):
+    calls = []
+    observe(Doubling(), ["double"], samples(3), progress=lambda *done: calls.append(done))
+    assert calls == [(1, 3), (2, 3), (3, 3)]
+    observe(Doubling(), ["double"], samples(3), progress=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_on_a_terminal(monkeypatch):
+    import io
+    import sys
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    observe(Doubling(), ["double"], samples(3))
+    assert "Observing" in terminal.getvalue()
+
+
+def test_wrong_options_are_refused():
+    with pytest.raises(DataError, match="unknown detail"):
+        observe(Doubling(), ["double"], samples(1), detail="everything")
+    with pytest.raises(DataError, match="memory budget"):
+        observe(Doubling(), ["double"], samples(1), memory_budget=0)

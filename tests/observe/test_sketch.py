@@ -1,0 +1,145 @@
+import pickle
+from functools import reduce
+from operator import or_
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from bitwright.errors import DataError
+from bitwright.observe import TensorSketch
+
+batch = hnp.arrays(
+    np.float32, st.tuples(st.integers(1, 3), st.just(4)), elements=st.floats(width=32)
+)
+batches = st.lists(batch, max_size=4)
+
+
+def sketch_of(arrays, *, histogram=True, axis=1):
+    sketch = TensorSketch.empty(histogram=histogram, channel_axis=axis)
+    for array in arrays:
+        sketch.update(array, engine="numpy")
+    return sketch
+
+
+def without_batches(sketch):
+    clone = TensorSketch.from_state(sketch.state())
+    clone._lows_highs = []
+    return clone
+
+
+@given(batches, batches, batches, st.booleans())
+@settings(deadline=None, max_examples=50)
+def test_merging_is_associative_and_empty_is_neutral(a, b, c, histogram):
+    x, y, z = (sketch_of(part, histogram=histogram) for part in (a, b, c))
+    empty = TensorSketch.empty(histogram=histogram, channel_axis=1)
+    assert (x | y) | z == x | (y | z)
+    assert x | empty == x == empty | x
+
+
+@given(batches, st.randoms(), st.integers(1, 4))
+@settings(deadline=None, max_examples=50)
+def test_order_and_shards_do_not_matter(arrays, random, shards):
+    whole = sketch_of(arrays)
+    shuffled = list(arrays)
+    random.shuffle(shuffled)
+    parts = [sketch_of(shuffled[i::shards]) for i in range(shards)]
+    assert without_batches(reduce(or_, parts)) == without_batches(whole)
+
+
+@given(st.lists(batch, min_size=1, max_size=4))
+@settings(deadline=None, max_examples=50)
+def test_batch_size_does_not_matter(arrays):
+    one_by_one, at_once = sketch_of(arrays), sketch_of([np.concatenate(arrays)])
+    assert without_batches(one_by_one) == without_batches(at_once)
+
+
+@given(batches, batches)
+@settings(deadline=None, max_examples=30)
+def test_batches_keep_their_order_through_merges(a, b):
+    merged = sketch_of(a) | sketch_of(b)
+    assert np.array_equal(merged.batches, sketch_of(a + b).batches)
+
+
+@given(batches)
+@settings(deadline=None, max_examples=30)
+def test_merging_changes_neither_part(arrays):
+    x, y = sketch_of(arrays), sketch_of(arrays)
+    before = x.state()
+    x | y
+    assert TensorSketch.from_state(before) == x
+
+
+@given(batches)
+@settings(deadline=None, max_examples=30)
+def test_values_ascend_within_the_extremes_and_count_everything_finite(arrays):
+    sketch = sketch_of(arrays)
+    values, counts = sketch.values(), sketch.counts()
+    assert np.all(np.diff(values) > 0)
+    assert counts.sum() == sketch.finite
+    if sketch.finite:
+        assert sketch.low <= values[0]
+        assert values[-1] <= sketch.high
+
+
+def test_update_after_values_is_seen():
+    sketch = TensorSketch.of([1.0])
+    assert sketch.counts().tolist() == [1]
+    sketch.update(np.ones(2, np.float32))
+    assert sketch.counts().tolist() == [3]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])
+def test_other_float_types_are_converted(dtype):
+    sketch = TensorSketch.empty()
+    sketch.update(np.array([0.5, -2.0], dtype))
+    assert (sketch.low, sketch.high, sketch.finite) == (-2.0, 0.5, 2)
+
+
+def test_a_float64_beyond_float32_counts_as_infinite():
+    sketch = TensorSketch.of(np.array([1e300, 1.0]))
+    assert (sketch.inf, sketch.high) == (1, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.bool_, np.uint8])
+def test_integers_are_refused(dtype):
+    with pytest.raises(DataError, match="only float tensors"):
+        TensorSketch.of(np.ones(2, dtype))
+
+
+def test_strided_scalar_and_empty_arrays():
+    sketch = TensorSketch.empty()
+    sketch.update(np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2].T)
+    sketch.update(np.float32(20.0).reshape(()))
+    sketch.update(np.zeros((0, 5), np.float32))
+    assert (sketch.count, sketch.low, sketch.high) == (7, 0.0, 20.0)
+    assert len(sketch.batches) == 2
+
+
+def test_different_kinds_do_not_merge():
+    with pytest.raises(DataError, match="same detail"):
+        TensorSketch.empty() | TensorSketch.empty(histogram=False)
+
+
+def test_extremes_only_has_no_histogram():
+    with pytest.raises(DataError, match="detail='histogram'"):
+        TensorSketch.of([1.0], histogram=False).values()
+
+
+def test_a_changed_number_of_channels_is_refused():
+    sketch = TensorSketch.empty(channel_axis=1)
+    sketch.update(np.zeros((1, 3), np.float32))
+    with pytest.raises(DataError, match="from 3 to 4"):
+        sketch.update(np.zeros((1, 4), np.float32))
+    with pytest.raises(DataError, match="no axis 1"):
+        sketch.update(np.zeros(4, np.float32))
+
+
+def test_a_pickle_is_small_and_equal():
+    sketch = TensorSketch.of(np.random.default_rng(0).normal(size=1000))
+    pickled = pickle.dumps(sketch)
+    assert len(pickled) < 30_000
+    assert pickle.loads(pickled) == sketch

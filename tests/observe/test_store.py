@@ -1,0 +1,95 @@
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from bitwright.errors import DataError, OutputError
+from bitwright.observe import TensorSketch, load_sketches, save_sketches
+
+any_batch = hnp.arrays(np.float32, st.integers(0, 9), elements=st.floats(width=32))
+
+
+@pytest.fixture
+def sketches():
+    rng = np.random.default_rng(0)
+    channels = TensorSketch.empty(channel_axis=1)
+    channels.update(rng.normal(size=(2, 3, 4)).astype(np.float32))
+    return {
+        "x": TensorSketch.of(rng.normal(size=999), [np.nan, np.inf]),
+        "layer/é:0": channels,
+        "extremes": TensorSketch.of([-1.0, 2.0], histogram=False),
+        "nothing": TensorSketch.empty(),
+    }
+
+
+def test_what_is_saved_comes_back(tmp_path, sketches):
+    save_sketches(tmp_path / "s", sketches, fingerprint="m")
+    assert load_sketches(tmp_path / "s", fingerprint="m") == sketches
+    assert load_sketches(tmp_path / "s") == sketches
+    assert [p.name for p in tmp_path.iterdir()] == ["s"]
+
+
+@given(arrays=st.lists(any_batch, max_size=3))
+@settings(deadline=None, max_examples=20)
+def test_any_sketch_comes_back(tmp_path_factory, arrays):
+    path = tmp_path_factory.mktemp("store") / "s"
+    sketch = TensorSketch.of(*arrays)
+    save_sketches(path, {"x": sketch}, fingerprint="")
+    assert load_sketches(path)["x"] == sketch
+
+
+def test_another_fingerprint_is_refused(tmp_path, sketches):
+    save_sketches(tmp_path / "s", sketches, fingerprint="model A")
+    with pytest.raises(DataError, match="another model"):
+        load_sketches(tmp_path / "s", fingerprint="model B")
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.02, 0.5, 0.99])
+def test_a_cut_off_file_is_refused(tmp_path, sketches, keep):
+    path = tmp_path / "s"
+    save_sketches(path, sketches, fingerprint="m")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep)])
+    with pytest.raises(DataError, match=r"damaged or cut off"):
+        load_sketches(path)
+
+
+def test_other_files_are_refused(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"w": np.zeros(3, np.float32)}, tmp_path / "weights.safetensors")
+    with pytest.raises(DataError, match="something else than sketches"):
+        load_sketches(tmp_path / "weights.safetensors")
+    with pytest.raises(DataError, match="cannot read"):
+        load_sketches(tmp_path / "missing")
+
+
+def test_counts_that_do_not_add_up_are_refused(tmp_path, sketches):
+    path = tmp_path / "s"
+    save_sketches(path, {"x": TensorSketch.of([1.0, 2.0])}, fingerprint="m")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(rb"\"count\":2", rb"\"count\":9"))
+    with pytest.raises(DataError, match="contradicts itself"):
+        load_sketches(path)
+
+
+def test_a_missing_folder_is_one_sentence(tmp_path, sketches):
+    with pytest.raises(OutputError, match="cannot write"):
+        save_sketches(tmp_path / "no" / "s", sketches, fingerprint="m")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, sketches, monkeypatch):
+    path = tmp_path / "s"
+    save_sketches(path, {}, fingerprint="old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left"):
+        save_sketches(path, sketches, fingerprint="new")
+    assert load_sketches(path, fingerprint="old") == {}
+    assert [p.name for p in tmp_path.iterdir()] == ["s"]
