@@ -80,12 +80,12 @@ class Job:
         model = graph.load_model(source)
         size = graph.serialized_size(model)
         notes = graph.normalize(model)
+        graph.infer_shapes(model)
         graph.refuse_unsupported(model)
         before, opset = graph.opset_of(model), needed_opset(model, recipe)
         if opset > before:
             model = graph.upgrade_opset(model, opset)
             notes.append(f"upgraded opset {before} to {opset}")
-        graph.infer_shapes(model)
         notes += prepare(model, optimize=recipe.optimize)
         graph.infer_shapes(model)
         graph.stamp_versions(model)

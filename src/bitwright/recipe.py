@@ -143,6 +143,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Op types whose outputs get no pair."""
     force_shared: bool = False
     """Quantize data-movement ops even when their input is not quantized."""
+    isolated: bool = False
+    """Quantize element-wise ops and softmaxes also between float neighbours."""
+    float_bias_add: bool = True
+    """Leave the sum of a MatMul and its constant bias to the runtime, which adds in float."""
     contrib_ops: bool = False
     """Write Q/DQ in the com.microsoft domain."""
     adjust_for_bias: bool = True

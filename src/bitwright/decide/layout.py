@@ -164,6 +164,11 @@ class _Builder:
             loose = [v for v in data if v not in self._marked and constant(v) is None]
             if loose:
                 return Skip("its input is not quantized, so quantizing it alone would gain nothing")
+        if rule.joins and not self._recipe.place.isolated:
+            if any(v not in self._marked and constant(v) is None for v in data):
+                return Skip("an input of it is float, so quantizing it would only add rounding")
+            if all(v.is_graph_output() and not v.uses() for v in node.outputs):
+                return Skip("its result leaves the model, so quantizing it would only add rounding")
         only_constant = node.op_type == "MatMul" and self._recipe.select.constant_weights_only
         if only_constant and constant(node.inputs[1]) is None:
             return Skip("its second input is not constant")
@@ -316,7 +321,7 @@ class _Builder:
         self, node: ir.Node, rule: OpRule, inputs: list[str | None]
     ) -> tuple[str | None, ...]:
         outputs: list[str | None] = [None] * len(node.outputs)
-        if node.op_type in self._recipe.place.unquantized_outputs:
+        if node.op_type in self._recipe.place.unquantized_outputs or self._adds_bias_next(node):
             return tuple(outputs)
         shares = rule.shares(node) if callable(rule.shares) else rule.shares
         for index, value in enumerate(node.outputs):
@@ -334,6 +339,16 @@ class _Builder:
             elif rule.output_range is not None and entry.override is None:
                 entry.fixed_range = rule.output_range
         return tuple(outputs)
+
+    def _adds_bias_next(self, node: ir.Node) -> bool:
+        """Whether a MatMul's only reader adds a constant: the runtime fuses both, in float."""
+        if node.op_type != "MatMul" or not self._recipe.place.float_bias_add:
+            return False
+        result = node.outputs[0]
+        if len(result.uses()) != 1 or result.is_graph_output():
+            return False
+        reader, index = next(iter(result.uses()))
+        return reader.op_type == "Add" and constant(reader.inputs[1 - index]) is not None
 
     # The rest of the graph ----------------------------------------------------------------
 
@@ -373,15 +388,23 @@ class _Builder:
             ]
             if len(readers) + (layout.outputs.get(self._names[value]) is not None) < 2:
                 continue
-            for name, index in readers:
+            producer = value.producer()
+            if producer is not None and layout.outputs.get(self._names[value]) is None:
+                # The shared entry stays as the root of the parameters, without a pair of its own.
+                self._rename_uses(producer.name or "", key, f"{key}@{readers[0][0]}", "outputs")
+            for name, _ in readers:
                 own = f"{key}@{name}"
                 entry = layout.entries[key]
                 layout.entries[own] = Entry(
                     entry.name, value, "activation", entry.qtype, shares=key
                 )
-                node = layout.nodes[name]
-                inputs = tuple(own if i == index else u for i, u in enumerate(node.inputs))
-                layout.nodes[name] = msgspec.structs.replace(node, inputs=inputs)
+                self._rename_uses(name, key, own, "inputs")
+
+    def _rename_uses(self, node: str, old: str, new: str, side: str) -> None:
+        plan = self._layout.nodes.get(node)
+        if plan is not None:
+            keys = tuple(new if used == old else used for used in getattr(plan, side))
+            self._layout.nodes[node] = msgspec.structs.replace(plan, **{side: keys})
 
 
 def _is_float(value: ir.Value | None) -> bool:

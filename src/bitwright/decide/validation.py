@@ -26,6 +26,12 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
     values = dict(iter_values(model))
     names = {value: name for name, value in values.items()}
+    # The producer of what an absorbed node reads is planned as the writer of what it wrote.
+    absorbed = {
+        names.get(nodes[name].inputs[0]): names.get(nodes[name].outputs[0])
+        for name, planned in plan.nodes.items()
+        if planned.action == "absorb" and name in nodes
+    }
     for key, entry in plan.tensors.items():
         if entry.tensor not in values:
             hint = did_you_mean(entry.tensor, values)
@@ -37,7 +43,8 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
             raise PlanError(f"the plan names node {name!r}, which the model lacks.{hint}")
         node = nodes[name]
         inputs = [None if value is None else names.get(value) for value in node.inputs]
-        outputs = [names.get(value) for value in node.outputs]
+        written = [names.get(value) for value in node.outputs]
+        outputs = [absorbed.get(output, output) for output in written]
         _check_uses(f"input of node {name!r}", planned.inputs, inputs, plan)
         _check_uses(f"output of node {name!r}", planned.outputs, outputs, plan)
         if planned.action == "absorb":

@@ -70,6 +70,8 @@ def quantize_static(
         # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
         optimize=False,
     )
+    # Its placement, too: every op of a listed type gets its pairs.
+    parts.place.update(isolated=True, float_bias_add=False)
     if op_types_to_quantize:
         parts.select["op_types"] = tuple(op_types_to_quantize)
     if nodes_to_quantize:

@@ -48,6 +48,9 @@ class OpRule:
     """Outputs take the parameters of input 0: the op only moves values."""
     follows: bool = False
     """Quantize only where the data inputs are quantized already: alone it gains nothing."""
+    joins: bool = False
+    """Quantize only where every input that is computed is quantized already, and where the
+    result does not leave the model: between float neighbours it would only add rounding."""
     bounds: Bounds | None = None
     """The op only clips, to these bounds: a quantizer behind it may do its work."""
     output_range: tuple[float, float] | None = None
