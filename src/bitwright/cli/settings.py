@@ -50,7 +50,7 @@ def change_recipe(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     # A method is chosen before its fields are, whatever the order of the words.
     for key, value in sorted(pairs, key=lambda pair: pair[0][-1] != "method"):
         _assign(data, key, value)
-    if data["name"] == recipe.name:
+    if ("name",) not in [key for key, _ in pairs]:
         data["name"] = f"{recipe.name} (changed)"
     return Recipe.from_mapping(data, source="--set")
 

@@ -28,9 +28,11 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
     names = {value: name for name, value in values.items()}
     # The producer of what an absorbed node reads is planned as the writer of what it wrote.
     absorbed = {
-        names.get(nodes[name].inputs[0]): names.get(nodes[name].outputs[0])
+        names.get(value): names.get(nodes[name].outputs[0])
         for name, planned in plan.nodes.items()
         if planned.action == "absorb" and name in nodes
+        for value in nodes[name].inputs[:1]
+        if value is not None
     }
     for key, entry in plan.tensors.items():
         if entry.tensor not in values:

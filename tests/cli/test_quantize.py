@@ -1,0 +1,155 @@
+import json
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import bitwright
+
+
+def logits(path, images):
+    return ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(
+        None, {"image": images}
+    )[0]
+
+
+def test_it_writes_a_model_that_runs_and_says_so(run, model, data, out):
+    answer = run("quantize", model, "-o", out, "--data", data)
+    assert answer.code == 0
+    assert answer.err == ""
+    onnx.checker.check_model(str(out), full_check=True)
+    demo = bitwright.load_demo()
+    right = np.mean(logits(out, demo.images[:100]).argmax(axis=1) == demo.labels[:100])
+    assert right > 0.95
+    assert f"Written to: {out}" in answer.out
+    assert "Nodes: 20 of 20 quantized, 0 left float" in answer.out
+    assert "Size: " in answer.out
+    assert "Against float (2 held-back samples): output 'logits'" in answer.out
+    assert "Note: folded 7 batch norms" in answer.out
+
+
+def test_a_pipe_gets_plain_lines(run, model, data, out):
+    answer = run("quantize", model, "-o", out, "--data", data)
+    assert "\x1b" not in answer.out + answer.err
+    assert not set("─│┃━╭╮") & set(answer.out)
+
+
+def test_json_is_one_object_and_nothing_else(run, model, data, out):
+    answer = run("quantize", model, "-o", out, "--data", data, "--json")
+    assert answer.code == 0
+    assert answer.err == ""
+    assert answer.json["output"] == str(out)
+    assert answer.json["quantized"]["Conv"] == 7
+    assert answer.json["skipped"] == []
+    assert answer.json["outputs"][0]["name"] == "logits"
+    assert answer.json["bytes"] < answer.json["float_bytes"]
+
+
+def test_quiet_prints_nothing(run, model, data, out):
+    answer = run("quantize", model, "-o", out, "--data", data, "--quiet")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    assert out.exists()
+
+
+def test_the_summary_names_what_was_skipped_and_why(run, model, data, out):
+    answer = run("quantize", model, "-o", out, "--data", data, "--exclude", "classify")
+    assert "Left float" in answer.out
+    assert "it is excluded by name" in answer.out
+    verbose = run(
+        "quantize", model, "-o", out, "--data", data, "--exclude", "classify", "--verbose"
+    )
+    assert "classify" in verbose.out
+
+
+def test_op_types_and_exclusions_reach_the_recipe(run, model, data, out):
+    words = ("--op-types", "Conv,Gemm", "--exclude", "re:deep_.*", "--exclude", "classify")
+    answer = run("quantize", model, "-o", out, "--data", data, *words, "--json")
+    assert answer.json["quantized"] == {"Conv": 5}
+
+
+def test_a_folder_of_images_is_data(run, model, image_folder, out):
+    answer = run("quantize", model, "-o", out, "--data", image_folder, "--limit", 8, "--json")
+    assert answer.code == 0, answer.err
+    assert "10 images" in answer.json["data"]
+    assert answer.json["data"].startswith("7 samples")
+
+
+def test_preprocessing_can_be_described(run, model, image_folder, out):
+    words = ("--data", image_folder, "--preprocess", "resize=8x8,mean=0.5,std=0.5")
+    assert run("quantize", model, "-o", out, *words).code == 0
+
+
+def test_random_data_with_shapes(run, model, out):
+    words = ("--random-data", 3, "--input-shape", "image=2x1x8x8")
+    answer = run("quantize", model, "-o", out, *words, "--json")
+    assert answer.code == 0, answer.err
+    assert "random data" in answer.json["data"]
+    assert (
+        run("quantize", model, "-o", out, "--random-data", 2, "--input-shape", "batch=4").code == 0
+    )
+
+
+def test_the_plan_is_written_beside_it_and_gives_the_same_bytes(run, model, data, out, tmp_path):
+    plan = tmp_path / "plan.json"
+    answer = run("quantize", model, "-o", out, "--data", data, "--plan-out", plan, "--json")
+    assert answer.json["plan"] == str(plan)
+    again = tmp_path / "again.onnx"
+    assert run("apply", plan, model, "-o", again, "--quiet").code == 0
+    assert again.read_bytes() == out.read_bytes()
+
+
+def test_sketches_save_the_second_pass(run, model, data, out, tmp_path):
+    kept = tmp_path / "seen.safetensors"
+    first = run("quantize", model, "-o", out, "--data", data, "--sketches", kept)
+    assert first.code == 0
+    second = tmp_path / "second.onnx"
+    words = ("--sketches", kept, "--ranges", "percentile", "--json")
+    answer = run("quantize", model, "-o", second, *words)
+    assert answer.code == 0, answer.err
+    assert answer.json["data"] == "sketches from seen.safetensors"
+    fresh = tmp_path / "fresh.onnx"
+    words = ("--data", data, "--ranges", "percentile", "--no-hold-back", "--quiet")
+    assert run("quantize", model, "-o", fresh, *words).code == 0
+
+
+def test_recipes_by_name_by_file_and_by_target(run, model, data, out, tmp_path):
+    by_name = run("quantize", model, "-o", out, "--data", data, "--recipe", "int8", "--json")
+    assert by_name.json["recipe"] == "int8"
+    recipe = tmp_path / "mine.json"
+    recipe.write_text(json.dumps({"base": "int8", "name": "mine", "per_channel": True}))
+    by_file = run("quantize", model, "-o", out, "--data", data, "--recipe", recipe, "--json")
+    assert by_file.json["recipe"] == "mine"
+    by_target = run("quantize", model, "-o", out, "--data", data, "--target", "cpu", "--json")
+    assert by_target.json["recipe"] == "int8-per-channel"
+
+
+def test_external_data_on_request(run, model, data, out):
+    assert run("quantize", model, "-o", out, "--data", data, "--external-data").code == 0
+    assert (out.parent / "out.onnx.data").exists()
+
+
+def test_memory_budget_and_provider_are_passed_on(run, model, data, out):
+    words = ("--memory-budget", "64MB", "--provider", "CPUExecutionProvider")
+    assert run("quantize", model, "-o", out, "--data", data, *words).code == 0
+    answer = run("quantize", model, "-o", out, "--data", data, "--provider", "CPUExecutionProvidr")
+    assert answer.code == 1
+    assert "Did you mean 'CPUExecutionProvider'?" in answer.err
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse", "distribution"])
+def test_every_range_method_has_a_name(run, model, data, out, method):
+    activation = ("--set", "activation=float8e4m3fn", "--set", "weight=float8e4m3fn")
+    extra = activation if method == "distribution" else ()
+    answer = run("quantize", model, "-o", out, "--data", data, "--ranges", method, *extra, "--json")
+    if method == "distribution":
+        # Whether the runtime has float8 kernels for these ops is not the command's business.
+        assert answer.code in (0, 1)
+    else:
+        assert answer.code == 0, answer.err
+
+
+@pytest.mark.parametrize("method", ["non-overflow", "min-mse"])
+def test_power_of_two_methods(run, model, data, out, method):
+    words = ("--ranges", method, "--set", "scales=power-of-two")
+    assert run("quantize", model, "-o", out, "--data", data, *words).code == 0

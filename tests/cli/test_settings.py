@@ -1,0 +1,82 @@
+import pytest
+
+from bitwright import MinMax, Percentile, Recipe, RecipeError
+from bitwright.cli.settings import change_recipe, choose_recipe
+
+
+def test_no_settings_leave_the_recipe_alone():
+    assert choose_recipe("int8", None).name == "int8"
+
+
+def test_a_changed_recipe_says_so_unless_it_gets_a_name():
+    assert change_recipe(Recipe(name="a"), ["per_channel=true"]).name == "a (changed)"
+    assert change_recipe(Recipe(name="a"), ["per_channel=true", "name=b"]).name == "b"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["per_channel=true"], Recipe(per_channel=True)),
+        (["per_channel=True"], Recipe(per_channel=True)),
+        (["weight_symmetric=None"], Recipe()),
+        (["min_real_range=0.001"], Recipe(min_real_range=0.001)),
+        (["ranges=percentile"], Recipe(ranges=Percentile())),
+        (
+            ["ranges.percentile=99", "ranges.method=percentile"],
+            Recipe(ranges=Percentile(percentile=99)),
+        ),
+        (["ranges.symmetric=true"], Recipe(ranges=MinMax(symmetric=True))),
+        (["weight_ranges.method=percentile"], Recipe(weight_ranges=Percentile())),
+    ],
+)
+def test_fields_of_any_kind_can_be_set(settings, expected):
+    assert change_recipe(Recipe(), [*settings, "name=custom"]) == expected
+
+
+def test_nested_fields_lists_and_tables():
+    recipe = change_recipe(
+        Recipe(),
+        [
+            "select.op_types=Conv, MatMul",
+            'select.exclude=["a,b"]',
+            "place.dedicated_pairs=true",
+            "place.channel_axes.Conv=1",
+            "overrides.block.0/conv.out.qtype=uint16",
+            "overrides.block.0/conv.out.ranges.method=mse",
+        ],
+    )
+    assert recipe.select.op_types == ("Conv", "MatMul")
+    assert recipe.select.exclude == ("a,b",)
+    assert recipe.place.dedicated_pairs
+    assert recipe.place.channel_axes == {"Conv": 1}
+    override = recipe.overrides["block.0/conv.out"]
+    assert override.qtype.name == "uint16"
+    assert type(override.ranges).__name__ == "MSE"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("per_chanel=true", "unknown option 'per_chanel'. Did you mean 'per_channel'?"),
+        ("select.exclud=a", "unknown option 'exclud' in 'select'. Did you mean 'exclude'?"),
+        ("place.dedicated=1", "unknown option 'dedicated' in 'place'"),
+        ("overrides.x.qtyp=int8", "Did you mean 'qtype'?"),
+        ("ranges.method=percentil", "unknown range method 'percentil'. Did you mean 'percentile'?"),
+        ("ranges.percentle=9", "unknown option 'percentle' in 'ranges'"),
+        ("activation=int9", "int9"),
+        ("per_channel=maybe", "per_channel"),
+        ("per_channel", "not KEY=VALUE"),
+        ("=3", "not KEY=VALUE"),
+        ("per_channel.x=3", "'per_channel' is one value"),
+        ("restricted_asymmetric=true", None),
+        ("ranges=min-mse", "power-of-two"),
+    ],
+)
+def test_a_bad_setting_is_told_in_a_sentence(setting, message):
+    if message is None:
+        assert change_recipe(Recipe(), [setting]).restricted_asymmetric
+        return
+    with pytest.raises(RecipeError) as caught:
+        change_recipe(Recipe(), [setting])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
