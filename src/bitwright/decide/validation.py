@@ -25,7 +25,7 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
         )
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
     values = dict(iter_values(model))
-    names = {value: name for name, value in values.items()}
+    names: dict[ir.Value | None, str] = {value: name for name, value in values.items()}
     # The producer of what an absorbed node reads is planned as the writer of what it wrote.
     absorbed = {
         names.get(value): names.get(nodes[name].outputs[0])
@@ -44,7 +44,7 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
             hint = did_you_mean(name, nodes)
             raise PlanError(f"the plan names node {name!r}, which the model lacks.{hint}")
         node = nodes[name]
-        inputs = [None if value is None else names.get(value) for value in node.inputs]
+        inputs = [names.get(value) for value in node.inputs]
         written = [names.get(value) for value in node.outputs]
         outputs = [absorbed.get(output, output) for output in written]
         _check_uses(f"input of node {name!r}", planned.inputs, inputs, plan)

@@ -47,6 +47,7 @@ class _QdqWriter:
         self._values = dict(iter_values(model))
         self._qualified = {value: name for name, value in self._values.items()}
         self._scales: dict[str, tuple[ir.Value, ir.Value]] = {}
+        self._dedicated: dict[str, int] = {}
 
     def write(self) -> None:
         """Write every entry, then every dropped node, then put the graph in order."""
@@ -126,7 +127,7 @@ class _QdqWriter:
         node = ir.node(
             "DequantizeLinear",
             [stored, scale, zero_point],
-            self._attributes(parameters, packed=True),
+            self._attributes(parameters),
             domain=self._domain,
             outputs=[output],
             name=self._names.fresh(f"{label}_DequantizeLinear"),
@@ -146,14 +147,15 @@ class _QdqWriter:
         graph = self._owner(source)
         scale, zero_point = self._parameter_values(key, source.name or "", parameters, source)
         name = source.name or ""
-        output_name = f"{name}_DequantizeLinear_Output"
+        suffix = self._dedicated_suffix(entry)
+        output_name = f"{name}_DequantizeLinear_Output{suffix}"
         if result is not None:
             # The public name stays on what the model gives out.
             source.name = self._names.fresh(f"{name}_QuantizeLinear_Input")
             output_name = name
-        attributes = self._attributes(parameters, packed=False)
+        attributes = self._attributes(parameters)
         middle = ir.Value(
-            name=self._names.fresh(f"{name}_QuantizeLinear_Output"),
+            name=self._names.fresh(f"{name}_QuantizeLinear_Output{suffix}"),
             type=ir.TensorType(ir.DataType(parameters.qtype.onnx_type)),
             shape=source.shape,
         )
@@ -163,7 +165,7 @@ class _QdqWriter:
             attributes,
             domain=self._domain,
             outputs=[middle],
-            name=self._names.fresh(f"{name}_QuantizeLinear"),
+            name=self._names.fresh(f"{name}_QuantizeLinear{suffix}"),
         )
         output = ir.Value(
             name=output_name if result is not None else self._names.fresh(output_name),
@@ -176,7 +178,7 @@ class _QdqWriter:
             attributes,
             domain=self._domain,
             outputs=[output],
-            name=self._names.fresh(f"{name}_DequantizeLinear"),
+            name=self._names.fresh(f"{name}_DequantizeLinear{suffix}"),
         )
         self._insert(graph, quantizer, source.producer())
         self._insert(graph, dequantizer, quantizer)
@@ -185,7 +187,14 @@ class _QdqWriter:
             owner.outputs[index] = output
         return output
 
-    def _attributes(self, parameters: Parameters, *, packed: bool) -> dict[str, int]:
+    def _dedicated_suffix(self, entry: TensorPlan) -> str:
+        """Number the pairs of a tensor that has one for each reader."""
+        if entry.shares is None or self._plan.tensors[entry.shares].tensor != entry.tensor:
+            return ""
+        number = self._dedicated[entry.tensor] = self._dedicated.get(entry.tensor, 0) + 1
+        return f"_{number}"
+
+    def _attributes(self, parameters: Parameters) -> dict[str, int]:
         attributes: dict[str, int] = {}
         if parameters.axis is not None and np.ndim(parameters.scale):
             attributes["axis"] = parameters.axis
