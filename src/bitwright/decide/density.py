@@ -16,8 +16,11 @@ __all__ = ["Density", "Grid"]
 
 F64 = npt.NDArray[np.float64]
 
-_INTERVALS = 512
+_INTERVALS = 384
 """Finer densities change the chosen range by less than the search's own step."""
+
+_TAIL = 160
+"""Bins at either end that are not merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +130,27 @@ class Density:
         size = np.abs(values)
         matters = size > 2.0**-24 * size.max(initial=0.0)
         values, counts = values[matters], counts[matters]
-        before, after = np.zeros_like(counts), np.zeros_like(counts)
         low, high = _bin_edges(values)
-        touching = high[:-1] >= low[1:]
-        before[1:][touching] = counts[:-1][touching]
-        after[:-1][touching] = counts[1:][touching]
-        spike = (counts >= 16) & (counts > 8 * np.maximum(before, after))
-        spike |= high <= low
-        points, masses = values[spike], counts[spike]
-        low, high, counts = low[~spike], high[~spike], counts[~spike]
-        if counts.size > _INTERVALS:
-            low, high, counts = _merge(low, high, counts)
-        return cls(*_summed_by_parts(low, high, counts), points, masses)
+        point = _spikes(low, high, counts)
+        # The ends of the tails decide what clipping costs: they are kept value by value.
+        inner = np.zeros(counts.size, bool)
+        inner[_TAIL:-_TAIL] = True
+        point |= ~inner & (counts < 8)
+        points, masses = values[point], counts[point]
+        outer, inner = ~inner & ~point, inner & ~point
+        spread = [(low[outer], high[outer], counts[outer])]
+        spread.append(_merge(low[inner], high[inner], counts[inner]))
+        edges, weights = _summed_by_parts(*map(np.concatenate, zip(*spread, strict=True)))
+        return cls(edges, weights, points, masses)
+
+
+def _spikes(low: F64, high: F64, counts: F64) -> npt.NDArray[np.bool_]:
+    """Say which bins stand out so far from their neighbours that they hold a single value."""
+    touching = high[:-1] >= low[1:]
+    around = np.zeros_like(counts)
+    around[1:] = np.where(touching, counts[:-1], 0.0)
+    around[:-1] = np.maximum(around[:-1], np.where(touching, counts[1:], 0.0))
+    return ((counts >= 16) & (counts > 8 * around)) | (high <= low)
 
 
 def _bin_edges(values: F64) -> tuple[F64, F64]:
@@ -164,6 +176,8 @@ def _from_bits(bits: npt.NDArray[np.uint32]) -> F64:
 
 def _merge(low: F64, high: F64, counts: F64) -> tuple[F64, F64, F64]:
     """Join neighbours, never across zero, until few enough are left."""
+    if counts.size <= _INTERVALS:
+        return low, high, counts
     split = int(np.searchsorted(low, 0.0))
     width = -(-counts.size // _INTERVALS)
     starts = np.concatenate([np.arange(0, split, width), np.arange(split, counts.size, width)])

@@ -35,8 +35,14 @@ def entropy_threshold(
     values, counts = values[occupied], counts[occupied]
     if not values.size:
         return 0.0
-    largest = float(np.abs(values[[0, -1]]).max())
-    limit = largest
+    sizes = np.abs(values)
+    largest = float(sizes.max())
+    # Bins stretched over a lone outlier would resolve nothing: the narrowest threshold tried
+    # (`levels` of `bins`) has to reach down to where all but a thousandth of the values are.
+    order = np.argsort(sizes, kind="stable")
+    running = np.cumsum(counts[order])
+    bulk = float(sizes[order][np.searchsorted(running, 0.999 * running[-1])])
+    limit = min(largest, bulk * bins / levels)
     # When the narrowest threshold wins, the bins were too coarse for what is left: look closer.
     for _ in range(16):
         threshold, narrowest = _search(values, counts, limit, bins, levels, symmetric)

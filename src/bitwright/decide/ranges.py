@@ -228,25 +228,37 @@ def _symmetric_extremes(case: _Case, method: Distribution) -> tuple[float, float
     return -case.largest, case.largest
 
 
-# Shares of the full range that are tried first, fine enough that a valley is not stepped over:
-# long-tailed tensors want a thousandth of theirs.
-_SHARES = np.concatenate([np.geomspace(2.0**-11, 0.5, 12, endpoint=False), np.linspace(0.5, 1, 8)])
-_REFINEMENTS = (0.86, 0.93, 0.965, 0.985)
+_REFINEMENTS = (0.95, 0.975, 0.9875)
+
+
+def _shares(least: float) -> F64:
+    """Return the shares of the full range to try first, so close that no valley is missed."""
+    least = min(max(least, 2.0**-12), 0.4)
+    few = int(np.ceil(np.log(0.4 / least) / 0.4))
+    return np.concatenate(
+        [np.geomspace(least, 0.4, few, endpoint=False), np.linspace(0.4, 1.0, 16)]
+    )
 
 
 def _mse(case: _Case, method: MSE) -> tuple[float, float]:
     density = case.density()
+    values, counts = case.points()
+    # Clipping half of what is not zero is never the best, so the search ends there.
+    sizes, counts = np.abs(values[values != 0]), counts[values != 0]
+    order = np.argsort(sizes)
+    median = _quantile(sizes[order], counts[order], 0.5) if sizes.size else 0.0
+    shares = _shares(median / case.largest if case.largest else 1.0)
 
     def error(low: F64, high: F64) -> F64:
         return density.error(case.grid(low[0], high[0]))[None, :]
 
     one_end = case.symmetric or method.symmetric or case.low == 0 or case.high == 0
-    low, high = _least_error(np.array([case.low]), np.array([case.high]), error, one_end)
+    low, high = _least_error(np.array([case.low]), np.array([case.high]), error, shares, one_end)
     return float(low[0]), float(high[0])
 
 
 def _least_error(
-    low: F64, high: F64, error: Callable[[F64, F64], F64], one_end: bool
+    low: F64, high: F64, error: Callable[[F64, F64], F64], shares: F64, one_end: bool
 ) -> tuple[F64, F64]:
     """Return the ranges within (low, high), an array each, of the least error.
 
@@ -273,13 +285,14 @@ def _least_error(
         def keep(size: F64) -> None:
             consider(np.maximum(-size, low[:, None]), np.minimum(size, high[:, None]))
 
-        keep(most * _SHARES)
+        keep(most * shares)
         for step in _REFINEMENTS:
-            keep(np.maximum(-best_low, best_high) * np.array([step, 1 / step]))
+            root = np.sqrt(step)
+            keep(np.maximum(-best_low, best_high) * np.array([step, root, 1 / root, 1 / step]))
         return best_low[:, 0], best_high[:, 0]
-    consider(low[:, None] * _SHARES, high[:, None] * _SHARES)
-    consider(low[:, None] * _SHARES, best_high)
-    consider(best_low, high[:, None] * _SHARES)
+    consider(low[:, None] * shares, high[:, None] * shares)
+    consider(low[:, None] * shares, best_high)
+    consider(best_low, high[:, None] * shares)
     for step in _REFINEMENTS:
         a, b = np.meshgrid([step, 1.0, 1 / step], [step, 1.0, 1 / step])
         consider(
@@ -356,11 +369,16 @@ def _weight_mse(
 ) -> tuple[F64, F64]:
     low = np.minimum(rows.min(axis=1), 0).astype(np.float64)
     high = np.maximum(rows.max(axis=1), 0).astype(np.float64)
-    # Rows by rows, so that a slice and its temporary stay in the cache.
+    # The largest of each row becomes 1, so that no square overflows or vanishes.
+    sizes = np.maximum(-low, high)
+    sizes[sizes == 0] = 1.0
+    # Few rows at a time, so that they and the temporary stay in the cache.
     height = max(1, (1 << 16) // rows.shape[1])
-    found = []
+    shares = _shares(0.05)  # no weight is as long-tailed as an activation can be
     for start in range(0, len(rows), height):
-        part = rows[start : start + height]
+        chosen = slice(start, start + height)
+        size = sizes[chosen]
+        part = rows[chosen] / size[:, None].astype(rows.dtype)
 
         def error(lows: F64, highs: F64, part: npt.NDArray[Any] = part) -> F64:
             columns = []
@@ -371,10 +389,10 @@ def _weight_mse(
                 columns.append(grid.squared_error(part).sum(axis=1, dtype=np.float64))
             return np.stack(columns, axis=1)
 
-        chosen = slice(start, start + height)
         one_end = symmetric or method.symmetric
-        found.append(_least_error(low[chosen], high[chosen], error, one_end))
-    low, high = (np.concatenate(ends) for ends in zip(*found, strict=True))
+        ends = _least_error(low[chosen] / size, high[chosen] / size, error, shares, one_end)
+        low[chosen] = np.maximum(ends[0] * size, low[chosen])
+        high[chosen] = np.minimum(ends[1] * size, high[chosen])
     if method.symmetric:
         high = np.maximum(-low, high)
         low = -high
