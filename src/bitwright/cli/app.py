@@ -57,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _one_line_warnings():
             command = typer.main.get_command(_make_app())
             code = command.main(args=words, prog_name="bitwright", standalone_mode=False)
+            if code == INTERRUPTED:
+                # Some versions of typer turn Ctrl-C into this number and say nothing.
+                raise KeyboardInterrupt
             sys.stdout.flush()
     except BitwrightError as error:
         return _fail(error, str(error), FAILED, as_json, verbose)
