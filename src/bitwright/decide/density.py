@@ -63,7 +63,8 @@ class Grid:
         error: npt.NDArray[Any] = values / scale
         np.rint(error, out=error)
         error *= scale
-        np.clip(error, self.bottom.astype(dtype), self.top.astype(dtype), out=error)
+        np.maximum(error, self.bottom.astype(dtype), out=error)
+        np.minimum(error, self.top.astype(dtype), out=error)
         np.subtract(values, error, out=error)
         np.square(error, out=error)
         return error
@@ -74,16 +75,19 @@ class Grid:
         Inside the grid the error is periodic: each step adds scale^3 / 12, and the fraction d of a
         step (-1/2..1/2 from the grid's value) adds scale^3 d^3 / 3. Outside it grows cubically.
         """
-        inside = np.clip(points, self.bottom, self.top)
+        inside = np.minimum(np.maximum(points, self.bottom), self.top)
         outside = points - inside
         inside /= self.scale
         steps = np.rint(inside)
         inside -= steps
-        total = inside * inside * inside
-        total /= 3.0
-        total += steps / 12.0
+        total = inside * inside
+        total *= inside
+        steps *= 0.25
+        total += steps
         total *= self.scale * self.scale * self.scale
-        total += outside * outside * outside / 3.0
+        outside *= outside * outside
+        total += outside
+        total /= 3.0
         return total
 
 
@@ -133,13 +137,14 @@ class Density:
         low, high = _bin_edges(values)
         point = _spikes(low, high, counts)
         # The ends of the tails decide what clipping costs: they are kept value by value.
-        inner = np.zeros(counts.size, bool)
-        inner[_TAIL:-_TAIL] = True
-        point |= ~inner & (counts < 8)
+        tail = np.ones(counts.size, bool)
+        tail[_TAIL:-_TAIL] = False
+        point |= tail & (counts < 8)
         points, masses = values[point], counts[point]
-        outer, inner = ~inner & ~point, inner & ~point
-        spread = [(low[outer], high[outer], counts[outer])]
-        spread.append(_merge(low[inner], high[inner], counts[inner]))
+        left, right = min(_TAIL, counts.size), max(counts.size - _TAIL, _TAIL)
+        sides = [slice(0, left), slice(left, right), slice(right, counts.size)]
+        spread = [tuple(a[side][~point[side]] for a in (low, high, counts)) for side in sides]
+        spread[1] = _merge(*spread[1])
         edges, weights = _summed_by_parts(*map(np.concatenate, zip(*spread, strict=True)))
         return cls(edges, weights, points, masses)
 
@@ -187,11 +192,13 @@ def _merge(low: F64, high: F64, counts: F64) -> tuple[F64, F64, F64]:
 
 def _summed_by_parts(low: F64, high: F64, counts: F64) -> tuple[F64, F64]:
     """Return edges and weights so that sum(weights * F(edges)) is the counts' mean of F'."""
-    if not counts.size:
-        return np.zeros(0), np.zeros(0)
-    density = counts / (high - low)
-    edges = np.concatenate([low, high])
-    weights = np.concatenate([-density, density])
+    edges, weights = np.empty(2 * counts.size), np.empty(2 * counts.size)
+    edges[0::2], edges[1::2] = low, high
+    weights[1::2] = counts / (high - low)
+    weights[0::2] = -weights[1::2]
     # Neighbours share an edge: half as many points to evaluate.
-    edges, where = np.unique(edges, return_inverse=True)
-    return edges, np.bincount(where.reshape(-1), weights, edges.size).astype(np.float64)
+    shared = np.flatnonzero(high[:-1] == low[1:])
+    weights[2 * shared + 1] += weights[2 * shared + 2]
+    keep = np.ones(edges.size, bool)
+    keep[2 * shared + 2] = False
+    return edges[keep], weights[keep]

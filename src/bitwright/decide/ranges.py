@@ -243,11 +243,9 @@ def _shares(least: float) -> F64:
 def _mse(case: _Case, method: MSE) -> tuple[float, float]:
     density = case.density()
     values, counts = case.points()
-    # Clipping half of what is not zero is never the best, so the search ends there.
-    sizes, counts = np.abs(values[values != 0]), counts[values != 0]
-    order = np.argsort(sizes)
-    median = _quantile(sizes[order], counts[order], 0.5) if sizes.size else 0.0
-    shares = _shares(median / case.largest if case.largest else 1.0)
+    # Clipping at half the mean magnitude is never the best, so the search ends there.
+    mean = float(np.abs(values) @ counts) / max(float(counts[values != 0].sum()), 1.0)
+    shares = _shares(mean / 2 / case.largest if case.largest else 1.0)
 
     def error(low: F64, high: F64) -> F64:
         return density.error(case.grid(low[0], high[0]))[None, :]
@@ -265,6 +263,7 @@ def _least_error(
     `error` takes candidates (one row for each range) and returns their errors. Both ends shrink
     together first, then each alone, then both by small steps around the best.
     """
+    rows = np.arange(low.size)
     best_low, best_high = low[:, None], high[:, None]
     least = error(best_low, best_high)
 
@@ -272,11 +271,11 @@ def _least_error(
         nonlocal best_low, best_high, least
         lows, highs = np.broadcast_arrays(lows, highs)
         found = error(lows, highs)
-        first = np.argmin(found, axis=1)[:, None]
-        better = np.take_along_axis(found, first, 1) < least
-        least = np.where(better, np.take_along_axis(found, first, 1), least)
-        best_low = np.where(better, np.take_along_axis(lows, first, 1), best_low)
-        best_high = np.where(better, np.take_along_axis(highs, first, 1), best_high)
+        first = np.argmin(found, axis=1)
+        better = found[rows, first][:, None] < least
+        least = np.where(better, found[rows, first][:, None], least)
+        best_low = np.where(better, lows[rows, first][:, None], best_low)
+        best_high = np.where(better, highs[rows, first][:, None], best_high)
 
     if one_end:
         # One number: the largest magnitude that is kept.
