@@ -21,11 +21,10 @@ from bitwright.data import (
     hold_back,
     open_data,
     random_samples,
-    session_inputs,
 )
-from bitwright.decide import Layout, decide, lay_out, needed_opset
+from bitwright.decide import Layout, decide, lay_out, needed_opset, shift_to_unsigned
 from bitwright.emit import emit_qdq
-from bitwright.errors import DataError
+from bitwright.errors import DataError, ModelError
 from bitwright.observe import (
     MEMORY_BUDGET,
     Observation,
@@ -99,7 +98,7 @@ class Job:
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """What the model expects."""
-        return session_inputs(self._float_session())
+        return tuple(_input_spec(value) for value in self.model.graph.inputs)
 
     def make_plan(self, calibration: Calibration) -> QuantPlan:
         """Place the quantizers, observe what they need, and decide."""
@@ -118,19 +117,19 @@ class Job:
 
     def write(self, plan: QuantPlan) -> Result:
         """Emit the quantized model, prove that it runs as users will run it, and measure it."""
-        quantized = self.model.clone()
-        emit_qdq(quantized, plan, round_to_nearest)
-        quantized.producer_name, quantized.producer_version = "bitwright", __version__
-        quantized.metadata_props["bitwright.version"] = __version__
-        quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)
-        graph.stamp_versions(quantized)
-        graph.check_model(quantized)
-        session = graph.open_session(quantized, providers=self.providers)
-        samples = self.samples or self._made_up_sample()
+        quantized = self._emit(plan)
+        try:
+            session = graph.open_session(quantized, providers=self.providers)
+        except ModelError:
+            shifted = shift_to_unsigned(plan)
+            if shifted is None:
+                raise
+            plan, quantized = shifted, self._emit(shifted)
+            session = graph.open_session(quantized, providers=self.providers)
         comparisons = compare_outputs(
             lambda feeds: graph.run_session(self._float_session(), feeds),
             lambda feeds: graph.run_session(session, feeds),
-            samples,
+            self.samples or self._made_up_sample(),
         )
         return Result(
             model=quantized,
@@ -143,6 +142,16 @@ class Job:
             size=graph.serialized_size(quantized),
             source=self.source,
         )
+
+    def _emit(self, plan: QuantPlan) -> ir.Model:
+        quantized = graph.clone_model(self.model)
+        emit_qdq(quantized, plan, round_to_nearest)
+        quantized.producer_name, quantized.producer_version = "bitwright", __version__
+        quantized.metadata_props["bitwright.version"] = __version__
+        quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)
+        graph.stamp_versions(quantized)
+        graph.check_model(quantized)
+        return quantized
 
     def measure_on(self, samples: Iterable[Sample]) -> None:
         """Use these samples to compare the result with float."""
@@ -218,6 +227,18 @@ class Job:
             return list(random_samples(self.inputs, count=1))
         except DataError:
             return []
+
+
+def _input_spec(value: ir.Value) -> InputSpec:
+    """Return what an input expects, without opening a session for it."""
+    if value.dtype is None or value.name is None or not isinstance(value.type, ir.TensorType):
+        raise ModelError(f"input {value.name!r} is not a tensor, and only tensors can be fed.")
+    shape = value.shape
+    return InputSpec(
+        value.name,
+        value.dtype.numpy(),
+        None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape),
+    )
 
 
 def _detail(recipe: Recipe, *, keep: bool) -> Any:

@@ -1,0 +1,51 @@
+"""The same grid with unsigned integers, for runtimes that trip over signed activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bitwright.numerics.types import INT8, UINT8
+from bitwright.plan import QuantPlan, TensorPlan
+
+__all__ = ["shift_to_unsigned"]
+
+
+def shift_to_unsigned(plan: QuantPlan) -> QuantPlan | None:
+    """Return the plan with int8 activations as uint8, 128 higher; None if it has none.
+
+    Every value keeps its meaning: (q + 128) - (z + 128) = q - z. ONNX Runtime's extended
+    optimizations refuse some valid models with int8 activations at opset 21 and above
+    (onnxruntime issue 25526) and take the same model in uint8.
+
+    >>> from bitwright.recipe import Recipe
+    >>> entry = TensorPlan(tensor="x", role="activation", qtype=INT8, scale=0.1, zero_point=-5)
+    >>> plan = QuantPlan(fingerprint="", recipe=Recipe(), tensors={"x": entry}, nodes={})
+    >>> shifted = shift_to_unsigned(plan)
+    >>> shifted.tensors["x"].qtype.name, shifted.tensors["x"].zero_point
+    ('uint8', 123)
+    """
+    signed = [
+        key
+        for key, entry in plan.tensors.items()
+        if entry.role == "activation" and entry.qtype == INT8
+    ]
+    if not signed:
+        return None
+    tensors = dict(plan.tensors)
+    for key in signed:
+        tensors[key] = _shifted(plan.tensors[key])
+    note = "stored int8 activations as uint8 (the same values), since ONNX Runtime refused int8"
+    return msgspec.structs.replace(plan, tensors=tensors, notes=[*plan.notes, note])
+
+
+def _shifted(entry: TensorPlan) -> TensorPlan:
+    zero_point = None if entry.zero_point is None else _raise(entry.zero_point)
+    return msgspec.structs.replace(entry, qtype=UINT8, zero_point=zero_point)
+
+
+def _raise(zero_point: Any) -> Any:
+    if isinstance(zero_point, list):
+        return [_raise(item) for item in zero_point]
+    return zero_point + 128
