@@ -1,0 +1,57 @@
+"""The reference pages name everything that the code takes."""
+
+import re
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+import bitwright
+from bitwright import Override, Placement, Recipe, Selection
+from bitwright.compat.onnxruntime import quantize_static
+from bitwright.compat.onnxruntime.options import _HANDLERS
+from bitwright.data import PREPROCESS_PRESETS
+from bitwright.recipe import RangeMethod
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def quoted(page):
+    """Return what stands between backticks on a page, code blocks left out."""
+    text = re.sub(r"^```.*?^```", "", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+@pytest.mark.parametrize("kind", [Recipe, Selection, Placement, Override])
+def test_every_field_of_a_recipe_has_its_place(kind):
+    assert set(kind.__struct_fields__) <= quoted("recipes.md")
+
+
+@pytest.mark.parametrize("method", RangeMethod.__args__, ids=lambda method: method.__name__)
+def test_every_range_method_and_its_fields(method):
+    wanted = {method.__struct_config__.tag, method.__name__, *method.__struct_fields__}
+    assert wanted <= quoted("recipes.md")
+
+
+def test_every_named_recipe_and_target():
+    assert {*bitwright.RECIPES, *bitwright.TARGETS} <= quoted("recipes.md")
+
+
+def test_every_key_of_a_plan():
+    assert set(bitwright.QuantPlan.__struct_fields__) <= quoted("plan.md")
+
+
+def test_every_argument_and_option_of_quantize_static():
+    named = quoted("from-onnxruntime.md")
+    assert set(signature(quantize_static).parameters) <= named
+    assert set(_HANDLERS) <= named
+
+
+def test_every_preprocessing_key_and_preset():
+    fields = set(bitwright.ImagePreprocess.__struct_fields__)
+    assert fields | set(PREPROCESS_PRESETS) <= quoted("data.md")
+
+
+def test_every_error():
+    errors = {name for name in bitwright.__all__ if name.endswith("Error")} - {"BitwrightError"}
+    assert errors <= quoted("index.md")
