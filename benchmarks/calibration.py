@@ -1,0 +1,142 @@
+"""Calibration, ours against `onnxruntime.quantization`: time and peak memory, side by side.
+
+Each measurement runs in a process of its own, one after the other. `float` is plain inference
+over the same samples at ONNX Runtime's defaults. `calibrate` is ours from the samples to the
+finished plan; `whole` is the complete job, which is what the peer's time is too. The peer keeps
+every activation of every sample for its histogram methods, so it gets fewer samples there
+(--peer-samples); its time is scaled to the same number, its memory is not.
+
+    python benchmarks/calibration.py            the README's table, about half an hour
+    python benchmarks/calibration.py --quick    fewer samples, a few minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from graphs import GRAPHS, write_graph
+from measure import Measured, print_table, run_apart
+from text_lines import recognizer_path
+
+WORKER = "calibration_worker.py"
+# Ours, and the peer's name for the method where it has it.
+METHODS = {
+    "minmax": "MinMax",
+    "percentile": "Percentile",
+    "entropy": "Entropy",
+    "mse": None,
+    "distribution": "Distribution",
+}
+
+
+def best_of(count: int, *arguments: object) -> Measured | str:
+    """Repeat and keep the fastest: other work on the machine only ever adds time."""
+    results = [run_apart(WORKER, *arguments) for _ in range(count)]
+    good = [result for result in results if isinstance(result, Measured)]
+    return min(good, key=lambda result: result.seconds) if good else results[0]
+
+
+def prepare_peer_model(folder: Path, name: str) -> None:
+    """The recognizer is opset 12; the peer writes a model that does not load below 13."""
+    import bitwright.graph as graph
+
+    model = graph.load_model(folder / f"{name}.onnx")
+    graph.save_model(graph.upgrade_opset(model, 13), folder / f"{name}-13.onnx")
+    (folder / f"{name}-13.onnx").replace(folder / f"{name}.onnx")
+
+
+def show(value: Measured | str, unit: str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value.seconds:.2f} s" if unit == "s" else f"{value.peak:.0f} MB"
+
+
+def measure_model(name: str, folder: Path, options: argparse.Namespace) -> list[tuple[str, ...]]:
+    rows = []
+    plain = best_of(options.repeat, "float", name, "-", options.samples, folder)
+    assert isinstance(plain, Measured), plain
+    for method, peer_method in METHODS.items():
+        few = best_of(options.repeat, "ours", name, method, options.samples, folder)
+        assert isinstance(few, Measured), few
+        many = run_apart(WORKER, "ours", name, method, options.many, folder)
+        assert isinstance(many, Measured), many
+        peer: Measured | str = "has no such method"
+        if peer_method is not None and not options.no_peer:
+            count = options.samples if method == "minmax" else options.peer_samples
+            peer = run_apart(WORKER, "peer", name, peer_method, count, folder)
+            if isinstance(peer, Measured):
+                scaled = peer.seconds * options.samples / count
+                peer = Measured(scaled, peer.peak, peer.extra)
+        faster = smaller = "-"
+        if isinstance(peer, Measured):
+            faster = f"{peer.seconds / few.extra['total']:.1f}x"
+            smaller = f"{peer.peak / few.peak:.1f}x"
+        rows.append(
+            (
+                name,
+                method,
+                f"{plain.seconds:.2f} s",
+                f"{few.seconds:.2f} s",
+                f"{few.seconds / plain.seconds:.2f}x",
+                f"{few.extra['total']:.2f} s",
+                show(peer, "s"),
+                faster,
+                f"{few.peak:.0f} MB",
+                f"{many.peak:.0f} MB ({many.peak / few.peak - 1:+.1%})",
+                show(peer, "MB"),
+                smaller,
+                f"{1e3 * few.extra['decide']:.0f} ms ({few.extra['decide'] / many.seconds:.2%})",
+            )
+        )
+        print(" | ".join(rows[-1]), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=16)
+    parser.add_argument("--many", type=int, default=256, help="samples for the memory check")
+    parser.add_argument("--peer-samples", type=int, default=8, help="for its histogram methods")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--models", nargs="*", default=[*GRAPHS, "recognizer"])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--no-peer", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.samples, options.many, options.repeat = 8, 32, 1
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="bitwright-bench-") as name:
+        folder = Path(name)
+        for model in options.models:
+            if model == "recognizer":
+                shutil.copyfile(recognizer_path(), folder / "recognizer.onnx")
+                prepare_peer_model(folder, "recognizer")
+            else:
+                write_graph(model, folder)
+            rows += measure_model(model, folder, options)
+    print()
+    print_table(
+        (
+            "model",
+            "method",
+            "float",
+            "calibrate",
+            "/ float",
+            "whole",
+            "peer",
+            "faster",
+            f"peak {options.samples}",
+            f"peak {options.many}",
+            "peer peak",
+            "smaller",
+            "another method",
+        ),  # fmt: skip
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
