@@ -133,7 +133,7 @@ def main() -> None:
             "peer peak",
             "smaller",
             "another method",
-        ),  # fmt: skip
+        ),
         rows,
     )
 

@@ -16,46 +16,11 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 HEIGHT, WIDTH = 48, 320
 
-WORDS = [
-    "river",
-    "mountain",
-    "window",
-    "yellow",
-    "garden",
-    "station",
-    "market",
-    "silver",
-    "people",
-    "morning",
-    "letter",
-    "bridge",
-    "summer",
-    "paper",
-    "doctor",
-    "engine",
-    "island",
-    "travel",
-    "coffee",
-    "number",
-    "winter",
-    "school",
-    "forest",
-    "player",
-    "camera",
-    "pocket",
-    "ticket",
-    "animal",
-    "orange",
-    "butter",
-    "castle",
-    "dinner",
-    "shadow",
-    "singer",
-    "bottle",
-    "circle",
-    "planet",
-    "rocket",
-]
+WORDS = (
+    "river mountain window yellow garden station market silver people morning letter bridge "
+    "summer paper doctor engine island travel coffee number winter school forest player camera "
+    "pocket ticket animal orange butter castle dinner shadow singer bottle circle planet rocket"
+).split()
 
 
 def model_path(name: str) -> Path:

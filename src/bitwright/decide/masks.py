@@ -21,25 +21,8 @@ _RATIO = 50.0
 
 # What may lie between a mask and its Softmax.
 _CARRIERS = frozenset(
-    [
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Where",
-        "Min",
-        "Max",
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Expand",
-        "Slice",
-        "Identity",
-        "Cast",
-        "Concat",
-        "Flatten",
-    ]
+    "Add Sub Mul Div Where Min Max Reshape Transpose Squeeze Unsqueeze Expand Slice Identity Cast "
+    "Concat Flatten".split()
 )
 
 
