@@ -353,12 +353,19 @@ def test_weights_that_are_empty_half_or_broken():
 
 
 @pytest.mark.slow
-def test_choosing_for_three_hundred_tensors_is_cheap():
-    sketches = [TensorSketch.of(_draw(NAMES[i % len(NAMES)], 1.0 + i)) for i in range(60)]
-    for method, budget in ((MinMax(), 0.02), (Percentile(), 0.15), (MinMSE(), 0.5)):
+@pytest.mark.parametrize(
+    ("method", "most"),
+    [(MinMax(), 1e-4), (Percentile(), 1e-3), (MinMSE(), 2e-3), (MSE(), 6e-3), (Entropy(), 6e-3)],
+    ids=lambda value: str(value),
+)
+def test_choosing_costs_next_to_nothing(method, most):
+    sketches = [TensorSketch.of(_draw(NAMES[i % len(NAMES)], 1.0 + i)) for i in range(21)]
+    took = []
+    for sketch in sketches:
+        choose_range(sketch, method, UINT8)
+        sketch._sparse = None
         start = time.perf_counter()
-        for sketch in sketches:
-            sketch._sparse = None
-            choose_range(sketch, method, UINT8)
-        # Five times as generous as the aim, for busy machines.
-        assert 5 * (time.perf_counter() - start) < 5 * budget
+        choose_range(sketch, method, UINT8)
+        took.append(time.perf_counter() - start)
+    # The limits are three times what an idle machine takes.
+    assert np.median(took) < most

@@ -5,6 +5,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from bitwright.errors import DataError, MissingPackageError
+from bitwright.graph import load_model
 from bitwright.observe import LocalEngine, RayEngine, observe
 
 
@@ -44,6 +45,7 @@ def test_no_workers_is_an_error():
 def test_a_cluster_gives_the_same_as_a_local_pass():
     ray = pytest.importorskip("ray", reason="ray is not installed")
     data = samples(11)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         options = {"per_channel": {"y": 1}}
         spread = observe(
@@ -52,8 +54,17 @@ def test_a_cluster_gives_the_same_as_a_local_pass():
         assert spread == observe(relu_model(), ["x", "y"], data, **options)
         with pytest.raises(DataError, match="not a single sample"):
             observe(relu_model(), ["x"], [], engine=RayEngine())
+        direct = RayEngine(workers=1).observe(load_model(relu_model()), ["y"], data)
+        assert direct == observe(relu_model(), ["y"], data)
         wrong = [{"x": np.ones((1, 5), np.int32)}]
         with pytest.raises(DataError, match="only float tensors"):
             observe(relu_model(), ["x"], wrong, engine=RayEngine())
     finally:
         ray.shutdown()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_was_started_for_one_pass_is_stopped():
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    observe(relu_model(), ["y"], samples(2), engine=RayEngine(workers=1))
+    assert not ray.is_initialized()

@@ -93,6 +93,13 @@ def test_a_small_budget_means_groups_and_the_same_counts(shape, budget):
         )
 
 
+def test_a_slightly_larger_sample_is_not_measured_again(monkeypatch):
+    runner = SessionRunner(conv_model(("n", 3, "h", "w")), NAMES, group_bytes=1 << 20)
+    runner.groups(samples(1, 8)[0])
+    monkeypatch.setattr(runner, "_counted", None)
+    assert len(runner.groups(samples(1, 12)[0])) == 1
+
+
 def test_a_larger_sample_cuts_anew():
     runner = SessionRunner(conv_model(("n", 3, "h", "w")), NAMES, group_bytes=4 * 1024 * 3)
     assert len(runner.groups(samples(1, 8)[0])) == 1

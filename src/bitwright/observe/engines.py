@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from bitwright.errors import DataError, MissingPackageError
-from bitwright.observe.observer import Feeds, Observation, observe
+from bitwright.observe.observer import MEMORY_BUDGET, Feeds, Observation, as_runner, observe
 
 __all__ = ["LocalEngine", "RayEngine"]
 
@@ -59,7 +59,8 @@ class RayEngine:
                 "observing on a cluster needs ray; run: pip install 'bitwright[ray]'."
             ) from error
         progress = options.pop("progress", False)
-        if not ray.is_initialized():
+        own_cluster = not ray.is_initialized()
+        if own_cluster:
             ray.init(log_to_driver=False, include_dashboard=False)
         actor = ray.remote(_Worker)
         stored = ray.put(_serialized(model))
@@ -92,6 +93,8 @@ class RayEngine:
         finally:
             for worker in workers:
                 ray.kill(worker)
+            if own_cluster:
+                ray.shutdown()
         if not parts:
             raise DataError("there is no calibration data: not a single sample came.")
         merged = Observation()
@@ -104,9 +107,7 @@ class _Worker:
     """One actor: holds the model and its sessions, observes the shards that it is sent."""
 
     def __init__(self, model: Any, tensors: Sequence[str], options: dict[str, Any]) -> None:
-        from bitwright.observe.observer import as_runner
-
-        budget = options.pop("memory_budget")
+        budget = options.pop("memory_budget", MEMORY_BUDGET)
         self._runner = as_runner(model, tensors, budget)
         self._tensors = tensors
         self._options = options
@@ -122,9 +123,12 @@ def _shards(samples: Iterable[Feeds], size: int) -> Iterator[list[Feeds]]:
 
 
 def _serialized(model: Any) -> Any:
-    """Return the model as something that travels: its bytes, or the runner itself."""
+    """Return the model as something that travels; a path must be there on every machine."""
     import onnx_ir as ir
 
-    if isinstance(model, ir.Model):
-        return ir.to_proto(model)
-    return model
+    from bitwright.graph import clone_model
+
+    if not isinstance(model, ir.Model):
+        return model
+    # External tensors know their folder only in this process, so they are sent along.
+    return ir.to_proto(ir.external_data.load_to_model(clone_model(model)))

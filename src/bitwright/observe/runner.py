@@ -64,17 +64,22 @@ class SessionRunner:
         # What is fed needs no run: it is observed as it comes.
         self._fed = tuple(name for name in self._values if name in inputs)
         self._computed = tuple(name for name in self._values if name not in inputs)
-        self._largest = -1
+        self._safe = -1  # bytes of input up to which the groups are known to fit
         self._groups: list[tuple[str, ...]] = []
         self._sessions: dict[tuple[str, ...], _Open] = {}
 
     def groups(self, feeds: Feeds) -> Sequence[tuple[str, ...]]:
-        """Return the groups for this sample; one larger than all before it cuts anew."""
-        size = sum(np.asarray(array).nbytes for array in feeds.values())
-        if size > self._largest:
-            self._largest = size
-            self._groups = self._cut(feeds)
-            self._sessions = {g: s for g, s in self._sessions.items() if g in self._groups}
+        """Return the groups for this sample; one much larger than those before cuts anew."""
+        fed = sum(np.asarray(array).nbytes for array in feeds.values())
+        if fed > self._safe:
+            self._sessions.clear()  # before measuring, which takes a session of its own
+            sizes = self._sizes(feeds)
+            self._groups = self._cut(sizes)
+            # Tensors grow with the square of their input at most (attention). Up to where even
+            # this would fit, larger samples need no new measurement.
+            largest = max(sum(sizes[n] for n in g if n in sizes) for g in self._groups)
+            room = self._group_bytes / max(largest, 1)
+            self._safe = int(fed * max(room, 1.0) ** 0.5)
         return self._groups
 
     def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, npt.NDArray[Any]]:
@@ -90,8 +95,7 @@ class SessionRunner:
             values.update(self._sessions[group].run(feeds))
         return values
 
-    def _cut(self, feeds: Feeds) -> list[tuple[str, ...]]:
-        sizes = self._sizes(feeds)
+    def _cut(self, sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
         groups: list[list[str]] = [list(self._fed)]
         filled = 0
         for name in self._computed:  # in order: neighbours share the work that leads to them
