@@ -233,24 +233,24 @@ class _Builder:
         assert value is not None
         shape = constant(value).shape  # type: ignore[union-attr]
         override = self._overrides.get(self._names[value])
+        own = None if rule.channel_axis is None else rule.channel_axis(node, index)
         if override is not None and (override.axis is not None or override.block_size):
-            axis = 0 if override.axis is None else override.axis
-            return _valid_axis(axis, len(shape), f"the override of {value.name!r}"), (
-                override.block_size or 0
-            )
-        custom = self._recipe.place.channel_axes.get(node.op_type)
-        if rule.channel_axis is None and custom is None:
-            return None, 0
+            where = f"the override of {value.name!r}"
+            axis = _valid_axis(override.axis or 0, len(shape), where)
+            if not override.block_size:
+                _refuse_misread_axis(node, rule, axis, own, override.qtype or self._recipe.weight)
+            return axis, override.block_size or 0
         block = self._recipe.block_size
         if block and len(shape) == 2 and node.op_type in ("MatMul", "Gemm"):
-            assert rule.channel_axis is not None
-            return 1 - rule.channel_axis(node, index), block
+            return 1 if own is None else 1 - own, block
         if not self._recipe.per_channel or len(shape) < 2:
             return None, 0
-        if custom is not None:
-            return _valid_axis(custom, len(shape), f"channel_axes of {node.op_type}"), 0
-        assert rule.channel_axis is not None
-        return rule.channel_axis(node, index), 0
+        custom = self._recipe.place.channel_axes.get(node.op_type)
+        if custom is None:
+            return own, 0
+        axis = _valid_axis(custom, len(shape), f"channel_axes of {node.op_type}")
+        _refuse_misread_axis(node, rule, axis, own, self._recipe.weight)
+        return axis, 0
 
     def _mark_activation(self, value: ir.Value) -> str:
         if value not in self._marked:
@@ -409,6 +409,19 @@ class _Builder:
 
 def _is_float(value: ir.Value | None) -> bool:
     return value is not None and value.dtype in _FLOATS
+
+
+def _refuse_misread_axis(
+    node: ir.Node, rule: OpRule, axis: int, own: int | None, qtype: QType
+) -> None:
+    """Refuse channels that the runtime's integer kernel would take for those of another axis."""
+    if not rule.fixed_axis or qtype.bits != 8 or axis == own:
+        return
+    takes = "one scale for the whole tensor" if own is None else f"channels along axis {own}"
+    raise RecipeError(
+        f"ONNX Runtime's 8-bit {node.op_type} takes {takes} and would compute wrong numbers for "
+        f"the weight of {node.name!r} with scales along axis {axis}; leave the axis out."
+    )
 
 
 def _valid_axis(axis: int, rank: int, where: str) -> int:

@@ -11,9 +11,18 @@ from bitwright.graph.walking import iter_graphs
 
 __all__ = ["fingerprint"]
 
+_PLAIN = (
+    ir.AttributeType.INT,
+    ir.AttributeType.INTS,
+    ir.AttributeType.FLOAT,
+    ir.AttributeType.FLOATS,
+    ir.AttributeType.STRING,
+    ir.AttributeType.STRINGS,
+)
+
 
 def fingerprint(model: ir.Model, *, weights: bool = False) -> str:
-    """Return a hash of the graph: nodes, names, shapes; with `weights` also of every value.
+    """Return a hash of nodes, attributes, names and shapes; with `weights` also of every value.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> len(fingerprint(ir.Model(graph, ir_version=10)))
@@ -27,6 +36,7 @@ def fingerprint(model: ir.Model, *, weights: bool = False) -> str:
             inputs = [None if value is None else value.name for value in node.inputs]
             outputs = [value.name for value in node.outputs]
             digest.update(repr((node.domain, node.op_type, node.name, inputs, outputs)).encode())
+            digest.update(repr(_plain_attributes(node)).encode())
     for slot in tensor_slots(model):
         tensor = slot.tensor
         digest.update(repr((slot.name, tensor.dtype.name, tuple(tensor.shape))).encode())
@@ -35,3 +45,12 @@ def fingerprint(model: ir.Model, *, weights: bool = False) -> str:
             if isinstance(tensor, ir.ExternalTensor):
                 tensor.release()
     return digest.hexdigest()
+
+
+def _plain_attributes(node: ir.Node) -> list[tuple[str, str, object]]:
+    """Return the numbers and strings of a node; graphs and tensors are hashed on their own."""
+    return [
+        (name, attribute.type.name, attribute.value)
+        for name, attribute in sorted(node.attributes.items())
+        if attribute.type in _PLAIN and not attribute.is_ref()
+    ]

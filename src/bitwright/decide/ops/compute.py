@@ -15,13 +15,11 @@ def _gemm_axis(node: ir.Node, index: int) -> int:
     return 0 if attribute(node, "transB", 0) else 1
 
 
-def _matmul_axis(node: ir.Node, index: int) -> int:
-    """Rows of A and columns of B survive the product; vectors have no such axis."""
+def _matmul_axis(node: ir.Node, index: int) -> int | None:
+    """Columns of a matrix B; the kernel takes one scale for A, and one for a batch of matrices."""
     weight = node.inputs[index]
     rank = 0 if weight is None or weight.shape is None else len(weight.shape)
-    if rank < 2:
-        return -1
-    return rank - 2 if index == 0 else rank - 1
+    return 1 if index == 1 and rank == 2 else None
 
 
 def _refuse_scaled_gemm(node: ir.Node) -> Skip | None:
@@ -48,6 +46,7 @@ COMPUTE_RULES = (
         weights=(1,),
         bias=2,
         channel_axis=lambda node, index: 0,
+        fixed_axis=True,
         refuse=_refuse_unknown_weight,
     ),
     OpRule(
@@ -65,9 +64,10 @@ COMPUTE_RULES = (
         weights=(0, 1),
         bias=2,
         channel_axis=_gemm_axis,
+        fixed_axis=True,
         refuse=_refuse_scaled_gemm,
     ),
-    OpRule(op_type="MatMul", data=(), weights=(0, 1), channel_axis=_matmul_axis),
+    OpRule(op_type="MatMul", data=(), weights=(0, 1), channel_axis=_matmul_axis, fixed_axis=True),
     # The scale vector has one element a channel: one scale for all of them, as no kernel of the
     # runtime takes more.
     OpRule(op_type="InstanceNormalization", data=(0,), weights=(1,), bias=2, outputs=(0,)),

@@ -23,7 +23,7 @@ class Skip:
 
 
 Refusal = Callable[[ir.Node], Skip | None]
-AxisOf = Callable[[ir.Node, int], int]
+AxisOf = Callable[[ir.Node, int], "int | None"]
 Bounds = Callable[[ir.Node], "tuple[float, float] | Skip"]
 
 
@@ -56,7 +56,10 @@ class OpRule:
     output_range: tuple[float, float] | None = None
     """The range of the output, where the maths fixes it."""
     channel_axis: AxisOf | None = None
-    """The output-channel axis of the weight at this input."""
+    """The output-channel axis of the weight at this input; None: no kernel takes channels."""
+    fixed_axis: bool = False
+    """The runtime's 8-bit kernel reads channel scales along `channel_axis`, whatever axis the
+    dequantizer before it names."""
     tile: Callable[[ir.Node], int] | None = None
     """How often the weight's channels repeat along the bias."""
     refuse: Refusal | None = None
