@@ -77,7 +77,7 @@ class Job:
     def open(cls, source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Job:
         """Load a model and bring it into the form that the stages work on."""
         model = graph.load_model(source)
-        size = graph.serialized_size(model)
+        size = graph.file_size(source)
         notes = graph.normalize(model)
         graph.infer_shapes(model)
         graph.refuse_unsupported(model)

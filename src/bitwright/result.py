@@ -32,6 +32,7 @@ class Result:
     data: str
     float_size: int
     size: int
+    """Bytes on disk once it is saved, about as many before."""
     source: Any = None
     path: Path | None = None
 
@@ -56,6 +57,7 @@ class Result:
         graph.check_destination(path, source=self.source)
         graph.save_model(self.model, path, external_data=external_data)
         self.path = Path(path)
+        self.size = graph.file_size(path)
 
     def summary(self) -> str:
         """Return what was done, in a few lines."""

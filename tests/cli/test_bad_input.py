@@ -223,6 +223,15 @@ def test_a_plan_that_cannot_be_written_stops_the_job_before_it_starts(
     check_refused(run("quantize", model, "--data", data, *words), folder, "there is no folder")
 
 
+def test_sketches_that_cannot_be_kept_stop_the_job_before_it_starts(
+    run, model, data, folder, tmp_path
+):
+    words = ("--data", data, "--sketches", tmp_path / "none" / "seen")
+    for command in ("quantize", "plan"):
+        answer = run(command, model, "-o", folder / "out", *words)
+        check_refused(answer, folder, "there is no folder")
+
+
 def test_a_full_disk_leaves_nothing(run, model, data, folder, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -256,7 +265,7 @@ def test_misuse_is_exit_code_2(refuse, model, words, says):
 
 def test_plan_and_output_in_one_file(run, model, data, folder):
     words = ("-o", folder / "q", "--plan-out", folder / "q")
-    check_refused(run("quantize", model, "--data", data, *words), folder, "same file", code=2)
+    check_refused(run("quantize", model, "--data", data, *words), folder, "different files", code=2)
 
 
 def test_missing_arguments_and_unknown_commands(run, tmp_path, model):

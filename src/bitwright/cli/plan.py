@@ -51,7 +51,9 @@ def plan_command(
     chosen = choose_recipe(
         recipe, target, settings=settings, ranges=ranges, exclude=exclude, op_types=op_types
     )
-    graph.check_destination(output, source=model)
+    for destination in (output, sketches):
+        if destination is not None:
+            graph.check_destination(destination, source=model)
     made = make_plan(
         model,
         data=source,

@@ -47,8 +47,9 @@ def quantize_command(
     screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
     budget = None if memory_budget is None else opt.read_bytes(memory_budget)
     source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
-    if plan_out is not None and plan_out.absolute() == output.absolute():
-        raise typer.BadParameter("--plan-out and --output name the same file; give two")
+    named = [path.absolute() for path in (output, plan_out, sketches) if path is not None]
+    if len(set(named)) < len(named):
+        raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
 
     from bitwright import graph
     from bitwright.api import quantize
@@ -60,10 +61,10 @@ def quantize_command(
     chosen = choose_recipe(
         recipe, target, settings=settings, ranges=ranges, exclude=exclude, op_types=op_types
     )
-    # Both destinations before the work starts, not after it.
-    graph.check_destination(output, source=model)
-    if plan_out is not None:
-        graph.check_destination(plan_out, source=model)
+    # All destinations before the work starts, not after it.
+    for destination in (output, plan_out, sketches):
+        if destination is not None:
+            graph.check_destination(destination, source=model)
     result = quantize(
         model,
         output,

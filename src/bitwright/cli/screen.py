@@ -94,7 +94,7 @@ def _draw(parts: Sequence[Part]) -> None:
         if index:
             console.print()
         if isinstance(part, str):
-            console.print(Text(part))
+            console.print(Text(part), soft_wrap=True)  # a command must survive copying
             continue
         facts = isinstance(part, Facts)
         title = None if isinstance(part, Facts) else part.title
