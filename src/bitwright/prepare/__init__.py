@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import onnx_ir as ir
 
+from bitwright.prepare.drop_no_ops import drop_no_ops
 from bitwright.prepare.fold_batch_norm import fold_batch_norm
 from bitwright.prepare.fold_constants import fold_constants
 from bitwright.prepare.fold_gemm_scalars import fold_gemm_scalars
+from bitwright.prepare.fold_scale_shift import fold_scale_shift
+from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
 
-__all__ = ["fold_batch_norm", "fold_constants", "fold_gemm_scalars", "prepare"]
+__all__ = [
+    "drop_no_ops",
+    "fold_batch_norm",
+    "fold_constants",
+    "fold_gemm_scalars",
+    "fold_scale_shift",
+    "fuse_hard_swish",
+    "prepare",
+]
 
-# Pass, whether it is an optimization (the others are needed for right numbers), and what it did.
-# Constants come first: a folded weight is what the passes after it look for.
-_PASSES: tuple[tuple[Callable[[ir.Model], int], bool, str], ...] = (
-    (fold_constants, True, "removed {} constant, idle or repeated node"),
-    (fold_batch_norm, True, "folded {} batch norm"),
-    (fold_gemm_scalars, False, "folded the scalars of {} Gemm node"),
+
+class _Pass(NamedTuple):
+    change: Callable[[ir.Model], int]
+    sentence: str
+    is_optimization: bool = True
+    """The others are needed for right numbers."""
+    is_repeated: bool = False
+    """Whether another pass can open new places for it. Each removes nodes, so this ends."""
+
+
+# Constants come first: a folded weight is what the passes after it look for. The hard swish comes
+# before the scales and shifts, which would take its pieces away one by one.
+_PASSES = (
+    _Pass(fold_constants, "removed {} constant, idle or repeated node"),
+    _Pass(drop_no_ops, "dropped {} no-op", is_repeated=True),
+    _Pass(fuse_hard_swish, "fused {} hard-swish pattern", is_repeated=True),
+    _Pass(fold_batch_norm, "folded {} batch norm", is_repeated=True),
+    _Pass(fold_scale_shift, "folded {} constant scale or shift node", is_repeated=True),
+    _Pass(fold_gemm_scalars, "folded the scalars of {} Gemm node", is_optimization=False),
 )
 
 
@@ -28,11 +53,18 @@ def prepare(model: ir.Model, *, optimize: bool = True) -> list[str]:
     >>> prepare(ir.Model(graph, ir_version=10))
     []
     """
-    done: list[str] = []
-    for change, is_optimization, sentence in _PASSES:
-        if is_optimization and not optimize:
-            continue
-        count = change(model)
-        if count:
-            done.append(sentence.format(count) + ("" if count == 1 else "s"))
-    return done
+    wanted = [step for step in _PASSES if optimize or not step.is_optimization]
+    counts = [step.change(model) for step in wanted]
+    changed = any(counts)
+    while changed:
+        changed = False
+        for index, step in enumerate(wanted):
+            if step.is_repeated:
+                more = step.change(model)
+                counts[index] += more
+                changed = changed or more > 0
+    return [
+        step.sentence.format(count) + ("" if count == 1 else "s")
+        for step, count in zip(wanted, counts, strict=True)
+        if count
+    ]

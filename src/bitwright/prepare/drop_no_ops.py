@@ -1,0 +1,76 @@
+"""Drop nodes that return what they read: x * 1, x / 1, x + 0, x - 0, x ** 1 and Identity."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.constants import is_constant
+from bitwright.prepare.rewiring import least_rank, remove_nodes
+
+__all__ = ["drop_no_ops"]
+
+# Operator -> the constant that changes nothing, and the inputs where it may stand.
+_NEUTRAL: dict[str, tuple[float, tuple[int, ...]]] = {
+    "Mul": (1, (0, 1)),
+    "Div": (1, (1,)),
+    "Add": (0, (0, 1)),
+    "Sub": (0, (1,)),
+    "Pow": (1, (1,)),
+}
+
+
+def drop_no_ops(model: ir.Model) -> int:
+    """Drop every node whose output is its input; return how many.
+
+    Graph inputs and outputs keep their names, so a node between an input and an output stays. One
+    also stays where its constant could give the tensor more dimensions.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> drop_no_ops(ir.Model(graph, ir_version=10))
+    0
+    """
+    # Before opset 7 these operators did not broadcast, but aligned by an attribute.
+    if model.opset_imports.get("", 0) < 7:
+        return 0
+    return sum(_drop(node) for _, graph in iter_graphs(model) for node in list(graph))
+
+
+def _drop(node: ir.Node) -> bool:
+    value = _unchanged(node)
+    if value is None or node.graph is None:
+        return False
+    output = node.outputs[0]
+    if output.is_graph_output():
+        # The value must take over the name, which it can only where its own is nobody's concern.
+        producer = value.producer()
+        if producer is None or producer.graph is not node.graph or value.is_graph_output():
+            return False
+        name = output.name
+        ir.convenience.replace_all_uses_with(output, value, replace_graph_outputs=True)
+        value.name = name
+        value.type = value.type if output.type is None else output.type
+        value.shape = value.shape if output.shape is None else output.shape
+    else:
+        ir.convenience.replace_all_uses_with(output, value)
+    remove_nodes([node])
+    return True
+
+
+def _unchanged(node: ir.Node) -> ir.Value | None:
+    """Return the input that a node returns as it is."""
+    if node.domain:
+        return None
+    if node.op_type == "Identity":
+        return node.inputs[0]
+    neutral, places = _NEUTRAL.get(node.op_type, (0, ()))
+    for index in places:
+        constant, value = node.inputs[index], node.inputs[1 - index]
+        if constant is None or not is_constant(constant):
+            continue
+        tensor = ir.convenience.get_const_tensor(constant)
+        if tensor is None or tensor.size != 1 or len(tensor.shape) > least_rank(value):
+            continue
+        if tensor.numpy().reshape(-1)[0] == neutral:
+            return value
+    return None

@@ -1,0 +1,133 @@
+"""Write hard sigmoid and hard swish with the operator that ONNX has for them.
+
+Exporters spell out h(x) = clip(x + 3, 0, 6) / 6 and x h(x) (Howard et al. 2019, arXiv:1905.02244,
+section 5.2) as three or four nodes, each of which would be quantized. h is
+HardSigmoid(alpha = 1/6, beta = 1/2): max(0, min(1, x / 6 + 1 / 2)).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.naming import NameScope
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.constants import read_constant
+from bitwright.prepare.rewiring import (
+    index_of,
+    least_rank,
+    private_producer,
+    private_reader,
+    remove_nodes,
+    take_over,
+)
+
+__all__ = ["fuse_hard_swish"]
+
+
+def fuse_hard_swish(model: ir.Model) -> int:
+    """Replace every clip(x + 3, 0, 6) / 6, also with x multiplied into it; return how many.
+
+    The division may stand behind the clip, behind the product or on x, and may be a product with
+    1/6. The last tensor keeps its name. Nodes stay where a tensor in between has other readers.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> fuse_hard_swish(ir.Model(graph, ir_version=10))
+    0
+    """
+    # Before opset 7 Add and Div did not broadcast, but aligned by an attribute.
+    if model.opset_imports.get("", 0) < 7:
+        return 0
+    names = NameScope(model)
+    return sum(_fuse(node, names) for _, graph in iter_graphs(model) for node in list(graph))
+
+
+def _fuse(clip: ir.Node, names: NameScope) -> bool:
+    found = _match_clip(clip)
+    behind = private_reader(clip.outputs[0])
+    if found is None or behind is None:
+        return False
+    x, addition = found
+    if _divided(behind) is clip.outputs[0]:  # clip(x + 3, 0, 6) / 6
+        take_over(_insert(clip, x, behind, names), behind)
+        remove_nodes([behind, clip, addition])
+        return True
+    if behind.op_type != "Mul":
+        return False
+    at = index_of(behind, clip.outputs[0])
+    other = behind.inputs[1 - at]
+    if other is x:  # x * clip(x + 3, 0, 6) / 6
+        last = private_reader(behind.outputs[0])
+        if last is None or _divided(last) is not behind.outputs[0]:
+            return False
+        behind.replace_input_with(at, _insert(clip, x, behind, names).outputs[0])
+        take_over(behind, last)
+        remove_nodes([last, clip, addition])
+        return True
+    sixth = private_producer(other, behind)
+    if sixth is None or _divided(sixth) is not x:
+        return False
+    behind.replace_input_with(at, _insert(clip, x, behind, names).outputs[0])  # x / 6 * clip(...)
+    behind.replace_input_with(1 - at, x)
+    remove_nodes([sixth, clip, addition])
+    return True
+
+
+def _match_clip(clip: ir.Node) -> tuple[ir.Value, ir.Node] | None:
+    """Return x, and the node that adds 3 to it, for clip(x + 3, 0, 6)."""
+    if clip.op_type != "Clip" or clip.domain or _limits(clip) != (0.0, 6.0):
+        return None
+    addition = private_producer(clip.inputs[0], clip)
+    if addition is None or addition.op_type != "Add":
+        return None
+    for index in (0, 1):
+        x, three = addition.inputs[index], addition.inputs[1 - index]
+        if x is not None and _is_number(three, 3.0, x):
+            return x, addition
+    return None
+
+
+def _limits(clip: ir.Node) -> tuple[float, float] | None:
+    """Return the limits, which are attributes before opset 11 and inputs from then on."""
+    if "min" in clip.attributes and "max" in clip.attributes:
+        return clip.attributes.get_float("min", 0.0), clip.attributes.get_float("max", 0.0)
+    arrays = [read_constant(value) for value in clip.inputs[1:3]]
+    limits = [float(array.reshape(())) for array in arrays if array is not None and array.size == 1]
+    return (limits[0], limits[1]) if len(limits) == 2 else None
+
+
+def _divided(node: ir.Node) -> ir.Value | None:
+    """Return what a node divides by 6."""
+    if node.domain or node.op_type not in ("Div", "Mul"):
+        return None
+    expected = 6.0 if node.op_type == "Div" else 1 / 6
+    for index in (0, 1) if node.op_type == "Mul" else (0,):
+        value, number = node.inputs[index], node.inputs[1 - index]
+        if value is not None and _is_number(number, expected, value):
+            return value
+    return None
+
+
+def _is_number(constant: ir.Value | None, expected: float, value: ir.Value) -> bool:
+    """Return whether a constant is this number in its type, and does not enlarge the value."""
+    array = read_constant(constant)
+    # ONNX Runtime has no HardSigmoid of float64.
+    if array is None or array.size != 1 or array.dtype not in (np.float32, np.float16):
+        return False
+    if array.ndim > least_rank(value):
+        return False
+    tolerance = 2 * float(np.finfo(array.dtype).eps)
+    return math.isclose(float(array.reshape(())), expected, rel_tol=tolerance)
+
+
+def _insert(clip: ir.Node, x: ir.Value, before: ir.Node, names: NameScope) -> ir.Node:
+    """Insert the hard sigmoid of x, under the name of the clip that it replaces."""
+    sigmoid = ir.node("HardSigmoid", [x], {"alpha": 1 / 6, "beta": 0.5}, name=clip.name)
+    output, clipped = sigmoid.outputs[0], clip.outputs[0]
+    output.name = names.fresh(f"{clipped.name}_hard_sigmoid")
+    output.type, output.shape = clipped.type, clipped.shape
+    if before.graph is not None:
+        before.graph.insert_before(before, sigmoid)
+    return sigmoid
