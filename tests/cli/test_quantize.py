@@ -155,3 +155,18 @@ def test_every_range_method_has_a_name(run, model, data, out, method):
 def test_power_of_two_methods(run, model, data, out, method):
     words = ("--ranges", method, "--set", "scales=power-of-two")
     assert run("quantize", model, "-o", out, "--data", data, *words).code == 0
+
+
+def test_a_tiny_model_may_grow_and_is_said_to(run, tmp_path, out):
+    from onnx import TensorProto, helper, numpy_helper
+
+    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], [weight])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx"
+    )
+    answer = run("quantize", tmp_path / "m.onnx", "-o", out, "--random-data", 2)
+    assert answer.code == 0, answer.err
+    assert "x larger)" in answer.out
