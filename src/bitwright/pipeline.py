@@ -180,6 +180,7 @@ class Job:
             detail=_detail(self.recipe, keep=stored is not None),
             per_channel=_channel_axes(self.recipe, layout),
             memory_budget=calibration.memory_budget,
+            providers=self.providers,
             engine=calibration.engine,
             progress=calibration.progress,
         )

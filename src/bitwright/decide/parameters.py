@@ -91,16 +91,18 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
         symmetric = symmetric if given.symmetric is None else given.symmetric
         reduced = reduced if given.reduce_range is None else given.reduce_range
         ranges = given.ranges or ranges
+    # Kernels with one zero point a channel are rare: channels are symmetric, whatever the type.
+    symmetric = symmetric or (entry.axis is not None and not entry.block_size)
     if given is not None and given.rmin is not None:
         low, high, method = given.rmin, given.rmax, "given"
     else:
-        low, high = _constant_range(array, entry, ranges, symmetric)
+        low, high = _constant_range(array, entry, ranges, symmetric=symmetric, reduced=reduced)
         method = _method_name(ranges)
     scale, zero = affine_parameters(
         low,
         high,
         entry.qtype,
-        symmetric=symmetric or (entry.axis is not None and not entry.block_size),
+        symmetric=symmetric,
         reduced=reduced,
         min_real_range=recipe.min_real_range,
         kind=recipe.scales,
@@ -124,10 +126,10 @@ def linked_plan(entry: Entry) -> TensorPlan:
 
 
 def _constant_range(
-    array: Array, entry: Entry, ranges: RangeMethod, symmetric: bool
+    array: Array, entry: Entry, ranges: RangeMethod, *, symmetric: bool, reduced: bool
 ) -> tuple[Any, Any]:
     if not entry.block_size:
-        return weight_range(array, ranges, entry.qtype, symmetric=symmetric, axis=entry.axis)
+        return weight_range(array, ranges, entry.qtype, symmetric, axis=entry.axis, reduced=reduced)
     if not isinstance(ranges, MinMax):
         raise RecipeError("weights in blocks take the range method minmax only.")
     assert entry.axis is not None

@@ -108,7 +108,7 @@ class _Worker:
 
     def __init__(self, model: Any, tensors: Sequence[str], options: dict[str, Any]) -> None:
         budget = options.pop("memory_budget", MEMORY_BUDGET)
-        self._runner = as_runner(model, tensors, budget)
+        self._runner = as_runner(model, tensors, budget, options.pop("providers", None))
         self._tensors = tensors
         self._options = options
 

@@ -101,6 +101,7 @@ def observe(
     detail: Detail = "histogram",
     per_channel: Mapping[str, int] | None = None,
     memory_budget: int = MEMORY_BUDGET,
+    providers: Sequence[str] | None = None,
     progress: Progress = True,
     engine: Engine | None = None,
 ) -> Observation:
@@ -109,7 +110,7 @@ def observe(
     `model` is a model or a `Runner`. `per_channel` names the tensors that also get extremes for
     each channel, with the channel axis. `memory_budget` bounds the bytes of observed tensors that
     are alive at any time: if one sample's do not fit, they are observed in groups, one run for
-    each group. `progress` shows a bar on a terminal, or calls a function with (done, total).
+    each group. `providers` are the runtime's execution providers. `progress` shows a bar on a terminal, or calls a function with (done, total).
 
     Non-finite values raise nothing here; see `Observation.problems`.
 
@@ -134,6 +135,7 @@ def observe(
             detail=detail,
             per_channel=per_channel,
             memory_budget=memory_budget,
+            providers=providers,
             progress=progress,
         )
     axes = dict(per_channel or {})
@@ -145,7 +147,7 @@ def observe(
     )
     if not seen.sketches:
         return seen
-    runner = as_runner(model, tensors, memory_budget)
+    runner = as_runner(model, tensors, memory_budget, providers)
     total = len(samples) if isinstance(samples, Sized) else None
     with _reporting(progress, total) as report, _Pipeline(seen) as pipeline:
         for feeds in samples:
@@ -158,14 +160,21 @@ def observe(
     return seen
 
 
-def as_runner(model: Any, tensors: Sequence[str], memory_budget: int) -> Runner:
+def as_runner(
+    model: Any,
+    tensors: Sequence[str],
+    memory_budget: int,
+    providers: Sequence[str] | None = None,
+) -> Runner:
     """Return what runs this model: itself if it is a runner, else sessions of ONNX Runtime."""
     if isinstance(model, Runner):
         return model
     from bitwright.observe.runner import SessionRunner
 
     # Two sets are alive at a time: one being sketched, one being computed.
-    return SessionRunner(model, tensors, group_bytes=max(memory_budget // 2, 1))
+    return SessionRunner(
+        model, tensors, group_bytes=max(memory_budget // 2, 1), providers=providers
+    )
 
 
 class _Pipeline:

@@ -34,8 +34,10 @@ class _Open(NamedTuple):
     outputs: dict[str, str]
 
     @classmethod
-    def over(cls, model: ir.Model, outputs: dict[str, str]) -> _Open:
-        session = open_session(model)
+    def over(
+        cls, model: ir.Model, outputs: dict[str, str], providers: Sequence[str] | None
+    ) -> _Open:
+        session = open_session(model, providers=providers)
         return cls(session, frozenset(value.name for value in session.get_inputs()), outputs)
 
     def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
@@ -52,8 +54,16 @@ class SessionRunner:
     are cut into groups with a session each.
     """
 
-    def __init__(self, model: Any, tensors: Sequence[str], *, group_bytes: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tensors: Sequence[str],
+        *,
+        group_bytes: int,
+        providers: Sequence[str] | None = None,
+    ) -> None:
         self._model = load_model(model)
+        self._providers = providers
         self._group_bytes = group_bytes
         values = dict(iter_values(self._model))
         for name in tensors:
@@ -91,7 +101,7 @@ class SessionRunner:
         if computed:
             if group not in self._sessions:
                 exposed = expose(self._model, computed, keep_outputs=False)
-                self._sessions[group] = _Open.over(exposed.model, exposed.outputs)
+                self._sessions[group] = _Open.over(exposed.model, exposed.outputs, self._providers)
             values.update(self._sessions[group].run(feeds))
         return values
 
@@ -132,7 +142,8 @@ class SessionRunner:
             model.graph.append(ir.node("Size", [exposed[output]], outputs=[size]))
             model.graph.outputs.append(size)
             outputs[name] = f"bitwright/size/{index}"
-        return {name: int(size) for name, size in _Open.over(model, outputs).run(feeds).items()}
+        opened = _Open.over(model, outputs, self._providers)
+        return {name: int(size) for name, size in opened.run(feeds).items()}
 
 
 def _item_bytes(value: ir.Value) -> int:
