@@ -14,12 +14,33 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, checker, helper, numpy_helper
 
-from bitwright.prepare import fold_batch_norm, prepare
+from bitwright.prepare import (
+    drop_no_ops,
+    fold_batch_norm,
+    fold_constants,
+    fold_scale_shift,
+    fuse_hard_swish,
+    prepare,
+)
 
 REAL = {
     "ch_PP-OCRv4_det_infer.onnx": [(1, 3, 320, 320), (1, 3, 160, 224)],
     "ch_PP-OCRv4_rec_infer.onnx": [(1, 3, 48, 320), (2, 3, 48, 160)],
     "ch_ppocr_mobile_v2.0_cls_infer.onnx": [(1, 3, 48, 192), (3, 3, 48, 192)],
+}
+# What each pass alone finds in a model whose constants are folded, and how many nodes are left
+# when all are done.
+FOUND = {
+    "ch_PP-OCRv4_det_infer.onnx": {drop_no_ops: 0, fuse_hard_swish: 24, fold_scale_shift: 108},
+    "ch_PP-OCRv4_rec_infer.onnx": {drop_no_ops: 7, fuse_hard_swish: 28, fold_scale_shift: 118},
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": {
+        drop_no_ops: 0, fuse_hard_swish: 18, fold_scale_shift: 27,
+    },
+}  # fmt: skip
+LEFT = {
+    "ch_PP-OCRv4_det_infer.onnx": 191,
+    "ch_PP-OCRv4_rec_infer.onnx": 260,
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": 149,
 }
 
 
@@ -64,6 +85,8 @@ def test_real_models_compute_the_same(name):
     checker.check_model(prepared)
     kinds = {node.op_type for node in prepared.graph.node}
     assert not kinds & {"BatchNormalization", "Constant", "Identity", "Dropout"}
+    assert "Clip" not in kinds  # they were all parts of hard swishes
+    assert len(prepared.graph.node) == LEFT[name]
     for mine, theirs in zip(prepared.graph.input, proto.graph.input, strict=True):
         assert mine.name == theirs.name
     assert [o.name for o in prepared.graph.output] == [o.name for o in proto.graph.output]
@@ -82,6 +105,20 @@ def test_batch_norms_of_real_models_fold_without_other_passes(name):
     x = np.random.default_rng(1).uniform(-1, 1, REAL[name][0]).astype(np.float32)
     for a, b in zip(run(proto, x), run(ir.to_proto(model), x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(a).max()))
+
+
+@pytest.mark.parametrize("change", [drop_no_ops, fuse_hard_swish, fold_scale_shift])
+@pytest.mark.parametrize("name", REAL)
+def test_each_pass_alone_leaves_real_models_as_they_were(name, change):
+    proto = real_model(name)
+    model = ir.from_proto(proto)
+    fold_constants(model)
+    assert change(model) == FOUND[name][change]
+    assert change(model) == 0
+    assert is_sorted(model.graph)
+    x = np.random.default_rng(2).uniform(-1, 1, REAL[name][0]).astype(np.float32)
+    for a, b in zip(run(proto, x), run(ir.to_proto(model), x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)  # probabilities: the scale is 1
 
 
 def small_model():
@@ -121,6 +158,48 @@ def test_it_says_what_it_did():
     np.testing.assert_allclose(
         run(small_model(), x)[0], run(ir.to_proto(model), x)[0], rtol=1e-5, atol=1e-6
     )
+
+
+def test_passes_repeat_where_one_opens_a_place_for_another():
+    # The batch norm hides behind a scale, and the scale behind a hard swish is one only then.
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": rng.normal(size=(4, 3, 1, 1)), "v": rng.normal(size=(3, 4, 1, 1)), "k": np.array(2.0),
+        "gamma": rng.normal(size=4), "beta": rng.normal(size=4), "mean": rng.normal(size=4),
+        "var": rng.uniform(1, 2, 4), "three": np.array(3.0), "zero": np.array(0.0),
+        "six": np.array(6.0), "one": np.array(1.0),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["t"]),
+        helper.make_node("Mul", ["t", "k"], ["u"]),
+        helper.make_node("BatchNormalization", ["u", "gamma", "beta", "mean", "var"], ["n"]),
+        helper.make_node("Add", ["n", "three"], ["a"]),
+        helper.make_node("Clip", ["a", "zero", "six"], ["c"]),
+        helper.make_node("Mul", ["n", "c"], ["m"]),
+        helper.make_node("Div", ["m", "six"], ["h"]),
+        helper.make_node("Mul", ["h", "one"], ["i"]),
+        helper.make_node("Mul", ["i", "k"], ["s"]),
+        helper.make_node("Conv", ["s", "v"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3, 4, 4])],
+        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in arrays.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = ir.from_proto(proto)
+    assert prepare(model) == [
+        "dropped 1 no-op",
+        "fused 1 hard-swish pattern",
+        "folded 1 batch norm",
+        "folded 2 constant scale or shift nodes",
+    ]
+    assert [node.op_type for node in model.graph] == ["Conv", "HardSigmoid", "Mul", "Conv"]
+    x = rng.normal(size=(2, 3, 4, 4)).astype(np.float32)
+    a, b = run(proto, x)[0], run(ir.to_proto(model), x)[0]
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(a).max())
 
 
 def test_without_optimization_only_what_right_numbers_need_is_done():
