@@ -12,6 +12,15 @@ F64 = npt.NDArray[np.float64]
 _COARSE = 96
 """Thresholds tried before the neighbourhood of the best is searched bin by bin."""
 
+_MOST_CLIPPED = 1e-3
+"""Share of the values that may be clipped.
+
+The divergence sees how often values occur, not how much they matter: of the smooth activations
+(hard swish, GELU), with most of their mass near zero, it would clip nine tenths of the range. On
+the PP-OCRv4 text recognizer the exact strings read are 0 % without a bound, 3 % with 5e-3 and
+70 % with 1e-3.
+"""
+
 
 def entropy_threshold(
     values: F64, counts: F64, bins: int, levels: int, *, symmetric: bool
@@ -119,8 +128,7 @@ def _divergence(
     cross_term = np.where(mass > 0, mass * np.log(spread), 0.0).sum(axis=1)
     inside = np.maximum(running[end] - running[start], 1e-4)
     result: F64 = (self_term - cross_term) / total - np.log(total) + np.log(inside)
-    # With next to nothing inside, both are a single spike, and equal: not what is looked for.
-    return np.where(inside < total / 2, np.inf, result)
+    return np.where(inside < total * (1 - _MOST_CLIPPED), np.inf, result)
 
 
 def _xlogx(x: F64) -> F64:
