@@ -21,7 +21,7 @@ LEVELS = (
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
-    ("numerics", "errors", "_version"),
+    ("numerics", "files", "errors", "_version"),
 )
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 
@@ -32,6 +32,7 @@ ALLOWED_BESIDE = {
     ("pipeline", "result"),
     ("plan", "recipe"),
     ("numerics", "errors"),
+    ("files", "errors"),
 }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
 from bitwright.assess import Inspection, inspect_model
-from bitwright.data import ImagePreprocess, open_data
+from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.pipeline import Calibration, Job
@@ -44,7 +44,7 @@ def quantize(
     engine: Any = None,
     external_data: bool | None = None,
     providers: Sequence[str] | None = None,
-    progress: bool = True,
+    progress: bool | Callable[[int, int | None], None] = True,
 ) -> Result:
     """Quantize a model with calibration data, prove that it runs, and write it.
 
@@ -64,7 +64,7 @@ def quantize(
         engine: where observation runs, `bitwright.observe.RayEngine()` for a cluster.
         external_data: weights in a file of their own; None: only above 2 GB.
         providers: execution providers of ONNX Runtime for every run.
-        progress: show a bar on a terminal.
+        progress: show a bar on a terminal, or call this with (samples done, samples in all).
 
     >>> import bitwright
     >>> demo = bitwright.load_demo()
@@ -102,7 +102,7 @@ def make_plan(
     sketches: str | Path | None = None,
     memory_budget: int = MEMORY_BUDGET,
     providers: Sequence[str] | None = None,
-    progress: bool = True,
+    progress: bool | Callable[[int, int | None], None] = True,
 ) -> QuantPlan:
     """Decide everything and write nothing: the plan can be read, edited and applied later.
 
@@ -152,7 +152,8 @@ def apply_plan(
     job = Job.open(model, plan.recipe, providers)
     check_plan(job.model, plan, fingerprint=job.fingerprint)
     if data is not None:
-        job.measure_on(open_data(data, job.inputs, limit=limit or 8, preprocess=preprocess))
+        calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
+        job.measure_on(job.open_data(calibration))
     return _finish(job, plan, output, external_data)
 
 

@@ -18,6 +18,7 @@ from bitwright.data import (
     InputSpec,
     RandomData,
     Sample,
+    Samples,
     hold_back,
     open_data,
     random_samples,
@@ -171,7 +172,7 @@ class Job:
                 "give data (arrays, files, a folder of images, a data reader), or ask for random "
                 "data to try things out."
             )
-        samples = self._open(calibration)
+        samples = self.open_data(calibration)
         stream = hold_back(samples) if calibration.held_back else hold_back(samples, most=0)
         seen: Observation = observe(
             self.model,
@@ -204,10 +205,11 @@ class Job:
             )
         self.data_description = f"sketches from {Path(calibration.sketches).name}"
         if calibration.data is not None:
-            self.measure_on(islice(self._open(calibration), 8))
+            self.measure_on(islice(self.open_data(calibration), 8))
         return sketches
 
-    def _open(self, calibration: Calibration) -> Any:
+    def open_data(self, calibration: Calibration) -> Samples:
+        """Return the samples as a stream of checked feeds."""
         data = calibration.data
         if isinstance(data, RandomData):
             return data.samples(self.inputs)

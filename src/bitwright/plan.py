@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from bitwright.errors import PlanError, RecipeError, did_you_mean
+from bitwright.files import write_file
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, convert, encode
 
@@ -23,12 +24,13 @@ Nested = float | list[Any]
 class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one tensor is stored: its type and scale, or whose scale it takes.
 
-    An entry has exactly one of `scale` (its own), `shares` (the parameters of another entry, as
-    a MaxPool's output has its input's) or `product` (a bias: input scale times weight scale).
+        An entry has exactly one of `scale` (its own), `shares` (the parameters of another entry, as
+        a MaxPool's output has its input's) or `product` (a bias: input scale times weight scale).
 
-    >>> from bitwright.numerics.types import UINT8
-    >>> TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=0.5, zero_point=3).scale
-    0.5
+        >>> from bitwright.files import write_file
+    from bitwright.numerics.types import UINT8
+        >>> TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=0.5, zero_point=3).scale
+        0.5
     """
 
     tensor: str
@@ -71,10 +73,11 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Parameters:
     """Resolved quantization parameters of one tensor.
 
-    >>> import numpy as np
-    >>> from bitwright.numerics.types import INT8
-    >>> Parameters(INT8, np.float64(0.5), np.int64(0)).axis is None
-    True
+        >>> import numpy as np
+        >>> from bitwright.files import write_file
+    from bitwright.numerics.types import INT8
+        >>> Parameters(INT8, np.float64(0.5), np.int64(0)).axis is None
+        True
     """
 
     qtype: QType
@@ -161,6 +164,10 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise PlanError(f"{source} is not JSON: {error}.") from error
         except RecipeError as error:
             raise PlanError(str(error)) from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON: all of it, or nothing."""
+        write_file(Path(path), self.to_json() + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> QuantPlan:

@@ -346,12 +346,31 @@ def convert(data: Any, kind: type[_T], source: str) -> _T:
         raise RecipeError(f"{source}: {_explain(str(error), kind)}") from error
 
 
+# msgspec's names of types, as a person would say them.
+_PLAIN = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+
+
 def _explain(message: str, kind: type) -> str:
     method = re.search(r"Invalid value `?'?(\w[\w-]*)'?`? - at `\$.*method`", message)
     if method is not None:
         known = {m.__struct_config__.tag for m in RangeMethod.__args__}
         return f"unknown range method {method.group(1)!r}.{did_you_mean(method.group(1), known)}"
     unknown = re.search(r"unknown field `(\w+)`(?: - at `\$\.?([\w.\[\]]*)`)?", message)
+    wrong = re.search(r"Expected `(.*?)`, got `(.*?)`(?: - at `\$\.?(.*)`)?", message)
+    if wrong is not None:
+        expected, given, where = wrong.groups()
+        return (
+            f"option {where or 'the recipe'!r} must be {_PLAIN.get(expected, expected)}, not "
+            + (f"{_PLAIN.get(given, given)}.")
+        )
     if unknown is None:
         return message.replace("`", "'") + "."
     key, where = unknown.group(1), unknown.group(2) or ""

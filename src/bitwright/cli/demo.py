@@ -73,8 +73,8 @@ def run_demo(folder: Path, *, progress: bool = False) -> DemoReport:
     import numpy as np
 
     from bitwright.api import quantize
-    from bitwright.cli.files import make_folder, write_file
     from bitwright.demo import load_demo
+    from bitwright.files import make_folder, write_file
 
     demo = load_demo()
     make_folder(folder)
@@ -86,7 +86,7 @@ def run_demo(folder: Path, *, progress: bool = False) -> DemoReport:
     np.save(stack, demo.calibration, allow_pickle=False)
     write_file(data, stack.getvalue())
     result = quantize(float_model, model, data=demo.calibration, progress=progress)
-    write_file(plan, result.plan.to_json())
+    result.plan.save(plan)
     before, after = _measure(demo, float_model, model)
     return DemoReport(before, after, len(demo.images), result, model, plan, float_model, data)
 

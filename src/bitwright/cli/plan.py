@@ -43,7 +43,6 @@ def plan_command(
 
     from bitwright import graph
     from bitwright.api import make_plan
-    from bitwright.cli.files import write_file
     from bitwright.cli.settings import choose_recipe
     from bitwright.cli.summary import plan_document, plan_parts
     from bitwright.observe import MEMORY_BUDGET
@@ -65,5 +64,5 @@ def plan_command(
         providers=provider or None,
         progress=screen.wants_progress,
     )
-    write_file(output, made.to_json())
+    made.save(output)
     screen.show(plan_document(made, str(output)), plan_parts(made, str(output), verbose=verbose))

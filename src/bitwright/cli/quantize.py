@@ -53,7 +53,6 @@ def quantize_command(
 
     from bitwright import graph
     from bitwright.api import quantize
-    from bitwright.cli.files import write_file
     from bitwright.cli.settings import choose_recipe
     from bitwright.cli.summary import result_parts
     from bitwright.observe import MEMORY_BUDGET
@@ -80,7 +79,7 @@ def quantize_command(
         progress=screen.wants_progress,
     )
     if plan_out is not None:
-        write_file(plan_out, result.plan.to_json())
+        result.plan.save(plan_out)
     shown_plan = None if plan_out is None else str(plan_out)
     screen.show(
         {**result.to_dict(), "plan": shown_plan},

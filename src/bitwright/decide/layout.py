@@ -12,13 +12,16 @@ from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
 from bitwright.decide.selection import Selector
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import iter_values
-from bitwright.numerics.types import INT32, QType
+from bitwright.numerics.types import INT4, INT8, INT16, INT32, UINT4, UINT8, UINT16, QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import MinMax, Override, Recipe
 
 __all__ = ["Entry", "Layout", "lay_out"]
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+_ACTIVATION_TYPES = (INT8, UINT8, INT16, UINT16)
+_WEIGHT_TYPES = (*_ACTIVATION_TYPES, INT4, UINT4)
 
 
 @dataclass(slots=True)
@@ -96,6 +99,7 @@ class _Builder:
 
     def build(self) -> Layout:
         self._check_overrides()
+        self._check_types()
         float_by_name: set[str] = set()
         for node in self._nodes:
             name = node.name or ""
@@ -117,6 +121,28 @@ class _Builder:
             if name not in known:
                 hint = did_you_mean(name, known)
                 raise RecipeError(f"overrides: no tensor is called {name!r}.{hint}")
+
+    def _check_types(self) -> None:
+        """Refuse, before any data is read, types that the runtime would refuse after it."""
+        recipe = self._recipe
+        types = [("activations", recipe.activation), ("weights", recipe.weight)]
+        for name, override in self._overrides.items():
+            if override.qtype is not None:
+                value = next(v for v, known in self._names.items() if known == name)
+                role = "activations" if constant(value) is None else "weights"
+                types.append((role, override.qtype))
+        for role, qtype in types:
+            known = _ACTIVATION_TYPES if role == "activations" else _WEIGHT_TYPES
+            if qtype not in known and not (role == "weights" and qtype == INT32):
+                raise RecipeError(
+                    f"ONNX Runtime has no kernels for {role} in {qtype}; "
+                    f"use one of {', '.join(str(choice) for choice in known)}."
+                )
+        if self._channelwise_activations and recipe.activation.bits == 8:
+            raise RecipeError(
+                "ONNX Runtime's 8-bit kernels take one scale for a whole activation; drop "
+                "per_channel from the range method, or use 16-bit activations with it."
+            )
 
     def _float(self, node: ir.Node, reason: str) -> NodePlan:
         return NodePlan(
@@ -158,8 +184,11 @@ class _Builder:
         if not data:
             kinds = {str(v.dtype.name).lower() for v in node.inputs if v is not None and v.dtype}
             return Skip(f"it works on {' and '.join(sorted(kinds)) or 'values of unknown type'}")
-        if all(constant(value) is not None for value in data):
+        if all(value is None or constant(value) is not None for value in node.inputs):
             return Skip("all its inputs are constant") if not rule.follows else None
+        unknown = [v for v in node.inputs if v is not None and v.dtype is None]
+        if unknown and rule.weights:
+            return Skip(f"the type of its input {unknown[0].name!r} is not known")
         if rule.follows and not self._recipe.place.force_shared:
             loose = [v for v in data if v not in self._marked and constant(v) is None]
             if loose:
@@ -331,6 +360,8 @@ class _Builder:
                 continue
             key = outputs[index] = self._mark_activation(value)
             entry = self._layout.entries[key]
+            if self._channelwise_activations:
+                continue  # what moves values moves channels, too
             if shares and inputs[0] is not None and entry.override is None:
                 source = self._layout.entries[inputs[0]]
                 if source.axis is None:

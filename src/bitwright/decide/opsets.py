@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from bitwright.errors import RecipeError
 from bitwright.recipe import Recipe
 
 __all__ = ["needed_opset"]
@@ -17,16 +18,22 @@ _BLOCKS = 21
 def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     """Return the opset that the quantized model will have, at least the model's own.
 
-    >>> from bitwright.recipe import load_recipe
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 11})
-    >>> model = ir.Model(graph, ir_version=8)
-    >>> needed_opset(model, load_recipe("int8")), needed_opset(model, load_recipe("a16w8"))
-    (13, 21)
+        >>> from bitwright.errors import RecipeError
+    from bitwright.recipe import load_recipe
+        >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 11})
+        >>> model = ir.Model(graph, ir_version=8)
+        >>> needed_opset(model, load_recipe("int8")), needed_opset(model, load_recipe("a16w8"))
+        (13, 21)
     """
     overrides = recipe.overrides.values()
     types = {recipe.activation, recipe.weight, *(o.qtype for o in overrides if o.qtype)}
     needed = [model.opset_imports.get("", 1), _PREFERRED]
     for qtype in types:
+        if not qtype.min_opset:
+            raise RecipeError(
+                f"ONNX has no QuantizeLinear to {qtype}; use one of int8, uint8, int16, uint16, "
+                "int4, uint4."
+            )
         # The contrib ops take these types at any opset.
         if not (recipe.place.contrib_ops and qtype.bits in (4, 16)):
             needed.append(qtype.min_opset)

@@ -147,7 +147,8 @@ def _widen_weights_for_bias(layout: Layout, plan: QuantPlan) -> None:
 def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:
     """Drop each Relu or Clip whose work the quantizer behind it does exactly."""
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
-    for key, entry in layout.entries.items():
+    # Backwards, so that of two in a row the second is gone before the first is looked at.
+    for key, entry in reversed(layout.entries.items()):
         if entry.absorbed_by is None:
             continue
         node = nodes[entry.absorbed_by]
@@ -168,6 +169,9 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
             outputs=(target,),
         )
         del plan.tensors[key]
+        for other, linked in plan.tensors.items():
+            if linked.shares == key:
+                plan.tensors[other] = msgspec.structs.replace(linked, shares=target)
 
 
 def _nothing_quantized(plan: QuantPlan) -> str:

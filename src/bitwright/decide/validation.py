@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -26,14 +26,7 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
     values = dict(iter_values(model))
     names: dict[ir.Value | None, str] = {value: name for name, value in values.items()}
-    # The producer of what an absorbed node reads is planned as the writer of what it wrote.
-    absorbed = {
-        names.get(value): names.get(nodes[name].outputs[0])
-        for name, planned in plan.nodes.items()
-        if planned.action == "absorb" and name in nodes
-        for value in nodes[name].inputs[:1]
-        if value is not None
-    }
+    clipped = _clipped_tensors(nodes.values(), names)
     for key, entry in plan.tensors.items():
         if entry.tensor not in values:
             hint = did_you_mean(entry.tensor, values)
@@ -46,9 +39,13 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
         node = nodes[name]
         inputs = [names.get(value) for value in node.inputs]
         written = [names.get(value) for value in node.outputs]
-        outputs = [absorbed.get(output, output) for output in written]
-        _check_uses(f"input of node {name!r}", planned.inputs, inputs, plan)
-        _check_uses(f"output of node {name!r}", planned.outputs, outputs, plan)
+        _check_uses(f"input of node {name!r}", planned.inputs, [{name} for name in inputs], plan)
+        _check_uses(
+            f"output of node {name!r}",
+            planned.outputs,
+            [_with_clipped(tensor, clipped) for tensor in written],
+            plan,
+        )
         if planned.action == "absorb":
             result = planned.outputs[0]
             if result is None or not clips_exactly(node, plan, result):
@@ -59,6 +56,27 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
     for name, used in plan.outputs.items():
         if used is not None and used not in plan.tensors:
             raise PlanError(f"graph output {name!r} refers to {used!r}, which has no entry.")
+
+
+def _clipped_tensors(
+    nodes: Iterable[ir.Node], names: Mapping[ir.Value | None, str]
+) -> dict[str | None, str | None]:
+    """Return, for what a Relu or Clip reads, what it writes.
+
+    The writer of the one is planned with the entry of the other where the quantizer clips.
+    """
+    return {
+        names.get(node.inputs[0]): names.get(node.outputs[0])
+        for node in nodes
+        if (rule := RULES.get(node.op_type)) is not None and rule.bounds is not None
+    }
+
+
+def _with_clipped(tensor: str | None, clipped: Mapping[str | None, str | None]) -> set[str | None]:
+    allowed = {tensor}
+    while (tensor := clipped.get(tensor)) is not None:
+        allowed.add(tensor)
+    return allowed
 
 
 def clips_exactly(node: ir.Node, plan: QuantPlan, key: str) -> bool:
@@ -93,7 +111,7 @@ def _check_entry(key: str, entry: TensorPlan, value: ir.Value, plan: QuantPlan) 
 
 
 def _check_uses(
-    where: str, keys: Sequence[str | None], actual: Sequence[str | None], plan: QuantPlan
+    where: str, keys: Sequence[str | None], allowed: Sequence[set[str | None]], plan: QuantPlan
 ) -> None:
     for index, key in enumerate(keys):
         if key is None:
@@ -101,5 +119,5 @@ def _check_uses(
         if key not in plan.tensors:
             raise PlanError(f"an {where} refers to tensor {key!r}, which has no entry.")
         tensor = plan.tensors[key].tensor
-        if index >= len(actual) or actual[index] != tensor:
+        if index >= len(allowed) or tensor not in allowed[index]:
             raise PlanError(f"{where}, number {index}, is not tensor {tensor!r}.")

@@ -110,7 +110,8 @@ def observe(
     `model` is a model or a `Runner`. `per_channel` names the tensors that also get extremes for
     each channel, with the channel axis. `memory_budget` bounds the bytes of observed tensors that
     are alive at any time: if one sample's do not fit, they are observed in groups, one run for
-    each group. `providers` are the runtime's execution providers. `progress` shows a bar on a terminal, or calls a function with (done, total).
+    each group. `providers` are the runtime's execution providers. `progress` shows a bar on a
+    terminal, or calls a function with (done, total).
 
     Non-finite values raise nothing here; see `Observation.problems`.
 
@@ -148,7 +149,7 @@ def observe(
     if not seen.sketches:
         return seen
     runner = as_runner(model, tensors, memory_budget, providers)
-    total = len(samples) if isinstance(samples, Sized) else None
+    total = len(samples) if isinstance(samples, Sized) else getattr(samples, "len_hint", None)
     with _reporting(progress, total) as report, _Pipeline(seen) as pipeline:
         for feeds in samples:
             for group in runner.groups(feeds):

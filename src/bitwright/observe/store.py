@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import DataError, OutputError
+from bitwright.errors import DataError
+from bitwright.files import write_file
 from bitwright.observe import kernels
 from bitwright.observe.sketch import SketchState, TensorSketch
 
@@ -76,7 +75,7 @@ def save_sketches(
         "fingerprint": fingerprint,
         "sketches": msgspec.json.encode(entries).decode(),
     }
-    _write_atomically(Path(path), save(arrays, metadata=header))
+    write_file(Path(path), save(arrays, metadata=header))
 
 
 def load_sketches(
@@ -148,21 +147,3 @@ def _state(file: Any, index: int, entry: _Entry) -> SketchState:
         batches=batches,
         channels=channels,
     )
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary: Path | None = None
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}.") from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()

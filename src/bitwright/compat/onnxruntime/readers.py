@@ -39,9 +39,6 @@ class CalibrationDataReader(metaclass=abc.ABCMeta):
             raise StopIteration
         return result
 
-    def __len__(self) -> int:
-        raise NotImplementedError
-
     def set_range(self, start_index: int, end_index: int) -> None:
         """Restrict the reader to a part of the data."""
         raise NotImplementedError
