@@ -161,6 +161,17 @@ def make_mlp(*, width=16, opset=17, **options):
     return build(nodes, {"x": ["n", width]}, {"y": ["n", 4]}, constants, opset=opset, **options)
 
 
+def retype(model, dtype, onnx_type):
+    """Turn all float32 of a model into another type."""
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor).astype(dtype)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx_type
+    return model
+
+
 # Data -----------------------------------------------------------------------------------------
 
 

@@ -258,8 +258,10 @@ def _detail(recipe: Recipe, *, keep: bool) -> Any:
 def _channel_axes(recipe: Recipe, layout: Layout) -> dict[str, int]:
     if not isinstance(recipe.ranges, MinMax) or not recipe.ranges.per_channel:
         return {}
+    # Channels that vary in number from sample to sample cannot have a scale each.
+    shapes = {e.name: e.value.shape for e in layout.entries.values() if e.needs_data}
     return {
-        entry.name: 1
-        for entry in layout.entries.values()
-        if entry.needs_data and entry.value.shape is not None and len(entry.value.shape) > 1
+        name: 1
+        for name, shape in shapes.items()
+        if shape is not None and len(shape) > 1 and isinstance(shape[1], int)
     }

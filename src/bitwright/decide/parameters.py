@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -47,6 +48,8 @@ def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -
     else:
         assert sketch is not None
         ranges = (given.ranges if given is not None else None) or recipe.ranges
+        if isinstance(ranges, MinMax) and ranges.per_channel and sketch.channel_low is None:
+            ranges = msgspec.structs.replace(ranges, per_channel=False)
         low, high = choose_range(sketch, ranges, entry.qtype, symmetric=symmetric)
         method = _method_name(ranges)
         if np.ndim(low):
