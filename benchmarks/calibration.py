@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from graphs import GRAPHS, write_graph
-from measure import Measured, print_table, run_apart
+from measure import Measured, prepare_for_peer, print_table, run_apart
 from text_lines import recognizer_path
 
 WORKER = "calibration_worker.py"
@@ -37,15 +37,6 @@ def best_of(count: int, *arguments: object) -> Measured | str:
     results = [run_apart(WORKER, *arguments) for _ in range(count)]
     good = [result for result in results if isinstance(result, Measured)]
     return min(good, key=lambda result: result.seconds) if good else results[0]
-
-
-def prepare_peer_model(folder: Path, name: str) -> None:
-    """The recognizer is opset 12; the peer writes a model that does not load below 13."""
-    import bitwright.graph as graph
-
-    model = graph.load_model(folder / f"{name}.onnx")
-    graph.save_model(graph.upgrade_opset(model, 13), folder / f"{name}-13.onnx")
-    (folder / f"{name}-13.onnx").replace(folder / f"{name}.onnx")
 
 
 def show(value: Measured | str, unit: str) -> str:
@@ -113,9 +104,9 @@ def main() -> None:
         for model in options.models:
             if model == "recognizer":
                 shutil.copyfile(recognizer_path(), folder / "recognizer.onnx")
-                prepare_peer_model(folder, "recognizer")
             else:
                 write_graph(model, folder)
+            prepare_for_peer(folder / f"{model}.onnx")
             rows += measure_model(model, folder, options)
     print()
     print_table(

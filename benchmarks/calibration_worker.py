@@ -124,7 +124,7 @@ def main() -> None:
     elif who == "ours":
         run_ours(model, method, paths)
     else:
-        run_peer(model, method, paths, place)
+        run_peer(place / f"{name}-for-peer.onnx", method, paths, place)
 
 
 if __name__ == "__main__":

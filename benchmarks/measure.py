@@ -31,6 +31,25 @@ def run_apart(script: str, *arguments: object, timeout: float = 3600) -> Measure
     return Measured(found.pop("seconds"), found.pop("peak"), found)
 
 
+def prepare_for_peer(model: Path) -> Path:
+    """Return the model as the peer's documentation asks for it: pre-processed, opset 13 or more.
+
+    Below opset 13 its per-channel models do not load, and it takes weights in Constant nodes for
+    activations.
+    """
+    import onnxruntime
+    from onnxruntime.quantization import quant_pre_process
+
+    from bitwright import graph
+
+    onnxruntime.set_default_logger_severity(3)
+    output = model.with_name(f"{model.stem}-for-peer.onnx")
+    loaded = graph.load_model(model)
+    graph.save_model(graph.upgrade_opset(loaded, max(13, graph.opset_of(loaded))), output)
+    quant_pre_process(str(output), str(output), skip_symbolic_shape=True)
+    return output
+
+
 def report(seconds: float, **extra: float) -> None:
     """Print a worker's result, with this process's peak memory."""
     import resource

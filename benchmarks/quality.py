@@ -11,6 +11,8 @@ turn, so that whatever else the machine does falls on all of them alike.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import logging
 import shutil
 import tempfile
@@ -21,12 +23,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 from graphs import GRAPHS, make_images, write_graph
-from measure import print_table
+from measure import prepare_for_peer, print_table
 from onnxruntime.quantization import CalibrationMethod, QuantType, quantize_static
 from text_lines import TextLine, alphabet, decode, make_lines, recognizer_path
 
 import bitwright
-from bitwright import graph
 
 Sample = dict[str, np.ndarray]
 OURS = ("minmax", "percentile", "entropy", "mse")
@@ -55,15 +56,16 @@ def quantize_ours(model: Path, output: Path, samples: Sequence[Sample], method: 
 
 
 def quantize_peer(model: Path, output: Path, samples: Sequence[Sample], method: str) -> None:
-    quantize_static(
-        str(model),
-        str(output),
-        Reader(samples),
-        per_channel=True,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        calibrate_method=CalibrationMethod[method],
-    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        quantize_static(
+            str(model),
+            str(output),
+            Reader(samples),
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod[method],
+        )
 
 
 def latencies(models: dict[str, Path], sample: Sample, rounds: int) -> dict[str, float]:
@@ -109,9 +111,10 @@ def compare(
     for method in OURS:
         models[f"bitwright {method}"] = folder / f"{name}-ours-{method}.onnx"
         quantize_ours(model, models[f"bitwright {method}"], calibration, method)
+    peer_model = prepare_for_peer(model)
     for method, most in peer_methods.items():
         models[f"onnxruntime {method}"] = folder / f"{name}-peer-{method}.onnx"
-        quantize_peer(model, models[f"onnxruntime {method}"], calibration[:most], method)
+        quantize_peer(peer_model, models[f"onnxruntime {method}"], calibration[:most], method)
     times = latencies(models, calibration[0], rounds)
     peer_time = times["onnxruntime MinMax"]
     return [
@@ -143,8 +146,6 @@ def main() -> None:
             if model == "recognizer":
                 path = folder / "recognizer.onnx"
                 shutil.copyfile(recognizer_path(), path)
-                # Below opset 13 the peer's per-channel models do not load.
-                graph.save_model(graph.upgrade_opset(graph.load_model(path), 13), path)
                 lines, characters = make_lines(scoring, seed=1), alphabet()
                 data = [{"x": line.array} for line in make_lines(calibrating, seed=0)]
                 rows += compare(

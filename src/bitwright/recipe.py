@@ -367,10 +367,8 @@ def _explain(message: str, kind: type) -> str:
     wrong = re.search(r"Expected `(.*?)`, got `(.*?)`(?: - at `\$\.?(.*)`)?", message)
     if wrong is not None:
         expected, given, where = wrong.groups()
-        return (
-            f"option {where or 'the recipe'!r} must be {_PLAIN.get(expected, expected)}, not "
-            + (f"{_PLAIN.get(given, given)}.")
-        )
+        wanted, got = _PLAIN.get(expected, expected), _PLAIN.get(given, given)
+        return f"option {where or 'recipe'!r} must be {wanted}, not {got}."
     if unknown is None:
         return message.replace("`", "'") + "."
     key, where = unknown.group(1), unknown.group(2) or ""
