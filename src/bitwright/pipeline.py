@@ -24,8 +24,8 @@ from bitwright.data import (
     random_samples,
 )
 from bitwright.decide import Layout, decide, lay_out, needed_opset, shift_to_unsigned
-from bitwright.emit import emit_qdq
-from bitwright.errors import DataError, ModelError
+from bitwright.emit import EMITTERS
+from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.observe import (
     MEMORY_BUDGET,
     Observation,
@@ -146,7 +146,12 @@ class Job:
 
     def _emit(self, plan: QuantPlan) -> ir.Model:
         quantized = graph.clone_model(self.model)
-        emit_qdq(quantized, plan, round_to_nearest)
+        emitter = EMITTERS.get((plan.recipe.mode, plan.recipe.format))
+        if emitter is None:
+            raise RecipeError(
+                f"{plan.recipe.mode} models cannot be written as {plan.recipe.format} yet."
+            )
+        emitter(quantized, plan, round_to_nearest)
         quantized.producer_name, quantized.producer_version = "bitwright", __version__
         quantized.metadata_props["bitwright.version"] = __version__
         quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)

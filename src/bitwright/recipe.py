@@ -200,6 +200,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     version: Literal[1] = 1
     name: str = "custom"
+    mode: Literal["static", "dynamic"] = "static"
+    """Static: activation ranges from calibration data. Dynamic: measured at every run."""
+    format: Literal["qdq", "qoperator"] = "qdq"
+    """QDQ: float ops between Q/DQ pairs. QOperator: integer ops."""
     activation: QType = UINT8
     weight: QType = INT8
     ranges: RangeMethod = MinMax()

@@ -42,6 +42,8 @@ class Entry:
     override: Override | None = None
     absorbed_by: str | None = None
     """The Relu or Clip behind this tensor that the quantizer may replace."""
+    operand: bool = False
+    """A constant beside activations, such as an addend: it is laid out as they are."""
 
     @property
     def needs_data(self) -> bool:
@@ -220,7 +222,6 @@ class _Builder:
         entry = self._layout.entries[key]
         if (
             not isinstance(bounds, Skip)
-            and not self._recipe.place.keep_activations
             and len(source.uses()) == 1
             and not source.is_graph_output()
             and entry.shares is None
@@ -253,7 +254,7 @@ class _Builder:
         if constant(value) is None:
             return self._mark_activation(value)
         if index not in rule.weights:
-            return self._mark_constant(node, value, self._recipe.activation, None, 0)
+            return self._mark_constant(node, value, self._recipe.activation, None, 0, operand=True)
         axis, block = self._weight_axis(node, index, rule)
         return self._mark_constant(node, value, self._recipe.weight, axis, block)
 
@@ -293,24 +294,31 @@ class _Builder:
         return self._marked[value]
 
     def _mark_constant(
-        self, node: ir.Node, value: ir.Value, qtype: QType, axis: int | None, block: int
+        self,
+        node: ir.Node,
+        value: ir.Value,
+        qtype: QType,
+        axis: int | None,
+        block: int,
+        *,
+        operand: bool = False,
     ) -> str:
         """Enter a constant; uses that agree on type and axis share one entry."""
         name = self._names[value]
         override = self._overrides.get(name)
         if override is not None and override.qtype is not None:
             qtype = override.qtype
-        wanted = Entry(name, value, "weight", qtype, axis, block, override=override)
+        wanted = Entry(
+            name, value, "weight", qtype, axis, block, override=override, operand=operand
+        )
         for key in (name, f"{name}@{node.name}"):
             found = self._layout.entries.get(key)
             if found is None:
                 self._layout.entries[key] = wanted
                 return key
-            if (found.qtype, found.axis, found.block_size, found.role) == (
-                qtype,
-                axis,
-                block,
-                "weight",
+            if all(
+                getattr(found, field) == getattr(wanted, field)
+                for field in ("qtype", "axis", "block_size", "role", "operand")
             ):
                 return key
         raise AssertionError(f"two entries for {name!r} at node {node.name!r}")

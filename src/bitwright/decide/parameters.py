@@ -84,8 +84,12 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
         )
     if not entry.qtype.is_integer:
         return _float_plan(entry, float(np.std(array, dtype=np.float64)))
-    is_weight_type = entry.qtype == recipe.weight
-    symmetric = recipe.weights_are_symmetric if is_weight_type else recipe.activation_symmetric
+    if entry.operand:
+        symmetric = recipe.activation_symmetric
+    elif recipe.weight_symmetric is not None:
+        symmetric = recipe.weight_symmetric
+    else:
+        symmetric = entry.qtype.signed
     reduced = recipe.reduce_range
     ranges: RangeMethod = recipe.weight_ranges
     low: Any

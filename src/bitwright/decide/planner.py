@@ -154,7 +154,8 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
         node = nodes[entry.absorbed_by]
         target = plan.nodes[entry.absorbed_by].outputs[0]
         assert target is not None
-        if not clips_exactly(node, plan, target):
+        if plan.recipe.place.keep_activations or not clips_exactly(node, plan, target):
+            _copy_parameters(plan, key)
             continue
         producer = entry.value.producer()
         assert producer is not None
@@ -172,6 +173,14 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
         for other, linked in plan.tensors.items():
             if linked.shares == key:
                 plan.tensors[other] = msgspec.structs.replace(linked, shares=target)
+
+
+def _copy_parameters(plan: QuantPlan, key: str) -> None:
+    """Give a tensor that shares its parameters the same ones of its own."""
+    root = plan.tensors[key]
+    while root.shares is not None:
+        root = plan.tensors[root.shares]
+    plan.tensors[key] = msgspec.structs.replace(root, tensor=plan.tensors[key].tensor)
 
 
 def _nothing_quantized(plan: QuantPlan) -> str:
