@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from measure import report
+from measure import peak_memory, report
 
 
 def samples(name: str, count: int) -> Iterator[dict[str, np.ndarray]]:
@@ -75,11 +75,13 @@ def run_ours(model: Path, method: str, paths: list[Path]) -> None:
     planned = time.perf_counter()
     job.write(plan)
     total = time.perf_counter() - begin
+    peak = peak_memory()
+    # What another method would cost, once the pass is done.
     sketches = observe(job.model, layout.observed, read(paths[:2])).sketches
     layout = lay_out(job.model, recipe)
     start = time.perf_counter()
     decide(job.model, layout, sketches, recipe, fingerprint="", tool="")
-    report(planned - opened, total=total, decide=time.perf_counter() - start)
+    report(planned - opened, peak=peak, total=total, decide=time.perf_counter() - start)
 
 
 def run_peer(model: Path, method: str, paths: list[Path], folder: Path) -> None:

@@ -50,12 +50,17 @@ def prepare_for_peer(model: Path) -> Path:
     return output
 
 
-def report(seconds: float, **extra: float) -> None:
-    """Print a worker's result, with this process's peak memory."""
+def peak_memory() -> float:
+    """Return the largest resident size of this process so far, in MB."""
     import resource
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "peak": peak, **extra}))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def report(seconds: float, *, peak: float | None = None, **extra: float) -> None:
+    """Print a worker's result, with this process's peak memory unless that was taken before."""
+    found = peak_memory() if peak is None else peak
+    print(json.dumps({"seconds": seconds, "peak": found, **extra}))
 
 
 def print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
