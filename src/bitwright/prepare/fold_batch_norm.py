@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.graph.constants import read_constant
 from bitwright.graph.naming import NameScope
 from bitwright.graph.walking import iter_graphs
-from bitwright.prepare.constants import read_constant
 from bitwright.prepare.linear import Array, absorb_after, linear_before
 
 __all__ = ["fold_batch_norm"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.graph.constants import read_constant, replace_constant
 from bitwright.graph.naming import NameScope
 from bitwright.graph.walking import iter_graphs
-from bitwright.prepare.constants import read_constant, replace_constant
 
 __all__ = ["fold_gemm_scalars"]
 

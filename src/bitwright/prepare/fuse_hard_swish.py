@@ -12,9 +12,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.graph.constants import read_constant
 from bitwright.graph.naming import NameScope
 from bitwright.graph.walking import iter_graphs
-from bitwright.prepare.constants import read_constant
 from bitwright.prepare.rewiring import (
     index_of,
     least_rank,

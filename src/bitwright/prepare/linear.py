@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.graph.constants import read_constant, replace_constant
 from bitwright.graph.naming import NameScope
-from bitwright.prepare.constants import read_constant, replace_constant
 from bitwright.prepare.rewiring import (
     index_of,
     least_rank,

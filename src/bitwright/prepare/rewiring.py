@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from bitwright.prepare.constants import drop_if_unused, is_private
+from bitwright.graph.constants import drop_if_unused, is_private
 
 __all__ = [
     "index_of",
