@@ -24,13 +24,12 @@ Nested = float | list[Any]
 class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one tensor is stored: its type and scale, or whose scale it takes.
 
-        An entry has exactly one of `scale` (its own), `shares` (the parameters of another entry, as
-        a MaxPool's output has its input's) or `product` (a bias: input scale times weight scale).
+    An entry has exactly one of `scale` (its own), `shares` (the parameters of another entry, as
+    a MaxPool's output has its input's) or `product` (a bias: input scale times weight scale).
 
-        >>> from bitwright.files import write_file
-    from bitwright.numerics.types import UINT8
-        >>> TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=0.5, zero_point=3).scale
-        0.5
+    >>> from bitwright.numerics.types import UINT8
+    >>> TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=0.5, zero_point=3).scale
+    0.5
     """
 
     tensor: str
@@ -120,8 +119,17 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return self._bias_parameters(entry)
         if entry.scale is None or entry.zero_point is None:
             raise PlanError(f"tensor {seen[-1]!r} has neither a scale nor `shares` nor `product`.")
-        scale = np.asarray(entry.scale, dtype=np.float64)
-        zero_point = np.asarray(entry.zero_point, dtype=np.int64)
+        try:
+            scale = np.asarray(entry.scale, dtype=np.float64)
+            zero_point = np.asarray(entry.zero_point, dtype=np.int64)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise PlanError(
+                f"tensor {seen[-1]!r} has a scale or zero point that is no array of numbers."
+            ) from error
+        if zero_point.shape not in ((), scale.shape):
+            raise PlanError(
+                f"tensor {seen[-1]!r} has {scale.size} scales but {zero_point.size} zero points."
+            )
         if not np.all(np.isfinite(scale)) or np.any(scale <= 0):
             raise PlanError(f"tensor {seen[-1]!r} has a scale that is not positive and finite.")
         low, high = entry.qtype.lowest, entry.qtype.highest
@@ -135,6 +143,11 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def _bias_parameters(self, entry: TensorPlan) -> Parameters:
         assert entry.product is not None
         source, weight = (self.parameters(key) for key in entry.product)
+        if np.ndim(source.scale):
+            raise PlanError(
+                f"bias {entry.tensor!r} needs one scale for the whole of {entry.product[0]!r}, "
+                f"which has {np.size(source.scale)}."
+            )
         # Both factors as the runtime sees them: scales stored in float32.
         weight_scale = np.float32(weight.scale).astype(np.float64)
         if weight_scale.ndim:

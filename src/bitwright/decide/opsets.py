@@ -18,12 +18,11 @@ _BLOCKS = 21
 def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     """Return the opset that the quantized model will have, at least the model's own.
 
-        >>> from bitwright.errors import RecipeError
-    from bitwright.recipe import load_recipe
-        >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 11})
-        >>> model = ir.Model(graph, ir_version=8)
-        >>> needed_opset(model, load_recipe("int8")), needed_opset(model, load_recipe("a16w8"))
-        (13, 21)
+    >>> from bitwright.recipe import load_recipe
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 11})
+    >>> model = ir.Model(graph, ir_version=8)
+    >>> needed_opset(model, load_recipe("int8")), needed_opset(model, load_recipe("a16w8"))
+    (13, 21)
     """
     overrides = recipe.overrides.values()
     types = {recipe.activation, recipe.weight, *(o.qtype for o in overrides if o.qtype)}

@@ -100,13 +100,26 @@ def _check_entry(key: str, entry: TensorPlan, value: ir.Value, plan: QuantPlan) 
     array = constant(value)
     if entry.role != "activation" and array is None:
         raise PlanError(f"tensor {key!r} is planned as a {entry.role}, but it is not constant.")
-    count = np.size(parameters.scale)
-    if count == 1 or array is None or parameters.block_size:
+    if np.ndim(parameters.scale) == 0 or value.shape is None:
         return
-    axis = parameters.axis
-    if axis is None or not -array.ndim <= axis < array.ndim or array.shape[axis] != count:
+    found, axis = np.shape(parameters.scale), parameters.axis
+    shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+    if axis is None or not -len(shape) <= axis < len(shape):
+        fits = False
+    elif parameters.block_size:
+        blocks = list(shape)
+        length = shape[axis]
+        blocks[axis] = None if length is None else -(-length // parameters.block_size)
+        fits = len(found) == len(blocks) and all(
+            there is None or here == there for here, there in zip(found, blocks, strict=True)
+        )
+    else:
+        fits = len(found) == 1 and shape[axis] in (None, found[0])
+    if not fits:
+        shown = "x".join("?" if dim is None else str(dim) for dim in shape)
         raise PlanError(
-            f"tensor {key!r} of shape {array.shape} cannot take {count} scales on axis {axis}."
+            f"tensor {key!r} of shape {shown} cannot take {np.size(parameters.scale)} scales on "
+            f"axis {axis}."
         )
 
 

@@ -1,0 +1,281 @@
+"""From ranges to a finished plan: what is absorbed, widened, left float, and refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from models_for_tests import (
+    build,
+    constants_of,
+    make_cnn,
+    make_mlp,
+    make_samples,
+    make_transformer,
+    node,
+    normal,
+    ops,
+    quality,
+    run,
+    weight,
+)
+
+import bitwright
+from bitwright.errors import DataError, ModelError
+from bitwright.numerics.types import INT8, INT16, UINT8, UINT16
+from bitwright.recipe import MSE, MinMax, Percentile, Placement, Recipe, Selection
+
+
+def quantize(model, samples=None, **fields):
+    samples = make_samples(model) if samples is None else samples
+    recipe = Recipe(name="test", **fields)
+    return bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+
+
+# Absorbing ----------------------------------------------------------------------------------
+
+
+def make_activation(*activations):
+    """A Conv, the given Relu/Clip nodes in a row, and a Conv."""
+    constants = {"w1": weight(8, 3, 1, 1, seed=1) * 3, "w2": weight(4, 8, 1, 1, seed=2)}
+    nodes = [node("Conv", ["x", "w1"], ["t0"], name="conv")]
+    for index, bounds in enumerate(activations):
+        source, target, name = f"t{index}", f"t{index + 1}", f"act{index}"
+        if bounds is None:
+            nodes.append(node("Relu", [source], [target], name=name))
+            continue
+        inputs = [source]
+        for side, value in zip(("low", "high"), bounds, strict=True):
+            inputs.append("" if value is None else f"{side}{index}")
+            if value is not None:
+                constants[f"{side}{index}"] = np.array(value, np.float32)
+        nodes.append(node("Clip", inputs, [target], name=name))
+    nodes.append(node("Conv", [f"t{len(activations)}", "w2"], ["y"], name="head"))
+    return build(nodes, {"x": [1, 3, 6, 6]}, {"y": [1, 4, 6, 6]}, constants)
+
+
+EXACT = {
+    "Relu": (None,),
+    "Relu6": ((0.0, 6.0),),
+    "Clip from 0": ((0.0, None),),
+    "Clip up to a bound nobody reaches": ((0.0, 1e6),),
+    "Clip to negative": ((-2.0, 0.0),),
+    "no bounds at all": ((None, None),),
+    "lower bound within a step of zero": ((-0.01, 6.0),),
+    "Relu and Relu6": (None, (0.0, 6.0)),
+}
+
+
+@pytest.mark.parametrize("case", EXACT)
+@pytest.mark.parametrize("activation", [UINT8, INT8, UINT16])
+def test_an_absorbed_activation_changes_no_output_bit(case, activation):
+    model = make_activation(*EXACT[case])
+    samples = make_samples(model, 4)
+    absorbed = quantize(model, samples, activation=activation)
+    kept = quantize(model, samples, activation=activation, place=Placement(keep_activations=True))
+    assert ops(absorbed)["Relu"] + ops(absorbed)["Clip"] == 0
+    assert ops(kept)["Relu"] + ops(kept)["Clip"] == len(EXACT[case])
+    # On inputs beyond the calibrated range, too.
+    wide = [{"x": sample["x"] * 5} for sample in samples]
+    for a, b in zip(run(absorbed, wide), run(kept, wide), strict=True):
+        np.testing.assert_array_equal(a[0], b[0])
+
+
+INEXACT = {
+    "lower bound above zero": ((0.5, 6.0),),
+    "upper bound below zero": ((-6.0, -0.5),),
+}
+
+
+@pytest.mark.parametrize("case", INEXACT)
+def test_an_activation_that_the_quantizer_cannot_repeat_stays(case):
+    model = make_activation(*INEXACT[case])
+    samples = make_samples(model, 4)
+    result = quantize(model, samples)
+    assert ops(result)["Clip"] == 1
+    assert quality(model, result, samples) > 30
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"activation": INT8, "activation_symmetric": True},
+        {"activation": UINT8, "activation_symmetric": True},
+        {"ranges": MinMax(symmetric=True)},
+    ],
+    ids=["int8", "uint8", "range"],
+)
+def test_a_relu_stays_where_the_grid_goes_below_zero(fields):
+    model = make_activation(None)
+    samples = make_samples(model, 4)
+    result = quantize(model, samples, **fields)
+    assert ops(result)["Relu"] == 1
+    assert quality(model, result, samples) > 28
+
+
+@pytest.mark.parametrize("method", [Percentile(percentile=99.0), MSE()], ids=repr)
+def test_clipping_methods_absorb_a_relu_and_keep_a_clip_they_cut_into(method):
+    relu = quantize(make_activation(None), ranges=method)
+    assert ops(relu)["Relu"] == 0
+    assert relu.plan.nodes["act0"].action == "absorb"
+
+
+def test_a_relu_whose_input_is_also_read_elsewhere_stays():
+    model = make_activation(None)
+    model.graph.node.append(node("Conv", ["t0", "w2"], ["side"], name="side"))
+    model.graph.output.add().CopyFrom(model.graph.output[0])
+    model.graph.output[1].name = "side"
+    samples = make_samples(model, 4)
+    result = quantize(model, samples)
+    assert ops(result)["Relu"] == 1
+    assert quality(model, result, samples) > 30
+
+
+def test_a_clip_with_bounds_computed_at_run_time_stays():
+    model = build(
+        [
+            node("Conv", ["x", "w"], ["c"], name="conv"),
+            node("ReduceMax", ["x"], ["top"], name="top", keepdims=0),
+            node("Clip", ["c", "", "top"], ["k"], name="clip"),
+            node("Conv", ["k", "v"], ["y"], name="head"),
+        ],
+        {"x": [1, 3, 6, 6]},
+        {"y": [1, 4, 6, 6]},
+        {"w": weight(8, 3, 1, 1), "v": weight(4, 8, 1, 1)},
+    )
+    samples = make_samples(model, 4)
+    result = quantize(model, samples)
+    assert ops(result)["Clip"] == 1
+    assert quality(model, result, samples) > 28
+
+
+# Biases -------------------------------------------------------------------------------------
+
+
+def make_big_bias(size):
+    """Tiny activations and weights beside a bias that int32 cannot hold at their scale."""
+    return build(
+        [node("Conv", ["x", "w", "b"], ["y"], name="conv")],
+        {"x": [1, 3, 5, 5]},
+        {"y": [1, 4, 5, 5]},
+        {"w": weight(4, 3, 1, 1) * 1e-5, "b": np.array([size, -size, 0, 1], np.float32)},
+    )
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_weight_scale_is_widened_where_its_bias_would_overflow(per_channel):
+    model = make_big_bias(50.0)
+    samples = [{"x": normal(1, 3, 5, 5, seed=i, size=1e-4)} for i in range(4)]
+    result = quantize(model, samples, per_channel=per_channel)
+    assert result.plan.tensors["w"].method == "minmax, widened for the bias"
+    stored = constants_of(result)
+    levels = stored["b_quantized"].astype(np.int64)
+    assert np.abs(levels).max() < 2**31 - 1
+    np.testing.assert_allclose(
+        levels * stored["b_quantized_scale"].astype(np.float64), [50, -50, 0, 1], rtol=1e-5
+    )
+    assert quality(model, result, samples) > 35
+
+
+def test_without_widening_the_bias_saturates():
+    model = make_big_bias(50.0)
+    samples = [{"x": normal(1, 3, 5, 5, seed=i, size=1e-4)} for i in range(4)]
+    result = quantize(model, samples, place=Placement(adjust_for_bias=False))
+    assert np.abs(constants_of(result)["b_quantized"].astype(np.int64)).max() >= 2**31 - 1
+
+
+def test_a_bias_that_fits_leaves_the_weight_scale_alone():
+    plan = quantize(make_cnn()).plan
+    assert plan.tensors["w1"].method == "minmax"
+
+
+def test_a_widened_scale_is_widened_only_in_the_channels_that_need_it():
+    model = make_big_bias(50.0)
+    samples = [{"x": normal(1, 3, 5, 5, seed=i, size=1e-4)} for i in range(4)]
+    plain = quantize(model, samples, per_channel=True, place=Placement(adjust_for_bias=False))
+    wider = quantize(model, samples, per_channel=True)
+    grown = np.array(wider.plan.tensors["w"].scale) > np.array(plain.plan.tensors["w"].scale)
+    assert list(grown) == [True, True, False, True]
+
+
+# Ranges -------------------------------------------------------------------------------------
+
+
+def test_a_clipped_tensor_needs_no_levels_for_what_is_cut_off():
+    model = make_activation((0.0, 1.0))
+    constants = constants_of(quantize(model))
+    assert float(constants["t1_scale"]) == pytest.approx(1 / 255)
+
+
+def test_a_softmax_has_255_steps_of_one():
+    plan = quantize(make_transformer()).plan
+    assert plan.tensors["p"].scale == pytest.approx(1 / 255)
+    assert plan.tensors["p"].method == "by definition"
+
+
+def test_zero_is_always_a_level():
+    model = make_mlp()
+    samples = [{"x": np.abs(normal(4, 16, seed=i)) + 5} for i in range(4)]
+    plan = quantize(model, samples).plan
+    assert plan.tensors["x"].zero_point == 0
+    assert plan.tensors["x"].range[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "zero_point", "signed"),
+    [
+        ({"weight": INT8}, 0, True),
+        ({"weight": UINT8}, None, False),
+        ({"weight": UINT8, "weight_symmetric": True}, 128, False),
+        ({"weight": INT8, "weight_symmetric": False}, None, True),
+        ({"weight": INT16}, 0, True),
+    ],
+    ids=str,
+)
+def test_weights_are_symmetric_by_type_unless_told(fields, zero_point, signed):
+    found = quantize(make_mlp(), **fields).plan.tensors["w1"].zero_point
+    assert found == zero_point if zero_point is not None else found not in (0, 128)
+
+
+def test_a_constant_addend_follows_the_symmetry_of_activations_not_of_weights():
+    model = make_transformer()
+    place = Placement(isolated=True, float_bias_add=False)
+    plan = quantize(model, activation=INT8, weight=INT8, place=place).plan
+    assert plan.tensors["w_q"].zero_point == 0
+    assert plan.tensors["b_q"].zero_point != 0
+
+
+def test_a_minimum_real_range_is_kept():
+    model = make_mlp()
+    samples = [{"x": normal(4, 16, seed=i, size=1e-6)} for i in range(4)]
+    plan = quantize(model, samples, min_real_range=0.1).plan
+    assert plan.tensors["x"].scale >= 0.1 / 255 * 0.999
+
+
+# What cannot be decided ---------------------------------------------------------------------
+
+
+def test_a_run_that_quantizes_nothing_is_an_error_with_reasons():
+    with pytest.raises(ModelError, match=r"nothing .* was quantized \(.*because|not among"):
+        quantize(make_mlp(), select=Selection(op_types=("Conv",)))
+
+
+def test_a_tensor_that_no_sample_fills_is_an_error():
+    model = build(
+        [
+            node("NonZero", ["x"], ["where"], name="find"),
+            node("Cast", ["where"], ["f"], name="cast", to=1),
+            node("Transpose", ["f"], ["t"], name="turn", perm=[1, 0]),
+            node("MatMul", ["t", "w"], ["y"], name="mm"),
+        ],
+        {"x": [4, 4]},
+        {"y": ["n", 8]},
+        {"w": weight(2, 8)},
+    )
+    with pytest.raises(DataError, match=r"tensor 't' was never seen.*'mm'"):
+        quantize(model, [{"x": np.zeros((4, 4), np.float32)}] * 3)
+
+
+def test_every_float_node_carries_a_reason():
+    for model in (make_cnn(), make_transformer()):
+        plan = quantize(model, select=Selection(exclude=("re:.*(fc|norm1)",))).plan
+        assert all(n.reason for n in plan.nodes.values() if n.action == "float")
