@@ -97,6 +97,11 @@ class Job:
         return graph.fingerprint(self.model)
 
     @property
+    def content_fingerprint(self) -> str:
+        """What sketches of this model must carry: other weights make other activations."""
+        return graph.fingerprint(self.model, weights=True)
+
+    @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """What the model expects."""
         return tuple(_input_spec(value) for value in self.model.graph.inputs)
@@ -167,10 +172,9 @@ class Job:
     # Observing ----------------------------------------------------------------------------
 
     def _observe(self, layout: Layout, calibration: Calibration) -> Mapping[str, TensorSketch]:
-        content = f"{self.fingerprint}-{graph.fingerprint(self.model, weights=True)}"
         stored = calibration.sketches
         if stored is not None and Path(stored).exists():
-            return self._reuse(layout, calibration, content)
+            return self._reuse(layout, calibration)
         if calibration.data is None:
             raise DataError(
                 f"recipe {self.recipe.name!r} quantizes activations and needs calibration data; "
@@ -194,14 +198,12 @@ class Job:
         self.samples_are_unseen = bool(stream.held)
         self.data_description = f"{seen.samples} samples of {samples.description}"
         if stored is not None:
-            save_sketches(stored, seen.sketches, fingerprint=content)
+            save_sketches(stored, seen.sketches, fingerprint=self.content_fingerprint)
         return seen.sketches
 
-    def _reuse(
-        self, layout: Layout, calibration: Calibration, fingerprint: str
-    ) -> Mapping[str, TensorSketch]:
+    def _reuse(self, layout: Layout, calibration: Calibration) -> Mapping[str, TensorSketch]:
         assert calibration.sketches is not None
-        sketches = load_sketches(calibration.sketches, fingerprint=fingerprint)
+        sketches = load_sketches(calibration.sketches, fingerprint=self.content_fingerprint)
         missing = [name for name in layout.observed if name not in sketches]
         if missing:
             raise DataError(
