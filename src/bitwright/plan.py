@@ -72,11 +72,10 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Parameters:
     """Resolved quantization parameters of one tensor.
 
-        >>> import numpy as np
-        >>> from bitwright.files import write_file
-    from bitwright.numerics.types import INT8
-        >>> Parameters(INT8, np.float64(0.5), np.int64(0)).axis is None
-        True
+    >>> import numpy as np
+    >>> from bitwright.numerics.types import INT8
+    >>> Parameters(INT8, np.float64(0.5), np.int64(0)).axis is None
+    True
     """
 
     qtype: QType
