@@ -330,6 +330,8 @@ def _to_name(value: Any) -> Any:
 
 def _from_name(kind: type, value: Any) -> Any:
     if kind is QType:
+        if not isinstance(value, str):
+            raise RecipeError(f"a number type is a name such as 'int8', not {value!r}.")
         return qtype(value)
     raise NotImplementedError(f"cannot read a {kind.__name__}")
 
@@ -481,4 +483,5 @@ def _parse_yaml(text: str, path: Path) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise RecipeError(f"the recipe {str(path)!r} is not YAML: {error}.") from error
+        reason = " ".join(str(error).split())
+        raise RecipeError(f"the recipe {str(path)!r} is not YAML: {reason}.") from error
