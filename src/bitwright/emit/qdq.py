@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.emit.building import (
+    add_initializer,
+    insert_node,
+    owner_of,
+    remove_unused_initializers,
+)
 from bitwright.errors import PlanError
 from bitwright.graph import NameScope, iter_values
-from bitwright.numerics.types import QType
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
 __all__ = ["Rounding", "emit_qdq"]
 
 Array = npt.NDArray[Any]
 Rounding = Callable[[Array, Parameters], Array]
-
-_PACKED = {
-    "int4": ml_dtypes.int4,
-    "uint4": ml_dtypes.uint4,
-    "int2": ml_dtypes.int2,
-    "uint2": ml_dtypes.uint2,
-}
 
 
 def emit_qdq(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
@@ -61,7 +58,7 @@ class _QdqWriter:
             for node, index in readers.get(key, ()):
                 node.replace_input_with(index, replacement)
         self._drop_absorbed()
-        self._remove_unused_initializers()
+        remove_unused_initializers(self._model)
         for graph in self._model.graphs():
             graph.sort()
         if self._domain:
@@ -112,8 +109,10 @@ class _QdqWriter:
         if tensor is None:
             raise PlanError(f"tensor {entry.tensor!r} is planned as constant, but it is not.")
         integers = self._round(tensor.numpy(), parameters)
-        graph = self._owner(source)
-        stored = self._initializer(graph, f"{label}_quantized", integers, parameters.qtype)
+        graph = owner_of(source)
+        stored = add_initializer(
+            graph, self._names, f"{label}_quantized", integers, parameters.qtype
+        )
         scale, zero_point = self._parameter_values(key, stem, parameters, source)
         # The runtime's tool lets the dequantized bias keep the bias's name; so do people's
         # scripts that look it up.
@@ -132,7 +131,7 @@ class _QdqWriter:
             outputs=[output],
             name=self._names.fresh(f"{label}_DequantizeLinear"),
         )
-        self._insert(graph, node, None)
+        insert_node(graph, node, None)
         return output
 
     def _write_pair(
@@ -144,7 +143,7 @@ class _QdqWriter:
         result: tuple[ir.Graph, int] | None,
     ) -> ir.Value:
         """Put Q and DQ behind a tensor."""
-        graph = self._owner(source)
+        graph = owner_of(source)
         scale, zero_point = self._parameter_values(key, source.name or "", parameters, source)
         name = source.name or ""
         suffix = self._dedicated_suffix(entry)
@@ -180,8 +179,8 @@ class _QdqWriter:
             outputs=[output],
             name=self._names.fresh(f"{name}_DequantizeLinear{suffix}"),
         )
-        self._insert(graph, quantizer, source.producer())
-        self._insert(graph, dequantizer, quantizer)
+        insert_node(graph, quantizer, source.producer())
+        insert_node(graph, dequantizer, quantizer)
         if result is not None:
             owner, index = result
             owner.outputs[index] = output
@@ -221,41 +220,12 @@ class _QdqWriter:
             # Parameters live in the main graph, where every subgraph can read them.
             graph = self._model.graph
             self._scales[root] = (
-                self._initializer(graph, f"{stem}_scale", scale, None),
-                self._initializer(graph, f"{stem}_zero_point", zeros, parameters.qtype),
+                add_initializer(graph, self._names, f"{stem}_scale", scale),
+                add_initializer(graph, self._names, f"{stem}_zero_point", zeros, parameters.qtype),
             )
         return self._scales[root]
 
-    def _initializer(
-        self, graph: ir.Graph, name: str, array: Array, qtype: QType | None
-    ) -> ir.Value:
-        name = self._names.fresh(name)
-        if qtype is not None and qtype.name in _PACKED:
-            array = array.astype(_PACKED[qtype.name])
-        dtype = None if qtype is None else ir.DataType(qtype.onnx_type)
-        tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype, name=name)
-        value = ir.Value(
-            name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
-        )
-        graph.register_initializer(value)
-        return value
-
     # The graph ----------------------------------------------------------------------------
-
-    def _owner(self, value: ir.Value) -> ir.Graph:
-        producer = value.producer()
-        graph = value.graph if producer is None else producer.graph
-        if not isinstance(graph, ir.Graph):
-            raise PlanError(f"tensor {value.name!r} belongs to no graph of the model.")
-        return graph
-
-    def _insert(self, graph: ir.Graph, node: ir.Node, after: ir.Node | None) -> None:
-        if after is not None:
-            graph.insert_after(after, node)
-        elif len(graph):
-            graph.insert_before(graph[0], node)
-        else:
-            graph.append(node)
 
     def _only_used_as_bias(self, source: ir.Value) -> bool:
         """Whether no other reader of this constant needs its name."""
@@ -279,9 +249,3 @@ class _QdqWriter:
             node.graph.remove(node, safe=True)
             target.name = None
             source.name = label
-
-    def _remove_unused_initializers(self) -> None:
-        for graph in self._model.graphs():
-            for name, value in list(graph.initializers.items()):
-                if not value.uses() and not value.is_graph_output():
-                    del graph.initializers[name]
