@@ -2,9 +2,10 @@
 
 Each measurement runs in a process of its own, one after the other. `float` is plain inference
 over the same samples at ONNX Runtime's defaults. `calibrate` is ours from the samples to the
-finished plan; `whole` is the complete job, which is what the peer's time is too. The peer keeps
-every activation of every sample for its histogram methods, so it gets fewer samples there
-(--peer-samples); its time is scaled to the same number, its memory is not.
+finished plan, sessions opened included; `whole` is the complete job, which is what the peer's
+time is too. Peak memory is given for a few and for many samples. The peer keeps every activation
+of every sample for its histogram methods, so it gets only a few samples; its time is scaled to
+the same number, its memory is not.
 
     python benchmarks/calibration.py            the README's table, about half an hour
     python benchmarks/calibration.py --quick    fewer samples, a few minutes
@@ -47,39 +48,38 @@ def show(value: Measured | str, unit: str) -> str:
 
 def measure_model(name: str, folder: Path, options: argparse.Namespace) -> list[tuple[str, ...]]:
     rows = []
-    plain = best_of(options.repeat, "float", name, "-", options.samples, folder)
+    plain = best_of(options.repeat, "float", name, "-", options.many, folder)
     assert isinstance(plain, Measured), plain
     for method, peer_method in METHODS.items():
-        few = best_of(options.repeat, "ours", name, method, options.samples, folder)
+        few = run_apart(WORKER, "ours", name, method, options.samples, folder)
         assert isinstance(few, Measured), few
-        many = run_apart(WORKER, "ours", name, method, options.many, folder)
+        many = best_of(options.repeat, "ours", name, method, options.many, folder)
         assert isinstance(many, Measured), many
         peer: Measured | str = "has no such method"
         if peer_method is not None and not options.no_peer:
-            count = options.samples if method == "minmax" else options.peer_samples
-            peer = run_apart(WORKER, "peer", name, peer_method, count, folder)
+            peer = run_apart(WORKER, "peer", name, peer_method, options.samples, folder)
             if isinstance(peer, Measured):
-                scaled = peer.seconds * options.samples / count
+                scaled = peer.seconds * options.many / options.samples
                 peer = Measured(scaled, peer.peak, peer.extra)
         faster = smaller = "-"
         if isinstance(peer, Measured):
-            faster = f"{peer.seconds / few.extra['total']:.1f}x"
+            faster = f"{peer.seconds / many.extra['total']:.1f}x"
             smaller = f"{peer.peak / few.peak:.1f}x"
         rows.append(
             (
                 name,
                 method,
                 f"{plain.seconds:.2f} s",
-                f"{few.seconds:.2f} s",
-                f"{few.seconds / plain.seconds:.2f}x",
-                f"{few.extra['total']:.2f} s",
+                f"{many.seconds:.2f} s",
+                f"{many.seconds / plain.seconds:.2f}x",
+                f"{many.extra['total']:.2f} s",
                 show(peer, "s"),
                 faster,
                 f"{few.peak:.0f} MB",
                 f"{many.peak:.0f} MB ({many.peak / few.peak - 1:+.1%})",
                 show(peer, "MB"),
                 smaller,
-                f"{1e3 * few.extra['decide']:.0f} ms ({few.extra['decide'] / many.seconds:.2%})",
+                f"{1e3 * many.extra['choose']:.0f} ms ({many.extra['choose'] / many.seconds:.2%})",
             )
         )
         print(" | ".join(rows[-1]), flush=True)
@@ -88,16 +88,15 @@ def measure_model(name: str, folder: Path, options: argparse.Namespace) -> list[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--many", type=int, default=256, help="samples for the memory check")
-    parser.add_argument("--peer-samples", type=int, default=8, help="for its histogram methods")
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--samples", type=int, default=16, help="the few samples")
+    parser.add_argument("--many", type=int, default=256, help="the many samples")
+    parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--models", nargs="*", default=[*GRAPHS, "recognizer"])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-peer", action="store_true")
     options = parser.parse_args()
     if options.quick:
-        options.samples, options.many, options.repeat = 8, 32, 1
+        options.samples, options.many = 4, 32
     rows = []
     with tempfile.TemporaryDirectory(prefix="bitwright-bench-") as name:
         folder = Path(name)
