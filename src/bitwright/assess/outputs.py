@@ -54,6 +54,13 @@ class _Sums:
     def add(self, expected: Array, actual: Array) -> None:
         a = np.asarray(expected, np.float64)
         b = np.asarray(actual, np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        if not np.all(same | (np.isfinite(a) & np.isfinite(b))):
+            self.noise = self.largest = math.inf
+        # What is infinite on both sides, such as a masked logit, neither helps nor hurts.
+        finite = np.isfinite(a) & np.isfinite(b)
+        rows_a, rows_b = a, b
+        a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
         difference = a - b
         self.signal += float(np.vdot(a, a))
         self.other += float(np.vdot(b, b))
@@ -61,14 +68,14 @@ class _Sums:
         self.noise += float(np.vdot(difference, difference))
         self.largest = max(self.largest, float(np.max(np.abs(difference), initial=0.0)))
         if a.ndim and a.shape[-1] > 1 and a.size:
-            same = np.argmax(a, axis=-1) == np.argmax(b, axis=-1)
-            self.rows += same.size
-            self.agreeing += int(np.count_nonzero(same))
+            agree = np.argmax(rows_a, axis=-1) == np.argmax(rows_b, axis=-1)
+            self.rows += agree.size
+            self.agreeing += int(np.count_nonzero(agree))
 
     def finish(self, name: str) -> OutputComparison:
         if self.noise == 0:
             sqnr = math.inf
-        elif self.signal == 0:
+        elif self.signal == 0 or self.noise == math.inf:
             sqnr = -math.inf
         else:
             sqnr = 10 * math.log10(self.signal / self.noise)

@@ -96,8 +96,10 @@ def _op_types(parts: RecipeParts, key: str, value: Any) -> None:
 
 
 def _channel_axes(parts: RecipeParts, key: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"option {key!r} is a dict of op types, not {value!r}.")
     axes = {}
-    for op_type, entry in dict(value).items():
+    for op_type, entry in value.items():
         axis = entry.get("axis") if isinstance(entry, Mapping) else entry
         if not isinstance(axis, int):
             raise RecipeError(f"option {key!r} maps {op_type!r} to an axis, not {entry!r}.")
@@ -106,15 +108,18 @@ def _channel_axes(parts: RecipeParts, key: str, value: Any) -> None:
 
 
 def _overrides(parts: RecipeParts, key: str, value: Any) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise RecipeError(f"option {key!r} is a dict of tensor names, not {value!r}.")
     parts.recipe["overrides"] = {
-        tensor: _override(tensor, entries) for tensor, entries in dict(value or {}).items()
+        tensor: _override(tensor, entries) for tensor, entries in (value or {}).items()
     }
 
 
 def _override(tensor: str, entries: Any) -> Override:
     """Turn one dict, or one for each channel, into an override; every entry is checked."""
     where = f"TensorQuantOverrides[{tensor!r}]"
-    if not isinstance(entries, Sequence) or not entries:
+    is_list = isinstance(entries, Sequence) and not isinstance(entries, str)
+    if not is_list or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise RecipeError(f"{where} is a list of dicts, not {entries!r}.")
     for entry in entries:
         for name in entry:
@@ -142,7 +147,10 @@ def _override(tensor: str, entries: Any) -> Override:
             continue
         if len(given) != len(entries):
             raise RecipeError(f"{where}: {name!r} must be in every entry or in none.")
-        flat = [kind(item) for entry in given for item in np.asarray(entry).reshape(-1)]
+        try:
+            flat = [kind(item) for entry in given for item in np.asarray(entry).reshape(-1)]
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"{where}: {name!r} is a number or an array of them.") from error
         fields[name] = tuple(flat) if "axis" in fields and len(flat) > 1 else flat[0]
     try:
         return Override(**fields)

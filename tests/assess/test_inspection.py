@@ -1,0 +1,66 @@
+"""What `inspect` tells of a model."""
+
+from __future__ import annotations
+
+import pytest
+from models_for_tests import make_cnn, make_mlp, make_samples
+
+import bitwright
+from bitwright.recipe import Recipe
+
+
+def test_a_float_model_is_told_as_such():
+    facts = bitwright.inspect(make_cnn())
+    assert not facts.is_quantized
+    assert facts.ops == {
+        "Conv": 2,
+        "Relu": 2,
+        "Add": 1,
+        "Flatten": 1,
+        "Gemm": 1,
+        "GlobalAveragePool": 1,
+        "MaxPool": 1,
+    }
+    assert facts.inputs == ["x: float[1,3,12,12]"]
+    assert facts.outputs == ["y: float[1,10]"]
+    assert facts.opsets == {"": 17}
+    assert facts.weights["float"]["tensors"] == 6
+
+
+def test_parameters_and_bytes_are_counted():
+    facts = bitwright.inspect(make_mlp())
+    assert facts.parameters == 16 * 16 + 16 + 16 * 4
+    assert facts.bytes == 4 * facts.parameters
+
+
+@pytest.mark.parametrize(
+    ("fields", "types", "scales"),
+    [
+        ({}, {"uint8", "int8", "int32"}, {"per tensor"}),
+        ({"per_channel": True}, {"uint8", "int8", "int32"}, {"per tensor", "per channel"}),
+        (
+            {"weight": "int4", "block_size": 4, "activation": "uint16"},
+            {"uint16", "int4", "int32"},
+            {"per tensor", "per block"},
+        ),
+    ],
+    ids=["per-tensor", "per-channel", "blocks"],
+)
+def test_a_quantized_model_says_what_is_quantized_and_how(fields, types, scales):
+    model = make_cnn()
+    recipe = Recipe.from_mapping({"name": "test", **fields})
+    result = bitwright.quantize(model, data=make_samples(model), recipe=recipe)
+    facts = bitwright.inspect(result.model)
+    assert facts.is_quantized
+    assert set(facts.quantized_types) == types
+    assert set(facts.scales) == scales
+    assert facts.quantized_ops["Conv"] == 2
+    assert facts.metadata["bitwright.version"] == bitwright.__version__
+    assert facts.to_dict()["is_quantized"] is True
+
+
+def test_inspecting_a_file_and_a_model_in_memory_agree(tmp_path):
+    import onnx
+
+    onnx.save(make_cnn(), tmp_path / "m.onnx")
+    assert bitwright.inspect(tmp_path / "m.onnx") == bitwright.inspect(make_cnn())

@@ -1,0 +1,217 @@
+"""ONNX Runtime's names: options reach the recipe, and what is not available says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from models_for_tests import (
+    Reader,
+    constants_of,
+    element_types,
+    make_cnn,
+    make_mlp,
+    make_samples,
+    nodes_by_name,
+    ops,
+    quality,
+    quantize_static_in,
+)
+from onnx import TensorProto
+
+from bitwright.compat.onnxruntime import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.errors import RecipeError
+
+# Every key that the peer's quantize_static reads, with a value that is fit for it.
+OPTIONS = {
+    "ActivationSymmetric": True,
+    "WeightSymmetric": False,
+    "MinimumRealRange": 0.001,
+    "EnableSubgraph": True,
+    "ForceQuantizeNoInputCheck": True,
+    "MatMulConstBOnly": True,
+    "AddQDQPairToWeight": True,
+    "DedicatedQDQPair": True,
+    "QDQKeepRemovableActivations": True,
+    "QDQDisableWeightAdjustForInt32Bias": True,
+    "UseQDQContribOps": True,
+    "QuantizeBias": False,
+    "OpTypesToExcludeOutputQuantization": ["Conv"],
+    "QDQOpTypePerChannelSupportToAxis": {"MatMul": 1},
+    "TensorQuantOverrides": {"x": [{"symmetric": True}]},
+    "CalibTensorRangeSymmetric": True,
+    "CalibMovingAverage": True,
+    "CalibMovingAverageConstant": 0.5,
+    "CalibMaxIntermediateOutputs": 4,
+    "CalibStridedMinMax": 2,
+    "SmoothQuant": False,
+    "ActivationRestrictedAsymmetric": False,
+    "BlockSize": 0,
+}
+
+
+@pytest.mark.parametrize("key", OPTIONS)
+def test_every_option_of_the_peer_is_known_and_runs(tmp_path, key):
+    model = make_cnn()
+    samples = make_samples(model)
+    quantized = quantize_static_in(tmp_path, model, samples, extra_options={key: OPTIONS[key]})
+    assert quality(model, quantized, samples) > 25
+
+
+@pytest.mark.parametrize("key", ["SmoothQuant", "extra.Sigmoid.nnapi"])
+def test_an_option_of_later_work_is_refused_not_ignored(tmp_path, key):
+    with pytest.raises(RecipeError, match=f"{key}.*not available"):
+        quantize_static_in(tmp_path, make_mlp(), [], extra_options={key: True})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ActivationSymmetric": "yes"}, "True or False, not 'yes'"),
+        ({"MinimumRealRange": "wide"}, "is a number"),
+        ({"MinimumRealRange": -1.0}, "at least 0"),
+        ({"BlockSize": -1}, "at least 0"),
+        ({"OpTypesToExcludeOutputQuantization": "Conv"}, "list of op types"),
+        ({"QDQOpTypePerChannelSupportToAxis": {"Conv": "first"}}, "maps 'Conv' to an axis"),
+        ({"TensorQuantOverrides": {"x": {"symmetric": True}}}, "list of dicts"),
+        ({"TensorQuantOverrides": {"x": []}}, "list of dicts"),
+        ({"TensorQuantOverrides": {"x": ["symmetric"]}}, "list of dicts"),
+        ({"TensorQuantOverrides": {"x": [{"quant_type": "QInt9"}]}}, "QInt9"),
+        ({"TensorQuantOverrides": {"x": [{"scale": "big", "zero_point": 0}]}}, "'x'.*scale"),
+        ({"TensorQuantOverrides": {"w1": [{"rmin": 0, "rmax": 1}, {}]}}, "needs 'axis'"),
+        ({"TensorQuantOverrides": {"x": [{"convert": {}}]}}, "not available"),
+        ({"TensorQuantOverrides": 3}, "TensorQuantOverrides"),
+        ({"CalibMaxIntermediateOutputs": 0}, "positive number"),
+        ({"CalibMaxIntermediateOutputs": "few"}, "positive number"),
+    ],
+    ids=str,
+)
+def test_an_option_with_a_wrong_value_is_refused_in_a_sentence(options, said):
+    with pytest.raises(RecipeError, match=said) as error:
+        translate_options(options)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "said"),
+    [
+        ("Entropy", {"CalibMovingAverage": True}, "goes with CalibrationMethod.MinMax only"),
+        ("MinMax", {"CalibPercentile": 99.0}, "goes with CalibrationMethod.Percentile only"),
+        ("Percentile", {"CalibPercentile": 101.0}, "percentile must lie in"),
+    ],
+)
+def test_an_option_that_another_makes_void_is_refused(tmp_path, method, options, said):
+    with pytest.raises(RecipeError, match=said):
+        quantize_static_in(tmp_path, make_mlp(), [], calibrate_method=method, extra_options=options)
+
+
+def test_the_callers_options_are_not_changed(tmp_path):
+    options = {"ActivationSymmetric": True}
+    quantize_static_in(tmp_path, make_mlp(), make_samples(make_mlp()), extra_options=options)
+    assert options == {"ActivationSymmetric": True}
+
+
+def test_a_moving_average_weighs_samples_by_its_constant(tmp_path):
+    model = make_mlp()
+    samples = [{"x": np.full((4, 16), size, np.float32)} for size in (1.0, 2.0, 4.0)]
+    scales = []
+    for constant in (0.5, 1.0):
+        quantized = quantize_static_in(
+            tmp_path,
+            model,
+            samples,
+            extra_options={"CalibMovingAverage": True, "CalibMovingAverageConstant": constant},
+        )
+        scales.append(float(constants_of(quantized)["x_scale"]) * 255)
+    # 1, then (1 + 2) / 2, then (1.5 + 4) / 2; and the last one alone.
+    assert scales == pytest.approx([2.75, 4.0])
+
+
+@pytest.mark.parametrize("value", [np.float32(0.05), 0.05, np.array(0.05, np.float32)])
+def test_overrides_take_numpy_and_plain_numbers(tmp_path, value):
+    overrides = {"x": [{"scale": value, "zero_point": np.array(7, np.int8)}]}
+    quantized = quantize_static_in(
+        tmp_path,
+        make_mlp(),
+        make_samples(make_mlp()),
+        extra_options={"TensorQuantOverrides": overrides},
+    )
+    assert constants_of(quantized)["x_scale"] == np.float32(0.05)
+    assert constants_of(quantized)["x_zero_point"] == 7
+
+
+def test_overrides_mix_types_and_channels(tmp_path):
+    model = make_cnn()
+    overrides = {
+        "x": [{"quant_type": QuantType.QUInt16}],
+        "w1": [{"axis": 0, "rmin": -1.0, "rmax": 1.0 + i} for i in range(8)],
+        "w3": [{"quant_type": "QInt16"}],
+    }
+    samples = make_samples(model)
+    quantized = quantize_static_in(
+        tmp_path, model, samples, extra_options={"TensorQuantOverrides": overrides}
+    )
+    types = element_types(quantized)
+    assert types["x_zero_point"] == TensorProto.UINT16
+    assert types["w3_quantized"] == TensorProto.INT16
+    np.testing.assert_allclose(
+        constants_of(quantized)["w1_scale"], (1 + np.arange(8)) / 127, rtol=1e-6
+    )
+    assert quality(model, quantized, samples) > 20
+
+
+def test_names_are_the_peers(tmp_path):
+    quantized = quantize_static_in(tmp_path, make_cnn(), make_samples(make_cnn()))
+    assert {"x_QuantizeLinear", "x_DequantizeLinear", "w1_DequantizeLinear"} <= set(
+        nodes_by_name(quantized)
+    )
+    assert {"x_scale", "x_zero_point", "w1_quantized", "b1_quantized_scale"} <= set(
+        constants_of(quantized)
+    )
+    assert nodes_by_name(quantized)["y_QuantizeLinear"].input[0] == "y_QuantizeLinear_Input"
+
+
+def test_external_data_is_written_on_request(tmp_path):
+    model = make_cnn(channels=32)
+    quantize_static(
+        model, tmp_path / "q.onnx", Reader(make_samples(model)), use_external_data_format=True
+    )
+    assert (tmp_path / "q.onnx.data").exists()
+    assert ops(onnx.load(tmp_path / "q.onnx"))["Conv"] == 2
+
+
+def test_nothing_is_written_beside_the_model(tmp_path):
+    onnx.save(make_mlp(), tmp_path / "m.onnx")
+    quantize_static(tmp_path / "m.onnx", tmp_path / "q.onnx", make_samples(make_mlp()))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "q.onnx"]
+
+
+def test_a_reader_class_of_ours_works_as_the_peers_does(tmp_path):
+    class Mine(CalibrationDataReader):
+        def __init__(self, samples):
+            self._samples = iter(samples)
+
+        def get_next(self):
+            return next(self._samples, None)
+
+    model = make_mlp()
+    quantize_static(model, tmp_path / "q.onnx", Mine(make_samples(model)))
+    assert len(list(Mine(make_samples(model, 3)))) == 3
+    with pytest.raises(TypeError):
+        CalibrationDataReader()
+
+
+def test_enums_read_their_names():
+    assert QuantType.from_string("QUInt4") is QuantType.QUInt4
+    assert QuantFormat.from_string("QDQ") is QuantFormat.QDQ
+    assert str(QuantType.QInt8) == "QInt8"
+    assert str(CalibrationMethod.MinMax) == "CalibrationMethod.MinMax"
+    with pytest.raises(RecipeError, match="unknown quantization type 'int8'"):
+        QuantType.from_string("int8")
