@@ -44,6 +44,8 @@ class Entry:
     """The Relu or Clip behind this tensor that the quantizer may replace."""
     operand: bool = False
     """A constant beside activations, such as an addend: it is laid out as they are."""
+    scale_type: ir.DataType | None = None
+    """The float type of its scale, where that is not the tensor's own."""
 
     @property
     def needs_data(self) -> bool:
@@ -66,6 +68,20 @@ class Layout:
     def observed(self) -> list[str]:
         """Names of the tensors whose values must be seen."""
         return list(dict.fromkeys(e.name for e in self.entries.values() if e.needs_data))
+
+    def enter_constant(self, wanted: Entry, reader: str) -> str:
+        """Enter a constant for one of its readers; uses that agree share one entry."""
+        for key in (wanted.name, f"{wanted.name}@{reader}"):
+            found = self.entries.get(key)
+            if found is None:
+                self.entries[key] = wanted
+                return key
+            if all(
+                getattr(found, field) == getattr(wanted, field)
+                for field in ("qtype", "axis", "block_size", "role", "operand")
+            ):
+                return key
+        raise AssertionError(f"two entries for {wanted.name!r} at node {reader!r}")
 
     def users(self, key: str) -> list[str]:
         """Names of the nodes that read or write this entry."""
@@ -311,17 +327,7 @@ class _Builder:
         wanted = Entry(
             name, value, "weight", qtype, axis, block, override=override, operand=operand
         )
-        for key in (name, f"{name}@{node.name}"):
-            found = self._layout.entries.get(key)
-            if found is None:
-                self._layout.entries[key] = wanted
-                return key
-            if all(
-                getattr(found, field) == getattr(wanted, field)
-                for field in ("qtype", "axis", "block_size", "role", "operand")
-            ):
-                return key
-        raise AssertionError(f"two entries for {name!r} at node {node.name!r}")
+        return self._layout.enter_constant(wanted, node.name or "")
 
     def _mark_bias(self, node: ir.Node, rule: OpRule, inputs: list[str | None]) -> str | None:
         index = rule.bias

@@ -38,7 +38,8 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
             needed.append(qtype.min_opset)
     if recipe.block_size or any(o.block_size for o in overrides):
         needed.append(_BLOCKS)
-    if _has_half_floats(model):
+    # Dynamic models quantize in float32 whatever the model's own type is.
+    if _has_half_floats(model) and recipe.mode == "static":
         needed.append(_HALF)
     return max(needed)
 

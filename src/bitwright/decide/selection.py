@@ -17,9 +17,15 @@ __all__ = ["Selector"]
 class Selector:
     """Answers for each node whether the recipe's `select` section lets it be quantized."""
 
-    def __init__(self, nodes: Sequence[ir.Node], select: Selection) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[ir.Node],
+        select: Selection,
+        defaults: frozenset[str] = DEFAULT_OP_TYPES,
+    ) -> None:
         self._names = {node.name or "": node for node in nodes}
-        self._op_types = _check_op_types(select, {node.op_type for node in nodes})
+        named = _check_op_types(select, {node.op_type for node in nodes})
+        self._op_types = defaults if named is None else named
         self._excluded_types = frozenset(select.exclude_op_types)
         self._only = None if select.nodes is None else self._find(select.nodes, "nodes")
         self._excluded = self._find(select.exclude, "exclude")
@@ -87,8 +93,8 @@ def _predecessors(node: ir.Node) -> Iterable[ir.Node]:
     return node.predecessors()
 
 
-def _check_op_types(select: Selection, present: set[str]) -> frozenset[str]:
-    """Return the op types to quantize; a name that no operator has is a spelling mistake."""
+def _check_op_types(select: Selection, present: set[str]) -> frozenset[str] | None:
+    """Return the named op types; a name that no operator has is a spelling mistake."""
     import onnx.defs
 
     named = (*(select.op_types or ()), *select.exclude_op_types)
@@ -97,4 +103,4 @@ def _check_op_types(select: Selection, present: set[str]) -> frozenset[str]:
         for op_type in named:
             if op_type not in known:
                 raise RecipeError(f"unknown op type {op_type!r}.{did_you_mean(op_type, known)}")
-    return DEFAULT_OP_TYPES if select.op_types is None else frozenset(select.op_types)
+    return None if select.op_types is None else frozenset(select.op_types)
