@@ -1,0 +1,156 @@
+"""Real models from PyPI packages: a text detector, classifier and recognizer, and a voice detector.
+
+Small inputs keep these quick; the accuracy figures stand in benchmarks/.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from models_for_tests import quality, run
+
+import bitwright
+from bitwright.recipe import MSE, Percentile, Recipe, Selection
+
+
+def real_model(package, relative):
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        pytest.skip(f"the package {package} is not installed")
+    path = Path(spec.submodule_search_locations[0]) / relative
+    if not path.is_file():
+        pytest.skip(f"{package} does not ship {relative}")
+    return path
+
+
+def render_lines(count, height, width):
+    """Lines of text as the OCR models see them: dark on light, in [-1, 1]."""
+    image = pytest.importorskip("PIL.Image")
+    draw = pytest.importorskip("PIL.ImageDraw")
+    font = pytest.importorskip("PIL.ImageFont").load_default(size=max(height // 2, 12))
+    rng = np.random.default_rng(0)
+    letters = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ")
+    samples = []
+    for _ in range(count):
+        canvas = image.new("RGB", (width, height), tuple(int(v) for v in rng.integers(200, 256, 3)))
+        pen = draw.Draw(canvas)
+        for row in range(max(1, height // 64)):
+            text = "".join(rng.choice(letters, 24))
+            ink = tuple(int(v) for v in rng.integers(0, 80, 3))
+            pen.text((4, 4 + 64 * row), text, fill=ink, font=font)
+        pixels = np.asarray(canvas, np.float32).transpose(2, 0, 1)[None]
+        samples.append({"x": (pixels / 255 - 0.5) / 0.5})
+    return samples
+
+
+BEST = Recipe(name="best", per_channel=True, ranges=MSE(), weight_ranges=MSE())
+
+OCR = {
+    "cls": ("models/ch_ppocr_mobile_v2.0_cls_infer.onnx", 48, 192, 15),
+    "det": ("models/ch_PP-OCRv4_det_infer.onnx", 160, 160, 10),
+    "rec": ("models/ch_PP-OCRv4_rec_infer.onnx", 48, 160, 8),
+}
+
+
+def ocr_case(kind, count=8):
+    relative, height, width, bound = OCR[kind]
+    return real_model("rapidocr_onnxruntime", relative), render_lines(count, height, width), bound
+
+
+@pytest.mark.parametrize("kind", ["cls", "det", pytest.param("rec", marks=pytest.mark.slow)])
+def test_a_text_model_is_quantized_smaller_and_stays_close_to_float(tmp_path, kind):
+    path, samples, bound = ocr_case(kind)
+    out = tmp_path / "q.onnx"
+    result = bitwright.quantize(path, out, data=samples, recipe=BEST, held_back=False)
+    assert result.quantized["Conv"] > 30
+    assert out.stat().st_size < 0.6 * path.stat().st_size
+    assert quality(onnx.load(path), out, samples) > bound
+
+
+@pytest.mark.parametrize("recipe", ["int8", "int8-symmetric", "a16w8"])
+def test_the_classifier_runs_under_every_usual_recipe(recipe):
+    path, samples, _ = ocr_case("cls", 4)
+    result = bitwright.quantize(path, data=samples, recipe=recipe, held_back=False)
+    assert quality(onnx.load(path), result, samples) > (20 if recipe == "a16w8" else 5)
+
+
+def test_the_classifier_keeps_its_answer():
+    path, samples, _ = ocr_case("cls", 16)
+    result = bitwright.quantize(path, data=samples, recipe=BEST)
+    assert result.samples_are_unseen
+    assert result.outputs[0].agreement == 1.0
+    assert "held-back" in result.summary()
+
+
+def test_pictures_of_varying_size_calibrate_the_detector():
+    path = real_model("rapidocr_onnxruntime", OCR["det"][0])
+    samples = [*render_lines(2, 96, 160), *render_lines(2, 160, 96), *render_lines(2, 128, 128)]
+    recipe = Recipe(name="p", per_channel=True, ranges=Percentile(percentile=99.99))
+    result = bitwright.quantize(path, data=samples, recipe=recipe, held_back=False)
+    assert quality(onnx.load(path), result, samples) > 8
+
+
+def test_a_model_of_dynamic_shapes_needs_shapes_for_random_data():
+    path = real_model("rapidocr_onnxruntime", OCR["cls"][0])
+    with pytest.raises(bitwright.DataError, match="random data cannot settle it"):
+        bitwright.quantize(path, data=bitwright.RandomData(count=2))
+    shapes = {"x": (1, 3, 48, 192)}
+    result = bitwright.quantize(path, data=bitwright.RandomData(count=2, shapes=shapes))
+    assert result.quantized["Conv"] > 30
+
+
+def voice_samples(count):
+    """Tones with noise, a state, and the sampling rate."""
+    rng = np.random.default_rng(0)
+    time = np.arange(512, dtype=np.float32) / 16000
+    return [
+        {
+            "input": (
+                np.sin(2 * np.pi * rng.uniform(80, 400) * time)[None] * 0.3
+                + rng.standard_normal((1, 512)) * 0.05
+            ).astype(np.float32),
+            "state": (rng.standard_normal((2, 1, 128)) * 0.1).astype(np.float32),
+            "sr": np.array(16000),
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_voice_model_made_of_ifs_is_quantized_inside_or_refused(tmp_path, inside):
+    path = real_model("silero_vad", "data/silero_vad.onnx")
+    samples = voice_samples(8)
+    out = tmp_path / "q.onnx"
+    recipe = Recipe(
+        name="vad",
+        per_channel=True,
+        # The other branch is for 8 kHz, which these samples do not reach.
+        select=Selection(subgraphs=inside, op_types=("Conv",)),
+    )
+    if not inside:
+        with pytest.raises(bitwright.ModelError, match="nothing in this model was quantized"):
+            bitwright.quantize(path, out, data=samples, recipe=recipe, held_back=False)
+        assert not out.exists()
+        return
+    for index in range(4):
+        # The model was trained for both rates; 256 samples make a chunk at 8 kHz.
+        samples.append(
+            {**samples[index], "input": samples[index]["input"][:, :256], "sr": np.array(8000)}
+        )
+    bitwright.quantize(path, out, data=samples, recipe=recipe, held_back=False)
+    assert quality(onnx.load(path), out, samples) > 15
+
+
+def test_outputs_of_real_models_keep_names_and_types(tmp_path):
+    path, samples, _ = ocr_case("cls", 2)
+    out = tmp_path / "q.onnx"
+    bitwright.quantize(path, out, data=samples, recipe="int8", held_back=False)
+    before, after = onnx.load(path).graph, onnx.load(out).graph
+    assert [v.name for v in after.output] == [v.name for v in before.output]
+    assert [v.name for v in after.input] == [v.name for v in before.input]
+    for a, b in zip(run(path, samples[0]), run(out, samples[0]), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
