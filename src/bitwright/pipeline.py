@@ -23,7 +23,14 @@ from bitwright.data import (
     open_data,
     random_samples,
 )
-from bitwright.decide import Layout, decide, lay_out, needed_opset, shift_to_unsigned
+from bitwright.decide import (
+    Layout,
+    decide,
+    lay_out,
+    lay_out_dynamic,
+    needed_opset,
+    shift_to_unsigned,
+)
 from bitwright.emit import EMITTERS
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.observe import (
@@ -108,8 +115,10 @@ class Job:
 
     def make_plan(self, calibration: Calibration) -> QuantPlan:
         """Place the quantizers, observe what they need, and decide."""
-        layout = lay_out(self.model, self.recipe)
+        layout = self._lay_out()
         sketches = self._observe(layout, calibration) if layout.observed else {}
+        if not layout.observed and calibration.data is not None:
+            self.measure_on(islice(self.open_data(calibration), 8))
         plan = decide(
             self.model,
             layout,
@@ -120,6 +129,11 @@ class Job:
         )
         plan.notes[:0] = self.notes
         return plan
+
+    def _lay_out(self) -> Layout:
+        if self.recipe.mode == "dynamic":
+            return lay_out_dynamic(self.model, self.recipe)
+        return lay_out(self.model, self.recipe)
 
     def write(self, plan: QuantPlan) -> Result:
         """Emit the quantized model, prove that it runs as users will run it, and measure it."""

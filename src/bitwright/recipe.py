@@ -126,8 +126,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Quantize only what lies upstream of these nodes, themselves included."""
     subgraphs: bool = False
     """Also quantize inside If, Loop and Scan bodies."""
-    constant_weights_only: bool = False
-    """Leave a MatMul of two activations float."""
+    constant_weights_only: bool | None = None
+    """Leave a MatMul of two activations float; None: in dynamic mode only."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -278,6 +278,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def _check(recipe: Recipe) -> None:
     """Refuse contradictions before any work is done."""
+    if recipe.mode == "dynamic":
+        _check_dynamic(recipe)
     power_of_two = (NonOverflow, MinMSE)
     if isinstance(recipe.ranges, power_of_two) and recipe.scales != "power-of-two":
         raise RecipeError(
@@ -317,6 +319,32 @@ def _check(recipe: Recipe) -> None:
                 re.compile(pattern[3:])
             except re.error as error:
                 raise RecipeError(f"{pattern!r} is not a regular expression: {error}.") from error
+
+
+# What a dynamic recipe can ask for; all else is about activations, which it does not place.
+_DYNAMIC_FIELDS = frozenset(
+    "version name mode activation weight weight_ranges per_channel weight_symmetric reduce_range "
+    "min_real_range select place overrides assumed_type optimize".split()
+)
+
+
+def _check_dynamic(recipe: Recipe) -> None:
+    for what, given, known in (
+        ("weights", recipe.weight, (INT8, UINT8)),
+        ("activations", recipe.activation, (UINT8,)),
+    ):
+        if given not in known:
+            raise RecipeError(
+                f"dynamic models have {what} in {' or '.join(map(str, known))}, not {given}; "
+                "the integer operators of ONNX Runtime take no other."
+            )
+    plain = Recipe(mode="static")
+    for name in recipe.__struct_fields__:
+        if name not in _DYNAMIC_FIELDS and getattr(recipe, name) != getattr(plain, name):
+            raise RecipeError(f"{name} has no effect in dynamic mode; leave it out.")
+    for name in Placement.__struct_fields__:
+        if name != "force_shared" and getattr(recipe.place, name) != getattr(plain.place, name):
+            raise RecipeError(f"place.{name} has no effect in dynamic mode; leave it out.")
 
 
 _T = TypeVar("_T")
@@ -399,6 +427,7 @@ RECIPES = {
         Recipe(name="a16w16", activation=INT16, weight=INT16, activation_symmetric=True),
         Recipe(name="a8w4", activation=UINT8, weight=INT4, per_channel=True),
         Recipe(name="a16w4", activation=UINT16, weight=INT4, per_channel=True),
+        Recipe(name="int8-dynamic", mode="dynamic", per_channel=True),
     )
 }
 

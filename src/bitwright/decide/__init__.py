@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from bitwright.decide.dynamic import lay_out_dynamic
 from bitwright.decide.layout import Layout, lay_out
 from bitwright.decide.opsets import needed_opset
 from bitwright.decide.planner import decide
 from bitwright.decide.unsigned import shift_to_unsigned
 from bitwright.decide.validation import check_plan
 
-__all__ = ["Layout", "check_plan", "decide", "lay_out", "needed_opset", "shift_to_unsigned"]
+__all__ = [
+    "Layout",
+    "check_plan",
+    "decide",
+    "lay_out",
+    "lay_out_dynamic",
+    "needed_opset",
+    "shift_to_unsigned",
+]
