@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataPath",
+    "Dynamic",
     "Exclude",
     "ExternalData",
     "InputShape",
@@ -86,6 +87,14 @@ Ranges = Annotated[
         metavar="METHOD",
         help="How activation ranges are chosen: minmax, percentile, entropy, mse, distribution, "
         "non-overflow, min-mse. Short for --set ranges.method=METHOD.",
+    ),
+]
+Dynamic = Annotated[
+    bool,
+    typer.Option(
+        "--dynamic",
+        help="Quantize activations at every run; needs no data. Alone it means the recipe "
+        "int8-dynamic.",
     ),
 ]
 Exclude = Annotated[

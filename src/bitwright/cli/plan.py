@@ -21,6 +21,7 @@ def plan_command(
     data: opt.DataPath = None,
     recipe: opt.RecipeName = None,
     target: opt.Target = None,
+    dynamic: opt.Dynamic = False,
     ranges: opt.Ranges = None,
     exclude: opt.Exclude = None,
     op_types: opt.OpTypes = None,
@@ -48,7 +49,13 @@ def plan_command(
     from bitwright.observe import MEMORY_BUDGET
 
     chosen = choose_recipe(
-        recipe, target, settings=settings, ranges=ranges, exclude=exclude, op_types=op_types
+        recipe,
+        target,
+        dynamic=dynamic,
+        settings=settings,
+        ranges=ranges,
+        exclude=exclude,
+        op_types=op_types,
     )
     for destination in (output, sketches):
         if destination is not None:

@@ -21,6 +21,7 @@ def quantize_command(
     data: opt.DataPath = None,
     recipe: opt.RecipeName = None,
     target: opt.Target = None,
+    dynamic: opt.Dynamic = False,
     ranges: opt.Ranges = None,
     exclude: opt.Exclude = None,
     op_types: opt.OpTypes = None,
@@ -58,7 +59,13 @@ def quantize_command(
     from bitwright.observe import MEMORY_BUDGET
 
     chosen = choose_recipe(
-        recipe, target, settings=settings, ranges=ranges, exclude=exclude, op_types=op_types
+        recipe,
+        target,
+        dynamic=dynamic,
+        settings=settings,
+        ranges=ranges,
+        exclude=exclude,
+        op_types=op_types,
     )
     # All destinations before the work starts, not after it.
     for destination in (output, plan_out, sketches):

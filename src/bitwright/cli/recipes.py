@@ -34,7 +34,9 @@ def recipes_command(
             "weight": recipe.weight.name,
             "per_channel": recipe.per_channel,
             "symmetric": recipe.activation_symmetric,
-            "ranges": str(type(recipe.ranges).__struct_config__.tag),
+            "ranges": "at every run"
+            if recipe.mode == "dynamic"
+            else str(type(recipe.ranges).__struct_config__.tag),
         }
 
     recipes = [describe(recipe) for recipe in RECIPES.values()]

@@ -20,6 +20,7 @@ def choose_recipe(
     recipe: str | None,
     target: str | None,
     *,
+    dynamic: bool = False,
     settings: Sequence[str] | None = None,
     ranges: str | None = None,
     exclude: Sequence[str] | None = None,
@@ -31,6 +32,10 @@ def choose_recipe(
         changes.append(f"select.exclude={msgspec.json.encode(list(exclude)).decode()}")
     if op_types is not None:
         changes.append(f"select.op_types={op_types}")
+    if dynamic and recipe is None:
+        recipe = "int8-dynamic"
+    elif dynamic:
+        changes.append("mode=dynamic")
     return change_recipe(load_recipe(recipe, target), [*changes, *(settings or ())])
 
 

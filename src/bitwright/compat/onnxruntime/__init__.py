@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.onnxruntime.static import quantize_static
@@ -16,5 +17,6 @@ __all__ = [
     "CalibrationMethod",
     "QuantFormat",
     "QuantType",
+    "quantize_dynamic",
     "quantize_static",
 ]

@@ -35,6 +35,17 @@ class RecipeParts:
         self.place: dict[str, Any] = {}
         self.calibration: dict[str, Any] = {}
 
+    def choose_nodes(
+        self,
+        op_types: Sequence[str] | None,
+        nodes: Sequence[str] | None,
+        exclude: Sequence[str] | None,
+    ) -> None:
+        """Select nodes as the arguments of the same meaning do: an empty list asks for nothing."""
+        for field, names in (("op_types", op_types), ("nodes", nodes), ("exclude", exclude)):
+            if names:
+                self.select[field] = tuple(names)
+
     def build(self) -> dict[str, Any]:
         """Return the recipe's fields."""
         return {

@@ -72,12 +72,7 @@ def quantize_static(
     )
     # Its placement, too: every op of a listed type gets its pairs.
     parts.place.update(isolated=True, float_bias_add=False)
-    if op_types_to_quantize:
-        parts.select["op_types"] = tuple(op_types_to_quantize)
-    if nodes_to_quantize:
-        parts.select["nodes"] = tuple(nodes_to_quantize)
-    if nodes_to_exclude:
-        parts.select["exclude"] = tuple(nodes_to_exclude)
+    parts.choose_nodes(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
     recipe = Recipe(**parts.build())
     if calibration_data_reader is None and calibration_cache_path is None:
         raise DataError(

@@ -1,0 +1,68 @@
+"""`quantize_dynamic` with ONNX Runtime's signature, on Bitwright's pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright.api import quantize
+from bitwright.compat.onnxruntime.enums import QuantType, as_member
+from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.errors import RecipeError
+from bitwright.recipe import Recipe
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["quantize_dynamic"]
+
+
+def quantize_dynamic(
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    op_types_to_quantize: Sequence[str] | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    weight_type: Any = QuantType.QInt8,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    use_external_data_format: bool = False,
+    extra_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Store weights in 8 bits, let activations be quantized at every run, and write the model.
+
+    The defaults, the tensor names and the operators are those of ONNX Runtime's tool. Other than
+    there, `extra_options` is not written into, options without an effect are errors, every Gemm
+    is quantized, `per_channel` counts for Conv too, and float16 models work.
+
+    >>> import tempfile, bitwright
+    >>> from bitwright.compat.onnxruntime import quantize_dynamic
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     quantize_dynamic(bitwright.load_demo().model_path, f"{folder}/q.onnx")
+    ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
+    True
+    """
+    parts = translate_options(extra_options)
+    if parts.calibration:
+        raise RecipeError("quantize_dynamic calibrates nothing; leave the Calib... options out.")
+    parts.recipe.update(
+        name="onnxruntime-dynamic",
+        mode="dynamic",
+        weight=as_member(QuantType, weight_type, "weight type").qtype,
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
+        optimize=False,
+    )
+    op_types = list(op_types_to_quantize or ())
+    if "MatMul" in op_types:
+        # There, a Gemm is taken apart first, and its MatMul is what is quantized.
+        op_types.append("Gemm")
+    parts.choose_nodes(op_types, nodes_to_quantize, nodes_to_exclude)
+    quantize(
+        model_input,
+        model_output,
+        recipe=Recipe(**parts.build()),
+        external_data=True if use_external_data_format else None,
+    )
