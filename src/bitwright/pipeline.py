@@ -117,8 +117,6 @@ class Job:
         """Place the quantizers, observe what they need, and decide."""
         layout = self._lay_out()
         sketches = self._observe(layout, calibration) if layout.observed else {}
-        if not layout.observed and calibration.data is not None:
-            self.measure_on(islice(self.open_data(calibration), 8))
         plan = decide(
             self.model,
             layout,
@@ -127,6 +125,8 @@ class Job:
             fingerprint=self.fingerprint,
             tool=f"bitwright {__version__}",
         )
+        if not layout.observed and calibration.data is not None:
+            self.measure_on(islice(self.open_data(calibration), 8))
         plan.notes[:0] = self.notes
         return plan
 

@@ -13,6 +13,7 @@ from bitwright.prepare.fold_constants import fold_constants
 from bitwright.prepare.fold_gemm_scalars import fold_gemm_scalars
 from bitwright.prepare.fold_scale_shift import fold_scale_shift
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
+from bitwright.prepare.widen_half_floats import widen_half_floats
 
 __all__ = [
     "drop_no_ops",
@@ -22,6 +23,7 @@ __all__ = [
     "fold_scale_shift",
     "fuse_hard_swish",
     "prepare",
+    "widen_half_floats",
 ]
 
 
@@ -37,6 +39,7 @@ class _Pass(NamedTuple):
 # Constants come first: a folded weight is what the passes after it look for. The hard swish comes
 # before the scales and shifts, which would take its pieces away one by one.
 _PASSES = (
+    _Pass(widen_half_floats, "widened {} float16 tensor", is_optimization=False),
     _Pass(fold_constants, "removed {} constant, idle or repeated node"),
     _Pass(drop_no_ops, "dropped {} no-op", is_repeated=True),
     _Pass(fuse_hard_swish, "fused {} hard-swish pattern", is_repeated=True),
