@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Placement,
         Recipe,
         Selection,
+        SmoothQuant,
         load_recipe,
     )
     from bitwright.result import Result
@@ -79,6 +80,7 @@ _HOMES = {
         "Placement",
         "Recipe",
         "Selection",
+        "SmoothQuant",
         "load_recipe",
     ),
     "bitwright.result": ("Result",),
@@ -113,6 +115,7 @@ __all__ = [
     "RecipeError",
     "Result",
     "Selection",
+    "SmoothQuant",
     "TargetError",
     "TensorPlan",
     "__version__",

@@ -150,6 +150,7 @@ def apply_plan(
     if output is not None:
         graph.check_destination(output, source=model)
     job = Job.open(model, plan.recipe, providers)
+    job.smooth(plan.smoothing)
     check_plan(job.model, plan, fingerprint=job.fingerprint)
     if data is not None:
         calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnx_ir as ir
 
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import compare_outputs
 from bitwright.data import (
+    HeldBack,
     ImagePreprocess,
     InputSpec,
     RandomData,
     Sample,
     Samples,
     hold_back,
+    keep_samples,
     open_data,
     random_samples,
 )
@@ -32,6 +35,7 @@ from bitwright.decide import (
     shift_to_unsigned,
 )
 from bitwright.emit import EMITTERS
+from bitwright.equalize import apply_smoothing, find_smoothing_points, smoothing_for
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.observe import (
     MEMORY_BUDGET,
@@ -41,7 +45,7 @@ from bitwright.observe import (
     observe,
     save_sketches,
 )
-from bitwright.plan import QuantPlan
+from bitwright.plan import QuantPlan, Smoothing
 from bitwright.prepare import prepare
 from bitwright.recipe import MinMax, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
@@ -80,6 +84,7 @@ class Job:
     samples_are_unseen: bool = False
     data_description: str = "no data"
     _session: Any = None
+    _keep_float: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Job:
@@ -87,14 +92,14 @@ class Job:
         model = graph.load_model(source)
         size = graph.file_size(source)
         notes = graph.normalize(model)
-        graph.infer_shapes(model)
+        _infer_shapes(model, recipe)
         graph.refuse_unsupported(model)
         before, opset = graph.opset_of(model), needed_opset(model, recipe)
         if opset > before:
             model = graph.upgrade_opset(model, opset)
             notes.append(f"upgraded opset {before} to {opset}")
         notes += prepare(model, optimize=recipe.optimize)
-        graph.infer_shapes(model)
+        _infer_shapes(model, recipe)
         graph.stamp_versions(model)
         return cls(model, recipe, notes, size, source, providers)
 
@@ -115,6 +120,11 @@ class Job:
 
     def make_plan(self, calibration: Calibration) -> QuantPlan:
         """Place the quantizers, observe what they need, and decide."""
+        smoothing: dict[str, Smoothing] = {}
+        if self.recipe.smooth is not None:
+            calibration = self._read_twice(calibration)
+            smoothing = self._find_smoothing(calibration)
+            self.smooth(smoothing)
         layout = self._lay_out()
         sketches = self._observe(layout, calibration) if layout.observed else {}
         plan = decide(
@@ -128,12 +138,25 @@ class Job:
         if not layout.observed and calibration.data is not None:
             self.measure_on(islice(self.open_data(calibration), 8))
         plan.notes[:0] = self.notes
-        return plan
+        return msgspec.structs.replace(plan, smoothing=smoothing) if smoothing else plan
+
+    def smooth(self, smoothing: Mapping[str, Smoothing]) -> None:
+        """Even out the channels of these tensors; what the model computes stays the same."""
+        if not smoothing:
+            return
+        folding = self.recipe.smooth is None or self.recipe.smooth.folding
+        added = apply_smoothing(self.model, smoothing, folding=folding)
+        # It has to see the outliers in float: behind a quantizer they would be all there is.
+        self._keep_float = dict.fromkeys(added, "it divides by the smoothing factors")
+        tensors = "tensor" if len(smoothing) == 1 else "tensors"
+        self.notes.append(
+            f"smoothed {len(smoothing)} {tensors}, {len(smoothing) - len(added)} without a new node"
+        )
 
     def _lay_out(self) -> Layout:
         if self.recipe.mode == "dynamic":
             return lay_out_dynamic(self.model, self.recipe)
-        return lay_out(self.model, self.recipe)
+        return lay_out(self.model, self.recipe, keep_float=self._keep_float)
 
     def write(self, plan: QuantPlan) -> Result:
         """Emit the quantized model, prove that it runs as users will run it, and measure it."""
@@ -185,32 +208,37 @@ class Job:
 
     # Observing ----------------------------------------------------------------------------
 
+    def _read_twice(self, calibration: Calibration) -> Calibration:
+        """Return the same data in a form that two passes can read."""
+        samples = self._open_given(calibration)
+        kept = keep_samples(samples, most_bytes=calibration.memory_budget)
+        return replace(calibration, data=kept, limit=None, preprocess=None)
+
+    def _find_smoothing(self, calibration: Calibration) -> dict[str, Smoothing]:
+        assert self.recipe.smooth is not None
+        planned = lay_out(self.model, self.recipe).nodes
+        quantized = {name for name, node in planned.items() if node.action == "quantize"}
+        points = find_smoothing_points(self.model, quantized)
+        if not points:
+            self.notes.append("found nothing to smooth: no quantized product of a constant weight")
+            return {}
+        seen, _ = self._run_over(
+            list(points), calibration, detail="extremes", per_channel=dict.fromkeys(points, -1)
+        )
+        return smoothing_for(self.model, points, seen.sketches, self.recipe.smooth)
+
     def _observe(self, layout: Layout, calibration: Calibration) -> Mapping[str, TensorSketch]:
         stored = calibration.sketches
         if stored is not None and Path(stored).exists():
             return self._reuse(layout, calibration)
-        if calibration.data is None:
-            raise DataError(
-                f"recipe {self.recipe.name!r} quantizes activations and needs calibration data; "
-                "give data (arrays, files, a folder of images, a data reader), or ask for random "
-                "data to try things out."
-            )
-        samples = self.open_data(calibration)
-        stream = hold_back(samples) if calibration.held_back else hold_back(samples, most=0)
-        seen: Observation = observe(
-            self.model,
+        seen, stream = self._run_over(
             layout.observed,
-            stream,
+            calibration,
             detail=_detail(self.recipe, keep=stored is not None),
             per_channel=_channel_axes(self.recipe, layout),
-            memory_budget=calibration.memory_budget,
-            providers=self.providers,
-            engine=calibration.engine,
-            progress=calibration.progress,
         )
         self.samples = stream.evaluation
         self.samples_are_unseen = bool(stream.held)
-        self.data_description = f"{seen.samples} samples of {samples.description}"
         if stored is not None:
             save_sketches(stored, seen.sketches, fingerprint=self.content_fingerprint)
         return seen.sketches
@@ -228,6 +256,34 @@ class Job:
         if calibration.data is not None:
             self.measure_on(islice(self.open_data(calibration), 8))
         return sketches
+
+    def _run_over(
+        self, tensors: Sequence[str], calibration: Calibration, **options: Any
+    ) -> tuple[Observation, HeldBack]:
+        """Observe tensors over the calibration data; the held-back part is the same every time."""
+        samples = self._open_given(calibration)
+        stream = hold_back(samples) if calibration.held_back else hold_back(samples, most=0)
+        seen: Observation = observe(
+            self.model,
+            tensors,
+            stream,
+            memory_budget=calibration.memory_budget,
+            providers=self.providers,
+            engine=calibration.engine,
+            progress=calibration.progress,
+            **options,
+        )
+        self.data_description = f"{seen.samples} samples of {samples.description}"
+        return seen, stream
+
+    def _open_given(self, calibration: Calibration) -> Samples:
+        if calibration.data is None:
+            raise DataError(
+                f"recipe {self.recipe.name!r} quantizes activations and needs calibration data; "
+                "give data (arrays, files, a folder of images, a data reader), or ask for random "
+                "data to try things out."
+            )
+        return self.open_data(calibration)
 
     def open_data(self, calibration: Calibration) -> Samples:
         """Return the samples as a stream of checked feeds."""
@@ -251,6 +307,15 @@ class Job:
             return list(random_samples(self.inputs, count=1))
         except DataError:
             return []
+
+
+def _infer_shapes(model: ir.Model, recipe: Recipe) -> None:
+    graph.infer_shapes(model)
+    if recipe.assumed_type is not None:
+        graph.assume_types(model, ir.DataType[_ASSUMED[recipe.assumed_type]])
+
+
+_ASSUMED = {"float32": "FLOAT", "float16": "FLOAT16"}
 
 
 def _input_spec(value: ir.Value) -> InputSpec:

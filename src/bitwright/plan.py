@@ -14,7 +14,7 @@ from bitwright.files import write_file
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, convert, encode
 
-__all__ = ["NodePlan", "Parameters", "QuantPlan", "TensorPlan"]
+__all__ = ["NodePlan", "Parameters", "QuantPlan", "Smoothing", "TensorPlan"]
 
 Role = Literal["activation", "weight", "bias"]
 Action = Literal["quantize", "absorb", "float"]
@@ -40,6 +40,8 @@ class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     axis: int | None = None
     block_size: int = 0
     shares: str | None = None
+    source: str | None = None
+    """The entry whose result is quantized here, where that is not the float tensor itself."""
     product: tuple[str, str] | None = None
     tile: int = 1
     """How often the weight's scales repeat along a bias (the groups of a ConvTranspose)."""
@@ -66,6 +68,17 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def quantized(self) -> bool:
         """Whether the node works on quantized values, itself or inside its producer."""
         return self.action != "float"
+
+
+class Smoothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the channels of one tensor are divided by, and the weights of its readers multiplied.
+
+    >>> Smoothing(nodes=("query",), factors=(1.0, 8.0)).factors
+    (1.0, 8.0)
+    """
+
+    nodes: tuple[str, ...]
+    factors: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +112,8 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     fingerprint: str
     """Hash of the prepared float graph that the names refer to."""
     recipe: Recipe
+    smoothing: dict[str, Smoothing] = {}
+    """Tensor -> how its channels are evened out before anything is quantized."""
     tensors: dict[str, TensorPlan]
     nodes: dict[str, NodePlan]
     outputs: dict[str, str | None] = {}

@@ -26,6 +26,7 @@ __all__ = [
     "RangeMethod",
     "Recipe",
     "Selection",
+    "SmoothQuant",
     "Target",
     "load_recipe",
 ]
@@ -155,6 +156,26 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Op type -> axis for per-channel weights, where the usual one does not fit."""
 
 
+class SmoothQuant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Move outliers from what matrix products read into their weights, before observing.
+
+    >>> SmoothQuant(alpha=0.7).folding
+    True
+    """
+
+    alpha: float = 0.5
+    """How much of the outliers moves: 0 leaves activations as they are, 1 makes them even."""
+    folding: bool = True
+    """Divide inside the norm or product that computes the activation, where that is possible;
+    else, and elsewhere, a Mul divides."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise RecipeError(
+                f"alpha of smooth must lie in [0, 1], not {self.alpha}; 0.5 is usual."
+            )
+
+
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one tensor gets instead of the recipe's defaults.
 
@@ -172,8 +193,16 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     axis: int | None = None
     block_size: int | None = None
     ranges: RangeMethod | None = None
+    convert: Override | None = None
+    """A second type for some readers: the tensor is quantized again behind its own pair."""
+    convert_for: tuple[str, ...] | None = None
+    """Names of the nodes that read the second type; None: every one."""
 
     def __post_init__(self) -> None:
+        if self.convert_for is not None and self.convert is None:
+            raise RecipeError("an override with convert_for needs convert, too.")
+        if self.convert is not None:
+            _check_convert(self.convert)
         if (self.scale is None) != (self.zero_point is None):
             raise RecipeError("an override gives both scale and zero_point, or neither.")
         clash = [
@@ -188,6 +217,18 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         if (self.rmin is None) != (self.rmax is None):
             raise RecipeError("an override gives both rmin and rmax, or neither.")
+
+
+def _check_convert(convert: Override) -> None:
+    unfit = [
+        name
+        for name in ("axis", "block_size", "reduce_range", "convert")
+        if getattr(convert, name) is not None
+    ]
+    if unfit:
+        raise RecipeError(f"convert is for whole activations and takes no {', '.join(unfit)}.")
+    if convert.qtype is None:
+        raise RecipeError("convert needs a qtype: the type to convert to.")
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -225,6 +266,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     place: Placement = Placement()
     overrides: dict[str, Override] = {}
     """Tensor name -> what it gets instead."""
+    output_ranges: dict[str, tuple[float, float]] = {}
+    """Op type -> the range of its outputs, given and not observed."""
+    smooth: SmoothQuant | None = None
+    """Even out the channels of what matrix products read; takes a pass over the data more."""
+    assumed_type: Literal["float32", "float16"] | None = None
+    """The element type of tensors for which none can be inferred, behind unknown operators."""
     optimize: bool = True
     """Fold constants and batch norms before quantizing."""
 
@@ -308,6 +355,11 @@ def _check(recipe: Recipe) -> None:
         )
     if recipe.reduce_range and recipe.weight.kind == "float":
         raise RecipeError(f"reduce_range has no meaning for {recipe.weight} weights.")
+    for op_type, (low, high) in recipe.output_ranges.items():
+        if not low < high:
+            raise RecipeError(
+                f"output_ranges of {op_type!r} must be (low, high), not ({low}, {high})."
+            )
     for pattern in (
         *(recipe.select.nodes or ()),
         *recipe.select.exclude,
@@ -407,7 +459,7 @@ def _explain(message: str, kind: type) -> str:
         return message.replace("`", "'") + "."
     key, where = unknown.group(1), unknown.group(2) or ""
     known = set()
-    for struct in (kind, Selection, Placement, Override, *RangeMethod.__args__):
+    for struct in (kind, Selection, Placement, Override, SmoothQuant, *RangeMethod.__args__):
         if where and struct is kind:
             continue
         known.update(getattr(struct, "__struct_fields__", ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
+from bitwright.data.keeping import keep_samples
 from bitwright.data.random import RandomData, random_samples
 from bitwright.data.sources import Samples, open_data
 from bitwright.data.specs import InputSpec, Sample, check_sample, session_inputs
@@ -18,6 +19,7 @@ __all__ = [
     "Samples",
     "check_sample",
     "hold_back",
+    "keep_samples",
     "open_data",
     "random_samples",
     "session_inputs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,6 +37,8 @@ class Entry:
     axis: int | None = None
     block_size: int = 0
     shares: str | None = None
+    source: str | None = None
+    """The entry behind whose pair this one's stands."""
     product: tuple[str, str] | None = None
     tile: int = 1
     fixed_range: tuple[float, float] | None = None
@@ -83,6 +86,24 @@ class Layout:
                 return key
         raise AssertionError(f"two entries for {wanted.name!r} at node {reader!r}")
 
+    def enter_bias(
+        self, name: str, value: ir.Value, node: ir.Node, rule: OpRule, product: tuple[str, str]
+    ) -> str | None:
+        """Enter a bias at (input scale x weight scale); None where it has no such scale."""
+        entry, array = self.entries[product[1]], constant(value)
+        if entry.role != "weight" or entry.block_size or not entry.qtype.is_integer:
+            return None
+        tile = 1 if rule.tile is None else rule.tile(node)
+        axis = None
+        if entry.axis is not None:
+            channels = constant(entry.value).shape[entry.axis]  # type: ignore[union-attr]
+            if array is None or array.ndim == 0 or array.shape[-1] != channels * tile:
+                return None
+            axis = array.ndim - 1
+        key = f"{name}@{node.name}" if name in self.entries else name
+        self.entries[key] = Entry(name, value, "bias", INT32, axis, product=product, tile=tile)
+        return key
+
     def users(self, key: str) -> list[str]:
         """Names of the nodes that read or write this entry."""
         return [
@@ -90,19 +111,22 @@ class Layout:
         ]
 
 
-def lay_out(model: ir.Model, recipe: Recipe) -> Layout:
+def lay_out(
+    model: ir.Model, recipe: Recipe, *, keep_float: Mapping[str, str] | None = None
+) -> Layout:
     """Return which tensors of the model are quantized under the recipe, and the reasons.
 
     Nodes are visited in graph order: an op that only moves values is quantized when what feeds
-    it already is.
+    it already is. `keep_float` has the names of more nodes that read and write float, and why.
     """
-    return _Builder(model, recipe).build()
+    return _Builder(model, recipe, keep_float or {}).build()
 
 
 class _Builder:
-    def __init__(self, model: ir.Model, recipe: Recipe) -> None:
+    def __init__(self, model: ir.Model, recipe: Recipe, keep_float: Mapping[str, str]) -> None:
         self._model = model
         self._recipe = recipe
+        self._keep_float = keep_float
         self._opset = model.opset_imports.get("", 1)
         everything = recipe.select.subgraphs
         self._nodes = list(model.graph.all_nodes() if everything else model.graph)
@@ -121,7 +145,7 @@ class _Builder:
         float_by_name: set[str] = set()
         for node in self._nodes:
             name = node.name or ""
-            reason = self._selector.kept_float(node)
+            reason = self._keep_float.get(name) or self._selector.kept_float(node)
             if reason is not None:
                 float_by_name.add(name)
             else:
@@ -139,6 +163,28 @@ class _Builder:
             if name not in known:
                 hint = did_you_mean(name, known)
                 raise RecipeError(f"overrides: no tensor is called {name!r}.{hint}")
+        for value, name in self._names.items():
+            override = self._overrides.get(name)
+            if override is not None and override.convert is not None:
+                self._check_convert(name, value, override)
+
+    def _check_convert(self, name: str, value: ir.Value, override: Override) -> None:
+        where = f"the override of {name!r} asks for convert, but"
+        if self._recipe.format != "qdq":
+            raise RecipeError(f"{where} only the format qdq has pairs behind pairs.")
+        if self._recipe.place.dedicated_pairs:
+            raise RecipeError(f"{where} dedicated_pairs gives each reader a pair of its own.")
+        if constant(value) is not None:
+            raise RecipeError(f"{where} it is a constant; give a constant the type it needs.")
+        assert override.convert is not None
+        if override.convert.qtype == (override.qtype or self._recipe.activation):
+            raise RecipeError(f"{where} it already is of the type {override.convert.qtype}.")
+        readers = {use.node.name or "" for use in value.uses()}
+        for node in override.convert_for or ():
+            if node not in readers:
+                raise RecipeError(
+                    f"{where} no node {node!r} reads it.{did_you_mean(node, readers)}"
+                )
 
     def _check_types(self) -> None:
         """Refuse, before any data is read, types that the runtime would refuse after it."""
@@ -149,6 +195,8 @@ class _Builder:
                 value = next(v for v, known in self._names.items() if known == name)
                 role = "activations" if constant(value) is None else "weights"
                 types.append((role, override.qtype))
+            if override.convert is not None and override.convert.qtype is not None:
+                types.append(("activations", override.convert.qtype))
         for role, qtype in types:
             known = _ACTIVATION_TYPES if role == "activations" else _WEIGHT_TYPES
             if qtype not in known and not (role == "weights" and qtype == INT32):
@@ -268,7 +316,8 @@ class _Builder:
         value = node.inputs[index]
         assert value is not None
         if constant(value) is None:
-            return self._mark_activation(value)
+            self._mark_activation(value)
+            return self._key_for(value, node.name)
         if index not in rule.weights:
             return self._mark_constant(node, value, self._recipe.activation, None, 0, operand=True)
         axis, block = self._weight_axis(node, index, rule)
@@ -307,7 +356,28 @@ class _Builder:
             self._layout.entries[name] = Entry(name, value, "activation", qtype, override=override)
             if override is not None and override.axis is not None:
                 self._layout.entries[name].axis = override.axis
+            if override is not None and override.convert is not None:
+                convert = override.convert
+                assert convert.qtype is not None
+                self._layout.entries[f"{name}@convert"] = Entry(
+                    name, value, "activation", convert.qtype, override=convert, source=name
+                )
         return self._marked[value]
+
+    def _key_for(self, value: ir.Value, reader: str | None) -> str:
+        """Return the entry through which a node reads a marked tensor."""
+        key = self._marked[value]
+        override = self._overrides.get(self._names[value])
+        if override is None or override.convert is None:
+            return key
+        chosen = override.convert_for
+        return f"{key}@convert" if chosen is None or reader in chosen else key
+
+    def _key_for_output(self, value: ir.Value) -> str:
+        """Return the entry of a graph output: converted where every reader's is."""
+        keys = {self._key_for(value, use.node.name) for use in value.uses()}
+        keys = keys or {self._key_for(value, None)}
+        return keys.pop() if len(keys) == 1 else self._marked[value]
 
     def _mark_constant(
         self,
@@ -343,22 +413,7 @@ class _Builder:
         source, weight = inputs[0], inputs[rule.weights[-1]]
         if source is None or weight is None or self._channelwise_activations:
             return None
-        entry = self._layout.entries[weight]
-        if entry.role != "weight" or entry.block_size or not entry.qtype.is_integer:
-            return None
-        tile = 1 if rule.tile is None else rule.tile(node)
-        axis = None
-        if entry.axis is not None:
-            channels = constant(entry.value).shape[entry.axis]  # type: ignore[union-attr]
-            if array.ndim == 0 or array.shape[-1] != channels * tile:
-                return None
-            axis = array.ndim - 1
-        name = self._names[value]
-        key = f"{name}@{node.name}" if name in self._layout.entries else name
-        self._layout.entries[key] = Entry(
-            name, value, "bias", INT32, axis, product=(source, weight), tile=tile
-        )
-        return key
+        return self._layout.enter_bias(self._names[value], value, node, rule, (source, weight))
 
     def _mark_outputs(
         self, node: ir.Node, rule: OpRule, inputs: list[str | None]
@@ -367,6 +422,7 @@ class _Builder:
         if node.op_type in self._recipe.place.unquantized_outputs or self._adds_bias_next(node):
             return tuple(outputs)
         shares = rule.shares(node) if callable(rule.shares) else rule.shares
+        output_range = self._recipe.output_ranges.get(node.op_type, rule.output_range)
         for index, value in enumerate(node.outputs):
             if (rule.outputs is not None and index not in rule.outputs) or not _is_float(value):
                 continue
@@ -381,8 +437,8 @@ class _Builder:
                 if source.axis is None:
                     entry.shares = inputs[0]
                     entry.qtype = source.qtype
-            elif rule.output_range is not None and entry.override is None:
-                entry.fixed_range = rule.output_range
+            elif output_range is not None and entry.override is None:
+                entry.fixed_range = output_range
         return tuple(outputs)
 
     def _adds_bias_next(self, node: ir.Node) -> bool:
@@ -409,7 +465,10 @@ class _Builder:
                 continue
             if self._recipe.place.dedicated_pairs:
                 continue
-            inputs = tuple(None if v is None else self._marked.get(v) for v in node.inputs)
+            inputs = tuple(
+                self._key_for(v, name) if v is not None and v in self._marked else None
+                for v in node.inputs
+            )
             self._layout.nodes[name] = msgspec.structs.replace(plan, inputs=inputs)
         for graph in self._model.graphs():
             for value in graph.outputs:
@@ -418,7 +477,7 @@ class _Builder:
                 written = writer is not None and self._marked.get(value) in writer.outputs
                 if value in self._names:
                     self._layout.outputs[self._names[value]] = (
-                        self._marked.get(value) if written else None
+                        self._key_for_output(value) if written and value in self._marked else None
                     )
 
     def _dedicate_pairs(self) -> None:

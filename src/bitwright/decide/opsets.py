@@ -24,7 +24,8 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     >>> needed_opset(model, load_recipe("int8")), needed_opset(model, load_recipe("a16w8"))
     (13, 21)
     """
-    overrides = recipe.overrides.values()
+    overrides = [*recipe.overrides.values()]
+    overrides += [o.convert for o in overrides if o.convert is not None]
     types = {recipe.activation, recipe.weight, *(o.qtype for o in overrides if o.qtype)}
     needed = [model.opset_imports.get("", 1), _PREFERRED]
     for qtype in types:

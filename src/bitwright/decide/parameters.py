@@ -172,6 +172,7 @@ def _own_plan(
         zero_point=np.asarray(zero).tolist(),
         axis=axis if np.ndim(scale) else None,
         block_size=entry.block_size,
+        source=entry.source,
         range=None if span is None else (_plain(span[0]), _plain(span[1])),
         method=method,
     )

@@ -97,6 +97,15 @@ def clips_exactly(node: ir.Node, plan: QuantPlan, key: str) -> bool:
 
 def _check_entry(key: str, entry: TensorPlan, value: ir.Value, plan: QuantPlan) -> None:
     parameters = plan.parameters(key)
+    if entry.source is not None and (
+        (before := plan.tensors.get(entry.source)) is None
+        or before.tensor != entry.tensor
+        or before.source is not None
+        or before.role != "activation"
+    ):
+        raise PlanError(
+            f"tensor {key!r} stands behind {entry.source!r}, which is no pair of its tensor."
+        )
     array = constant(value)
     if entry.role != "activation" and array is None:
         raise PlanError(f"tensor {key!r} is planned as a {entry.role}, but it is not constant.")

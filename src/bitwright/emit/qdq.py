@@ -45,15 +45,23 @@ class _QdqWriter:
         self._qualified = {value: name for name, value in self._values.items()}
         self._scales: dict[str, tuple[ir.Value, ir.Value]] = {}
         self._dedicated: dict[str, int] = {}
+        self._pairs: dict[str, tuple[ir.Node, ir.Node]] = {}
 
     def write(self) -> None:
         """Write every entry, then every dropped node, then put the graph in order."""
         readers = self._readers()
         results = self._results()
-        for key, entry in self._plan.tensors.items():
-            if key not in readers and key not in results and not self._is_written(key):
+        used = {*readers, *results}
+        used |= {e.source for key, e in self._plan.tensors.items() if e.source and key in used}
+        # A pair behind another's result comes after it.
+        order = sorted(self._plan.tensors.items(), key=lambda item: item[1].source is not None)
+        for key, entry in order:
+            if key not in used and not self._is_written(key):
                 continue
             source = self._values[entry.tensor]
+            if entry.source is not None:
+                shared = entry.source in readers or entry.source in results
+                source = self._source_of_conversion(entry.source, shared)
             replacement = self._write_entry(key, entry, source, results.get(key))
             for node, index in readers.get(key, ()):
                 node.replace_input_with(index, replacement)
@@ -144,14 +152,17 @@ class _QdqWriter:
     ) -> ir.Value:
         """Put Q and DQ behind a tensor."""
         graph = owner_of(source)
-        scale, zero_point = self._parameter_values(key, source.name or "", parameters, source)
-        name = source.name or ""
+        tensor = self._values[entry.tensor]
+        name = label = tensor.name or ""
+        scale, zero_point = self._parameter_values(key, label, parameters, source)
+        if entry.source is not None:
+            name = f"{label}_convert"
         suffix = self._dedicated_suffix(entry)
         output_name = f"{name}_DequantizeLinear_Output{suffix}"
         if result is not None:
             # The public name stays on what the model gives out.
-            source.name = self._names.fresh(f"{name}_QuantizeLinear_Input")
-            output_name = name
+            tensor.name = self._names.fresh(f"{label}_QuantizeLinear_Input")
+            output_name = label
         attributes = self._attributes(parameters)
         middle = ir.Value(
             name=self._names.fresh(f"{name}_QuantizeLinear_Output{suffix}"),
@@ -181,9 +192,39 @@ class _QdqWriter:
         )
         insert_node(graph, quantizer, source.producer())
         insert_node(graph, dequantizer, quantizer)
+        self._pairs[key] = quantizer, dequantizer
         if result is not None:
             owner, index = result
             owner.outputs[index] = output
+        return output
+
+    def _source_of_conversion(self, key: str, shared: bool) -> ir.Value:
+        """Return what the second pair of a tensor reads: the dequantized result of the first.
+
+        Where others read that too, it gets a dequantizer of its own, which providers fuse with
+        the second quantizer into one conversion.
+        """
+        quantizer, dequantizer = self._pairs[key]
+        first = dequantizer.outputs[0]
+        if not shared:
+            return first
+        name = self._values[self._plan.tensors[key].tensor].name or ""
+        if first.is_graph_output():
+            name = first.name or ""
+        output = ir.Value(
+            name=self._names.fresh(f"{name}_convert_QuantizeLinear_Input"),
+            type=first.type,
+            shape=first.shape,
+        )
+        twin = ir.node(
+            "DequantizeLinear",
+            [quantizer.outputs[0], *dequantizer.inputs[1:]],
+            dict(dequantizer.attributes),
+            domain=self._domain,
+            outputs=[output],
+            name=self._names.fresh(f"{name}_convert_clone_DequantizeLinear"),
+        )
+        insert_node(owner_of(first), twin, quantizer)
         return output
 
     def _dedicated_suffix(self, entry: TensorPlan) -> str:
@@ -219,9 +260,12 @@ class _QdqWriter:
             zeros = np.broadcast_to(zeros, scale.shape).astype(parameters.qtype.dtype)
             # Parameters live in the main graph, where every subgraph can read them.
             graph = self._model.graph
+            ends = ("_scale", "_zero_point")
+            if self._plan.tensors[root].source is not None:
+                ends = ("_scale_convert", "_zero_point_convert")
             self._scales[root] = (
-                add_initializer(graph, self._names, f"{stem}_scale", scale),
-                add_initializer(graph, self._names, f"{stem}_zero_point", zeros, parameters.qtype),
+                add_initializer(graph, self._names, stem + ends[0], scale),
+                add_initializer(graph, self._names, stem + ends[1], zeros, parameters.qtype),
             )
         return self._scales[root]
 

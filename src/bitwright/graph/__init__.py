@@ -15,7 +15,7 @@ from bitwright.graph.saving import (
     serialized_size,
 )
 from bitwright.graph.sessions import Level, open_session, run_session, runtime_reason
-from bitwright.graph.shapes import element_type, infer_shapes, static_shape
+from bitwright.graph.shapes import assume_types, element_type, infer_shapes, static_shape
 from bitwright.graph.tensors import TensorSlot, tensor_slots
 from bitwright.graph.versions import (
     RuntimeLimits,
@@ -40,6 +40,7 @@ __all__ = [
     "NameScope",
     "RuntimeLimits",
     "TensorSlot",
+    "assume_types",
     "check_destination",
     "check_model",
     "check_order",

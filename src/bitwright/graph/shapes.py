@@ -9,7 +9,7 @@ from bitwright.graph.skeleton import make_skeleton
 from bitwright.graph.tensors import shape_of
 from bitwright.graph.walking import iter_graphs, subgraphs_of
 
-__all__ = ["element_type", "infer_shapes", "static_shape"]
+__all__ = ["assume_types", "element_type", "infer_shapes", "static_shape"]
 
 _CONTRIB_SAME_TYPE = frozenset(
     {
@@ -54,6 +54,36 @@ def infer_shapes(model: ir.Model) -> None:
     """
     _infer_by_onnx(model)
     _propagate_types(model)
+
+
+def assume_types(model: ir.Model, dtype: ir.DataType) -> None:
+    """Take tensors for which no element type is known to have this one, in graph order.
+
+    What can be inferred once they have it is inferred, so that a Shape behind an unknown operator
+    still gives integers.
+
+    >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
+    >>> node = ir.node("Custom", [x], domain="com.example")
+    >>> graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 21})
+    >>> assume_types(ir.Model(graph, ir_version=10), ir.DataType.FLOAT16)
+    >>> node.outputs[0].dtype
+    FLOAT16
+    """
+    while True:
+        unknown = next(
+            (
+                value
+                for _, graph in iter_graphs(model)
+                for node in graph
+                for value in node.outputs
+                if value.name and value.type is None
+            ),
+            None,
+        )
+        if unknown is None:
+            return
+        unknown.type = ir.TensorType(dtype)
+        _propagate_types(model)
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...] | None:

@@ -1,0 +1,44 @@
+"""Data that can be read once, kept in memory for a second pass."""
+
+from __future__ import annotations
+
+from bitwright.data.sources import Samples
+from bitwright.data.specs import Sample
+from bitwright.errors import DataError
+
+__all__ = ["keep_samples"]
+
+
+def keep_samples(samples: Samples, *, most_bytes: int) -> Samples:
+    """Return the samples in a form that can be read again: themselves, or a copy in memory.
+
+    A copy of more than `most_bytes` is refused.
+
+    >>> import numpy as np
+    >>> from bitwright.data import InputSpec, open_data
+    >>> spec = InputSpec("x", np.dtype("float32"), (1, 2))
+    >>> once = open_data(iter([{"x": np.zeros((1, 2), np.float32)}]), [spec])
+    >>> kept = keep_samples(once, most_bytes=1000)
+    >>> len(list(kept)), len(list(kept))
+    (1, 1)
+    """
+    if samples.repeatable:
+        return samples
+    kept: list[Sample] = []
+    size = 0
+    for sample in samples:
+        size += sum(array.nbytes for array in sample.values())
+        if size > most_bytes:
+            raise DataError(
+                f"the calibration data ({samples.description}) can be read only once, two passes "
+                f"need it, and it does not fit in the memory budget of {most_bytes:,} bytes; give "
+                "a list or files, fewer samples, or a larger budget."
+            )
+        # A reader may fill the same buffer again.
+        kept.append({name: array.copy() for name, array in sample.items()})
+    return Samples(
+        lambda: ((sample, None) for sample in kept),
+        samples.specs,
+        description=samples.description,
+        len_hint=len(kept),
+    )

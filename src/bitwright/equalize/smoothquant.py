@@ -1,0 +1,285 @@
+"""SmoothQuant: move outliers from activations, which have one scale, into weights.
+
+G. Xiao et al., "SmoothQuant" (2022, arXiv:2211.10438), equation 4: the channels of what a matrix
+product reads are divided by s_j = max|X_j|^alpha / max|W_j|^(1 - alpha), and the rows of its
+weight are multiplied by them, so that the product stays the same. The division goes into what
+computes X (a norm's scale, the weight of a product) where that is possible, else into a Mul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.errors import PlanError, did_you_mean
+from bitwright.graph import NameScope
+from bitwright.graph.constants import is_private, read_constant, replace_constant
+from bitwright.plan import Smoothing
+from bitwright.recipe import SmoothQuant
+
+__all__ = ["apply_smoothing", "find_smoothing_points", "smoothing_for"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+# As in the paper's own code: a channel whose weights vanish must not blow the factor up.
+_SMALLEST = 1e-5
+_LARGEST = 1e5
+
+_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+# f(x / s) = f(x) / s for s > 0: the division may pass them.
+_HOMOGENEOUS = ("Relu", "LeakyRelu", "Identity")
+
+
+class Channels(Protocol):
+    """The extremes of each channel of a tensor; `bitwright.observe.TensorSketch` has them."""
+
+    channel_low: npt.NDArray[np.float32] | None
+    channel_high: npt.NDArray[np.float32] | None
+
+
+def find_smoothing_points(model: ir.Model, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return each tensor that can be smoothed, with those of the named nodes that multiply it.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> find_smoothing_points(ir.Model(graph, ir_version=10), ["matmul"])
+    {}
+    """
+    points: dict[str, list[str]] = {}
+    for node in model.graph:
+        name = node.name or ""
+        source = node.inputs[0] if node.inputs else None
+        if name in nodes and _weight_of(node) is not None and source is not None:
+            points.setdefault(source.name or "", []).append(name)
+    return {tensor: tuple(readers) for tensor, readers in points.items()}
+
+
+def smoothing_for(
+    model: ir.Model,
+    points: Mapping[str, Sequence[str]],
+    sketches: Mapping[str, Channels],
+    smooth: SmoothQuant,
+) -> dict[str, Smoothing]:
+    """Return the factors for each point, from the channels' extremes; nothing is changed.
+
+    Nodes that read one tensor share its factors, chosen for the largest of their weights.
+    """
+    nodes = {node.name: node for node in model.graph}
+    found = {}
+    for tensor, readers in points.items():
+        sketch = sketches.get(tensor)
+        if sketch is None or sketch.channel_low is None or sketch.channel_high is None:
+            continue
+        largest_input = np.maximum(-sketch.channel_low, sketch.channel_high).astype(np.float64)
+        weights = [w for name in readers if (w := _weight_of(nodes[name])) is not None]
+        sizes = [np.abs(w.rows.astype(np.float64)).max(axis=1, initial=0.0) for w in weights]
+        if any(size.shape != largest_input.shape for size in sizes):
+            continue
+        factors = _factors(largest_input, np.maximum.reduce(sizes), smooth.alpha)
+        scaled = [w.rows * factors[:, None] for w in weights]
+        if all(_fits(array, w.array.dtype) for array, w in zip(scaled, weights, strict=True)):
+            found[tensor] = Smoothing(nodes=tuple(readers), factors=tuple(factors.tolist()))
+    return found
+
+
+def apply_smoothing(
+    model: ir.Model, smoothing: Mapping[str, Smoothing], *, folding: bool
+) -> list[str]:
+    """Divide the tensors and multiply the weights, in place; return the nodes that were added.
+
+    Without `folding` every division is a Mul of its own.
+    """
+    names = NameScope(model)
+    nodes = {node.name or "": node for node in model.graph}
+    added = []
+    for tensor, planned in smoothing.items():
+        factors = np.array(planned.factors, np.float64)
+        readers = [_find(name, nodes) for name in planned.nodes]
+        source = readers[0].inputs[0]
+        if source is None or any(node.inputs[0] is not source for node in readers):
+            raise PlanError(f"the smoothing of {tensor!r} names nodes that do not all read it.")
+        for node in readers:
+            weight = _weight_of(node)
+            if weight is None or weight.rows.shape[0] != factors.size:
+                raise PlanError(
+                    f"node {node.name!r} has no constant weight with {factors.size} rows, as the "
+                    f"smoothing of {tensor!r} needs."
+                )
+            replace_constant(node, 1, weight.scaled(factors), "weight", names)
+        if folding and _read_by_these_alone(source, readers):
+            edits = _division_before(source, factors)
+            if edits is not None:
+                for edit in edits:
+                    replace_constant(edit.node, edit.at, edit.array, "smoothed", names)
+                continue
+        added.append(_insert_division(model.graph, source, readers, factors, names))
+    return added
+
+
+# Weights --------------------------------------------------------------------------------------
+
+
+class _Weight(NamedTuple):
+    array: Array
+    rows: Array
+    """The same with one row for each input channel."""
+
+    def scaled(self, factors: F64) -> Array:
+        scaled = self.rows * factors[:, None]
+        return (scaled if self.rows is self.array else scaled.T).astype(self.array.dtype)
+
+
+def _weight_of(node: ir.Node) -> _Weight | None:
+    """Return the constant matrix that a MatMul or Gemm multiplies its input with."""
+    if node.domain or node.op_type not in ("MatMul", "Gemm"):
+        return None
+    if node.attributes.get_int("transA", 0):
+        return None  # its channels are not the last axis
+    array = read_constant(node.inputs[1])
+    if array is None or array.ndim != 2:
+        return None
+    return _Weight(array, array.T if node.attributes.get_int("transB", 0) else array)
+
+
+def _factors(inputs: F64, weights: F64, alpha: float) -> F64:
+    """Equation 4 of the paper; a channel that is always zero is left as it is."""
+    factors = inputs**alpha / np.maximum(weights, _SMALLEST) ** (1 - alpha)
+    factors = np.where(np.isfinite(inputs) & (inputs > 0), factors, 1.0)
+    # As float32, in which the smoothed model will hold them: the plan then gives the same bytes.
+    return np.clip(factors, _SMALLEST, _LARGEST).astype(np.float32).astype(np.float64)
+
+
+def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(array.astype(dtype).astype(np.float64)).all())
+
+
+def _find(name: str, nodes: Mapping[str, ir.Node]) -> ir.Node:
+    if name not in nodes:
+        raise PlanError(f"the smoothing names node {name!r}.{did_you_mean(name, nodes)}")
+    return nodes[name]
+
+
+# Divisions ------------------------------------------------------------------------------------
+
+
+class _Edit(NamedTuple):
+    """A constant input of a node, and what it becomes."""
+
+    node: ir.Node
+    at: int
+    array: Array
+
+
+def _read_by_these_alone(value: ir.Value, readers: Sequence[ir.Node]) -> bool:
+    if value.is_graph_output():
+        return False
+    return all(use.idx == 0 and use.node in readers for use in value.uses())
+
+
+def _division_before(value: ir.Value, factors: F64) -> list[_Edit] | None:
+    """Return the constants whose change makes a tensor come out divided, None if there are none.
+
+    The division concerns the last axis, and whatever is changed must write for this tensor only.
+    """
+    node = value.producer()
+    if node is None or node.domain or value is not node.outputs[0]:
+        return None
+    if node.op_type in _NORMS:
+        edits = _norm_edits(node, value, factors)
+    elif node.op_type in ("MatMul", "Gemm"):
+        edits = _divided_constants(node, (1, 2), factors)
+    elif node.op_type in _HOMOGENEOUS:
+        return _pass_on(node.inputs[0], factors)
+    elif node.op_type in ("Mul", "Div", "Add", "Sub"):
+        return _arithmetic_edits(node, factors)
+    else:
+        return None
+    return edits
+
+
+def _pass_on(value: ir.Value | None, factors: F64) -> list[_Edit] | None:
+    if value is None or not is_private(value):
+        return None
+    return _division_before(value, factors)
+
+
+def _norm_edits(node: ir.Node, value: ir.Value, factors: F64) -> list[_Edit] | None:
+    axis = node.attributes.get_int("axis", -1)
+    if axis != -1 and (value.shape is None or axis != len(value.shape) - 1):
+        return None  # it normalizes over more than the channels
+    return _divided_constants(node, (1, 2), factors)
+
+
+def _arithmetic_edits(node: ir.Node, factors: F64) -> list[_Edit] | None:
+    adds = node.op_type in ("Add", "Sub")
+    for index in (1, 0):
+        array = read_constant(node.inputs[index])
+        if array is None:
+            continue
+        if node.op_type == "Div":
+            product = array * factors
+            if index == 0 or not _fits(product, array.dtype):
+                return None
+            return [_Edit(node, 1, product.astype(array.dtype))]
+        own = _divided_constants(node, (index,), factors)
+        if own is None or not adds:
+            return own
+        rest = _pass_on(node.inputs[1 - index], factors)
+        return None if rest is None else [*own, *rest]
+    if adds:
+        return None
+    # A product of two tensors, such as a gate and what passes it: one of them takes the division.
+    for value in node.inputs[: 1 if node.op_type == "Div" else 2]:
+        if (edits := _pass_on(value, factors)) is not None:
+            return edits
+    return None
+
+
+def _divided_constants(node: ir.Node, indexes: tuple[int, ...], factors: F64) -> list[_Edit] | None:
+    """Divide these inputs along their last axis, if all that are there are constant."""
+    edits = []
+    for index in indexes:
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None:
+            continue
+        array = read_constant(value)
+        if array is None:
+            return None
+        transposed = node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
+        divided = array / (factors[:, None] if transposed and index == 1 else factors)
+        if not _fits(divided, array.dtype):
+            return None
+        edits.append(_Edit(node, index, divided.astype(array.dtype)))
+    return edits or None
+
+
+def _insert_division(
+    graph: ir.Graph, source: ir.Value, readers: Sequence[ir.Node], factors: F64, names: NameScope
+) -> str:
+    label = source.name or "input"
+    dtype = np.float32 if source.dtype is None else source.dtype.numpy()
+    stored = names.fresh(f"{label}_smooth_scale")
+    inverse = (1 / factors).astype(dtype)
+    constant = ir.Value(
+        name=stored,
+        type=ir.TensorType(ir.DataType.from_numpy(inverse.dtype)),
+        shape=ir.Shape(inverse.shape),
+        const_value=ir.tensor(inverse, name=stored),
+    )
+    graph.register_initializer(constant)
+    output = ir.Value(name=names.fresh(f"{label}_smoothed"), type=source.type, shape=source.shape)
+    name = names.fresh(f"{label}_smooth")
+    node = ir.node("Mul", [source, constant], outputs=[output], name=name)
+    producer = source.producer()
+    if producer is not None:
+        graph.insert_after(producer, node)
+    else:
+        graph.insert_before(graph[0], node)
+    for reader in readers:
+        reader.replace_input_with(0, output)
+    return name
