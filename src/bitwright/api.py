@@ -1,4 +1,4 @@
-"""The verbs: quantize, make a plan, apply a plan, inspect."""
+"""The verbs: quantize, make a plan, apply a plan, import a trained model, inspect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bitwright.decide import check_plan
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Recipe, load_recipe
+from bitwright.qat import Format, open_trained
+from bitwright.recipe import Recipe, Selection, load_recipe
 from bitwright.result import Result
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
-__all__ = ["apply_plan", "inspect", "make_plan", "quantize"]
+__all__ = ["apply_plan", "import_qat", "inspect", "make_plan", "quantize"]
 
 RecipeSource = str | Path | dict[str, Any] | Recipe | None
 
@@ -152,6 +153,55 @@ def apply_plan(
     job = Job.open(model, plan.recipe, providers)
     job.smooth(plan.smoothing)
     check_plan(job.model, plan, fingerprint=job.fingerprint)
+    if data is not None:
+        calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
+        job.measure_on(job.open_data(calibration))
+    return _finish(job, plan, output, external_data)
+
+
+def import_qat(
+    model: ModelSource,
+    output: str | Path | None = None,
+    *,
+    format: Format = "qdq",
+    select: Selection | None = None,
+    optimize: bool = True,
+    data: Any = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    external_data: bool | None = None,
+    providers: Sequence[str] | None = None,
+) -> Result:
+    """Turn a model that was trained with Q/DQ pairs into one that the runtime fuses.
+
+    Every trained scale is kept as it is: weights become the integers they were trained to be,
+    biases int32, and pairs stand where the runtime looks for them. Nodes without trained scales
+    stay float, each with its reason in `result.plan`.
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        output: where to write the result; None writes nothing.
+        format: `"qdq"`, or `"qoperator"` for integer ops.
+        select: nodes that stay float although they were trained otherwise.
+        optimize: fold constants first, as `quantize` does.
+        data: if given, measures the result against the trained model.
+        limit: use at most this many samples, 8 if not given.
+        preprocess: how images become arrays.
+        external_data: weights in a file of their own; None: only above 2 GB.
+        providers: execution providers of ONNX Runtime for every run.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> bitwright.import_qat(demo.model_path)
+    Traceback (most recent call last):
+    bitwright.errors.ModelError: the model has no Q/DQ pairs from training; quantize it with \
+calibration data instead.
+    """
+    if output is not None:
+        graph.check_destination(output, source=model)
+    job, plan = open_trained(
+        model, format=format, select=select, optimize=optimize, providers=providers
+    )
     if data is not None:
         calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
         job.measure_on(job.open_data(calibration))

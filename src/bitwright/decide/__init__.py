@@ -6,6 +6,7 @@ from bitwright.decide.dynamic import lay_out_dynamic
 from bitwright.decide.layout import Layout, lay_out
 from bitwright.decide.opsets import needed_opset
 from bitwright.decide.planner import decide
+from bitwright.decide.trained import lay_out_trained, trained_recipe
 from bitwright.decide.unsigned import shift_to_unsigned
 from bitwright.decide.validation import check_plan
 
@@ -15,6 +16,8 @@ __all__ = [
     "decide",
     "lay_out",
     "lay_out_dynamic",
+    "lay_out_trained",
     "needed_opset",
     "shift_to_unsigned",
+    "trained_recipe",
 ]

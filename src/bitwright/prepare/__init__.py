@@ -13,9 +13,11 @@ from bitwright.prepare.fold_constants import fold_constants
 from bitwright.prepare.fold_gemm_scalars import fold_gemm_scalars
 from bitwright.prepare.fold_scale_shift import fold_scale_shift
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
+from bitwright.prepare.trained import Trained, read_trained
 from bitwright.prepare.widen_half_floats import widen_half_floats
 
 __all__ = [
+    "Trained",
     "drop_no_ops",
     "fold_batch_norm",
     "fold_constants",
@@ -23,6 +25,7 @@ __all__ = [
     "fold_scale_shift",
     "fuse_hard_swish",
     "prepare",
+    "read_trained",
     "widen_half_floats",
 ]
 

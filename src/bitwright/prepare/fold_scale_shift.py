@@ -29,8 +29,10 @@ from bitwright.prepare.rewiring import index_of, least_rank, private_reader, rem
 __all__ = ["fold_scale_shift"]
 
 
-def fold_scale_shift(model: ir.Model) -> int:
+def fold_scale_shift(model: ir.Model, *, ahead: bool = True) -> int:
     """Fold every constant scale and shift that a linear node can take; return how many.
+
+    With ahead=False only those behind a linear node, which multiply its output channels.
 
     Linear nodes are Conv, ConvTranspose, Gemm and MatMul with a constant weight; a MatMul takes a
     shift only into an addition of a constant behind it. One node stays where the tensor in between
@@ -50,7 +52,7 @@ def fold_scale_shift(model: ir.Model) -> int:
         # Backwards in what is left: the node closest to the linear one has to go first.
         for node in list(graph):
             folded += _fold_back(node, names)
-        for node in reversed(list(graph)):
+        for node in reversed(list(graph) if ahead else []):
             folded += _fold_ahead(node, names)
     return folded
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
+from bitwright.compat.onnxruntime.qat import quantize_qat
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.onnxruntime.static import quantize_static
 
@@ -18,5 +19,6 @@ __all__ = [
     "QuantFormat",
     "QuantType",
     "quantize_dynamic",
+    "quantize_qat",
     "quantize_static",
 ]

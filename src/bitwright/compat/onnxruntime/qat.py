@@ -1,0 +1,95 @@
+"""`quantize_qat` as ONNX Runtime once had it, on Bitwright's import of trained models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright import graph
+from bitwright.api import import_qat
+from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType, as_member
+from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.errors import RecipeError
+from bitwright.recipe import Selection
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["quantize_qat"]
+
+
+def quantize_qat(
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    quant_format: Any = QuantFormat.QDQ,
+    op_types_to_quantize: Sequence[str] | None = None,
+    per_channel: bool | None = None,
+    reduce_range: bool = False,
+    activation_type: Any = None,
+    weight_type: Any = None,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    use_external_data_format: bool = False,
+    extra_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model that was trained with Q/DQ pairs so that ONNX Runtime fuses it.
+
+    Types, scales and channels are those of the training. `per_channel`, `activation_type` and
+    `weight_type` are there for old code and are checked against it: what asks for something else
+    than was trained is an error, since a scale cannot be had without training again. So is
+    `reduce_range`, and any extra option other than `EnableSubgraph`.
+
+    >>> import bitwright
+    >>> from bitwright.compat.onnxruntime import quantize_qat
+    >>> quantize_qat(bitwright.load_demo().model_path, "q.onnx", reduce_range=True)
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: reduce_range changes scales, and those of a trained model are \
+kept; leave it out, or train with reduced ranges.
+    """
+    if reduce_range:
+        raise RecipeError(
+            "reduce_range changes scales, and those of a trained model are kept; leave it out, "
+            "or train with reduced ranges."
+        )
+    member = as_member(QuantFormat, quant_format, "quantization format")
+    parts = translate_options(extra_options)
+    unfit = sorted(key for key in (extra_options or {}) if key != "EnableSubgraph")
+    if unfit:
+        raise RecipeError(
+            f"option {unfit[0]!r} has no meaning for a model whose scales were trained; leave it "
+            "out."
+        )
+    wanted = {
+        "activation_type": (activation_type, "activation"),
+        "weight_type": (weight_type, "weight"),
+    }
+    types = {
+        argument: (as_member(QuantType, value, argument.replace("_", " ")).qtype, role)
+        for argument, (value, role) in wanted.items()
+        if value is not None
+    }
+    graph.check_destination(model_output, source=model_input)
+    result = import_qat(
+        model_input,
+        format="qdq" if member is QuantFormat.QDQ else "qoperator",
+        select=Selection(
+            op_types=tuple(op_types_to_quantize) if op_types_to_quantize else None,
+            nodes=tuple(nodes_to_quantize) if nodes_to_quantize else None,
+            exclude=tuple(nodes_to_exclude or ()),
+            **parts.select,
+        ),
+    )
+    recipe = result.plan.recipe
+    for argument, (qtype, role) in types.items():
+        if getattr(recipe, role) is not qtype:
+            raise RecipeError(
+                f"{argument} is {qtype}, but the model was trained with {getattr(recipe, role)}; "
+                "leave it out, or train with that type."
+            )
+    if per_channel is not None and per_channel is not recipe.per_channel:
+        trained = "a scale for each channel" if recipe.per_channel else "one scale for each tensor"
+        raise RecipeError(
+            f"per_channel is {per_channel}, but the model was trained with {trained}; leave it out."
+        )
+    result.save(model_output, external_data=True if use_external_data_format else None)

@@ -1,0 +1,175 @@
+"""Q/DQ pairs of a graph: what a model that was trained with them says about its tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.graph.constants import is_constant
+from bitwright.numerics.types import QTYPES, UINT8, QType
+from bitwright.plan import Parameters
+
+__all__ = ["Pair", "is_dequantizer", "is_quantizer", "read_pair", "same_parameters"]
+
+_DOMAINS = ("", "com.microsoft")
+_QTYPES = {t.onnx_type: t for t in QTYPES.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A tensor, and the tensor that reads it quantized and dequantized again."""
+
+    source: ir.Value
+    result: ir.Value
+    parameters: Parameters
+    levels: tuple[int, int] | None = None
+    """The integers that pass a Clip inside the pair, where not all do."""
+    quantizer: ir.Node | None = None
+    """None: the source holds integers."""
+
+
+def is_quantizer(node: ir.Node | None) -> bool:
+    """Return whether a node turns floats into integers by constant or computed parameters."""
+    return node is not None and node.op_type == "QuantizeLinear" and node.domain in _DOMAINS
+
+
+def is_dequantizer(node: ir.Node | None) -> bool:
+    """Return whether a node turns integers into floats."""
+    return node is not None and node.op_type == "DequantizeLinear" and node.domain in _DOMAINS
+
+
+def read_pair(dequantizer: ir.Node) -> Pair | str:
+    """Return the pair that ends with this node, or why there is none.
+
+    A Clip of the integers may stand between, as torch writes it for a reduced range.
+    """
+    name = dequantizer.name or dequantizer.op_type
+    value = dequantizer.inputs[0]
+    if value is None:
+        return f"{name!r} reads nothing"
+    found = _read_parameters(dequantizer, value)
+    if isinstance(found, str):
+        return found
+    levels: tuple[int, int] | None = None
+    while (node := value.producer()) is not None and node.op_type == "Clip" and not node.domain:
+        bounds = _clip_levels(node, found.qtype)
+        inner = node.inputs[0]
+        if bounds is None or inner is None:
+            return f"the bounds of {node.name!r} are computed at run time"
+        low, high = (
+            bounds
+            if levels is None
+            else (
+                min(max(levels[0], bounds[0]), bounds[1]),
+                max(min(levels[1], bounds[1]), bounds[0]),
+            )
+        )
+        levels = (low, high)
+        value = inner
+    if levels == (found.qtype.lowest, found.qtype.highest):
+        levels = None
+    if is_constant(value):
+        return Pair(value, dequantizer.outputs[0], found, levels)
+    quantizer = value.producer()
+    if quantizer is None or not is_quantizer(quantizer) or quantizer.inputs[0] is None:
+        return f"{name!r} reads integers that are not from a QuantizeLinear"
+    before = _read_parameters(quantizer, None)
+    if isinstance(before, str):
+        return before
+    if not same_parameters(before, found):
+        return f"{quantizer.name!r} and {name!r} have different parameters"
+    return Pair(quantizer.inputs[0], dequantizer.outputs[0], found, levels, quantizer)
+
+
+def same_parameters(one: Parameters, two: Parameters) -> bool:
+    """Return whether both put the same grid over a tensor.
+
+    >>> a = Parameters(UINT8, np.float64(0.5), np.int64(3))
+    >>> same_parameters(a, Parameters(UINT8, np.float64(0.5), np.int64(4)))
+    False
+    """
+    return (
+        one.qtype is two.qtype
+        and one.axis == two.axis
+        and one.block_size == two.block_size
+        and np.array_equal(one.scale, two.scale)
+        and np.array_equal(one.zero_point, two.zero_point)
+    )
+
+
+def _read_parameters(node: ir.Node, integers: ir.Value | None) -> Parameters | str:
+    """Return what a Q or DQ node says; a missing zero point is 0, and makes a Q give uint8."""
+    scale = _array(node, 1)
+    if scale is None:
+        return f"the scale of {node.name!r} is computed at run time"
+    has_zero = len(node.inputs) > 2 and node.inputs[2] is not None
+    zero_point = _array(node, 2)
+    if has_zero and zero_point is None:
+        return f"the zero point of {node.name!r} is computed at run time"
+    qtype = _type_of(node, integers, has_zero)
+    if qtype is None:
+        return f"the type of the integers of {node.name!r} is not known"
+    zeros: npt.NDArray[Any] = np.zeros((), np.int64)
+    if zero_point is not None and qtype.is_integer:
+        zeros = zero_point.astype(np.int64)
+    scales = scale.astype(np.float64)
+    if scales.size == 1 and zeros.size == 1:
+        return Parameters(qtype, scales.reshape(()), zeros.reshape(()))
+    shape = np.broadcast_shapes(scales.shape, zeros.shape)
+    return Parameters(
+        qtype,
+        np.broadcast_to(scales, shape).copy(),
+        np.broadcast_to(zeros, shape).copy(),
+        _axis(node),
+        node.attributes.get_int("block_size", 0) or 0,
+    )
+
+
+def _axis(node: ir.Node) -> int:
+    axis = node.attributes.get_int("axis", 1)
+    axis = 1 if axis is None else axis
+    if axis < 0:
+        ranks = [len(v.shape) for v in (node.inputs[0], node.outputs[0]) if v and v.shape]
+        axis = axis + ranks[0] if ranks else axis
+    return axis
+
+
+def _array(node: ir.Node, index: int) -> npt.NDArray[Any] | None:
+    value = node.inputs[index] if len(node.inputs) > index else None
+    if value is None or not is_constant(value):
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else np.asarray(tensor.numpy())
+
+
+def _type_of(node: ir.Node, integers: ir.Value | None, has_zero: bool) -> QType | None:
+    if has_zero:
+        zero = node.inputs[2]
+        dtype = None if zero is None or zero.const_value is None else zero.const_value.dtype
+    elif integers is not None:
+        dtype = integers.dtype
+        if dtype is None and is_quantizer(integers.producer()):
+            producer = integers.producer()
+            assert producer is not None
+            return _type_of(producer, None, len(producer.inputs) > 2)
+    else:
+        named = node.attributes.get_int("output_dtype", 0)
+        if not named:
+            return UINT8
+        dtype = ir.DataType(named)
+    return None if dtype is None else _QTYPES.get(dtype.value)
+
+
+def _clip_levels(node: ir.Node, qtype: QType) -> tuple[int, int] | None:
+    ends = [int(qtype.lowest), int(qtype.highest)]
+    for place, index in enumerate((1, 2)):
+        if len(node.inputs) > index and node.inputs[index] is not None:
+            bound = _array(node, index)
+            if bound is None:
+                return None
+            ends[place] = int(bound.reshape(-1)[0])
+    return ends[0], ends[1]

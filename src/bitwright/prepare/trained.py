@@ -1,0 +1,528 @@
+"""A model that was trained with Q/DQ pairs, taken apart: a float model, and what was trained.
+
+Activations lose their pairs, and each reader remembers through which scale it read. Weights come
+out as the values they had behind their pair: on their grid, so that rounding them again under the
+trained scale gives the trained integers, bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.errors import ModelError
+from bitwright.graph import NameScope, infer_shapes, iter_graphs
+from bitwright.graph.constants import drop_if_unused, is_constant
+from bitwright.numerics.quantize import dequantize, quantize
+from bitwright.plan import Parameters
+from bitwright.prepare.fold_batch_norm import fold_batch_norm
+from bitwright.prepare.fold_gemm_scalars import fold_gemm_scalars
+from bitwright.prepare.fold_scale_shift import fold_scale_shift
+from bitwright.prepare.pairs import Pair, is_dequantizer, is_quantizer, read_pair, same_parameters
+from bitwright.prepare.rewiring import remove_nodes
+
+__all__ = ["Trained", "read_trained"]
+
+Array = npt.NDArray[Any]
+Use = tuple[ir.Node, int]
+
+# Their constant bias is stored at (input scale x weight scale), whatever it was trained with.
+_BIASED = frozenset(
+    "Conv ConvTranspose Gemm InstanceNormalization LayerNormalization BatchNormalization".split()
+)
+# What moves integers as well as it moves floats.
+_MOVERS = frozenset(
+    "Transpose Reshape Squeeze Unsqueeze Flatten Identity MaxPool Slice DepthToSpace SpaceToDepth "
+    "Expand Tile".split()
+)
+# What moves a constant, and is computed once and for all.
+_RESHAPING = frozenset("Transpose Reshape Squeeze Unsqueeze Flatten".split())
+
+
+@dataclass(slots=True)
+class Trained:
+    """Through which scale each input of each node reads, and each graph output is read."""
+
+    reads: dict[Use, Parameters] = field(default_factory=dict)
+    results: dict[str, Parameters] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_trained(model: ir.Model) -> Trained:
+    """Take every Q/DQ pair out of the model, in place, and return what it said.
+
+    Pairs in a row with the same parameters are one. What is folded into a weight (a batch norm, a
+    scale) multiplies its trained scale and leaves its integers. Quantizers that belong to no pair
+    stay where they are, with a note.
+    """
+    trained = _Reader(model).read()
+    infer_shapes(model)
+    return trained
+
+
+class _Reader:
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._names = NameScope(model)
+        self._trained = Trained()
+        self._made: dict[Any, ir.Value] = {}
+
+    def read(self) -> Trained:
+        for _, graph in iter_graphs(self._model):
+            _lift_dequantizers(graph)
+        refused: dict[str, str] = {}
+        found = self._strip(refused, lambda pair: is_constant(pair.source))
+        self._fold()
+        found += self._strip(refused, lambda pair: True)
+        if not found:
+            why = f" ({next(iter(refused.values()))})" if refused else ""
+            raise ModelError(
+                f"the model has no Q/DQ pairs from training{why}; quantize it with calibration "
+                "data instead."
+            )
+        trained = self._trained
+        for node, index in list(trained.reads):
+            if node.graph is None or node.inputs[index] is None:
+                del trained.reads[node, index]
+        self._chain_rivals()
+        trained.notes.insert(0, f"read {found} Q/DQ pair{'' if found == 1 else 's'} from training")
+        for reason in list(dict.fromkeys(refused.values()))[:3]:
+            trained.notes.append(f"left as it is: {reason}")
+        for _, graph in iter_graphs(self._model):
+            graph.sort()
+        return trained
+
+    def _strip(self, refused: dict[str, str], wanted: Callable[[Pair], bool]) -> int:
+        """Take out the pairs of one kind, those before others first."""
+        found = 0
+        for _, graph in iter_graphs(self._model):
+            for node in list(graph):
+                if not is_dequantizer(node):
+                    continue
+                pair = read_pair(node)
+                if isinstance(pair, str):
+                    refused[node.name or ""] = pair
+                    continue
+                if not wanted(pair):
+                    continue
+                refused.pop(node.name or "", None)
+                if is_constant(pair.source):
+                    if pair.result.is_graph_output():
+                        refused[node.name or ""] = f"{node.name!r} writes a constant graph output"
+                        continue
+                    self._take_constant(pair)
+                else:
+                    self._take_activation(pair)
+                found += 1
+                self._drop_dead(node)
+        return found
+
+    def _drop_dead(self, node: ir.Node | None) -> None:
+        """Remove a pair from its end on, as far as nothing else reads it."""
+        while node is not None and (
+            is_dequantizer(node) or is_quantizer(node) or node.op_type == "Clip"
+        ):
+            if any(v.uses() or v.is_graph_output() for v in node.outputs):
+                return
+            source = node.inputs[0]
+            for index in range(len(node.inputs)):
+                self._trained.reads.pop((node, index), None)
+            remove_nodes([node])
+            node = None if source is None else source.producer()
+
+    # Constants ----------------------------------------------------------------------------
+
+    def _take_constant(self, pair: Pair) -> None:
+        """Put the dequantized values in the place of the pair."""
+        parameters = _with_axis(pair.parameters, pair.source)
+        array = _constant_array(pair.source)
+        dtype = pair.result.dtype or ir.DataType.FLOAT
+        axis, block = parameters.axis, parameters.block_size
+        scale = np.asarray(parameters.scale).astype(np.float32)
+        if pair.quantizer is not None:
+            array = quantize(
+                array, scale, parameters.zero_point, parameters.qtype, axis=axis, block_size=block
+            )
+        if pair.levels is not None:
+            array = np.clip(array, *pair.levels).astype(array.dtype)
+        floats = dequantize(
+            array, scale, parameters.zero_point, axis=axis, block_size=block, dtype=dtype.numpy()
+        )
+        key = (pair.source, pair.levels, _signature(parameters), dtype)
+        if key not in self._made:
+            self._made[key] = self._store(pair, floats)
+        self._hand_on(pair.result, self._made[key], parameters)
+
+    def _store(self, pair: Pair, floats: Array) -> ir.Value:
+        """Return an initializer of these values, by the old one's name where it is to be had."""
+        old = pair.source
+        label = (old.name or "weight").removesuffix("_quantized")
+        graph = old.graph
+        if len(old.uses()) == 1 and old.name == label and isinstance(graph, ir.Graph):
+            graph.initializers.pop(label)
+            old.name = None
+            return self._initializer(graph, label, floats)
+        return self._initializer(_home(pair.result), self._names.fresh(label), floats)
+
+    def _hand_on(self, old: ir.Value, new: ir.Value, parameters: Parameters | None) -> None:
+        """Let the readers of one value read a constant, each as its kind needs it."""
+        for node, index in list(old.uses()):
+            node.replace_input_with(index, new)
+            if parameters is None or (index == 2 and node.op_type in _BIASED):
+                continue
+            if is_quantizer(node):
+                continue  # the pair that it opens takes the values as they now are
+            if node.op_type in _RESHAPING and self._move_constant(node, parameters):
+                continue
+            if all(v is None or is_constant(v) for v in node.inputs):
+                continue  # what is computed from it is a constant without a grid
+            self._trained.reads[node, index] = parameters
+        drop_if_unused(new)
+
+    def _move_constant(self, node: ir.Node, parameters: Parameters) -> bool:
+        """Compute an op that moves a constant's values about, and carry the scale along."""
+        source, result = node.inputs[0], node.outputs[0]
+        if result.is_graph_output() or not all(v is None or is_constant(v) for v in node.inputs):
+            return False
+        array = _constant_array(source)
+        moved = _moved(node, array)
+        if moved is None:
+            return False
+        axis = _moved_axis(node, array.shape, moved.shape, parameters)
+        carried = None
+        if axis is not None or not np.ndim(parameters.scale):
+            carried = replace(parameters, axis=axis)
+        name = self._names.fresh(source.name or "weight") if source else "weight"
+        value = self._initializer(_home(result), name, moved)
+        self._hand_on(result, value, carried)
+        remove_nodes([node])
+        return True
+
+    def _initializer(self, graph: ir.Graph, name: str, array: Array) -> ir.Value:
+        tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(array.shape),
+            const_value=tensor,
+        )
+        graph.register_initializer(value)
+        return value
+
+    def _fold(self) -> None:
+        """Fold what stands behind trained weights, as exporters leave batch norms there."""
+        before = {use: _constant_array(use[0].inputs[use[1]]) for use in self._trained.reads}
+        changed = 0
+        while more := (
+            fold_batch_norm(self._model)
+            + fold_scale_shift(self._model, ahead=False)
+            + fold_gemm_scalars(self._model)
+        ):
+            changed += more
+        if not changed:
+            return
+        for (node, index), old in before.items():
+            parameters = self._trained.reads[node, index]
+            new = None if node.graph is None else _constant_array(node.inputs[index])
+            if new is None or new is old or np.array_equal(new, old):
+                continue
+            scaled = _rescaled(node, old, new, parameters)
+            if scaled is None:
+                del self._trained.reads[node, index]
+                self._trained.notes.append(
+                    f"left the weight of {node.name!r} float: what was folded into it does not "
+                    "fit its trained scale"
+                )
+            else:
+                self._trained.reads[node, index] = scaled
+
+    # Activations --------------------------------------------------------------------------
+
+    def _take_activation(self, pair: Pair) -> None:
+        """Let everybody behind the pair read what is before it, and remember the scale."""
+        assert pair.quantizer is not None
+        parameters = _with_axis(pair.parameters, pair.source)
+        source = pair.source
+        earlier = self._trained.reads.get((pair.quantizer, 0))
+        if earlier is not None and not same_parameters(earlier, parameters):
+            source = self._between(source, earlier, parameters)
+        if pair.levels is not None:
+            source = self._clipped(source, pair, parameters)
+        if pair.result.is_graph_output():
+            source = self._name_result(source, pair.result)
+            assert source.name is not None
+            self._trained.results[source.name] = parameters
+        for node, index in list(pair.result.uses()):
+            node.replace_input_with(index, source)
+            self._trained.reads[node, index] = parameters
+
+    def _between(self, source: ir.Value, before: Parameters, behind: Parameters) -> ir.Value:
+        """Return a copy of a tensor for a second pair behind its first."""
+        key = (source, _signature(before), _signature(behind))
+        if key not in self._made:
+            output = self._append("Identity", [source], source)
+            producer = output.producer()
+            assert producer is not None
+            self._trained.reads[producer, 0] = before
+            self._made[key] = output
+        return self._made[key]
+
+    def _clipped(self, source: ir.Value, pair: Pair, parameters: Parameters) -> ir.Value:
+        """Return the tensor cut to what the levels of the pair let through."""
+        assert pair.levels is not None
+        key = (source, pair.levels, _signature(parameters))
+        if key not in self._made:
+            if np.ndim(parameters.scale):
+                raise ModelError(
+                    f"tensor {source.name!r} has a scale for each channel and a Clip inside its "
+                    "pair, which is not supported; export it without the Clip."
+                )
+            dtype = (source.dtype or ir.DataType.FLOAT).numpy()
+            levels = np.array(pair.levels)
+            ends = dequantize(levels, np.float32(parameters.scale), parameters.zero_point)
+            bounds = [
+                self._initializer(
+                    _home(source),
+                    self._names.fresh(f"{source.name}_{word}"),
+                    np.asarray(end, dtype),
+                )
+                for word, end in zip(("lowest", "highest"), ends, strict=True)
+            ]
+            self._made[key] = self._append("Clip", [source, *bounds], source)
+        return self._made[key]
+
+    def _append(self, op_type: str, inputs: list[ir.Value], like: ir.Value) -> ir.Value:
+        """Add a node right behind the tensor that it reads."""
+        name = self._names.fresh(f"{like.name}_{op_type}")
+        output = ir.Value(
+            name=self._names.fresh(f"{name}_output"), type=like.type, shape=like.shape
+        )
+        node = ir.node(op_type, inputs, outputs=[output], name=name)
+        graph, producer = _home(like), like.producer()
+        if producer is not None:
+            graph.insert_after(producer, node)
+        else:
+            graph.insert_before(graph[0], node)
+        return output
+
+    def _name_result(self, source: ir.Value, result: ir.Value) -> ir.Value:
+        """Let a graph output be read before its pair, under its own name."""
+        producer = source.producer()
+        if producer is None or source.is_graph_output() or _home(source) is not _home(result):
+            source = self._append("Identity", [source], source)
+        name, graph = result.name, _home(result)
+        assert name is not None
+        result.name = self._names.fresh(f"{name}_dequantized")
+        source.name = name
+        source.shape = source.shape if result.shape is None else result.shape
+        for index, value in enumerate(graph.outputs):
+            if value is result:
+                graph.outputs[index] = source
+        return source
+
+    def _chain_rivals(self) -> None:
+        """Put pairs of one tensor that differ behind its widest one.
+
+        A runtime fuses the node that writes a tensor with one quantizer, not with two.
+        """
+        by_value: dict[ir.Value, dict[Any, list[Use]]] = {}
+        for (node, index), parameters in self._trained.reads.items():
+            value = node.inputs[index]
+            if value is not None and value.producer() is not None:
+                groups = by_value.setdefault(value, {})
+                groups.setdefault(_signature(parameters), []).append((node, index))
+        for value, groups in by_value.items():
+            wholes = [self._trained.reads[uses[0]] for uses in groups.values()]
+            if value.is_graph_output() and (own := self._trained.results.get(value.name or "")):
+                widest = own
+            else:
+                widest = max(wholes, key=_width)
+            if len(groups) < 2 and same_parameters(wholes[0], widest):
+                continue
+            if any(np.ndim(p.scale) for p in (*wholes, widest)):
+                continue
+            for uses in groups.values():
+                own = self._trained.reads[uses[0]]
+                if same_parameters(own, widest):
+                    continue
+                copy = self._between(value, widest, own)
+                for node, index in uses:
+                    node.replace_input_with(index, copy)
+            self._trained.notes.append(
+                f"tensor {value.name!r} has pairs that differ; all read through the widest one"
+            )
+
+
+def _signature(parameters: Parameters) -> tuple[Any, ...]:
+    return (
+        parameters.qtype.name,
+        np.asarray(parameters.scale).tobytes(),
+        np.asarray(parameters.zero_point).tobytes(),
+        parameters.axis,
+        parameters.block_size,
+    )
+
+
+def _width(parameters: Parameters) -> float:
+    return float(np.max(parameters.scale)) * (parameters.qtype.highest - parameters.qtype.lowest)
+
+
+def _home(value: ir.Value) -> ir.Graph:
+    producer = value.producer()
+    graph = value.graph if producer is None else producer.graph
+    assert isinstance(graph, ir.Graph)
+    return graph
+
+
+def _constant_array(value: ir.Value | None) -> Array:
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    assert tensor is not None
+    return np.asarray(tensor.numpy())
+
+
+def _with_axis(parameters: Parameters, value: ir.Value) -> Parameters:
+    """Return the parameters with an axis that counts from the front."""
+    if parameters.axis is None or parameters.axis >= 0 or value.shape is None:
+        return parameters
+    return replace(parameters, axis=parameters.axis + len(value.shape))
+
+
+def _lift_dequantizers(graph: ir.Graph) -> None:
+    """Turn Q, Transpose, DQ into Q, DQ, Transpose, so that pairs are pairs again."""
+    changed = True
+    while changed:
+        changed = False
+        for node in list(graph):
+            if not is_dequantizer(node) or node.inputs[0] is None:
+                continue
+            moved = node.inputs[0]
+            mover = moved.producer()
+            if (
+                mover is None
+                or mover.op_type not in _MOVERS
+                or mover.graph is not graph
+                or mover.inputs[0] is None
+                or len(moved.uses()) > 1
+                or moved.is_graph_output()
+                or sum(bool(v.uses()) for v in mover.outputs) > 1
+                or _has_channels(node)
+            ):
+                continue
+            _swap(graph, mover, node)
+            changed = True
+
+
+def _has_channels(node: ir.Node) -> bool:
+    scale = node.inputs[1]
+    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
+    return tensor is None or tensor.size != 1
+
+
+def _swap(graph: ir.Graph, mover: ir.Node, dequantizer: ir.Node) -> None:
+    source, result = mover.inputs[0], dequantizer.outputs[0]
+    assert source is not None and result.name is not None
+    floats = ir.Value(
+        name=f"{result.name}_before_{mover.name}", type=result.type, shape=source.shape
+    )
+    twin = ir.node(
+        "DequantizeLinear",
+        [source, *dequantizer.inputs[1:]],
+        dict(dequantizer.attributes),
+        domain=dequantizer.domain,
+        outputs=[floats],
+        name=dequantizer.name,
+    )
+    graph.insert_before(mover, twin)
+    mover.replace_input_with(0, floats)
+    moved = mover.outputs[0]
+    moved.type, moved.shape = result.type, moved.shape or result.shape
+    result.replace_all_uses_with(moved, replace_graph_outputs=True)
+    graph.remove(dequantizer, safe=True)
+    name, result.name = result.name, None
+    moved.name = name
+
+
+def _moved(node: ir.Node, array: Array) -> Array | None:
+    """Return what an op makes of a constant; None where it says so at run time only."""
+    if node.op_type == "Transpose":
+        order = node.attributes.get_ints("perm", None)
+        return np.transpose(array, None if order is None else tuple(order))
+    shape = node.outputs[0].shape
+    if node.op_type == "Reshape" and node.inputs[1] is not None:
+        sizes = _constant_array(node.inputs[1]).tolist()
+        if not node.attributes.get_int("allowzero", 0):
+            sizes = [array.shape[i] if size == 0 else size for i, size in enumerate(sizes)]
+        return array.reshape(sizes)
+    if shape is None or not shape.is_static():
+        return None
+    return array.reshape(shape.numpy())
+
+
+def _moved_axis(
+    node: ir.Node, before: tuple[int, ...], behind: tuple[int, ...], parameters: Parameters
+) -> int | None:
+    """Return where the channels are after the move; None where they are nowhere any more."""
+    axis = parameters.axis
+    if axis is None or parameters.block_size:
+        return None
+    if node.op_type == "Transpose":
+        order = node.attributes.get_ints("perm", None)
+        places = list(reversed(range(len(before)))) if order is None else list(order)
+        return places.index(axis)
+    # A reshape keeps the channels where as many values as before stand before and behind them.
+    leading = int(np.prod(before[:axis]))
+    for place, size in enumerate(behind):
+        if size == before[axis] and int(np.prod(behind[:place])) == leading:
+            return place
+    return None
+
+
+def _rescaled(node: ir.Node, old: Array, new: Array, parameters: Parameters) -> Parameters | None:
+    """Return the parameters after each output channel was multiplied by a number.
+
+    None where the weight changed otherwise, or where a channel changed its sign and the integers
+    cannot.
+    """
+    if old.shape != new.shape or parameters.block_size:
+        return None
+    axis = _output_axis(node, old.ndim)
+    rest = tuple(i for i in range(old.ndim) if i != axis)
+    if parameters.axis not in (None, axis):
+        return None
+    wide_old, wide_new = old.astype(np.float64), new.astype(np.float64)
+    squares = (wide_old**2).sum(axis=rest)
+    products = (wide_old * wide_new).sum(axis=rest)
+    factor = np.where(squares > 0, products / np.where(squares > 0, squares, 1), 1.0)
+    spread = factor.reshape([-1 if i == axis else 1 for i in range(old.ndim)])
+    if not np.allclose(wide_old * spread, wide_new, rtol=1e-4, atol=1e-6 * np.abs(new).max()):
+        return None
+    # Exporters multiply by a batch norm's factor before the pair and divide behind it: what is
+    # left of the two is rounding, and the trained scale is meant.
+    factor = np.where(np.abs(factor - 1) < 1e-5, 1.0, factor)
+    if (factor == 1).all():
+        return parameters
+    if (factor < 0).any():
+        lowest = quantize(
+            old, np.float32(parameters.scale), parameters.zero_point, parameters.qtype,
+            axis=parameters.axis,
+        ).min()  # fmt: skip
+        if np.any(parameters.zero_point) or lowest == parameters.qtype.lowest:
+            return None
+    factor = np.where(factor == 0, 1.0, np.abs(factor))
+    if (factor == factor[0]).all() and parameters.axis is None:
+        return replace(parameters, scale=np.asarray(parameters.scale * factor[0]))
+    zeros = np.broadcast_to(parameters.zero_point, factor.shape).copy()
+    return replace(parameters, scale=parameters.scale * factor, zero_point=zeros, axis=axis)
+
+
+def _output_axis(node: ir.Node, rank: int) -> int:
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "Gemm":
+        return 0 if node.attributes.get_int("transB", 0) else 1
+    return 1 if node.op_type == "ConvTranspose" else rank - 1
