@@ -9,7 +9,7 @@ import numpy as np
 
 from bitwright.compat.onnxruntime.enums import QuantType, as_member
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.recipe import Override, Placement, Selection
+from bitwright.recipe import Override, Placement, Selection, SmoothQuant
 
 __all__ = ["RecipeParts", "translate_options"]
 
@@ -22,7 +22,17 @@ _OVERRIDE_KEYS = (
     "reduce_range",
     "rmin",
     "rmax",
+    "block_size",
     "convert",
+)
+_CONVERT_KEYS = (
+    "quant_type",
+    "scale",
+    "zero_point",
+    "symmetric",
+    "rmin",
+    "rmax",
+    "recv_nodes",
 )
 
 
@@ -34,6 +44,7 @@ class RecipeParts:
         self.select: dict[str, Any] = {}
         self.place: dict[str, Any] = {}
         self.calibration: dict[str, Any] = {}
+        self.smooth: dict[str, Any] = {}
 
     def choose_nodes(
         self,
@@ -50,9 +61,19 @@ class RecipeParts:
         """Return the recipe's fields."""
         return {
             **self.recipe,
+            "smooth": self._build_smooth(),
             "select": Selection(**self.select),
             "place": Placement(**self.place),
         }
+
+    def _build_smooth(self) -> SmoothQuant | None:
+        settings = dict(self.smooth)
+        asked = settings.pop("asked", None)
+        if asked is None and settings:
+            raise RecipeError(
+                "SmoothQuantAlpha and SmoothQuantFolding go with SmoothQuant=True; add it."
+            )
+        return SmoothQuant(**settings) if asked else None
 
 
 def translate_options(options: Mapping[str, Any] | None) -> RecipeParts:
@@ -78,6 +99,8 @@ Handler = Callable[[RecipeParts, str, Any], None]
 
 def _flag(section: str, name: str, *, negate: bool = False) -> Handler:
     def handle(parts: RecipeParts, key: str, value: Any) -> None:
+        if value is None:
+            return
         if not isinstance(value, bool | np.bool_ | int) or int(value) not in (0, 1):
             raise RecipeError(f"option {key!r} is True or False, not {value!r}.")
         getattr(parts, section)[name] = bool(value) != negate
@@ -132,16 +155,40 @@ def _override(tensor: str, entries: Any) -> Override:
     is_list = isinstance(entries, Sequence) and not isinstance(entries, str)
     if not is_list or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise RecipeError(f"{where} is a list of dicts, not {entries!r}.")
-    for entry in entries:
-        for name in entry:
-            if name not in _OVERRIDE_KEYS:
-                raise RecipeError(
-                    f"{where} has the unknown key {name!r}.{did_you_mean(name, _OVERRIDE_KEYS)}"
-                )
-        if "convert" in entry:
-            raise RecipeError(f"{where}: 'convert' is not available in this version.")
+    fields = _override_fields(where, entries, _OVERRIDE_KEYS)
+    converts = [entry["convert"] for entry in entries if entry.get("convert") is not None]
+    if len(entries) > 1 and converts:
+        raise RecipeError(f"{where}: 'convert' is for whole activations, not for channels.")
+    if converts:
+        fields["convert"], fields["convert_for"] = _convert(f"{where}['convert']", converts[0])
+    return _build_override(where, fields)
+
+
+def _convert(where: str, entry: Any) -> tuple[Override, tuple[str, ...] | None]:
+    if not isinstance(entry, Mapping):
+        raise RecipeError(f"{where} is a dict, not {entry!r}.")
+    receivers = entry.get("recv_nodes")
+    if isinstance(receivers, str):
+        raise RecipeError(f"{where}['recv_nodes'] is a set of node names, not {receivers!r}.")
+    override = _build_override(where, _override_fields(where, [entry], _CONVERT_KEYS))
+    return override, None if receivers is None else tuple(sorted(receivers))
+
+
+def _build_override(where: str, fields: Mapping[str, Any]) -> Override:
+    try:
+        return Override(**fields)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from error
+
+
+def _override_fields(
+    where: str, entries: Sequence[Mapping[str, Any]], known: Sequence[str]
+) -> dict[str, Any]:
+    for name in (name for entry in entries for name in entry):
+        if name not in known:
+            raise RecipeError(f"{where} has the unknown key {name!r}.{did_you_mean(name, known)}")
     fields: dict[str, Any] = {}
-    for name in ("quant_type", "axis", "symmetric", "reduce_range"):
+    for name in ("quant_type", "axis", "symmetric", "reduce_range", "block_size"):
         values = {str(entry[name]): entry[name] for entry in entries if name in entry}
         if len(values) > 1:
             raise RecipeError(f"{where}: all channels must agree on {name!r}.")
@@ -163,15 +210,31 @@ def _override(tensor: str, entries: Any) -> Override:
         except (TypeError, ValueError) as error:
             raise RecipeError(f"{where}: {name!r} is a number or an array of them.") from error
         fields[name] = tuple(flat) if "axis" in fields and len(flat) > 1 else flat[0]
-    try:
-        return Override(**fields)
-    except RecipeError as error:
-        raise RecipeError(f"{where}: {error}") from error
+    return fields
 
 
-def _not_yet(parts: RecipeParts, key: str, value: Any) -> None:
+# NNAPI's sigmoid gives multiples of 1/256 from 0 to 255/256.
+_NNAPI_SIGMOID = (0.0, 255 / 256)
+
+
+def _sigmoid_nnapi(parts: RecipeParts, key: str, value: Any) -> None:
     if value:
-        raise RecipeError(f"option {key!r} is not available in this version of Bitwright.")
+        parts.recipe["output_ranges"] = {"Sigmoid": _NNAPI_SIGMOID}
+
+
+# Values of onnx.TensorProto.
+_FLOAT_TYPES = {1: "float32", 10: "float16"}
+
+
+def _assumed_type(parts: RecipeParts, key: str, value: Any) -> None:
+    if value is None:
+        return
+    if value not in _FLOAT_TYPES:
+        raise RecipeError(
+            f"option {key!r} is TensorProto.FLOAT (1) or TensorProto.FLOAT16 (10), not {value!r}; "
+            "tensors of other types are not quantized."
+        )
+    parts.recipe["assumed_type"] = _FLOAT_TYPES[value]
 
 
 def _satisfied(parts: RecipeParts, key: str, value: Any) -> None:
@@ -203,10 +266,10 @@ _HANDLERS: dict[str, Handler] = {
     "CalibMovingAverageConstant": _number("calibration", "constant", float, 0.0),
     "CalibPercentile": _number("calibration", "percentile", float, 0.0),
     "CalibMaxIntermediateOutputs": _satisfied,
-    "CalibStridedMinMax": _satisfied,
-    "SmoothQuant": _not_yet,
-    "SmoothQuantAlpha": _not_yet,
-    "SmoothQuantFolding": _not_yet,
-    "DefaultTensorType": _not_yet,
-    "extra.Sigmoid.nnapi": _not_yet,
+    "CalibStridedMinMax": _number("calibration", "stride", int, 1),
+    "SmoothQuant": _flag("smooth", "asked"),
+    "SmoothQuantAlpha": _number("smooth", "alpha", float, 0.0),
+    "SmoothQuantFolding": _flag("smooth", "folding"),
+    "DefaultTensorType": _assumed_type,
+    "extra.Sigmoid.nnapi": _sigmoid_nnapi,
 }

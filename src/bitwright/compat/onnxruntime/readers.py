@@ -6,7 +6,7 @@ import abc
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["CalibrationDataReader"]
+__all__ = ["CalibrationDataReader", "read_in_strides"]
 
 
 class CalibrationDataReader(metaclass=abc.ABCMeta):
@@ -42,3 +42,41 @@ class CalibrationDataReader(metaclass=abc.ABCMeta):
     def set_range(self, start_index: int, end_index: int) -> None:
         """Restrict the reader to a part of the data."""
         raise NotImplementedError
+
+
+def read_in_strides(reader: Any, stride: int | None) -> Any:
+    """Return data that sets a reader to one part of `stride` samples after another.
+
+    A reader may give nothing before its range is set. What has no ranges is returned as it is:
+    one streaming pass keeps no more in memory than a part would.
+
+    >>> read_in_strides([1, 2], 1)
+    [1, 2]
+    """
+    if stride is None or not callable(getattr(reader, "set_range", None)):
+        return reader
+    try:
+        total = len(reader)
+    except (TypeError, NotImplementedError):
+        return reader
+    return _Strides(reader, stride, total)
+
+
+class _Strides:
+    """Samples of a reader, part by part; the ranges let it be read again."""
+
+    def __init__(self, reader: Any, stride: int, total: int) -> None:
+        self._reader = reader
+        self._stride = stride
+        self._total = total
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for start in range(0, self._total, self._stride):
+            self._reader.set_range(
+                start_index=start, end_index=min(start + self._stride, self._total)
+            )
+            while sample := self._reader.get_next():
+                yield sample

@@ -14,6 +14,7 @@ from bitwright.compat.onnxruntime.enums import (
     as_member,
 )
 from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.onnxruntime.readers import read_in_strides
 from bitwright.errors import DataError, RecipeError
 from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMethod, Recipe
 
@@ -81,7 +82,7 @@ def quantize_static(
     quantize(
         model_input,
         model_output,
-        data=calibration_data_reader,
+        data=read_in_strides(calibration_data_reader, parts.calibration.get("stride")),
         recipe=recipe,
         held_back=False,
         sketches=calibration_cache_path,
