@@ -22,7 +22,6 @@ from bitwright.recipe import Override, Recipe
 __all__ = ["DYNAMIC_OP_TYPES", "lay_out_dynamic"]
 
 _MICROSOFT = "com.microsoft"
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def lay_out_dynamic(model: ir.Model, recipe: Recipe) -> Layout:
@@ -135,7 +134,6 @@ class _DynamicBuilder:
             block_size,
             override=override,
             operand=operand,
-            scale_type=ir.DataType.FLOAT,
         )
         return self._layout.enter_constant(wanted, node.name or "")
 
@@ -220,7 +218,7 @@ class _DynamicBuilder:
 
 
 def _is_float(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in _FLOATS
+    return value is not None and value.dtype == ir.DataType.FLOAT
 
 
 def _not_float(value: ir.Value | None) -> Skip:

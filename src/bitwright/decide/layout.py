@@ -47,8 +47,6 @@ class Entry:
     """The Relu or Clip behind this tensor that the quantizer may replace."""
     operand: bool = False
     """A constant beside activations, such as an addend: it is laid out as they are."""
-    scale_type: ir.DataType | None = None
-    """The float type of its scale, where that is not the tensor's own."""
 
     @property
     def needs_data(self) -> bool:

@@ -183,7 +183,7 @@ def _plain(value: Any) -> Any:
 
 
 def _float_dtype(entry: Entry) -> npt.DTypeLike:
-    dtype = entry.scale_type or entry.value.dtype
+    dtype = entry.value.dtype
     return np.float32 if dtype is None else dtype.numpy()
 
 

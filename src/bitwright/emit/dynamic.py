@@ -58,11 +58,10 @@ def _write_gemm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     alpha, beta = (node.attributes.get_float(factor, 1.0) for factor in ("alpha", "beta"))
     result = _multiply(writer, node, left, right, f"{name}_MatMul", f"{label}_MatMul", alpha)
     if addend is not None:
-        dtype = addend.dtype or ir.DataType.FLOAT
         if beta != 1.0:
-            factor = writer.number(f"{name}_beta", beta, dtype)
-            addend = writer.add(node, "Mul", [addend, factor], dtype, name=f"{name}_beta_mul")
-        result = writer.add(node, "Add", [result, addend], dtype, name=f"{name}_Add")
+            factor = writer.number(f"{name}_beta", beta)
+            addend = writer.add(node, "Mul", [addend, factor], name=f"{name}_beta_mul")
+        result = writer.add(node, "Add", [result, addend], name=f"{name}_Add")
     writer.replace(node, result)
 
 
@@ -106,15 +105,12 @@ def _write_conv(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     result = writer.rescale(node, product, (data.scale, kernel.scale), f"{name}_quant")
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is not None:
-        dtype = bias.dtype or ir.DataType.FLOAT
         result.name = writer.names.fresh(f"{label}quant_scaled_output")
         shape = writer.constant(
             f"{label}_bias_reshape_shape", np.array([1, -1, *(1,) * space], np.int64)
         )
-        spread = writer.add(
-            node, "Reshape", [bias, shape], dtype, output=f"{label}_bias_reshape_output"
-        )
-        result = writer.add(node, "Add", [result, spread], dtype, name=f"{label}_bias_add")
+        spread = writer.add(node, "Reshape", [bias, shape], output=f"{label}_bias_reshape_output")
+        result = writer.add(node, "Add", [result, spread], name=f"{label}_bias_add")
     writer.replace(node, result)
 
 

@@ -23,7 +23,7 @@ from bitwright.plan import QuantPlan
 
 __all__ = ["IntegerWriter", "Integers"]
 
-_FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+_FLOAT = ir.DataType.FLOAT
 _MICROSOFT = "com.microsoft"
 
 _Axes = tuple[int, ...] | None
@@ -31,7 +31,7 @@ _Axes = tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """A tensor in 8 bits with its scale, which is float32 whatever the model's type."""
+    """A tensor in 8 bits with its scale and zero point."""
 
     value: ir.Value
     scale: ir.Value
@@ -99,7 +99,7 @@ class IntegerWriter:
             node,
             "Transpose",
             [found.value],
-            found.value.dtype,
+            found.value.dtype or ir.DataType.UINT8,
             name=f"{value.name}_transposed",
             attributes=[ir.AttrInt64s("perm", [1, 0])],
         )
@@ -108,14 +108,6 @@ class IntegerWriter:
     def _measure(self, value: ir.Value) -> Integers:
         """Quantize an activation where it is made, for all that read it."""
         label = value.name or ""
-        graph, after, source = owner_of(value), value.producer(), value
-        if value.dtype == _HALF:  # DynamicQuantizeLinear takes float32 only
-            source = self._value(f"{label}_float", _FLOAT)
-            cast = ir.node(
-                "Cast", [value], {"to": _FLOAT}, outputs=[source], name=f"{label}_float_cast"
-            )
-            insert_node(graph, cast, after)
-            after = cast
         outputs = [
             self._value(f"{label}_quantized", ir.DataType.UINT8),
             self._value(f"{label}_scale", _FLOAT),
@@ -123,11 +115,11 @@ class IntegerWriter:
         ]
         quantizer = ir.node(
             "DynamicQuantizeLinear",
-            [source],
+            [value],
             outputs=outputs,
             name=self.names.fresh(f"{label}_QuantizeLinear"),
         )
-        insert_node(graph, quantizer, after)
+        insert_node(owner_of(value), quantizer, value.producer())
         integers, scale, zero_point = outputs
         self._activations[value] = Integers(integers, scale, zero_point)
         return self._activations[value]
@@ -176,86 +168,53 @@ class IntegerWriter:
         stem: str,
         factor: float = 1.0,
     ) -> ir.Value:
-        """Return a product of integers as floats of the model's type.
-
-        The product is scaled in float32 also where the model is float16: sums of products of
-        8-bit integers leave the range of float16.
-        """
+        """Return a product of integers as floats."""
         label = product.name or ""
         floats = self.add(
             node,
             "Cast",
             [product],
-            _FLOAT,
             name=f"{label}_cast",
             output=f"{label}_cast_output",
             attributes=[ir.AttrInt64("to", _FLOAT)],
         )
         name = f"{stem}_scales_mul"
-        both = self.add(node, "Mul", scales, _FLOAT, name=name, output=f"{name}:0")
+        both = self.add(node, "Mul", scales, name=name, output=f"{name}:0")
         if factor != 1.0:
-            number = self.number(f"{stem}_alpha", factor, _FLOAT)
-            both = self.add(node, "Mul", [both, number], _FLOAT, name=f"{stem}_alpha_mul")
-        result = self.add(node, "Mul", [floats, both], _FLOAT, name=f"{stem}_output_scale_mul")
-        if node.outputs[0].dtype != _HALF:
-            return result
-        to_half = [ir.AttrInt64("to", _HALF)]
-        return self.add(node, "Cast", [result], _HALF, name=f"{stem}_half", attributes=to_half)
+            number = self.number(f"{stem}_alpha", factor)
+            both = self.add(node, "Mul", [both, number], name=f"{stem}_alpha_mul")
+        return self.add(node, "Mul", [floats, both], name=f"{stem}_output_scale_mul")
 
     def dequantize_result(self, node: ir.Node, source: Integers) -> None:
         """Let a node that moves integers be read both as integers and as floats."""
         moved = node.outputs[0]
-        label, dtype = moved.name or "", moved.dtype
+        label = moved.name or ""
         result = ir.Value(type=moved.type, shape=moved.shape)
         moved.replace_all_uses_with(result, replace_graph_outputs=True)
         moved.name = self.names.fresh(f"{label}_quantized")
         moved.type = ir.TensorType(source.value.dtype or ir.DataType.UINT8)
         result.name = label
-        floats = result if dtype != _HALF else self._value(f"{label}_float", _FLOAT)
         dequantizer = ir.node(
             "DequantizeLinear",
             [moved, source.scale, source.zero_point],
-            outputs=[floats],
+            outputs=[result],
             name=self.names.fresh(f"{label}_DequantizeLinear"),
         )
         assert isinstance(node.graph, ir.Graph)
         insert_node(node.graph, dequantizer, node)
         self._dequantizers.append(dequantizer)
-        if dtype == _HALF:
-            self._dequantizers.append(self._to_half(floats, result, dequantizer))
         self._activations[result] = Integers(moved, source.scale, source.zero_point)
 
     def turn_into(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]) -> None:
-        """Make a node the integer operator of com.microsoft; float16 is cast around it."""
-        values = [
-            self.add(node, "Cast", [v], _FLOAT, attributes=[ir.AttrInt64("to", _FLOAT)])
-            if v is not None and v.dtype == _HALF
-            else v
-            for v in inputs
-        ]
-        while values and values[-1] is None:
+        """Make a node the integer operator of com.microsoft that does the same."""
+        values = list(inputs)
+        while values[-1] is None:
             values.pop()
         node.resize_inputs(len(values))
         for index, value in enumerate(values):
             node.replace_input_with(index, value)
         node.op_type, node.domain = op_type, _MICROSOFT
         node.name = self.names.fresh(f"{node.name}_quant")
-        for output in node.outputs:
-            if output.dtype == _HALF and output.name:
-                label = output.name
-                result = ir.Value(type=output.type, shape=output.shape)
-                output.replace_all_uses_with(result, replace_graph_outputs=True)
-                output.name = self.names.fresh(f"{label}_float")
-                output.type = ir.TensorType(_FLOAT)
-                result.name = label
-                self._to_half(output, result, node)
-
-    def _to_half(self, source: ir.Value, result: ir.Value, after: ir.Node) -> ir.Node:
-        name = self.names.fresh(f"{result.name}_half")
-        cast = ir.node("Cast", [source], {"to": _HALF}, outputs=[result], name=name)
-        assert isinstance(after.graph, ir.Graph)
-        insert_node(after.graph, cast, after)
-        return cast
 
     # The graph ----------------------------------------------------------------------------
 
@@ -264,7 +223,7 @@ class IntegerWriter:
         before: ir.Node,
         op_type: str,
         inputs: Sequence[ir.Value],
-        dtype: ir.DataType | None,
+        dtype: ir.DataType = _FLOAT,
         *,
         name: str = "",
         output: str = "",
@@ -295,10 +254,9 @@ class IntegerWriter:
         """Return a new constant of the main graph."""
         return add_initializer(self._model.graph, self.names, name, array)
 
-    def number(self, name: str, number: float, dtype: ir.DataType) -> ir.Value:
+    def number(self, name: str, number: float) -> ir.Value:
         """Return a new constant of one element."""
-        return self.constant(name, np.asarray(number, dtype.numpy()))
+        return self.constant(name, np.asarray(number, np.float32))
 
-    def _value(self, name: str, dtype: ir.DataType | None) -> ir.Value:
-        kind = None if dtype is None else ir.TensorType(dtype)
-        return ir.Value(name=self.names.fresh(name), type=kind)
+    def _value(self, name: str, dtype: ir.DataType) -> ir.Value:
+        return ir.Value(name=self.names.fresh(name), type=ir.TensorType(dtype))
