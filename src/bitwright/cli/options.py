@@ -17,6 +17,7 @@ __all__ = [
     "Dynamic",
     "Exclude",
     "ExternalData",
+    "Format",
     "InputShape",
     "Json",
     "Limit",
@@ -25,6 +26,7 @@ __all__ = [
     "OpTypes",
     "Preprocess",
     "Provider",
+    "Qat",
     "Quiet",
     "RandomCount",
     "Ranges",
@@ -95,6 +97,22 @@ Dynamic = Annotated[
         "--dynamic",
         help="Quantize activations at every run; needs no data. Alone it means the recipe "
         "int8-dynamic.",
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="qdq: float ops between Q/DQ pairs (the default). qoperator: integer ops.",
+    ),
+]
+Qat = Annotated[
+    bool,
+    typer.Option(
+        "--qat",
+        help="The model was trained with Q/DQ pairs: keep its scales, and write it so that the "
+        "runtime fuses it. Needs no data.",
     ),
 ]
 Exclude = Annotated[

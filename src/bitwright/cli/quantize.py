@@ -21,7 +21,9 @@ def quantize_command(
     data: opt.DataPath = None,
     recipe: opt.RecipeName = None,
     target: opt.Target = None,
+    format: opt.Format = None,
     dynamic: opt.Dynamic = False,
+    qat: opt.Qat = False,
     ranges: opt.Ranges = None,
     exclude: opt.Exclude = None,
     op_types: opt.OpTypes = None,
@@ -52,8 +54,14 @@ def quantize_command(
     if len(set(named)) < len(named):
         raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
 
+    if qat:
+        _refuse_calibration(
+            recipe=recipe, target=target, dynamic=dynamic, ranges=ranges, set=settings,
+            sketches=sketches, memory_budget=memory_budget,
+        )  # fmt: skip
+
     from bitwright import graph
-    from bitwright.api import quantize
+    from bitwright.api import import_qat, quantize
     from bitwright.cli.settings import choose_recipe
     from bitwright.cli.summary import result_parts
     from bitwright.observe import MEMORY_BUDGET
@@ -62,7 +70,7 @@ def quantize_command(
         recipe,
         target,
         dynamic=dynamic,
-        settings=settings,
+        settings=[*([] if format is None else [f"format={format}"]), *(settings or ())],
         ranges=ranges,
         exclude=exclude,
         op_types=op_types,
@@ -71,20 +79,33 @@ def quantize_command(
     for destination in (output, plan_out, sketches):
         if destination is not None:
             graph.check_destination(destination, source=model)
-    result = quantize(
-        model,
-        output,
-        data=source,
-        recipe=chosen,
-        limit=limit,
-        preprocess=preprocess,
-        held_back=hold_back,
-        sketches=sketches,
-        memory_budget=MEMORY_BUDGET if budget is None else budget,
-        external_data=external_data,
-        providers=provider or None,
-        progress=screen.wants_progress,
-    )
+    if qat:
+        result = import_qat(
+            model,
+            output,
+            format=chosen.format,
+            select=chosen.select,
+            data=source,
+            limit=limit,
+            preprocess=preprocess,
+            external_data=external_data,
+            providers=provider or None,
+        )
+    else:
+        result = quantize(
+            model,
+            output,
+            data=source,
+            recipe=chosen,
+            limit=limit,
+            preprocess=preprocess,
+            held_back=hold_back,
+            sketches=sketches,
+            memory_budget=MEMORY_BUDGET if budget is None else budget,
+            external_data=external_data,
+            providers=provider or None,
+            progress=screen.wants_progress,
+        )
     if plan_out is not None:
         result.plan.save(plan_out)
     shown_plan = None if plan_out is None else str(plan_out)
@@ -92,3 +113,12 @@ def quantize_command(
         {**result.to_dict(), "plan": shown_plan},
         result_parts(result, verbose=verbose, plan_path=shown_plan),
     )
+
+
+def _refuse_calibration(**options: object) -> None:
+    """Refuse options that decide what training has decided."""
+    for name, given in options.items():
+        if given:
+            raise typer.BadParameter(
+                f"--{name.replace('_', '-')} does not go with --qat, which keeps what was trained"
+            )
