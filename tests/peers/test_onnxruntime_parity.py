@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 
 import numpy as np
 import onnx
@@ -99,21 +100,35 @@ def shape_of_graph(model):
     }
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Give (model, samples, ours, the peer's) for a case, made once for all tests."""
+
+    @cache
+    def make(kind, options):
+        model = MODELS[kind]()
+        samples = make_samples(model)
+        chosen = dict({**SAME, **OTHERWISE}[options])
+        if "nodes_to_exclude" in chosen:
+            names = {item.name for item in model.graph.node}
+            chosen["nodes_to_exclude"] = [n for n in chosen["nodes_to_exclude"] if n in names]
+        folder = tmp_path_factory.mktemp("pair")
+        return model, samples, *quantize_both(folder, model, samples, **chosen)
+
+    return make
+
+
 @pytest.mark.parametrize("options", SAME)
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_graph_is_the_peers_node_by_node(tmp_path, kind, options):
-    model = MODELS[kind]()
-    samples = make_samples(model)
-    mine, theirs = quantize_both(tmp_path, model, samples, **SAME[options])
+def test_the_graph_is_the_peers_node_by_node(pair, kind, options):
+    _, _, mine, theirs = pair(kind, options)
     assert shape_of_graph(mine) == shape_of_graph(theirs)
 
 
 @pytest.mark.parametrize("options", SAME)
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_numbers_are_the_peers(tmp_path, kind, options):
-    model = MODELS[kind]()
-    samples = make_samples(model)
-    mine, theirs = quantize_both(tmp_path, model, samples, **SAME[options])
+def test_the_numbers_are_the_peers(pair, kind, options):
+    _, _, mine, theirs = pair(kind, options)
     expected, found = constants_of(theirs), constants_of(mine)
     assert set(found) == set(expected)
     assert element_types(mine) == element_types(theirs)
@@ -131,14 +146,8 @@ def test_the_numbers_are_the_peers(tmp_path, kind, options):
 
 @pytest.mark.parametrize("options", [*SAME, *OTHERWISE])
 @pytest.mark.parametrize("kind", MODELS)
-def test_accuracy_is_not_below_the_peers(tmp_path, kind, options):
-    model = MODELS[kind]()
-    samples = make_samples(model)
-    chosen = dict({**SAME, **OTHERWISE}[options])
-    if "nodes_to_exclude" in chosen:
-        names = {item.name for item in model.graph.node}
-        chosen["nodes_to_exclude"] = [n for n in chosen["nodes_to_exclude"] if n in names]
-    mine, theirs = quantize_both(tmp_path, model, samples, **chosen)
+def test_accuracy_is_not_below_the_peers(pair, kind, options):
+    model, samples, mine, theirs = pair(kind, options)
     assert quality(model, mine, samples) > quality(model, theirs, samples) - 0.5
 
 
