@@ -10,6 +10,7 @@ from bitwright.graph.normalize import find_quantized_nodes, normalize, refuse_un
 from bitwright.graph.opsets import opset_of, upgrade_opset
 from bitwright.graph.saving import (
     EXTERNAL_DATA_THRESHOLD,
+    ExternalData,
     check_destination,
     save_model,
     serialized_size,
@@ -35,6 +36,7 @@ from bitwright.graph.walking import (
 __all__ = [
     "EXTERNAL_DATA_THRESHOLD",
     "Exposed",
+    "ExternalData",
     "Level",
     "ModelSource",
     "NameScope",

@@ -7,8 +7,9 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +28,13 @@ from bitwright.graph.tensors import (
     tensor_slots,
 )
 
-__all__ = ["EXTERNAL_DATA_THRESHOLD", "check_destination", "save_model", "serialized_size"]
+__all__ = [
+    "EXTERNAL_DATA_THRESHOLD",
+    "ExternalData",
+    "check_destination",
+    "save_model",
+    "serialized_size",
+]
 
 EXTERNAL_DATA_THRESHOLD = 2_000_000_000
 """Bytes above which tensors go to a `<name>.data` file by themselves (protobuf ends at 2 GiB)."""
@@ -61,17 +68,43 @@ create it or choose another.
         _check_not_input(target, source)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalData:
+    """Which tensors go outside the model file, and where to."""
+
+    location: str | None = None
+    """A path in the model's folder; None: `<name>.data`."""
+    one_file: bool = True
+    """All tensors in one file, or one file for each, by the tensor's name."""
+    threshold: int = _SMALLEST_EXTERNAL_TENSOR
+    """Tensors of at least this many bytes go outside."""
+
+    def file_for(self, target: Path, tensor: str) -> Path:
+        """Return the file that a tensor of the model at `target` goes to."""
+        if not self.one_file:
+            # Tensor names hold slashes and colons, which no file system takes in a name.
+            return target.with_name(re.sub(r"[^\w.-]", "_", tensor) or "tensor")
+        return (
+            target.with_name(f"{target.name}.data")
+            if not self.location
+            else (target.parent / self.location)
+        )
+
+
 def save_model(
-    model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    external_data: bool | ExternalData | None = None,
 ) -> None:
     """Write a model atomically; the same model gives the same bytes.
 
     With external_data=True, or None and more than 2 GB, tensors of 1 KB and more go to
-    `<name>.data` beside the model, streamed one by one. All of it is first written to temporary
-    files in the same folder and renamed at the end; on any failure these are removed and what stood
-    there before is untouched. When another `<name>.data` is in place, the new one is named
-    `<name>.<hash>.data`: two files cannot be swapped in one step, so the old pair stays valid until
-    the new model file takes its place, and only then goes.
+    `<name>.data` beside the model, streamed one by one; an `ExternalData` says it otherwise. All of
+    it is first written to temporary files in the same folder and renamed at the end; on any failure
+    these are removed and what stood there before is untouched. When another `<name>.data` is in
+    place, the new one is named `<name>.<hash>.data`: two files cannot be swapped in one step, so
+    the old pair stays valid until the new model file takes its place, and only then goes.
     """
     check_destination(path)
     target = Path(os.path.realpath(path))
@@ -86,7 +119,9 @@ def save_model(
     twin = clone_model(model)
     with _told_as_output_error(target):
         if external_data:
-            _write_pair(twin, target)
+            chosen = external_data if isinstance(external_data, ExternalData) else ExternalData()
+            _check_location(chosen, target)
+            _write_with_data(twin, target, chosen)
         else:
             for slot in tensor_slots(twin):
                 slot.put(inline_copy(slot.tensor))
@@ -145,56 +180,91 @@ def _files_of(source: ModelSource) -> list[Path]:
     return [path, *(path.parent / location for location in sorted(external_locations(proto)))]
 
 
-def _write_pair(twin: ir.Model, target: Path) -> None:
-    slots = [
-        slot
-        for slot in tensor_slots(twin)
-        if slot.tensor.nbytes >= _SMALLEST_EXTERNAL_TENSOR
-        and slot.tensor.dtype != ir.DataType.STRING
-    ]
-    stale = _data_files_of(target)
-    plain = target.with_name(target.name + ".data")
-    for slot in slots:
-        tensor = slot.tensor
-        if isinstance(tensor, ir.ExternalTensor) and Path(external_path(tensor)) in {plain, *stale}:
-            raise OutputError(
-                f"{plain.name!r} holds the weights of the model that is being written; "
-                "choose another output path."
-            )
-    with _temporary(plain) as temporary_data, _temporary(target) as temporary:
-        digest = hashlib.sha256()
-        ranges: list[tuple[int, int]] = []
-        _write_file(temporary_data, lambda file: _write_tensors(slots, file, ranges, digest.update))
-        data = plain
-        if plain.exists() and _digest_of(plain) != digest.digest():
-            data = target.with_name(f"{target.name}.{digest.hexdigest()[:12]}.data")
-        for slot, (offset, length) in zip(slots, ranges, strict=True):
-            tensor = slot.tensor
-            slot.put(
-                ir.ExternalTensor(
-                    data.name,
-                    offset,
-                    length,
-                    tensor.dtype,
-                    shape=shape_of(tensor),
-                    name=slot.name,
-                    doc_string=tensor.doc_string,
-                )
-            )
-        for slot in tensor_slots(twin):
-            tensor = slot.tensor
-            if isinstance(tensor, ir.ExternalTensor) and tensor.location != data.name:
-                slot.put(inline_copy(tensor))
+def _check_location(layout: ExternalData, target: Path) -> None:
+    """Refuse a data file outside the model's folder, where no reader would look for it."""
+    if layout.location is None:
+        return
+    file = target.parent / layout.location
+    inside = file.resolve().is_relative_to(target.parent.resolve())
+    if Path(layout.location).is_absolute() or not inside or file.is_dir() or file == target:
+        raise OutputError(
+            f"external data cannot go to {layout.location!r}; give the name of a file in the "
+            "folder of the model."
+        )
+    if not file.parent.is_dir():
+        raise OutputError(
+            f"there is no folder {str(file.parent)!r} for external data; create it or choose "
+            "another."
+        )
+
+
+def _write_with_data(twin: ir.Model, target: Path, layout: ExternalData) -> None:
+    groups: dict[Path, list[TensorSlot]] = {}
+    inside: list[TensorSlot] = []
+    for slot in tensor_slots(twin):
+        if slot.tensor.nbytes < layout.threshold or slot.tensor.dtype == ir.DataType.STRING:
+            inside.append(slot)
+            continue
+        file = layout.file_for(target, slot.name)
+        number = 0
+        while not layout.one_file and (file in groups or file == target):
+            number += 1  # two names, one spelling
+            file = layout.file_for(target, f"{slot.name}_{number}")
+        groups.setdefault(file, []).append(slot)
+    stale = _data_files_of(target, groups)
+    _refuse_own_files(twin, {*groups, *stale})
+    with ExitStack() as stack:
+        written: dict[Path, Path] = {}
+        for plain, slots in groups.items():
+            temporary_data = stack.enter_context(_temporary(plain))
+            written[_write_data(slots, plain, temporary_data, target)] = temporary_data
+        for slot in inside:
+            slot.put(inline_copy(slot.tensor))
+        temporary = stack.enter_context(_temporary(target))
         _write_file(temporary, lambda file: _write_model(twin, file))
-        existed = data.exists()
-        _replace(temporary_data, data)
+        new = [data for data in written if not data.exists()]
         try:
+            for data, temporary_data in written.items():
+                _replace(temporary_data, data)
             _replace(temporary, target)
         except BaseException:
-            if not existed:
-                data.unlink(missing_ok=True)
+            _remove(new)
             raise
-    _remove([old for old in stale if old != data])
+    _remove([old for old in stale if old not in written])
+
+
+def _refuse_own_files(twin: ir.Model, files: set[Path]) -> None:
+    for slot in tensor_slots(twin):
+        tensor = slot.tensor
+        if isinstance(tensor, ir.ExternalTensor) and Path(external_path(tensor)) in files:
+            raise OutputError(
+                f"{Path(tensor.path).name!r} holds the weights of the model that is being "
+                "written; choose another output path."
+            )
+
+
+def _write_data(slots: list[TensorSlot], plain: Path, temporary: Path, target: Path) -> Path:
+    """Write tensors to a temporary file, point them at its final one, and return that."""
+    digest = hashlib.sha256()
+    ranges: list[tuple[int, int]] = []
+    _write_file(temporary, lambda file: _write_tensors(slots, file, ranges, digest.update))
+    data = plain
+    if plain.exists() and _digest_of(plain) != digest.digest():
+        data = plain.with_name(f"{plain.stem}.{digest.hexdigest()[:12]}{plain.suffix}")
+    for slot, (offset, length) in zip(slots, ranges, strict=True):
+        tensor = slot.tensor
+        slot.put(
+            ir.ExternalTensor(
+                data.relative_to(target.parent).as_posix(),
+                offset,
+                length,
+                tensor.dtype,
+                shape=shape_of(tensor),
+                name=slot.name,
+                doc_string=tensor.doc_string,
+            )
+        )
+    return data
 
 
 def _remove(files: list[Path]) -> None:
@@ -249,12 +319,15 @@ def _digest_of(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def _data_files_of(target: Path) -> list[Path]:
+def _data_files_of(target: Path, files: Iterable[Path] = ()) -> list[Path]:
     """Return the data files of the model that stands at the target, if `save_model` named them."""
     if not target.is_file():
         return []
-    name = re.compile(re.escape(target.name) + r"(\.[0-9a-f]{12})?\.data")
-    return [file for file in _files_of(target)[1:] if name.fullmatch(file.name) and file.is_file()]
+    plain = {target.with_name(f"{target.name}.data"), *files}
+    names = "|".join(rf"{re.escape(f.stem)}(\.[0-9a-f]{{12}})?{re.escape(f.suffix)}" for f in plain)
+    return [
+        file for file in _files_of(target)[1:] if re.fullmatch(names, file.name) and file.is_file()
+    ]
 
 
 @contextmanager
