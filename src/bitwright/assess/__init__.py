@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from bitwright.assess.inspection import Inspection, inspect_model
+from bitwright.assess.noise import decibels, match_weights, signal_and_noise
 from bitwright.assess.outputs import OutputComparison, compare_outputs
 
-__all__ = ["Inspection", "OutputComparison", "compare_outputs", "inspect_model"]
+__all__ = [
+    "Inspection",
+    "OutputComparison",
+    "compare_outputs",
+    "decibels",
+    "inspect_model",
+    "match_weights",
+    "signal_and_noise",
+]

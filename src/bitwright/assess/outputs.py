@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bitwright.assess.noise import decibels
+
 __all__ = ["OutputComparison", "compare_outputs"]
 
 Array = npt.NDArray[Any]
@@ -73,12 +75,7 @@ class _Sums:
             self.agreeing += int(np.count_nonzero(agree))
 
     def finish(self, name: str) -> OutputComparison:
-        if self.noise == 0:
-            sqnr = math.inf
-        elif self.signal == 0 or self.noise == math.inf:
-            sqnr = -math.inf
-        else:
-            sqnr = 10 * math.log10(self.signal / self.noise)
+        sqnr = decibels(self.signal, self.noise)
         norm = math.sqrt(self.signal * self.other)
         cosine = self.dot / norm if norm else float(self.signal == self.other)
         agreement = self.agreeing / self.rows if self.rows else None

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bitwright.decide.density import Density, Grid
-from bitwright.decide.entropy import entropy_threshold
+from bitwright.decide.statistics import (
+    Sketch,
+    averaged_extremes,
+    entropy_cut,
+    moments,
+    percentile_cut,
+)
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.scales import nearest_power_of_two, symmetric_zero_point
 from bitwright.numerics.types import QType
@@ -29,29 +35,6 @@ __all__ = ["Range", "Sketch", "choose_range", "sketch_std", "weight_range"]
 
 F64 = npt.NDArray[np.float64]
 Range = tuple[float, float] | tuple[F64, F64]
-
-
-class Sketch(Protocol):
-    """What a range method may ask of a tensor; `bitwright.observe.TensorSketch` has it."""
-
-    low: float
-    high: float
-    channel_low: npt.NDArray[np.float32] | None
-    channel_high: npt.NDArray[np.float32] | None
-
-    @property
-    def finite(self) -> int:
-        """How many finite values were seen."""
-
-    @property
-    def batches(self) -> npt.NDArray[np.float32]:
-        """One (min, max) row for each batch."""
-
-    def values(self) -> npt.NDArray[Any]:
-        """Return the histogram's values, ascending."""
-
-    def counts(self) -> npt.NDArray[np.int64]:
-        """Return how often each was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +146,7 @@ def sketch_std(sketch: Sketch) -> float:
     >>> sketch_std(TensorSketch.of([-1.0, 1.0]))
     1.0
     """
-    values = sketch.values().astype(np.float64)
-    share = sketch.counts() / max(sketch.finite, 1)
-    # Scaled first: the squares of large float32 values still fit, those of tiny ones would vanish.
-    size = float(np.abs(values).max(initial=0.0)) or 1.0
-    values = values / size
-    mean = float(values @ share)
-    return size * float(np.sqrt(max(float(((values - mean) ** 2) @ share), 0.0)))
+    return moments(sketch)[1]
 
 
 def _min_max(case: _Case, method: MinMax) -> tuple[Any, Any]:
@@ -183,41 +160,22 @@ def _min_max(case: _Case, method: MinMax) -> tuple[Any, Any]:
         return np.minimum(sketch.channel_low, 0.0), np.maximum(sketch.channel_high, 0.0)
     if weight is None:
         return case.low, case.high
-    batches = sketch.batches.astype(np.float64)
-    average = batches[0]
-    for batch in batches[1:]:
-        average = average + weight * (batch - average)
-    return min(average[0], 0.0), max(average[1], 0.0)
+    low, high = averaged_extremes(sketch, weight)
+    return min(low, 0.0), max(high, 0.0)
 
 
 def _percentile(case: _Case, method: Percentile) -> tuple[float, float]:
-    values, counts = case.points()
-    if case.symmetric or method.symmetric:
-        order = np.argsort(np.abs(values), kind="stable")
-        most = _quantile(np.abs(values)[order], counts[order], method.percentile / 100)
-        return max(-most, case.low), min(most, case.high)
-    # The part that stays below the upper cut, so that 100 - percentile is split in halves.
-    inside = 1 - (100 - method.percentile) / 200
-    low = -_quantile(-values[::-1], counts[::-1], inside)
-    return min(low, 0.0), max(_quantile(values, counts, inside), 0.0)
-
-
-def _quantile(values: F64, counts: F64, share: float) -> float:
-    """Return the least value that has this share of all at or below it."""
-    below = np.cumsum(counts)
-    # A trillionth less: 0.9 * 10 must find the ninth value, not the tenth.
-    wanted = share * below[-1] * (1 - 1e-12)
-    return float(values[min(np.searchsorted(below, wanted), values.size - 1)])
+    cut = percentile_cut(
+        case.sketch, method.percentile, symmetric=case.symmetric or method.symmetric
+    )
+    return min(cut[0], 0.0), max(cut[1], 0.0)
 
 
 def _entropy(case: _Case, method: Entropy) -> tuple[float, float]:
     # The levels are meant for 8 bits: a finer grid has as many more, a coarser one as many less.
     levels = max(int(method.levels * 2.0 ** (case.qtype.bits - 8)), 2)
-    if levels >= method.bins:
-        return case.low, case.high  # the grid is finer than the bins: clipping gains nothing
-    values, counts = case.points()
-    most = entropy_threshold(values, counts, method.bins, levels, symmetric=case.symmetric)
-    return max(-most, case.low), min(most, case.high)
+    cut = entropy_cut(case.sketch, method.bins, levels, symmetric=case.symmetric)
+    return min(cut[0], 0.0), max(cut[1], 0.0)
 
 
 def _extremes(case: _Case, method: NonOverflow) -> tuple[float, float]:

@@ -10,7 +10,14 @@ import onnx_ir as ir
 
 from bitwright.graph.naming import NameScope
 
-__all__ = ["drop_if_unused", "is_constant", "is_private", "read_constant", "replace_constant"]
+__all__ = [
+    "drop_if_unused",
+    "is_constant",
+    "is_private",
+    "read_constant",
+    "read_tensor",
+    "replace_constant",
+]
 
 
 def is_constant(value: ir.Value | None) -> bool:
@@ -36,6 +43,18 @@ def read_constant(value: ir.Value | None) -> npt.NDArray[Any] | None:
     if tensor is None or not tensor.dtype.is_floating_point():
         return None
     return np.asarray(tensor.numpy())
+
+
+def read_tensor(value: ir.Value | None) -> npt.NDArray[Any] | None:
+    """Return the array of a constant of any type, else None.
+
+    >>> read_tensor(ir.Value(name="w", const_value=ir.tensor([1, 2])))
+    array([1, 2])
+    """
+    if value is None or not is_constant(value):
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else np.asarray(tensor.numpy())
 
 
 def is_private(value: ir.Value) -> bool:

@@ -17,6 +17,7 @@ __all__ = [
     "ceil_power_of_two",
     "float8_scale",
     "float_scale",
+    "grid_parameters",
     "nearest_int16_scale",
     "nearest_power_of_two",
     "restricted_asymmetric_parameters",
@@ -54,8 +55,34 @@ def affine_parameters(
     >>> affine_parameters([-1, -5], [2, 4], INT8, symmetric=True, kind="power-of-two")
     (array([0.03125, 0.0625 ], dtype=float32), array([0, 0]))
     """
+    return grid_parameters(
+        rmin,
+        rmax,
+        *qtype.bounds(symmetric=symmetric, reduced=reduced),
+        symmetric=symmetric,
+        min_real_range=min_real_range,
+        kind=kind,
+        dtype=dtype,
+    )
+
+
+def grid_parameters(
+    rmin: npt.ArrayLike,
+    rmax: npt.ArrayLike,
+    qmin: int,
+    qmax: int,
+    *,
+    symmetric: bool = False,
+    min_real_range: float | None = None,
+    kind: Literal["float", "power-of-two", "int16"] = "float",
+    dtype: npt.DTypeLike = np.float32,
+) -> tuple[Array, Array]:
+    """Return what `affine_parameters` does, for integers from `qmin` to `qmax`.
+
+    >>> grid_parameters(-1.0, 1.0, 0, 4)
+    (np.float32(0.5), array(2))
+    """
     stored = np.dtype(dtype)
-    qmin, qmax = qtype.bounds(symmetric=symmetric, reduced=reduced)
     low, high = _widened(rmin, rmax, min_real_range)
     if symmetric:
         high = np.maximum(-low, high)
@@ -72,7 +99,7 @@ def affine_parameters(
         raise RecipeError(f"unknown scale kind {kind!r}. Known: float, int16, power-of-two.")
     scale = np.minimum(exact, _limits(stored)[1]).astype(stored)
     if symmetric:
-        zero_point = np.full(low.shape, symmetric_zero_point(qtype, reduced=reduced), np.int64)
+        zero_point = np.full(low.shape, _middle(qmin, qmax), np.int64)
     else:
         # The stored scale, not the exact one: it is what the runtime divides by.
         zero_point = _zero_points(low, scale, qmin, qmax)
@@ -108,7 +135,10 @@ def symmetric_zero_point(qtype: QType, *, reduced: bool = False) -> int:
     >>> symmetric_zero_point(INT4)
     0
     """
-    qmin, qmax = qtype.bounds(symmetric=True, reduced=reduced)
+    return _middle(*qtype.bounds(symmetric=True, reduced=reduced))
+
+
+def _middle(qmin: int, qmax: int) -> int:
     return (qmin + qmax + 1) // 2
 
 

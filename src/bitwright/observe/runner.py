@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph import (
+    Level,
     clone_model,
     element_type,
     expose,
@@ -37,9 +38,13 @@ class _Open(NamedTuple):
 
     @classmethod
     def over(
-        cls, model: ir.Model, outputs: dict[str, str], providers: Sequence[str] | None
+        cls,
+        model: ir.Model,
+        outputs: dict[str, str],
+        providers: Sequence[str] | None,
+        level: Level,
     ) -> _Open:
-        session = open_session(model, providers=providers)
+        session = open_session(model, level=level, providers=providers)
         return cls(session, frozenset(value.name for value in session.get_inputs()), outputs)
 
     def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
@@ -51,9 +56,9 @@ class _Open(NamedTuple):
 class SessionRunner:
     """Runs a model so that the named tensors come out.
 
-    The session is fully optimized: only the observed tensors are outputs, so that what is fused
-    between them stays fused. When the tensors of one sample need more than `group_bytes`, they
-    are cut into groups with a session each.
+    The session is fully optimized, unless `level` says otherwise: only the observed tensors are
+    outputs, so that what is fused between them stays fused. When the tensors of one sample need
+    more than `group_bytes`, they are cut into groups with a session each.
     """
 
     def __init__(
@@ -63,8 +68,10 @@ class SessionRunner:
         *,
         group_bytes: int,
         providers: Sequence[str] | None = None,
+        level: Level = "all",
     ) -> None:
         self._model = load_model(model)
+        self._level = level
         self._providers = providers
         self._group_bytes = group_bytes
         values = dict(iter_values(self._model))
@@ -103,7 +110,9 @@ class SessionRunner:
         if computed:
             if group not in self._sessions:
                 exposed = expose(self._model, computed, keep_outputs=False)
-                self._sessions[group] = _Open.over(exposed.model, exposed.outputs, self._providers)
+                self._sessions[group] = _Open.over(
+                    exposed.model, exposed.outputs, self._providers, self._level
+                )
             values.update(self._sessions[group].run(feeds))
         return values
 
@@ -155,7 +164,7 @@ class SessionRunner:
             model.graph.append(ir.node("Size", [exposed[output]], outputs=[size]))
             model.graph.outputs.append(size)
             outputs[name] = f"bitwright/size/{index}"
-        opened = _Open.over(model, outputs, self._providers)
+        opened = _Open.over(model, outputs, self._providers, self._level)
         return {name: int(size) for name, size in opened.run(feeds).items()}
 
 

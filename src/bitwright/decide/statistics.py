@@ -1,0 +1,163 @@
+"""What a sketch tells of a tensor, as plain numbers: extremes, cuts, moments, a histogram."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.decide.density import bin_edges
+from bitwright.decide.entropy import entropy_threshold
+
+__all__ = [
+    "Sketch",
+    "averaged_extremes",
+    "entropy_cut",
+    "moments",
+    "percentile_cut",
+    "uniform_histogram",
+]
+
+F64 = npt.NDArray[np.float64]
+
+
+class Sketch(Protocol):
+    """What a range method may ask of a tensor; `bitwright.observe.TensorSketch` has it."""
+
+    low: float
+    high: float
+    channel_low: npt.NDArray[np.float32] | None
+    channel_high: npt.NDArray[np.float32] | None
+
+    @property
+    def finite(self) -> int:
+        """How many finite values were seen."""
+
+    @property
+    def batches(self) -> npt.NDArray[np.float32]:
+        """One (min, max) row for each batch."""
+
+    def values(self) -> npt.NDArray[Any]:
+        """Return the histogram's values, ascending."""
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return how often each was seen."""
+
+
+def averaged_extremes(sketch: Sketch, weight: float) -> tuple[float, float]:
+    """Return the exponential average of each batch's extremes, the first batch as its start.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> averaged_extremes(TensorSketch.of([0.0, 1.0], [0.0, 3.0]), 0.5)
+    (0.0, 2.0)
+    """
+    batches = sketch.batches.astype(np.float64)
+    average = batches[0]
+    for batch in batches[1:]:
+        average = average + weight * (batch - average)
+    return float(average[0]), float(average[1])
+
+
+def percentile_cut(sketch: Sketch, percentile: float, *, symmetric: bool) -> tuple[float, float]:
+    """Return between which values this percentage of the mass lies.
+
+    With `symmetric` the magnitudes are cut, else half of the rest is cut off at either end. Never
+    beyond the extremes; zero need not lie inside.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> percentile_cut(TensorSketch.of(np.arange(1.0, 101.0), [200.0]), 99.0, symmetric=True)
+    (1.0, 100.0)
+    """
+    values, counts = _points(sketch)
+    if symmetric:
+        order = np.argsort(np.abs(values), kind="stable")
+        most = _quantile(np.abs(values)[order], counts[order], percentile / 100)
+        return max(-most, float(sketch.low)), min(most, float(sketch.high))
+    # The part that stays below the upper cut, so that 100 - percentile is split in halves.
+    inside = 1 - (100 - percentile) / 200
+    return -_quantile(-values[::-1], counts[::-1], inside), _quantile(values, counts, inside)
+
+
+def entropy_cut(
+    sketch: Sketch, bins: int, levels: int, *, symmetric: bool = False
+) -> tuple[float, float]:
+    """Return the range of the least divergence (see `entropy_threshold`), within the extremes.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> entropy_cut(TensorSketch.of([1.0, 2.0]), 128, 128)
+    (1.0, 2.0)
+    """
+    low, high = float(sketch.low), float(sketch.high)
+    if levels >= bins:
+        return low, high  # the grid is as fine as the bins: clipping gains nothing
+    most = entropy_threshold(*_points(sketch), bins, levels, symmetric=symmetric)
+    return max(-most, low), min(most, high)
+
+
+def moments(sketch: Sketch, power: float = 1.0) -> tuple[float, float]:
+    """Return mean and standard deviation of sign(x) |x|^power.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> moments(TensorSketch.of([-1.0, 1.0]))
+    (0.0, 1.0)
+    """
+    values, counts = _points(sketch)
+    share = counts / max(sketch.finite, 1)
+    # Scaled first: the squares of large float32 values still fit, those of tiny ones would vanish.
+    size = float(np.abs(values).max(initial=0.0)) or 1.0
+    values = np.sign(values) * np.abs(values / size) ** power
+    size **= power
+    mean = float(values @ share)
+    deviation = float(np.sqrt(max(float(((values - mean) ** 2) @ share), 0.0)))
+    return size * mean, size * deviation
+
+
+def uniform_histogram(
+    sketch: Sketch, bins: int, *, absolute: bool = False
+) -> tuple[npt.NDArray[np.int64], F64]:
+    """Return counts and edges of equal bins over [-m, m], or over the range of |x|.
+
+    A bfloat16 bin that lies across an edge is shared between both sides.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> uniform_histogram(TensorSketch.of([-2.0, 0.0, 1.0, 2.0]), 4)
+    (array([1, 0, 1, 2]), array([-2., -1.,  0.,  1.,  2.]))
+    """
+    values, counts = _points(sketch)
+    if absolute:
+        values, place = np.unique(np.abs(values), return_inverse=True)
+        counts = np.bincount(place, counts, values.size).astype(np.float64)
+    largest = float(np.abs(values).max(initial=0.0))
+    lowest = (float(values[0]) if values.size else 0.0) if absolute else -largest
+    edges = np.histogram_bin_edges(np.zeros(0), bins, range=(lowest, largest))
+    # Zero and what is next to nothing has no width to share.
+    wide = np.abs(values) > 2.0**-24 * largest
+    low, high = bin_edges(values[wide])
+    mass = counts[wide]
+    # A bin that holds few values is a point: sharing would move them.
+    few = (mass < 2) | (high <= low)
+    point = ~wide
+    point[np.flatnonzero(wide)[few]] = True
+    before = np.concatenate([[0.0], np.cumsum(counts[point])])
+    below = before[np.searchsorted(values[point], edges, side="left")]
+    low, high, mass = low[~few], high[~few], mass[~few]
+    if mass.size:
+        running = np.cumsum(mass)
+        corners = np.stack([low, high], axis=1).reshape(-1)
+        reached = np.stack([running - mass, running], axis=1).reshape(-1)
+        below = below + np.interp(edges, corners, reached)
+    below[0], below[-1] = 0.0, counts.sum()
+    return np.diff(np.rint(below)).astype(np.int64), edges
+
+
+def _points(sketch: Sketch) -> tuple[F64, F64]:
+    return sketch.values().astype(np.float64), sketch.counts().astype(np.float64)
+
+
+def _quantile(values: F64, counts: F64, share: float) -> float:
+    """Return the least value that has this share of all at or below it."""
+    below = np.cumsum(counts)
+    # A trillionth less: 0.9 * 10 must find the ninth value, not the tenth.
+    wanted = share * below[-1] * (1 - 1e-12)
+    return float(values[min(np.searchsorted(below, wanted), values.size - 1)])
