@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from bitwright.errors import ModelError
 from bitwright.graph.cloning import clone_model
+from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
 
 __all__ = ["SOURCE_KEY", "ModelSource", "file_size", "load_model", "source_path"]
@@ -40,7 +41,12 @@ def load_model(source: ModelSource) -> ir.Model:
         return _from_proto(proto, "the model", folder=None)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        model = _from_proto(_read_proto(path), repr(str(path)), folder=path.absolute().parent)
+        proto, extents = _read_proto(path)
+        model = _from_proto(proto, repr(str(path)), folder=path.absolute().parent)
+        if extents:
+            file = StoredFile(path)
+            for name, extent in extents.items():
+                model.graph.initializers[name].const_value = file.tensor(name, extent)
         model.meta[SOURCE_KEY] = str(path.absolute())
         return model
     raise ModelError(
@@ -65,7 +71,7 @@ def file_size(source: ModelSource) -> int:
         path = source_path(source)
         return file_size(path) if path is not None and path.is_file() else serialized_size(source)
     path = Path(source)
-    proto = _read_proto(path)
+    proto, _ = _read_proto(path)
     files = {path.parent / location for location in external_locations(proto)}
     return path.stat().st_size + sum(file.stat().st_size for file in files if file.is_file())
 
@@ -81,13 +87,14 @@ def external_locations(proto: onnx.ModelProto) -> set[str]:
     }
 
 
-def _read_proto(path: Path) -> onnx.ModelProto:
+def _read_proto(path: Path) -> tuple[onnx.ModelProto, dict[str, Extent]]:
+    """Return a file's message, and where the initializers lie whose data it was parsed without."""
     if path.is_dir():
         raise ModelError(f"{str(path)!r} is a folder; give the path of the .onnx file inside it.")
     if not path.exists():
         raise ModelError(f"there is no file {str(path)!r}; check the path.")
     try:
-        data = path.read_bytes()
+        data, extents = split_file(path) or (path.read_bytes(), {})
     except OSError as error:
         reason = error.strerror or str(error)
         raise ModelError(f"{str(path)!r} cannot be read ({reason}); check its rights.") from error
@@ -108,7 +115,7 @@ def _read_proto(path: Path) -> onnx.ModelProto:
             f"{str(path)!r} is not an ONNX model (it holds no graph); "
             "give a file that an ONNX exporter wrote."
         )
-    return proto
+    return proto, extents
 
 
 def _from_proto(proto: onnx.ModelProto, what: str, folder: Path | None) -> ir.Model:
