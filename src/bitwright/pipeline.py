@@ -160,14 +160,14 @@ class Job:
 
     def write(self, plan: QuantPlan) -> Result:
         """Emit the quantized model, prove that it runs as users will run it, and measure it."""
-        quantized = self._emit(plan)
+        plan, quantized = self._emit(plan)
         try:
             session = graph.open_session(quantized, providers=self.providers)
         except ModelError:
             shifted = shift_to_unsigned(plan)
             if shifted is None:
                 raise
-            plan, quantized = shifted, self._emit(shifted)
+            plan, quantized = self._emit(shifted)
             session = graph.open_session(quantized, providers=self.providers)
         comparisons = compare_outputs(
             lambda feeds: graph.run_session(self._float_session(), feeds),
@@ -186,20 +186,21 @@ class Job:
             source=self.source,
         )
 
-    def _emit(self, plan: QuantPlan) -> ir.Model:
+    def _emit(self, plan: QuantPlan) -> tuple[QuantPlan, ir.Model]:
+        """Return the quantized model, and the plan with what its writing had to note."""
         quantized = graph.clone_model(self.model)
         emitter = EMITTERS.get((plan.recipe.mode, plan.recipe.format))
         if emitter is None:
             raise RecipeError(
                 f"{plan.recipe.mode} models cannot be written as {plan.recipe.format} yet."
             )
-        emitter(quantized, plan, round_to_nearest)
+        told = emitter(quantized, plan, round_to_nearest) or ()
         quantized.producer_name, quantized.producer_version = "bitwright", __version__
         quantized.metadata_props["bitwright.version"] = __version__
         quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)
         graph.stamp_versions(quantized)
         graph.check_model(quantized)
-        return quantized
+        return plan.with_notes(told), quantized
 
     def measure_on(self, samples: Iterable[Sample]) -> None:
         """Use these samples to compare the result with float."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -177,6 +178,11 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 f"{did_you_mean(key, self.tensors)}"
             )
         return self.tensors[key]
+
+    def with_notes(self, notes: Iterable[str]) -> QuantPlan:
+        """Return the plan with these notes added, each of them once."""
+        new = [note for note in dict.fromkeys(notes) if note not in self.notes]
+        return msgspec.structs.replace(self, notes=[*self.notes, *new]) if new else self
 
     def to_json(self) -> str:
         """Return the plan as indented JSON."""

@@ -500,9 +500,11 @@ def test_random_data_with_sizes_settles_them():
             "unknown quantization format 'QOprator'. Did you mean 'QOperator'",
         ),
         (
-            lambda p, o, r: quantize_static(p, o, r, quant_format="QOperator"),
+            lambda p, o, r: quantize_static(
+                p, o, r, quant_format="QOperator", activation_type="QUInt16"
+            ),
             RecipeError,
-            "QOperator is not available yet",
+            "QOperator holds int8 and uint8 only, and activations are to be uint16",
         ),
         (
             lambda p, o, r: quantize_static(p, o, r, activation_type="int7"),

@@ -1,4 +1,4 @@
-"""`--set`, `--ranges`, `--exclude` and `--op-types`: a recipe with some fields changed."""
+"""`--set` and its short forms, such as `--ranges`: a recipe with some fields changed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ def choose_recipe(
     target: str | None,
     *,
     dynamic: bool = False,
+    format: str | None = None,
     settings: Sequence[str] | None = None,
     ranges: str | None = None,
     exclude: Sequence[str] | None = None,
     op_types: str | None = None,
 ) -> Recipe:
     """Return the recipe that the options of a command ask for."""
-    changes = [] if ranges is None else [f"ranges.method={ranges}"]
+    changes = [] if format is None else [f"format={format}"]
+    if ranges is not None:
+        changes.append(f"ranges.method={ranges}")
     if exclude:
         changes.append(f"select.exclude={msgspec.json.encode(list(exclude)).decode()}")
     if op_types is not None:

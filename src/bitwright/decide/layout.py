@@ -9,6 +9,11 @@ from typing import Literal
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.integer_ops import (
+    INTEGER_OP_TYPES,
+    INTEGER_OUTPUT_RANGES,
+    check_integer_recipe,
+)
 from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
 from bitwright.decide.selection import Selector
 from bitwright.errors import RecipeError, did_you_mean
@@ -140,6 +145,8 @@ class _Builder:
     def build(self) -> Layout:
         self._check_overrides()
         self._check_types()
+        if self._recipe.format == "qoperator":
+            check_integer_recipe(self._recipe)
         float_by_name: set[str] = set()
         for node in self._nodes:
             name = node.name or ""
@@ -242,6 +249,8 @@ class _Builder:
     def _refuse(self, node: ir.Node, rule: OpRule) -> Skip | None:
         if self._opset < rule.min_opset and node.domain in ("", "ai.onnx"):
             return Skip(f"{node.op_type} takes quantized values from opset {rule.min_opset} on")
+        if self._recipe.format == "qoperator" and node.op_type not in INTEGER_OP_TYPES:
+            return Skip(f"ONNX Runtime has no integer {node.op_type} for the format qoperator")
         if rule.refuse is not None and (refusal := rule.refuse(node)) is not None:
             return refusal
         data = [node.inputs[i] for i in self._data_inputs(node, rule)]
@@ -420,7 +429,10 @@ class _Builder:
         if node.op_type in self._recipe.place.unquantized_outputs or self._adds_bias_next(node):
             return tuple(outputs)
         shares = rule.shares(node) if callable(rule.shares) else rule.shares
-        output_range = self._recipe.output_ranges.get(node.op_type, rule.output_range)
+        output_range = rule.output_range
+        if self._recipe.format == "qoperator":
+            output_range = INTEGER_OUTPUT_RANGES.get(node.op_type, output_range)
+        output_range = self._recipe.output_ranges.get(node.op_type, output_range)
         for index, value in enumerate(node.outputs):
             if (rule.outputs is not None and index not in rule.outputs) or not _is_float(value):
                 continue

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import onnx_ir as ir
+
 from bitwright.emit.dynamic import emit_dynamic
 from bitwright.emit.qdq import Rounding, emit_qdq
+from bitwright.emit.qoperator import emit_qoperator
+from bitwright.plan import QuantPlan
 
-__all__ = ["EMITTERS", "Rounding", "emit_dynamic", "emit_qdq"]
+__all__ = ["EMITTERS", "Rounding", "emit_dynamic", "emit_qdq", "emit_qoperator"]
 
-# Mode and format of a recipe -> what writes it.
-EMITTERS = {
+Emitter = Callable[[ir.Model, QuantPlan, Rounding], "list[str] | None"]
+
+# Mode and format of a recipe -> what writes it, and returns what there is to note.
+EMITTERS: dict[tuple[str, str], Emitter] = {
     ("static", "qdq"): emit_qdq,
+    ("static", "qoperator"): emit_qoperator,
     # Integer operators have one form; a dynamic recipe leaves the format as it is.
     ("dynamic", "qdq"): emit_dynamic,
 }

@@ -57,12 +57,12 @@ def quantize_static(
     ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
     True
     """
-    if as_member(QuantFormat, quant_format, "quantization format") is QuantFormat.QOperator:
-        raise RecipeError("QuantFormat.QOperator is not available yet; use QuantFormat.QDQ.")
+    written = as_member(QuantFormat, quant_format, "quantization format")
     parts = translate_options(extra_options)
     method = as_member(CalibrationMethod, calibrate_method, "calibration method")
     parts.recipe.update(
         name="onnxruntime",
+        format="qoperator" if written is QuantFormat.QOperator else "qdq",
         activation=as_member(QuantType, activation_type, "activation type").qtype,
         weight=as_member(QuantType, weight_type, "weight type").qtype,
         per_channel=per_channel,

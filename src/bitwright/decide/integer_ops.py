@@ -1,0 +1,57 @@
+"""What the QOperator format can hold: integer operators, and 8-bit types only."""
+
+from __future__ import annotations
+
+from bitwright.errors import RecipeError
+from bitwright.numerics.types import INT8, UINT8
+from bitwright.recipe import Recipe
+
+__all__ = ["INTEGER_OP_TYPES", "INTEGER_OUTPUT_RANGES", "check_integer_recipe"]
+
+INTEGER_OP_TYPES = frozenset(
+    {"Add", "ArgMax", "AveragePool", "Clip", "Concat", "Conv", "DepthToSpace",
+     "EmbedLayerNormalization", "Flatten", "Gather", "GatherElements", "Gemm",
+     "GlobalAveragePool", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape",
+     "Resize", "Sigmoid", "Slice", "Softmax", "SpaceToDepth", "Split", "Squeeze", "TopK",
+     "Transpose", "Unsqueeze", "Where"}
+)  # fmt: skip
+"""Op types that ONNX Runtime computes on integers; the others stay float in QOperator."""
+
+INTEGER_OUTPUT_RANGES = {"Softmax": (0.0, 255 / 256)}
+"""Ranges that integer kernels want: QLinearSoftmax cuts 1 / scale down to a whole number, so that
+of 1/256 nothing is lost, and of float32's 1/255 a 255th."""
+
+_PAIR_OPTIONS = ("dedicated_pairs", "weight_pairs", "contrib_ops")
+
+
+def check_integer_recipe(recipe: Recipe) -> None:
+    """Refuse what the QOperator format cannot hold.
+
+    >>> from bitwright.recipe import load_recipe
+    >>> check_integer_recipe(load_recipe("a16w8").replace(format="qoperator"))
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: QOperator holds int8 and uint8 only, and activations are to \
+be uint16; use format 'qdq' for other types.
+    """
+    types = [("activations are", recipe.activation), ("weights are", recipe.weight)]
+    for name, override in recipe.overrides.items():
+        if override.qtype is not None:
+            types.append((f"tensor {name!r} is", override.qtype))
+        if override.block_size:
+            raise RecipeError(
+                f"QOperator has no blocks, and tensor {name!r} is to have them; use format 'qdq'."
+            )
+    for what, qtype in types:
+        if qtype not in (INT8, UINT8):
+            raise RecipeError(
+                f"QOperator holds int8 and uint8 only, and {what} to be {qtype}; "
+                "use format 'qdq' for other types."
+            )
+    if recipe.block_size:
+        raise RecipeError("QOperator has no blocks; drop block_size, or use format 'qdq'.")
+    for option in _PAIR_OPTIONS:
+        if getattr(recipe.place, option):
+            raise RecipeError(
+                f"place.{option} is about Q/DQ pairs, which QOperator does without; drop it, or "
+                "use format 'qdq'."
+            )

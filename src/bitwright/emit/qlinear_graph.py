@@ -1,0 +1,281 @@
+"""A graph with Q/DQ pairs, seen as what lies between them: quantized operands and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.emit.building import add_initializer
+from bitwright.graph import NameScope
+
+__all__ = ["MICROSOFT", "PairGraph", "Quantized", "constant_array", "remove_nodes"]
+
+MICROSOFT = "com.microsoft"
+
+_EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """An integer tensor with the scale and zero point that give it its meaning."""
+
+    value: ir.Value
+    scale: ir.Value
+    zero_point: ir.Value
+
+    @property
+    def dtype(self) -> ir.DataType | None:
+        """The integer type."""
+        return self.zero_point.dtype
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one scale covers the tensor."""
+        array = constant_array(self.scale)
+        return array is not None and array.size == 1
+
+    def means_the_same_as(self, other: Quantized) -> bool:
+        """Whether equal integers of both are equal numbers."""
+        if self.scale is other.scale and self.zero_point is other.zero_point:
+            return True
+        pairs = ((self.scale, other.scale), (self.zero_point, other.zero_point))
+        arrays = [(constant_array(one), constant_array(two)) for one, two in pairs]
+        return self.dtype == other.dtype and all(
+            one is not None and two is not None and np.array_equal(one, two) for one, two in arrays
+        )
+
+
+def constant_array(value: ir.Value | None) -> npt.NDArray[Any] | None:
+    """Return the array of an initializer, or None for what is computed at run time."""
+    if value is None or value.const_value is None or not value.is_initializer():
+        return None
+    return value.const_value.numpy()
+
+
+class PairGraph:
+    """Finds what feeds and follows a node as integers, and puts integer nodes in its place."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.names = NameScope(model)
+
+    # Looking ------------------------------------------------------------------------------
+
+    def operand(self, value: ir.Value | None) -> Quantized | None:
+        """Return the integers behind a float value that a DequantizeLinear gives."""
+        node = None if value is None else value.producer()
+        if node is None or node.op_type != "DequantizeLinear" or "block_size" in node.attributes:
+            return None
+        return self._quantized(node, node.inputs[0])
+
+    def operands(self, values: Sequence[ir.Value | None]) -> list[Quantized] | None:
+        """Return the 8-bit integers behind all values, or None if one of them has none."""
+        found = [self.operand(value) for value in values]
+        if any(item is None or item.dtype not in _EIGHT_BITS for item in found):
+            return None
+        return [item for item in found if item is not None]
+
+    def result(self, value: ir.Value) -> Quantized | None:
+        """Return what a value becomes where a QuantizeLinear to 8 bits is its only reader."""
+        quantizers = self.quantizers(value)
+        if len(quantizers) != 1 or len(value.uses()) != 1 or value.is_graph_output():
+            return None
+        found = self._quantized(quantizers[0], quantizers[0].outputs[0])
+        return found if found is not None and found.dtype in _EIGHT_BITS else None
+
+    def quantizers(self, value: ir.Value) -> list[ir.Node]:
+        """Return the QuantizeLinear nodes that read a value."""
+        readers = [use.node for use in value.uses() if use.idx == 0]
+        return [node for node in readers if node.op_type == "QuantizeLinear"]
+
+    def label(self, value: ir.Value) -> str:
+        """Return the name by which users know a value: that of the output it becomes, if any."""
+        for quantizer in self.quantizers(value):
+            for use in quantizer.outputs[0].uses():
+                output = use.node.outputs[0]
+                if use.node.op_type == "DequantizeLinear" and output.is_graph_output():
+                    return output.name or ""
+        return value.name or ""
+
+    def _quantized(self, node: ir.Node, integers: ir.Value | None) -> Quantized | None:
+        scale = node.inputs[1]
+        if integers is None or scale is None:
+            return None
+        zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+        if zero_point is None:
+            # Without a zero point ONNX means 0, of uint8 where nothing else says the type.
+            dtype = (integers.dtype or ir.DataType.UINT8).numpy()
+            shape = () if scale.shape is None else scale.shape.numpy()
+            zero_point = self.constant(f"{scale.name}_zero_point", np.zeros(shape, dtype))
+            node.resize_inputs(3)
+            node.replace_input_with(2, zero_point)
+        return Quantized(integers, scale, zero_point)
+
+    # Building -----------------------------------------------------------------------------
+
+    def constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
+        """Return a new initializer of the main graph, where every subgraph can read it."""
+        return add_initializer(self.model.graph, self.names, name, array)
+
+    def triple(self, item: Quantized) -> list[ir.Value]:
+        """Return integers, scale and zero point in the order in which integer ops read them."""
+        return [item.value, *self.pair(item)]
+
+    def pair(self, item: Quantized) -> list[ir.Value]:
+        """Return scale and zero point."""
+        return [item.scale, item.zero_point]
+
+    def insert(
+        self,
+        place: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Any = (),
+        *,
+        name: str,
+        output: str,
+        dtype: ir.DataType | None,
+        shape: ir.Shape | None = None,
+        domain: str = "",
+    ) -> ir.Value:
+        """Put a node with one output before another node, and return the output."""
+        value = ir.Value(
+            name=self.names.fresh(output),
+            type=None if dtype is None else ir.TensorType(dtype),
+            shape=shape,
+        )
+        self._insert(place, op_type, inputs, attributes, name, [value], domain)
+        return value
+
+    def _insert(
+        self,
+        place: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Any,
+        name: str,
+        outputs: Sequence[ir.Value],
+        domain: str,
+    ) -> None:
+        node = ir.node(
+            op_type,
+            inputs,
+            dict(attributes),
+            domain=domain,
+            outputs=outputs,
+            name=self.names.fresh(name),
+        )
+        assert place.graph is not None
+        place.graph.insert_before(place, node)
+        if domain:
+            self.model.opset_imports.setdefault(domain, 1)
+
+    def substitute(
+        self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Any = ()
+    ) -> None:
+        """Replace a node and the QuantizeLinear behind it by one integer op of com.microsoft.
+
+        The standard integer ops, QLinearConv and QLinearMatMul, go to the standard domain.
+        """
+        (quantizer,) = self.quantizers(node.outputs[0])
+        old = quantizer.outputs[0]
+        standard = op_type in ("QLinearConv", "QLinearMatMul")
+        value = self.insert(
+            node,
+            op_type,
+            inputs,
+            attributes,
+            name=f"{node.name}_quant",
+            output=f"{self.label(node.outputs[0])}_quantized",
+            dtype=old.dtype,
+            shape=old.shape,
+            domain="" if standard else MICROSOFT,
+        )
+        self.join(node, value)
+
+    def join(self, node: ir.Node, value: ir.Value) -> None:
+        """Let a new integer value stand for a node and the QuantizeLinear behind it."""
+        (quantizer,) = self.quantizers(node.outputs[0])
+        quantizer.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+        remove_nodes(quantizer, node)
+
+    def write_float(self, node: ir.Node, value: ir.Value) -> None:
+        """Let a new value stand where a node's float output stood, under its name."""
+        old = node.outputs[0]
+        label, old.name = old.name, None
+        old.replace_all_uses_with(value, replace_graph_outputs=True)
+        value.name = label
+        value.type = value.type or old.type
+        value.shape = value.shape or old.shape
+        remove_nodes(node)
+
+    def exchange(
+        self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Any
+    ) -> None:
+        """Replace a node by one of com.microsoft that writes the same tensors, by name, too."""
+        old = list(node.outputs)
+        new = [ir.Value(name=v.name, type=v.type, shape=v.shape) for v in old]
+        self._insert(node, op_type, inputs, attributes, f"{node.name}_quant", new, MICROSOFT)
+        for before, after in zip(old, new, strict=True):
+            before.replace_all_uses_with(after, replace_graph_outputs=True)
+        remove_nodes(node)
+
+    def move_integers(self, node: ir.Node, source: Quantized) -> bool:
+        """Let a node that only moves values work on integers; False if nobody reads them so."""
+        moved = [v for v in node.outputs if v.dtype is None or v.dtype.is_floating_point()]
+        if any(value.is_graph_output() for value in moved):
+            return False
+        quantizers = {value: self._same_quantizers(value, source) for value in moved}
+        labels = {value: self.label(value) for value in moved}
+        if not any(quantizers.values()):
+            return False
+        node.replace_input_with(0, source.value)
+        for value in moved:
+            others = [use for use in value.uses() if use.node not in quantizers[value]]
+            if others:
+                given = self._dequantize(node, value, source)
+                for reader, index in others:
+                    reader.replace_input_with(index, given)
+            for quantizer in quantizers[value]:
+                quantizer.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+                remove_nodes(quantizer)
+            value.type = ir.TensorType(source.dtype or ir.DataType.UINT8)
+            value.name = self.names.fresh(f"{labels[value]}_quantized")
+        return True
+
+    def _same_quantizers(self, value: ir.Value, source: Quantized) -> list[ir.Node]:
+        """Return the readers of a value that only make the integers of `source` of it again."""
+        return [
+            quantizer
+            for quantizer in self.quantizers(value)
+            if (found := self._quantized(quantizer, quantizer.outputs[0])) is not None
+            and found.means_the_same_as(source)
+        ]
+
+    def _dequantize(self, node: ir.Node, value: ir.Value, source: Quantized) -> ir.Value:
+        given = ir.Value(
+            name=self.names.fresh(f"{value.name}_DequantizeLinear_Output"),
+            type=value.type,
+            shape=value.shape,
+        )
+        dequantizer = ir.node(
+            "DequantizeLinear",
+            [value, source.scale, source.zero_point],
+            outputs=[given],
+            name=self.names.fresh(f"{value.name}_DequantizeLinear"),
+        )
+        assert node.graph is not None
+        node.graph.insert_after(node, dequantizer)
+        return given
+
+
+def remove_nodes(*nodes: ir.Node) -> None:
+    """Remove nodes that nothing reads any more, readers first."""
+    for node in nodes:
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)

@@ -1,0 +1,252 @@
+"""Which integer op takes the place of which float op: one table, one small rule an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.emit.qlinear_graph import PairGraph, Quantized, constant_array
+from bitwright.emit.qlinear_products import lower_conv, lower_gemm, lower_matmul
+from bitwright.numerics.quantize import quantize
+from bitwright.numerics.types import INT8, UINT8
+
+__all__ = ["INTEGER_OPS", "IntegerRule"]
+
+IntegerRule = Callable[[PairGraph, ir.Node], "str | None"]
+"""Puts the integer op in a node's place, or returns why there is none."""
+
+Attributes = Mapping[str, Any]
+
+
+# Element-wise ops, pools, softmax: integers in, integers out -----------------------------------
+
+
+def _own_attributes(graph: PairGraph, node: ir.Node) -> Attributes:
+    return node.attributes
+
+
+def _softmax_attributes(graph: PairGraph, node: ir.Node) -> Attributes:
+    # The op itself is version 1 for ever: what its axis means is told by this attribute.
+    opset = graph.model.opset_imports.get("", 13)
+    return {"axis": node.attributes.get_int("axis", -1), "opset": opset}
+
+
+def _channels_first(graph: PairGraph, node: ir.Node) -> Attributes:
+    return {**node.attributes, "channels_last": 0}
+
+
+def _average_attributes(graph: PairGraph, node: ir.Node) -> Attributes:
+    return {k: v for k, v in node.attributes.items() if k != "dilations"}
+
+
+def _qlinear(
+    op_type: str,
+    *,
+    data: tuple[int, ...] | None = None,
+    attributes: Callable[[PairGraph, ir.Node], Attributes] = _own_attributes,
+    result_first: bool = False,
+) -> IntegerRule:
+    """Return the rule for an op of com.microsoft that reads (integers, scale, zero point) thrice.
+
+    Inputs that are not `data` (None: all are) come first, as a condition does.
+    """
+
+    def lower(graph: PairGraph, node: ir.Node) -> str | None:
+        chosen = range(len(node.inputs)) if data is None else data
+        rest = [value for index, value in enumerate(node.inputs) if index not in chosen]
+        operands = graph.operands([node.inputs[index] for index in chosen])
+        result = graph.result(node.outputs[0])
+        reason = _refuse(node, operands, result)
+        if reason is not None or operands is None or result is None:
+            return reason
+        read = [value for item in operands for value in graph.triple(item)]
+        given = graph.pair(result)
+        inputs: Sequence[ir.Value | None] = [*given, *read] if result_first else [*read, *given]
+        graph.substitute(node, op_type, [*rest, *inputs], attributes(graph, node))
+        return None
+
+    return lower
+
+
+def _refuse(
+    node: ir.Node, operands: list[Quantized] | None, result: Quantized | None
+) -> str | None:
+    if operands is None:
+        return "an input of it is not an 8-bit integer"
+    if result is None:
+        return "its result is read as float"
+    if any(item.dtype != result.dtype for item in operands):
+        return "its inputs and its result differ in type"
+    if not all(item.is_whole for item in (*operands, result)):
+        return "its inputs or its result have a scale for each channel"
+    return None
+
+
+def _lower_average_pool(graph: PairGraph, node: ir.Node) -> str | None:
+    if any(step != 1 for step in node.attributes.get_ints("dilations", [])):
+        return "ONNX Runtime has no integer AveragePool with dilations"
+    return _qlinear("QLinearAveragePool", attributes=_average_attributes)(graph, node)
+
+
+# Clipping that a quantizer does not do -----------------------------------------------------------
+
+
+def _lower_relu(graph: PairGraph, node: ir.Node) -> str | None:
+    """An integer Clip at the zero point; a LeakyRelu without a leak where the scales differ."""
+    if _lower_to_clip(graph, node, 0.0, None) is None:
+        return None
+    flat = _qlinear("QLinearLeakyRelu", attributes=lambda graph, node: {"alpha": 0.0})
+    return flat(graph, node)
+
+
+def _lower_clip(graph: PairGraph, node: ir.Node) -> str | None:
+    bounds = []
+    for value in (*node.inputs[1:], None, None)[:2]:
+        array = constant_array(value)
+        if value is not None and array is None:
+            return "its bounds are computed at run time"
+        bounds.append(None if array is None else float(array.reshape(-1)[0]))
+    return _lower_to_clip(graph, node, *bounds)
+
+
+def _lower_to_clip(
+    graph: PairGraph, node: ir.Node, low: float | None, high: float | None
+) -> str | None:
+    """Clip integers: quantizing is monotone, so it may be done to the bounds beforehand."""
+    source = graph.operand(node.inputs[0])
+    result = graph.result(node.outputs[0])
+    if source is None or result is None or not result.means_the_same_as(source):
+        return "its input and its result have different scales"
+    bounds: list[ir.Value | None] = []
+    for label, bound in (("min", low), ("max", high)):
+        value = None
+        if bound is not None and np.isfinite(bound):
+            value = _quantized_constant(graph, f"{node.name}_{label}", bound, source)
+        bounds.append(value)
+    value = graph.insert(
+        node,
+        "Clip",
+        [source.value, *bounds],
+        name=f"{node.name}_quant",
+        output=f"{graph.label(node.outputs[0])}_quantized",
+        dtype=source.dtype,
+        shape=node.outputs[0].shape,
+    )
+    graph.join(node, value)
+    return None
+
+
+def _quantized_constant(graph: PairGraph, name: str, number: float, like: Quantized) -> ir.Value:
+    scale, zero_point = constant_array(like.scale), constant_array(like.zero_point)
+    assert scale is not None and zero_point is not None
+    qtype = INT8 if like.dtype == ir.DataType.INT8 else UINT8
+    stored = quantize(np.float32(number), scale.reshape(()), zero_point.reshape(()), qtype)
+    return graph.constant(name, np.asarray(stored))
+
+
+# Ops that only move values ------------------------------------------------------------------------
+
+
+def _move(graph: PairGraph, node: ir.Node) -> str | None:
+    operands = graph.operands(node.inputs[:1])
+    if operands is None:
+        return "its input is not an 8-bit integer"
+    if not operands[0].is_whole:
+        return "its input has a scale for each channel"
+    if not graph.move_integers(node, operands[0]):
+        return "its result has another scale than its input, or is read as float"
+    return None
+
+
+def _lower_pad(graph: PairGraph, node: ir.Node) -> str | None:
+    filled = node.attributes.get_string("mode", "constant") == "constant"
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    array = constant_array(value)
+    if filled and value is not None and array is None:
+        return "its value is computed at run time"
+    source = graph.operand(node.inputs[0])
+    reason = _move(graph, node)
+    if reason is not None or source is None:
+        return reason
+    if filled:
+        # What stands for 0 among integers is the zero point, which nobody would fill in for us.
+        number = 0.0 if array is None else float(array.reshape(-1)[0])
+        node.resize_inputs(max(3, len(node.inputs)))
+        stored = _quantized_constant(graph, f"{node.name}_value_quantized", number, source)
+        node.replace_input_with(2, stored)
+    elif value is not None:
+        node.replace_input_with(2, None)
+    return None
+
+
+def _lower_arg_max(graph: PairGraph, node: ir.Node) -> str | None:
+    operands = graph.operands(node.inputs[:1])
+    if operands is None:
+        return "its input is not an 8-bit integer"
+    # A positive scale keeps the order, and equal integers were equal numbers.
+    node.replace_input_with(0, operands[0].value)
+    return None
+
+
+def _lower_embedding(graph: PairGraph, node: ir.Node) -> str | None:
+    """QEmbedLayerNormalization: tables and norm as integers, the result in float."""
+    if len(node.outputs) > 2 and node.outputs[2].uses():
+        return "ONNX Runtime's integer EmbedLayerNormalization does not give the sum"
+    tables = [*node.inputs[2:7]]
+    operands = graph.operands([value for value in tables if value is not None])
+    if operands is None:
+        return "a table of it is not an 8-bit integer"
+    if len({item.dtype for item in operands}) > 1:
+        return "its tables differ in type"
+    waiting = iter(operands)
+    found = [None if value is None else next(waiting) for value in tables]
+    ids = (*node.inputs[:2], *(None,) * 2)[:2]
+    mask = node.inputs[7] if len(node.inputs) > 7 else None
+    inputs = [
+        *ids,
+        *(None if item is None else item.value for item in found),
+        mask,
+        *(None if item is None else item.scale for item in found),
+        *(None if item is None else item.zero_point for item in found),
+    ]
+    attributes = {k: v for k, v in node.attributes.items() if k == "epsilon"}
+    graph.exchange(node, "QEmbedLayerNormalization", inputs, attributes)
+    return None
+
+
+INTEGER_OPS: dict[str, IntegerRule] = {
+    "Conv": lower_conv,
+    "MatMul": lower_matmul,
+    "Gemm": lower_gemm,
+    "Add": _qlinear("QLinearAdd"),
+    "Mul": _qlinear("QLinearMul"),
+    "Sigmoid": _qlinear("QLinearSigmoid"),
+    "LeakyRelu": _qlinear("QLinearLeakyRelu"),
+    "Softmax": _qlinear("QLinearSoftmax", attributes=_softmax_attributes),
+    "AveragePool": _lower_average_pool,
+    "GlobalAveragePool": _qlinear("QLinearGlobalAveragePool", attributes=_channels_first),
+    "Concat": _qlinear("QLinearConcat", result_first=True),
+    "Where": _qlinear("QLinearWhere", data=(1, 2)),
+    "Relu": _lower_relu,
+    "Clip": _lower_clip,
+    "MaxPool": _move,
+    "Reshape": _move,
+    "Squeeze": _move,
+    "Unsqueeze": _move,
+    "Flatten": _move,
+    "Transpose": _move,
+    "Resize": _move,
+    "Split": _move,
+    "Gather": _move,
+    "Slice": _move,
+    "GatherElements": _move,
+    "TopK": _move,
+    "DepthToSpace": _move,
+    "SpaceToDepth": _move,
+    "Pad": _lower_pad,
+    "ArgMax": _lower_arg_max,
+    "EmbedLayerNormalization": _lower_embedding,
+}

@@ -1,0 +1,120 @@
+"""Write a plan into the graph as integer operators: QLinearConv, QLinearMatMul, QGemm and so on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from bitwright.emit.building import remove_unused_initializers
+from bitwright.emit.qdq import Rounding, emit_qdq
+from bitwright.emit.qlinear_graph import PairGraph, remove_nodes
+from bitwright.emit.qlinear_rules import INTEGER_OPS
+from bitwright.graph import NameScope
+from bitwright.plan import QuantPlan
+
+__all__ = ["emit_qoperator", "lower_pairs"]
+
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
+
+# Ops with an integer form that gives float, or an index.
+_FLOAT_RESULTS = ("ArgMax", "Conv", "EmbedLayerNormalization", "Gemm", "MatMul")
+
+
+def emit_qoperator(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
+    """Turn the float model, in place, into one of integer operators; return what to note.
+
+    The Q/DQ form comes first, and every node between its pairs then becomes the integer op that
+    computes the same: both formats mean the same numbers.
+    """
+    by_action: dict[str, set[str]] = {"quantize": set(), "absorb": set(), "float": set()}
+    for name, planned in plan.nodes.items():
+        by_action[planned.action].add(name)
+    # What a quantizer clips in place of a Relu must pass it, whoever reads it.
+    clipped = {n.inputs[0] for n in model.graph.all_nodes() if n.name in by_action["absorb"]}
+    emit_qdq(model, plan, round_weights)
+    return lower_pairs(
+        model, only=by_action["quantize"], keep={value for value in clipped if value is not None}
+    )
+
+
+def lower_pairs(
+    model: ir.Model, *, only: Collection[str] | None = None, keep: Collection[ir.Value] = ()
+) -> list[str]:
+    """Put integer ops in the place of float ops between Q/DQ pairs; return what was left, and why.
+
+    `only` names the nodes in question, else all between pairs are. Pairs that then only round
+    between two float ops are dropped, but for those of the values to `keep`.
+    """
+    graph = PairGraph(model)
+    left: Counter[tuple[str, str]] = Counter()
+    for node in list(model.graph.all_nodes()):
+        chosen = _lies_between_pairs(graph, node) if only is None else node.name in only
+        if node.op_type in _PAIR or not chosen:
+            continue
+        rule = INTEGER_OPS.get(node.op_type)
+        reason = f"ONNX Runtime has no integer {node.op_type}"
+        if rule is not None:
+            reason = rule(graph, node) or ""
+        if reason:
+            left[node.op_type, reason] += 1
+    _drop_idle_pairs(model, keep)
+    _name_what_is_left(model)
+    remove_unused_initializers(model)
+    for part in model.graphs():
+        part.sort()
+    return [
+        f"left {op_type} x{count} float between Q/DQ pairs: {reason}"
+        for (op_type, reason), count in left.items()
+    ]
+
+
+def _lies_between_pairs(graph: PairGraph, node: ir.Node) -> bool:
+    """Whether a node reads integers and gives some, or is one that also gives other things."""
+    reads = any(graph.operand(value) is not None for value in node.inputs)
+    gives = any(graph.quantizers(value) for value in node.outputs)
+    return reads and (gives or node.op_type in _FLOAT_RESULTS)
+
+
+def _drop_idle_pairs(model: ir.Model, keep: Collection[ir.Value]) -> None:
+    """Remove pairs between float ops, then all that nothing reads."""
+    for node in list(model.graph.all_nodes()):
+        if node.op_type != "DequantizeLinear":
+            continue
+        source = node.inputs[0]
+        quantizer = None if source is None else source.producer()
+        if quantizer is None or quantizer.op_type != "QuantizeLinear":
+            continue
+        value, output = quantizer.inputs[0], node.outputs[0]
+        if value is None or value in keep:
+            continue
+        if output.is_graph_output():
+            if value.producer() is None or value.is_graph_output():
+                continue  # the output would be an input, or another output
+            label, output.name = output.name, None
+            output.replace_all_uses_with(value, replace_graph_outputs=True)
+            value.name = label
+        else:
+            output.replace_all_uses_with(value)
+    for node in reversed(list(model.graph.all_nodes())):
+        unused = all(not v.uses() and not v.is_graph_output() for v in node.outputs)
+        if node.op_type in _PAIR and unused:
+            remove_nodes(node)
+
+
+def _name_what_is_left(model: ir.Model) -> None:
+    """Call integers T_quantized and what is made float again T, where T is free."""
+    names = NameScope(model)
+    for node in model.graph.all_nodes():
+        if node.op_type not in _PAIR:
+            continue
+        output = node.outputs[0]
+        suffix = f"_{node.op_type}_Output"
+        if output.name is None or not output.name.endswith(suffix):
+            continue
+        wanted = output.name.removesuffix(suffix)
+        if node.op_type == "QuantizeLinear":
+            wanted += "_quantized"
+        if wanted not in names:
+            output.name = names.fresh(wanted)
