@@ -169,15 +169,17 @@ class Job:
                 raise
             plan, quantized = self._emit(shifted)
             session = graph.open_session(quantized, providers=self.providers)
+        if not self.samples:
+            self._try_out(session)
         comparisons = compare_outputs(
             lambda feeds: graph.run_session(self._float_session(), feeds),
             lambda feeds: graph.run_session(session, feeds),
-            self.samples or self._made_up_sample(),
+            self.samples,
         )
         return Result(
             model=quantized,
             plan=plan,
-            outputs=comparisons if self.samples else [],
+            outputs=comparisons,
             samples=len(self.samples),
             samples_are_unseen=self.samples_are_unseen,
             data=self.data_description,
@@ -302,12 +304,21 @@ class Job:
             self._session = graph.open_session(self.model, providers=self.providers)
         return self._session
 
-    def _made_up_sample(self) -> list[Sample]:
-        """Return one sample to run the result on, where the user gave none and shapes allow it."""
+    def _try_out(self, session: Any) -> None:
+        """Run the result on a made-up sample, where the user gave none and shapes allow it."""
         try:
-            return list(random_samples(self.inputs, count=1))
+            sample = next(iter(random_samples(self.inputs, count=1)))
         except DataError:
-            return []
+            return
+        try:
+            graph.run_session(session, sample)
+        except ModelError:
+            # A sample may be no fit, such as a token beyond the vocabulary: then float fails too.
+            try:
+                graph.run_session(self._float_session(), sample)
+            except ModelError:
+                return
+            raise
 
 
 def _infer_shapes(model: ir.Model, recipe: Recipe) -> None:

@@ -17,8 +17,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 __all__ = ["Extent", "StoredFile", "split_file"]
@@ -58,10 +60,10 @@ class StoredFile:
 
     def read(self, extent: Extent) -> ir.TensorProtocol:
         """Return the tensor in memory of its own."""
-        array = np.empty(extent.shape, extent.dtype.numpy())
+        array: npt.NDArray[Any] = np.empty(extent.shape, extent.dtype.numpy())
         with self._lock:
             self._file.seek(extent.offset)
-            if self._file.readinto(memoryview(array.reshape(-1).view(np.uint8))) != extent.length:
+            if self._file.readinto(array.reshape(-1).view(np.uint8).data) != extent.length:
                 raise OSError(f"{self._file.name!r} was cut off while it was in use")
         return ir.Tensor(array, dtype=extent.dtype)
 

@@ -18,7 +18,13 @@ import onnxruntime as ort
 from bitwright.errors import ModelError, TargetError, did_you_mean
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.loading import load_model
-from bitwright.graph.tensors import external_path, shape_of, tensor_slots
+from bitwright.graph.tensors import (
+    InitializerSlot,
+    TensorSlot,
+    external_path,
+    shape_of,
+    tensor_slots,
+)
 from bitwright.graph.versions import runtime_limits
 
 __all__ = ["Level", "open_session", "run_session", "runtime_reason"]
@@ -37,6 +43,18 @@ _LEVELS = {
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+
+_SHARED_TYPES = frozenset(
+    {
+        ir.DataType.FLOAT,
+        ir.DataType.FLOAT16,
+        ir.DataType.INT8,
+        ir.DataType.UINT8,
+        ir.DataType.INT32,
+        ir.DataType.INT64,
+    }
+)
+_SMALLEST_SHARED = 64 << 10
 
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
@@ -214,15 +232,50 @@ def _open_model(
     for slot in tensor_slots(model):
         if isinstance(slot.tensor, ir.ExternalTensor):
             folders.add(os.path.realpath(slot.tensor.base_dir or "."))
-        else:
+        elif not _is_handed_over(slot, model):
             inline += slot.tensor.nbytes
     if len(folders) <= 1 and inline <= IN_MEMORY_LIMIT:
         if folders:  # the runtime maps the data file itself
             options.add_session_config_entry(_FOLDER_ENTRY, folders.pop())
-        return _open_message(ir.to_proto(model), options, providers)
+        light, arrays = _set_apart(model)
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
+        if arrays:
+            options.add_external_initializers(list(arrays), values)
+        session = _open_message(ir.to_proto(light), options, providers)
+        session._bitwright_weights = values  # the runtime reads them where they are
+        return session
     with tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as folder:
         path = _spill(model, Path(folder))
         return _open(str(path), options, providers)
+
+
+def _is_handed_over(slot: TensorSlot, model: ir.Model) -> bool:
+    """Whether the runtime reads a tensor where it is; in a message it would be copied thrice."""
+    return (
+        isinstance(slot, InitializerSlot)
+        and slot.value.graph is model.graph
+        and not slot.value.is_graph_input()
+        and slot.tensor.dtype in _SHARED_TYPES
+        and slot.tensor.nbytes >= _SMALLEST_SHARED
+        and not isinstance(slot.tensor, ir.ExternalTensor)
+    )
+
+
+def _set_apart(model: ir.Model) -> tuple[ir.Model, dict[str, np.ndarray[Any, Any]]]:
+    """Return the model without its big constants, and those by name."""
+    light = clone_model(model)
+    arrays = {}
+    for slot in tensor_slots(light):
+        if _is_handed_over(slot, light):
+            tensor = slot.tensor
+            arrays[slot.name] = np.ascontiguousarray(tensor.numpy())
+            # No such file is looked for: the runtime is given the values by name.
+            slot.put(
+                ir.ExternalTensor(
+                    "memory", 0, tensor.nbytes, tensor.dtype, shape=shape_of(tensor), name=slot.name
+                )
+            )
+    return light, arrays
 
 
 def _spill(model: ir.Model, folder: Path) -> Path:

@@ -1,0 +1,75 @@
+"""`bitwright preprocess`: clean up a float model and fill in its shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.screen import Facts, Screen, show_bytes
+
+__all__ = ["preprocess_command"]
+
+
+def preprocess_command(
+    model: opt.Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
+    ],
+    optimize: Annotated[
+        bool, typer.Option(help="Fold constants, batch norms and scales, drop what does nothing.")
+    ] = True,
+    onnx_shapes: Annotated[bool, typer.Option(help="Run ONNX's shape inference.")] = True,
+    symbolic_shapes: Annotated[
+        bool, typer.Option(help="Run ONNX Runtime's symbolic shape inference.")
+    ] = True,
+    auto_merge: Annotated[
+        bool, typer.Option("--auto-merge", help="Take dimensions that must be equal for one.")
+    ] = False,
+    int_max: Annotated[
+        int, typer.Option(metavar="N", help='The integer that means "to the end" in a Slice.')
+    ] = 2**31 - 1,
+    guess_output_rank: Annotated[
+        bool,
+        typer.Option("--guess-output-rank", help="Take unknown ops to keep their input's rank."),
+    ] = False,
+    external_data: opt.ExternalData = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Clean up a float model and fill in its shapes; 'quantize' does this by itself."""
+    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
+
+    from bitwright import graph
+    from bitwright.api import preprocess
+
+    result = preprocess(
+        model,
+        output,
+        optimize=optimize,
+        onnx_shapes=onnx_shapes,
+        symbolic_shapes=symbolic_shapes,
+        auto_merge=auto_merge,
+        int_max=int_max,
+        guess_output_rank=guess_output_rank,
+        verbose=3 if verbose else 0,
+        external_data=external_data,
+    )
+    before, after = graph.file_size(model), graph.file_size(output)
+    document = {
+        "output": str(output),
+        "bytes_before": before,
+        "bytes": after,
+        "notes": result.notes,
+        "skipped": result.skipped,
+    }
+    rows = [("Note", note) for note in result.notes]
+    rows += [("Left out", f"{step}: {reason}") for step, reason in result.skipped.items()]
+    rows += [
+        ("Size", f"{show_bytes(before)} -> {show_bytes(after)}"),
+        ("Written to", str(output)),
+    ]
+    screen.show(document, [Facts(rows)])

@@ -1,0 +1,80 @@
+"""`python -m bitwright.compat.onnxruntime.preprocess`, with the flags of ONNX Runtime's module."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bitwright.compat.onnxruntime.shape_inference import quant_pre_process
+from bitwright.errors import BitwrightError
+
+__all__ = ["main", "quant_pre_process"]
+
+_STEPS = ("skip_optimization", "skip_onnx_shape", "skip_symbolic_shape")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    >>> main(["--input", "no_such.onnx", "--output", "ready.onnx"])
+    1
+    """
+    options = vars(_make_parser().parse_args(arguments))
+    if all(options[step] for step in _STEPS):
+        print("error: all three steps are skipped, so nothing is left to do.", file=sys.stderr)
+        return 2
+    try:
+        quant_pre_process(options.pop("input"), options.pop("output"), **options)
+    except BitwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bitwright.compat.onnxruntime.preprocess",
+        description="Fill in the shapes of a model and clean it up, before it is quantized.",
+    )
+    parser.add_argument("--input", required=True, help="the model to read")
+    parser.add_argument("--output", required=True, help="where to write the result")
+    for name, step in zip(
+        _STEPS, ("optimization", "ONNX shape inference", "symbolic shape inference"), strict=True
+    ):
+        # There these take a value, of which any word is true; here "false" is false.
+        parser.add_argument(
+            f"--{name}", type=_boolean, nargs="?", const=True, default=False, help=f"no {step}"
+        )
+    for name, text in (
+        ("auto_merge", "take two names of dimensions that must be equal for one"),
+        ("guess_output_rank", "take unknown ops to keep the rank of their first input"),
+        ("save_as_external_data", "write tensors to files of their own"),
+        ("all_tensors_to_one_file", "write all of them to one file"),
+    ):
+        parser.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_argument(
+        "--int_max", type=int, default=2**31 - 1, help='the integer that means "to the end"'
+    )
+    parser.add_argument(
+        "--verbose", type=int, default=0, help="log 0: nothing, 1: warnings, 3: everything"
+    )
+    parser.add_argument("--external_data_location", help="the file that tensors go to")
+    parser.add_argument(
+        "--external_data_size_threshold",
+        type=int,
+        default=1024,
+        help="write tensors of at least this many bytes outside",
+    )
+    return parser
+
+
+def _boolean(text: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+    return known[text.lower()]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
