@@ -17,7 +17,7 @@ STAGES = ("prepare", "equalize", "observe", "decide", "rounding", "emit", "asses
 # ALLOWED_BESIDE names.
 LEVELS = (
     ("cli", "compat", "__main__"),
-    ("api", "pipeline", "qat", "result"),
+    ("api", "pipeline", "preprocessing", "qat", "result"),
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
@@ -28,6 +28,7 @@ LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 ALLOWED_BESIDE = {
     ("__main__", "cli"),
     ("api", "pipeline"),
+    ("api", "preprocessing"),
     ("api", "qat"),
     ("api", "result"),
     ("pipeline", "result"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bitwright._version import __version__
 
 if TYPE_CHECKING:
-    from bitwright.api import apply_plan, import_qat, inspect, make_plan, quantize
+    from bitwright.api import apply_plan, import_qat, inspect, make_plan, preprocess, quantize
     from bitwright.assess import Inspection, OutputComparison
     from bitwright.data import ImagePreprocess, RandomData, open_data
     from bitwright.demo import load_demo
@@ -51,7 +51,14 @@ if TYPE_CHECKING:
 
 # Where each public name lives. Loaded when first used: `import bitwright` must stay light.
 _HOMES = {
-    "bitwright.api": ("apply_plan", "import_qat", "inspect", "make_plan", "quantize"),
+    "bitwright.api": (
+        "apply_plan",
+        "import_qat",
+        "inspect",
+        "make_plan",
+        "preprocess",
+        "quantize",
+    ),
     "bitwright.assess": ("Inspection", "OutputComparison"),
     "bitwright.data": ("ImagePreprocess", "RandomData", "open_data"),
     "bitwright.demo": ("load_demo",),
@@ -126,6 +133,7 @@ __all__ = [
     "load_recipe",
     "make_plan",
     "open_data",
+    "preprocess",
     "quantize",
 ]
 

@@ -1,4 +1,4 @@
-"""The verbs: quantize, make a plan, apply a plan, import a trained model, inspect."""
+"""The verbs: quantize, make a plan, apply a plan, import a trained model, pre-process, inspect."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bitwright.decide import check_plan
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
+from bitwright.preprocessing import Preprocessed, preprocess_model
 from bitwright.qat import Format, open_trained
 from bitwright.recipe import Recipe, Selection, load_recipe
 from bitwright.result import Result
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
-__all__ = ["apply_plan", "import_qat", "inspect", "make_plan", "quantize"]
+__all__ = ["apply_plan", "import_qat", "inspect", "make_plan", "preprocess", "quantize"]
 
 RecipeSource = str | Path | dict[str, Any] | Recipe | None
 
@@ -206,6 +207,58 @@ calibration data instead.
         calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
         job.measure_on(job.open_data(calibration))
     return _finish(job, plan, output, external_data)
+
+
+def preprocess(
+    model: ModelSource,
+    output: str | Path | None = None,
+    *,
+    optimize: bool = True,
+    onnx_shapes: bool = True,
+    symbolic_shapes: bool = True,
+    auto_merge: bool = False,
+    int_max: int = 2**31 - 1,
+    guess_output_rank: bool = False,
+    verbose: int = 0,
+    external_data: bool | graph.ExternalData | None = None,
+) -> Preprocessed:
+    """Clean up a float model and fill in its shapes, and write it: the step before quantizing.
+
+    `quantize` does all of it by itself; this is for looking at the model in between, and for
+    other tools. A step that cannot run is left out with a warning, and is in `result.skipped`.
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        output: where to write the result; None writes nothing.
+        optimize: fold constants, batch norms and constant scales, and drop what does nothing.
+        onnx_shapes: run ONNX's shape inference.
+        symbolic_shapes: run ONNX Runtime's symbolic shape inference.
+        auto_merge: take two names of dimensions that must be equal for one.
+        int_max: the integer that means "to the end" in a Slice.
+        guess_output_rank: take unknown ops to keep the rank of their first input.
+        verbose: how much symbolic shape inference logs: 0 nothing, 1 warnings, 3 everything.
+        external_data: weights in files of their own; None: only above 2 GB.
+
+    >>> import bitwright
+    >>> bitwright.preprocess(bitwright.load_demo().model_path).skipped
+    {}
+    """
+    if output is not None:
+        graph.check_destination(output, source=model)
+    result = preprocess_model(
+        model,
+        optimize=optimize,
+        onnx_shapes=onnx_shapes,
+        symbolic_shapes=symbolic_shapes,
+        auto_merge=auto_merge,
+        int_max=int_max,
+        guess_output_rank=guess_output_rank,
+        verbose=verbose,
+    )
+    if output is not None:
+        graph.save_model(result.model, output, external_data=external_data)
+        result.path = Path(output)
+    return result
 
 
 def inspect(model: ModelSource) -> Inspection:

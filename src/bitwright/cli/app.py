@@ -18,6 +18,7 @@ from bitwright.cli.apply import apply_command
 from bitwright.cli.demo import demo_command
 from bitwright.cli.inspect import inspect_command
 from bitwright.cli.plan import plan_command
+from bitwright.cli.preprocess import preprocess_command
 from bitwright.cli.quantize import quantize_command
 from bitwright.cli.recipes import recipes_command
 from bitwright.errors import BitwrightError
@@ -35,6 +36,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan_command,
     "apply": apply_command,
     "inspect": inspect_command,
+    "preprocess": preprocess_command,
     "recipes": recipes_command,
     "demo": demo_command,
 }

@@ -17,6 +17,7 @@ from bitwright.graph.saving import (
 )
 from bitwright.graph.sessions import Level, open_session, run_session, runtime_reason
 from bitwright.graph.shapes import assume_types, element_type, infer_shapes, static_shape
+from bitwright.graph.symbolic import infer_symbolic_shapes
 from bitwright.graph.tensors import TensorSlot, tensor_slots
 from bitwright.graph.versions import (
     RuntimeLimits,
@@ -54,6 +55,7 @@ __all__ = [
     "find_value",
     "fingerprint",
     "infer_shapes",
+    "infer_symbolic_shapes",
     "iter_graphs",
     "iter_values",
     "load_model",

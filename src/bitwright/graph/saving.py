@@ -73,7 +73,8 @@ class ExternalData:
     """Which tensors go outside the model file, and where to."""
 
     location: str | None = None
-    """A path in the model's folder; None: `<name>.data`."""
+    """A file in the model's folder, or a folder there where each tensor gets a file of its own;
+    None: `<name>.data`, or the model's folder."""
     one_file: bool = True
     """All tensors in one file, or one file for each, by the tensor's name."""
     threshold: int = _SMALLEST_EXTERNAL_TENSOR
@@ -81,14 +82,11 @@ class ExternalData:
 
     def file_for(self, target: Path, tensor: str) -> Path:
         """Return the file that a tensor of the model at `target` goes to."""
+        place = target.parent / (self.location or "")
         if not self.one_file:
             # Tensor names hold slashes and colons, which no file system takes in a name.
-            return target.with_name(re.sub(r"[^\w.-]", "_", tensor) or "tensor")
-        return (
-            target.with_name(f"{target.name}.data")
-            if not self.location
-            else (target.parent / self.location)
-        )
+            return place / (re.sub(r"[^\w.-]", "_", tensor) or "tensor")
+        return place if self.location else target.with_name(f"{target.name}.data")
 
 
 def save_model(
@@ -184,17 +182,19 @@ def _check_location(layout: ExternalData, target: Path) -> None:
     """Refuse a data file outside the model's folder, where no reader would look for it."""
     if layout.location is None:
         return
-    file = target.parent / layout.location
-    inside = file.resolve().is_relative_to(target.parent.resolve())
-    if Path(layout.location).is_absolute() or not inside or file.is_dir() or file == target:
+    place = target.parent / layout.location
+    folder = place.parent if layout.one_file else place
+    inside = place.resolve().is_relative_to(target.parent.resolve())
+    wrong = layout.one_file and (place.is_dir() or place == target)
+    if Path(layout.location).is_absolute() or not inside or wrong:
+        what = "the name of a file" if layout.one_file else "a folder"
         raise OutputError(
-            f"external data cannot go to {layout.location!r}; give the name of a file in the "
-            "folder of the model."
+            f"external data cannot go to {layout.location!r}; give {what} in the folder of the "
+            "model."
         )
-    if not file.parent.is_dir():
+    if not folder.is_dir():
         raise OutputError(
-            f"there is no folder {str(file.parent)!r} for external data; create it or choose "
-            "another."
+            f"there is no folder {str(folder)!r} for external data; create it or choose another."
         )
 
 

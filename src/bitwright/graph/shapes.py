@@ -9,7 +9,7 @@ from bitwright.graph.skeleton import make_skeleton
 from bitwright.graph.tensors import shape_of
 from bitwright.graph.walking import iter_graphs, subgraphs_of
 
-__all__ = ["assume_types", "element_type", "infer_shapes", "static_shape"]
+__all__ = ["assume_types", "element_type", "infer_shapes", "static_shape", "take_over_shapes"]
 
 _CONTRIB_SAME_TYPE = frozenset(
     {
@@ -45,15 +45,16 @@ _CONTRIB_SAME_TYPE = frozenset(
 their first input."""
 
 
-def infer_shapes(model: ir.Model) -> None:
+def infer_shapes(model: ir.Model) -> str | None:
     """Fill in shapes and types in place; what cannot be inferred stays as it was.
 
     Runs ONNX's own inference over the graph without its weights, then passes element types along
     where an operator's output has the type of its input. Never fails: a model with unknown
-    operators is simply known less well.
+    operators is simply known less well. Returns why ONNX's inference could not run, if so.
     """
-    _infer_by_onnx(model)
+    problem = _infer_by_onnx(model)
     _propagate_types(model)
+    return problem
 
 
 def assume_types(model: ir.Model, dtype: ir.DataType) -> None:
@@ -115,21 +116,28 @@ def element_type(value: ir.Value) -> ir.DataType | None:
     return value.const_value.dtype if value.const_value is not None else None
 
 
-def _infer_by_onnx(model: ir.Model) -> None:
+def take_over_shapes(model: ir.Model, inferred: onnx.ModelProto) -> None:
+    """Give the tensors of a model the shapes and types that its inferred copy has for them."""
+    learned = dict(iter_graphs(ir.from_proto(inferred)))
+    for path, graph in iter_graphs(model):
+        if path in learned:
+            _merge(graph, learned[path])
+
+
+def _infer_by_onnx(model: ir.Model) -> str | None:
     proto = make_skeleton(model).proto
+    problem: Exception | None = None
     for data_prop in (True, False):  # propagating data fails on some odd models
         try:
             inferred = onnx.shape_inference.infer_shapes(
                 proto, check_type=False, strict_mode=False, data_prop=data_prop
             )
-            known = ir.from_proto(inferred)
-        except Exception:  # noqa: BLE001 (a C++ failure of any kind means: not known)
+            take_over_shapes(model, inferred)
+        except Exception as error:  # noqa: BLE001 (a C++ failure of any kind means: not known)
+            problem = error
             continue
-        learned = dict(iter_graphs(known))
-        for path, graph in iter_graphs(model):
-            if path in learned:
-                _merge(graph, learned[path])
-        return
+        return None
+    return (str(problem).strip().splitlines() or [type(problem).__name__])[0][:200]
 
 
 def _merge(graph: ir.Graph, learned: ir.Graph) -> None:

@@ -11,6 +11,7 @@ from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
 from bitwright.compat.onnxruntime.qat import quantize_qat
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
+from bitwright.compat.onnxruntime.shape_inference import quant_pre_process
 from bitwright.compat.onnxruntime.static import quantize_static
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "CalibrationMethod",
     "QuantFormat",
     "QuantType",
+    "quant_pre_process",
     "quantize_dynamic",
     "quantize_qat",
     "quantize_static",
