@@ -48,6 +48,12 @@ class Result:
             (node.op, node.reason or "") for node in self.plan.nodes.values() if not node.quantized
         )
 
+    @property
+    def shrinkage(self) -> str:
+        """The ratio of sizes, in words; Q/DQ nodes can outweigh the weights of a tiny model."""
+        ratio = max(self.float_size, 1) / max(self.size, 1)
+        return f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
+
     def to_proto(self) -> onnx.ModelProto:
         """Return the model as a protobuf message (below 2 GB)."""
         return ir.to_proto(self.model)
@@ -67,7 +73,7 @@ class Result:
             f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes quantized, "
             f"{skipped.total()} left float",
             f"Size: {_megabytes(self.float_size)} -> {_megabytes(self.size)} "
-            f"({self.float_size / max(self.size, 1):.2f}x smaller)",
+            f"({self.shrinkage})",
             f"Calibrated on {self.data}",
         ]
         seen = "held-back" if self.samples_are_unseen else "calibration"

@@ -18,7 +18,7 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
     """Return the summary of a finished job."""
     plan = result.plan
     sizes = f"{show_bytes(result.float_size)} -> {show_bytes(result.size)}"
-    rows = [*_plan_facts(plan), ("Size", f"{sizes} ({_shrinkage(result)})")]
+    rows = [*_plan_facts(plan), ("Size", f"{sizes} ({result.shrinkage})")]
     if result.data != "no data":
         rows.append(("Calibrated on", result.data))
     seen = "held-back" if result.samples_are_unseen else "calibration"
@@ -58,12 +58,6 @@ def plan_document(plan: QuantPlan, path: str) -> dict[str, Any]:
         "notes": list(plan.notes),
         "plan": path,
     }
-
-
-def _shrinkage(result: Result) -> str:
-    """Return the ratio of sizes; Q/DQ nodes can outweigh the weights of a tiny model."""
-    ratio = max(result.float_size, 1) / max(result.size, 1)
-    return f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
 
 
 def _plan_facts(plan: QuantPlan) -> list[tuple[str, str]]:
