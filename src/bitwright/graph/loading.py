@@ -41,7 +41,7 @@ def load_model(source: ModelSource) -> ir.Model:
         return _from_proto(proto, "the model", folder=None)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        proto, extents = _read_proto(path)
+        proto, extents = read_proto(path)
         model = _from_proto(proto, repr(str(path)), folder=path.absolute().parent)
         if extents:
             file = StoredFile(path)
@@ -71,7 +71,7 @@ def file_size(source: ModelSource) -> int:
         path = source_path(source)
         return file_size(path) if path is not None and path.is_file() else serialized_size(source)
     path = Path(source)
-    proto, _ = _read_proto(path)
+    proto, _ = read_proto(path)
     files = {path.parent / location for location in external_locations(proto)}
     return path.stat().st_size + sum(file.stat().st_size for file in files if file.is_file())
 
@@ -87,7 +87,7 @@ def external_locations(proto: onnx.ModelProto) -> set[str]:
     }
 
 
-def _read_proto(path: Path) -> tuple[onnx.ModelProto, dict[str, Extent]]:
+def read_proto(path: Path) -> tuple[onnx.ModelProto, dict[str, Extent]]:
     """Return a file's message, and where the initializers lie whose data it was parsed without."""
     if path.is_dir():
         raise ModelError(f"{str(path)!r} is a folder; give the path of the .onnx file inside it.")

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from bitwright.errors import OutputError
 from bitwright.graph.cloning import clone_model
-from bitwright.graph.loading import ModelSource, external_locations, source_path
+from bitwright.graph.loading import ModelSource, external_locations, read_proto, source_path
 from bitwright.graph.tensors import (
     TensorSlot,
     external_path,
@@ -172,7 +172,7 @@ def _files_of(source: ModelSource) -> list[Path]:
         return [*([path] if path is not None else []), *map(Path, sorted(files))]
     path = Path(source)
     try:
-        proto = onnx.load(path, load_external_data=False)
+        proto, _ = read_proto(path)
     except Exception:  # noqa: BLE001 (a broken input is told about when it is loaded)
         return [path]
     return [path, *(path.parent / location for location in sorted(external_locations(proto)))]
