@@ -21,16 +21,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
-__all__ = ["Extent", "StoredFile", "split_file"]
+__all__ = ["MODEL_GRAPH", "Extent", "StoredFile", "field_header", "split_file", "tensor_header"]
 
 SMALLEST_FILE = 32 << 20
 """Bytes from which on a file is read in parts; a smaller one is simply read."""
 SMALLEST_TENSOR = 64 << 10
 
 # Field numbers of onnx.proto, which are fixed for ever.
-_MODEL_GRAPH = 7
+MODEL_GRAPH = 7
 _GRAPH_INITIALIZER = 5
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_RAW = 1, 2, 8, 9
 
@@ -97,7 +98,7 @@ def split_file(path: Path) -> tuple[bytes, dict[str, Extent]] | None:
 
 def _strip_model(data: mmap.mmap, extents: dict[str, Extent]) -> Iterator[bytes]:
     for number, start, value, end in _fields(data, 0, len(data)):
-        if number == _MODEL_GRAPH:
+        if number == MODEL_GRAPH:
             yield _field(number, b"".join(_strip_graph(data, value, end, extents)))
         else:
             yield data[start:end]
@@ -194,7 +195,26 @@ def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
 
 
 def _field(number: int, value: bytes) -> bytes:
-    return _encoded(number << 3 | _BYTES) + _encoded(len(value)) + value
+    return field_header(number, len(value)) + value
+
+
+def field_header(number: int, length: int) -> bytes:
+    """Return what stands in a message before a value of this many bytes.
+
+    >>> field_header(9, 300).hex()
+    '4aac02'
+    """
+    return _encoded(number << 3 | _BYTES) + _encoded(length)
+
+
+def tensor_header(tensor: ir.TensorProtocol, name: str, length: int) -> bytes:
+    """Return what stands in a graph before the data of an initializer."""
+    proto = onnx.TensorProto(
+        name=name, dims=tensor.shape.numpy(), data_type=tensor.dtype, doc_string=tensor.doc_string
+    )
+    fields: bytes = proto.SerializeToString(deterministic=True)
+    fields += field_header(_TENSOR_RAW, length)
+    return field_header(_GRAPH_INITIALIZER, len(fields) + length) + fields
 
 
 def _encoded(number: int) -> bytes:

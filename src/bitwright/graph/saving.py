@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from bitwright.errors import OutputError
 from bitwright.graph.cloning import clone_model
+from bitwright.graph.extents import MODEL_GRAPH, SMALLEST_TENSOR, field_header, tensor_header
 from bitwright.graph.loading import ModelSource, external_locations, read_proto, source_path
 from bitwright.graph.tensors import (
     TensorSlot,
@@ -311,7 +312,30 @@ def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
 
 
 def _write_model(twin: ir.Model, file: BinaryIO) -> None:
-    file.write(ir.to_proto(twin).SerializeToString(deterministic=True))
+    """Write the message, big initializers last and one by one: in a message they cost it twice."""
+    big = [
+        (value.name or "", tensor)
+        for value in twin.graph.initializers.values()
+        if (tensor := value.const_value) is not None
+        and tensor.nbytes >= SMALLEST_TENSOR
+        and tensor.dtype != ir.DataType.STRING
+        and not isinstance(tensor, ir.ExternalTensor)
+        and not value.is_graph_input()
+    ]
+    for name, _ in big:
+        twin.graph.initializers.pop(name)
+    proto = ir.to_proto(twin)
+    graph = proto.graph.SerializeToString(deterministic=True)
+    proto.ClearField("graph")
+    file.write(proto.SerializeToString(deterministic=True))
+    headers = [tensor_header(tensor, name, tensor.nbytes) for name, tensor in big]
+    size = len(graph) + sum(map(len, headers)) + sum(tensor.nbytes for _, tensor in big)
+    file.write(field_header(MODEL_GRAPH, size))
+    file.write(graph)
+    for header, (_, tensor) in zip(headers, big, strict=True):
+        file.write(header)
+        for chunk in _chunks(tensor):
+            file.write(chunk)
 
 
 def _digest_of(path: Path) -> bytes:
