@@ -51,7 +51,7 @@ from bitwright.recipe import MinMax, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
 from bitwright.rounding import round_to_nearest
 
-__all__ = ["Calibration", "Job"]
+__all__ = ["Calibration", "Job", "input_specs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class Job:
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """What the model expects."""
-        return tuple(_input_spec(value) for value in self.model.graph.inputs)
+        return input_specs(self.model)
 
     def make_plan(self, calibration: Calibration) -> QuantPlan:
         """Place the quantizers, observe what they need, and decide."""
@@ -328,6 +328,11 @@ def _infer_shapes(model: ir.Model, recipe: Recipe) -> None:
 
 
 _ASSUMED = {"float32": "FLOAT", "float16": "FLOAT16"}
+
+
+def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
+    """Return what a model expects at each of its inputs."""
+    return tuple(_input_spec(v) for v in model.graph.inputs if not v.is_initializer())
 
 
 def _input_spec(value: ir.Value) -> InputSpec:

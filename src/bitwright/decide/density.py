@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bitwright.numerics.scales import symmetric_zero_point
 from bitwright.numerics.types import QType
 
-__all__ = ["Density", "Grid", "bin_edges"]
+__all__ = ["Density", "Grid"]
 
 F64 = npt.NDArray[np.float64]
 
@@ -134,7 +134,7 @@ class Density:
         size = np.abs(values)
         matters = size > 2.0**-24 * size.max(initial=0.0)
         values, counts = values[matters], counts[matters]
-        low, high = bin_edges(values)
+        low, high = _bin_edges(values)
         point = _spikes(low, high, counts)
         # The ends of the tails decide what clipping costs: they are kept value by value.
         tail = np.ones(counts.size, bool)
@@ -158,7 +158,7 @@ def _spikes(low: F64, high: F64, counts: F64) -> npt.NDArray[np.bool_]:
     return ((counts >= 16) & (counts > 8 * around)) | (high <= low)
 
 
-def bin_edges(values: F64) -> tuple[F64, F64]:
+def _bin_edges(values: F64) -> tuple[F64, F64]:
     """Return where the bfloat16 bins of these values begin and end, none beyond the extremes."""
     bits = values.astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
     sign = np.sign(values)

@@ -16,6 +16,7 @@ from bitwright.decide.statistics import (
     entropy_cut,
     moments,
     percentile_cut,
+    sketch_points,
 )
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.scales import nearest_power_of_two, symmetric_zero_point
@@ -59,7 +60,7 @@ class _Case:
         return max(-self.low, self.high)
 
     def points(self) -> tuple[F64, F64]:
-        return self.sketch.values().astype(np.float64), self.sketch.counts().astype(np.float64)
+        return sketch_points(self.sketch)
 
     def density(self) -> Density:
         make = Density.of_points if isinstance(self.sketch, _Exact) else Density.of_bins
@@ -146,7 +147,7 @@ def sketch_std(sketch: Sketch) -> float:
     >>> sketch_std(TensorSketch.of([-1.0, 1.0]))
     1.0
     """
-    return moments(sketch)[1]
+    return moments(*sketch_points(sketch))[1]
 
 
 def _min_max(case: _Case, method: MinMax) -> tuple[Any, Any]:

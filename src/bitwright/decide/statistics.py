@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.decide.density import bin_edges
 from bitwright.decide.entropy import entropy_threshold
 
 __all__ = [
@@ -16,6 +15,7 @@ __all__ = [
     "entropy_cut",
     "moments",
     "percentile_cut",
+    "sketch_points",
     "uniform_histogram",
 ]
 
@@ -69,7 +69,7 @@ def percentile_cut(sketch: Sketch, percentile: float, *, symmetric: bool) -> tup
     >>> percentile_cut(TensorSketch.of(np.arange(1.0, 101.0), [200.0]), 99.0, symmetric=True)
     (1.0, 100.0)
     """
-    values, counts = _points(sketch)
+    values, counts = sketch_points(sketch)
     if symmetric:
         order = np.argsort(np.abs(values), kind="stable")
         most = _quantile(np.abs(values)[order], counts[order], percentile / 100)
@@ -91,26 +91,23 @@ def entropy_cut(
     low, high = float(sketch.low), float(sketch.high)
     if levels >= bins:
         return low, high  # the grid is as fine as the bins: clipping gains nothing
-    most = entropy_threshold(*_points(sketch), bins, levels, symmetric=symmetric)
+    most = entropy_threshold(*sketch_points(sketch), bins, levels, symmetric=symmetric)
     return max(-most, low), min(most, high)
 
 
-def moments(sketch: Sketch, power: float = 1.0) -> tuple[float, float]:
-    """Return mean and standard deviation of sign(x) |x|^power.
+def moments(values: F64, counts: F64, power: float = 1.0) -> tuple[float, float]:
+    """Return mean and standard deviation of sign(x) |x|^power, for values and how often each is.
 
-    >>> from bitwright.observe import TensorSketch
-    >>> moments(TensorSketch.of([-1.0, 1.0]))
+    >>> moments(np.array([-1.0, 1.0]), np.array([2.0, 2.0]))
     (0.0, 1.0)
     """
-    values, counts = _points(sketch)
-    share = counts / max(sketch.finite, 1)
+    share = counts / max(float(counts.sum()), 1.0)
     # Scaled first: the squares of large float32 values still fit, those of tiny ones would vanish.
     size = float(np.abs(values).max(initial=0.0)) or 1.0
-    values = np.sign(values) * np.abs(values / size) ** power
-    size **= power
-    mean = float(values @ share)
-    deviation = float(np.sqrt(max(float(((values - mean) ** 2) @ share), 0.0)))
-    return size * mean, size * deviation
+    scaled = np.sign(values) * np.abs(values / size) ** power
+    mean = float(scaled @ share)
+    deviation = float(np.sqrt(max(float(((scaled - mean) ** 2) @ share), 0.0)))
+    return size**power * mean, size**power * deviation
 
 
 def uniform_histogram(
@@ -118,40 +115,22 @@ def uniform_histogram(
 ) -> tuple[npt.NDArray[np.int64], F64]:
     """Return counts and edges of equal bins over [-m, m], or over the range of |x|.
 
-    A bfloat16 bin that lies across an edge is shared between both sides.
+    It is as exact as the sketch's own bins are fine; those of `LinearSketch` are.
 
     >>> from bitwright.observe import TensorSketch
     >>> uniform_histogram(TensorSketch.of([-2.0, 0.0, 1.0, 2.0]), 4)
     (array([1, 0, 1, 2]), array([-2., -1.,  0.,  1.,  2.]))
     """
-    values, counts = _points(sketch)
-    if absolute:
-        values, place = np.unique(np.abs(values), return_inverse=True)
-        counts = np.bincount(place, counts, values.size).astype(np.float64)
+    values, counts = sketch_points(sketch)
+    values = np.abs(values) if absolute else values
     largest = float(np.abs(values).max(initial=0.0))
-    lowest = (float(values[0]) if values.size else 0.0) if absolute else -largest
-    edges = np.histogram_bin_edges(np.zeros(0), bins, range=(lowest, largest))
-    # Zero and what is next to nothing has no width to share.
-    wide = np.abs(values) > 2.0**-24 * largest
-    low, high = bin_edges(values[wide])
-    mass = counts[wide]
-    # A bin that holds few values is a point: sharing would move them.
-    few = (mass < 2) | (high <= low)
-    point = ~wide
-    point[np.flatnonzero(wide)[few]] = True
-    before = np.concatenate([[0.0], np.cumsum(counts[point])])
-    below = before[np.searchsorted(values[point], edges, side="left")]
-    low, high, mass = low[~few], high[~few], mass[~few]
-    if mass.size:
-        running = np.cumsum(mass)
-        corners = np.stack([low, high], axis=1).reshape(-1)
-        reached = np.stack([running - mass, running], axis=1).reshape(-1)
-        below = below + np.interp(edges, corners, reached)
-    below[0], below[-1] = 0.0, counts.sum()
-    return np.diff(np.rint(below)).astype(np.int64), edges
+    lowest = float(values.min(initial=largest)) if absolute else -largest
+    hist, edges = np.histogram(values, bins, range=(lowest, largest), weights=counts)
+    return hist.astype(np.int64), edges
 
 
-def _points(sketch: Sketch) -> tuple[F64, F64]:
+def sketch_points(sketch: Sketch) -> tuple[F64, F64]:
+    """Return the values of a sketch, ascending, and how often each was seen, in float64."""
     return sketch.values().astype(np.float64), sketch.counts().astype(np.float64)
 
 

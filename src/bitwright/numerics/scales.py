@@ -79,8 +79,9 @@ def grid_parameters(
 ) -> tuple[Array, Array]:
     """Return what `affine_parameters` does, for integers from `qmin` to `qmax`.
 
-    >>> grid_parameters(-1.0, 1.0, 0, 4)
-    (np.float32(0.5), array(2))
+    >>> scale, zero_point = grid_parameters(-1.0, 1.0, 0, 4)
+    >>> float(scale), int(zero_point)
+    (0.5, 2)
     """
     stored = np.dtype(dtype)
     low, high = _widened(rmin, rmax, min_real_range)

@@ -12,11 +12,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from bitwright.errors import DataError
+from bitwright.observe.linear import LinearSketch
 from bitwright.observe.sketch import TensorSketch
 
 __all__ = ["MEMORY_BUDGET", "Detail", "Engine", "Feeds", "Observation", "Runner", "observe"]
 
-Detail = Literal["extremes", "histogram"]
+Detail = Literal["extremes", "histogram", "linear"]
 Feeds = Mapping[str, npt.NDArray[Any]]
 Progress = bool | Callable[[int, int | None], None]
 
@@ -107,11 +108,12 @@ def observe(
 ) -> Observation:
     """Run the model over the samples, once, and sketch the named tensors.
 
-    `model` is a model or a `Runner`. `per_channel` names the tensors that also get extremes for
-    each channel, with the channel axis. `memory_budget` bounds the bytes of observed tensors that
-    are alive at any time: if one sample's do not fit, they are observed in groups, one run for
-    each group. `providers` are the runtime's execution providers. `progress` shows a bar on a
-    terminal, or calls a function with (done, total).
+    `model` is a model or a `Runner`. `detail` says what is kept besides extremes: nothing, the
+    histogram that range methods need, or one with bins of equal width. `per_channel` names the
+    tensors that also get extremes for each channel, with the channel axis. `memory_budget` bounds
+    the bytes of observed tensors that are alive at any time: if one sample's do not fit, they are
+    observed in groups, one run for each group. `providers` are the runtime's execution providers.
+    `progress` shows a bar on a terminal, or calls a function with (done, total).
 
     Non-finite values raise nothing here; see `Observation.problems`.
 
@@ -124,8 +126,8 @@ def observe(
     >>> seen.samples, seen.sketches["y"].high, seen.shapes["y"]
     (4, 6.0, (1, 3))
     """
-    if detail not in ("extremes", "histogram"):
-        raise DataError(f"unknown detail {detail!r}. Known: extremes, histogram.")
+    if detail not in ("extremes", "histogram", "linear"):
+        raise DataError(f"unknown detail {detail!r}. Known: extremes, histogram, linear.")
     if memory_budget <= 0:
         raise DataError(f"the memory budget must be positive, not {memory_budget} bytes.")
     if engine is not None:
@@ -140,9 +142,10 @@ def observe(
             progress=progress,
         )
     axes = dict(per_channel or {})
+    kind = LinearSketch if detail == "linear" else TensorSketch
     seen = Observation(
         sketches={
-            name: TensorSketch(histogram=detail == "histogram", channel_axis=axes.get(name))
+            name: kind(histogram=detail == "histogram", channel_axis=axes.get(name))
             for name in tensors
         }
     )

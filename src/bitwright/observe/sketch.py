@@ -173,7 +173,7 @@ class TensorSketch:
                 "sketches with and without histograms, or with different channel axes, do not "
                 "merge; observe both parts with the same detail."
             )
-        merged = TensorSketch(histogram=self.has_histogram, channel_axis=self.channel_axis)
+        merged = type(self)(histogram=self.has_histogram, channel_axis=self.channel_axis)
         merged.low = min(self.low, other.low)
         merged.high = max(self.high, other.high)
         merged.count = self.count + other.count
