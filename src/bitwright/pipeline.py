@@ -98,7 +98,9 @@ class Job:
         if opset > before:
             model = graph.upgrade_opset(model, opset)
             notes.append(f"upgraded opset {before} to {opset}")
+        named = {node.name for node in model.graph.all_nodes()}
         notes += prepare(model, optimize=recipe.optimize)
+        _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
         _infer_shapes(model, recipe)
         graph.stamp_versions(model)
         return cls(model, recipe, notes, size, source, providers)
@@ -345,6 +347,17 @@ def _input_spec(value: ir.Value) -> InputSpec:
         value.dtype.numpy(),
         None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape),
     )
+
+
+def _refuse_merged_nodes(recipe: Recipe, merged: set[str | None]) -> None:
+    """Say what became of a node that the user names and that preparation took away."""
+    select = recipe.select
+    for name in (*(select.nodes or ()), *select.exclude, *select.input_nodes, *select.output_nodes):
+        if name in merged:
+            raise RecipeError(
+                f"node {name!r} was merged into its neighbours before quantizing; name one of "
+                "those, or set optimize=false to keep the model's nodes as they are."
+            )
 
 
 def _detail(recipe: Recipe, *, keep: bool) -> Any:
