@@ -16,6 +16,7 @@ from bitwright.numerics.scales import (
     affine_parameters,
     float_scale,
     restricted_asymmetric_parameters,
+    smallest_bias_scale,
 )
 from bitwright.plan import TensorPlan
 from bitwright.recipe import MinMax, RangeMethod, Recipe
@@ -23,7 +24,7 @@ from bitwright.recipe import MinMax, RangeMethod, Recipe
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
 
-__all__ = ["activation_plan", "linked_plan", "weight_plan"]
+__all__ = ["activation_plan", "linked_plan", "weight_plan", "widened_for_bias"]
 
 Array = npt.NDArray[Any]
 
@@ -130,6 +131,18 @@ def linked_plan(entry: Entry) -> TensorPlan:
         product=entry.product,
         tile=entry.tile,
     )
+
+
+def widened_for_bias(scale: Array, source: Any, bias: Array, tile: int) -> Array | None:
+    """Return a weight's scale enlarged where its int32 bias would overflow; None if nowhere."""
+    if scale.ndim:
+        groups = np.abs(bias.astype(np.float64)).reshape(-1, tile, scale.size)
+        smallest = smallest_bias_scale(groups.max(axis=(0, 1)), per_channel=True)
+    else:
+        smallest = smallest_bias_scale(bias)
+    product = source * scale
+    wider = np.where(product < smallest, scale * (smallest / product), scale)
+    return wider.astype(np.float32).astype(np.float64) if np.any(wider != scale) else None
 
 
 def _constant_range(

@@ -12,10 +12,14 @@ import onnx_ir as ir
 from bitwright.decide.layout import Layout
 from bitwright.decide.masks import find_masked_tensors
 from bitwright.decide.ops import constant
-from bitwright.decide.parameters import activation_plan, linked_plan, weight_plan
+from bitwright.decide.parameters import (
+    activation_plan,
+    linked_plan,
+    weight_plan,
+    widened_for_bias,
+)
 from bitwright.decide.validation import clips_exactly
 from bitwright.errors import DataError, ModelError
-from bitwright.numerics.scales import smallest_bias_scale
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 
@@ -130,17 +134,10 @@ def _widen_weights_for_bias(layout: Layout, plan: QuantPlan) -> None:
         scale = np.asarray(weight.scale, np.float64)
         if np.ndim(source):
             continue
-        if scale.ndim:
-            groups = np.abs(bias.astype(np.float64)).reshape(-1, entry.tile, scale.size)
-            smallest = smallest_bias_scale(groups.max(axis=(0, 1)), per_channel=True)
-        else:
-            smallest = smallest_bias_scale(bias)
-        product = source * scale
-        wider = np.where(product < smallest, scale * (smallest / product), scale)
-        if np.any(wider != scale):
-            stored = wider.astype(np.float32).astype(np.float64)
+        wider = widened_for_bias(scale, source, bias, entry.tile)
+        if wider is not None:
             plan.tensors[weight_key] = msgspec.structs.replace(
-                weight, scale=stored.tolist(), method=f"{weight.method}, widened for the bias"
+                weight, scale=wider.tolist(), method=f"{weight.method}, widened for the bias"
             )
 
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout import Entry, Layout
 from bitwright.decide.ops import RULES, OpRule, Skip, constant
+from bitwright.decide.parameters import widened_for_bias
 from bitwright.decide.selection import Selector
 from bitwright.graph import iter_values
 from bitwright.numerics.quantize import fake_quantize
@@ -103,7 +104,10 @@ class _TrainedLayout:
         return self._layout
 
     def _exclude(self) -> None:
-        """Let the nodes that the user named read and write float."""
+        """Let the nodes that the user named compute in float, with float weights.
+
+        What they read stays as trained, so that the nodes before them can write integers.
+        """
         select = self._recipe.select
         selector = Selector(self._nodes, select)
         for node in self._nodes:
@@ -113,8 +117,9 @@ class _TrainedLayout:
             if reason is not None:
                 self._refused[node] = reason
                 self._excluded.add(node)
-        for node, index in [use for use in self._reads if use[0] in self._excluded]:
-            del self._reads[node, index]
+        for node, index in list(self._reads):
+            if node in self._excluded and constant(node.inputs[index]) is not None:
+                del self._reads[node, index]
 
     def _find_written(self) -> None:
         for (node, index), parameters in self._reads.items():
@@ -148,6 +153,31 @@ class _TrainedLayout:
             if reason is not None:
                 self._refused[node] = reason
                 del self._reads[node, index]
+            elif source is not None:
+                self._make_room_for_bias(node, index, rule, source)
+
+    def _make_room_for_bias(
+        self, node: ir.Node, index: int, rule: OpRule, source: Parameters
+    ) -> None:
+        """Enlarge the scale of a weight that is next to nothing beside its bias.
+
+        At its own scale the bias would overflow int32, and the runtime does not look. What the
+        weight loses is a billionth of the bias.
+        """
+        weight, place = self._reads[node, index], rule.bias
+        bias = None if place is None or place >= len(node.inputs) else constant(node.inputs[place])
+        tile = 1 if rule.tile is None else rule.tile(node)
+        scale = np.asarray(weight.scale)
+        if bias is None or np.ndim(source.scale) or weight.block_size or scale.ndim > 1:
+            return
+        if scale.ndim and (bias.ndim == 0 or bias.shape[-1] != scale.size * tile):
+            return
+        wider = widened_for_bias(scale, source.scale, bias, tile)
+        if wider is not None:
+            self._reads[node, index] = replace(weight, scale=wider)
+            self.notes.append(
+                f"enlarged the weight scale of {node.name!r} where its bias overflowed int32"
+            )
 
     # Spreading ----------------------------------------------------------------------------
 
@@ -180,8 +210,7 @@ class _TrainedLayout:
             return False
         self._written[value] = scale
         for use in value.uses():
-            if use.node not in self._excluded:
-                self._reads.setdefault((use.node, use.idx), scale)
+            self._reads.setdefault((use.node, use.idx), scale)
         return True
 
     def _pass_back(self, use: Use, scale: Parameters) -> bool:
@@ -207,9 +236,7 @@ class _TrainedLayout:
             loose = [
                 (use.node, use.idx)
                 for use in value.uses()
-                if (use.node, use.idx) not in self._reads
-                and use.node not in self._excluded
-                and use.node.op_type not in _SHAPE_OPS
+                if (use.node, use.idx) not in self._reads and use.node.op_type not in _SHAPE_OPS
             ]
             output = value.is_graph_output() and value.name not in self._results
             if loose or output:
@@ -362,14 +389,7 @@ class _TrainedLayout:
         bias = constant(value)
         if value is None or bias is None or None in (inputs[0], inputs[weight]):
             return
-        source = self._reads[node, 0]
-        if np.ndim(source.scale):
-            return
-        product = float(np.min(source.scale)) * float(np.min(self._reads[node, weight].scale))
-        if np.abs(bias).max(initial=0) / product >= 2**31 - 1:
-            self.notes.append(
-                f"the bias of {node.name!r} stays float: at its trained scales it overflows int32"
-            )
+        if np.ndim(self._reads[node, 0].scale):
             return
         inputs[index] = self._layout.enter_bias(
             self._names[value], value, node, rule, (inputs[0] or "", inputs[weight] or "")
@@ -383,8 +403,6 @@ def _misfit(node: ir.Node, index: int, rule: OpRule, parameters: Parameters) -> 
     own = None if rule.channel_axis is None else rule.channel_axis(node, index)
     if rule.fixed_axis and parameters.axis != own:
         return f"its weight has scales along axis {parameters.axis}, which its kernel misreads"
-    if node.op_type == "Conv" and np.unique(parameters.zero_point).size > 1:
-        return "its weight has a zero point for each channel, which its kernel does not take"
     return None
 
 

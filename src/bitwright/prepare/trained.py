@@ -56,9 +56,11 @@ class Trained:
 def read_trained(model: ir.Model) -> Trained:
     """Take every Q/DQ pair out of the model, in place, and return what it said.
 
-    Pairs in a row with the same parameters are one. What is folded into a weight (a batch norm, a
-    scale) multiplies its trained scale and leaves its integers. Quantizers that belong to no pair
-    stay where they are, with a note.
+    Pairs in a row are one where one of them covers the range of the other: the narrower stays,
+    which moves a value by half a step of the wider at most. (The runtime would merge them by a
+    scale of its own.) What is folded into a weight (a batch norm, a scale) multiplies its trained
+    scale and leaves its integers. Quantizers that belong to no pair stay where they are, with a
+    note.
     """
     trained = _Reader(model).read()
     infer_shapes(model)
@@ -250,7 +252,10 @@ class _Reader:
         source = pair.source
         earlier = self._trained.reads.get((pair.quantizer, 0))
         if earlier is not None and not same_parameters(earlier, parameters):
-            source = self._between(source, earlier, parameters)
+            if _covers(parameters, earlier):
+                parameters = earlier
+            elif not _covers(earlier, parameters):
+                source = self._between(source, earlier, parameters)
         if pair.levels is not None:
             source = self._clipped(source, pair, parameters)
         if pair.result.is_graph_output():
@@ -370,6 +375,17 @@ def _signature(parameters: Parameters) -> tuple[Any, ...]:
 
 def _width(parameters: Parameters) -> float:
     return float(np.max(parameters.scale)) * (parameters.qtype.highest - parameters.qtype.lowest)
+
+
+def _covers(one: Parameters, two: Parameters) -> bool:
+    """Return whether what the second can represent lies in the range of the first."""
+    if np.ndim(one.scale) or np.ndim(two.scale) or not one.qtype.is_integer:
+        return False
+    (low, high), (inner_low, inner_high) = (
+        [(end - p.zero_point) * p.scale for end in (p.qtype.lowest, p.qtype.highest)]
+        for p in (one, two)
+    )
+    return bool(low <= inner_low and inner_high <= high)
 
 
 def _home(value: ir.Value) -> ir.Graph:
