@@ -18,7 +18,7 @@ from bitwright.decide.ops import RULES, OpRule, Skip, constant
 from bitwright.decide.parameters import widened_for_bias
 from bitwright.decide.selection import Selector
 from bitwright.graph import iter_values
-from bitwright.numerics.quantize import fake_quantize
+from bitwright.numerics.quantize import dequantize, fake_quantize
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.plan import NodePlan, Parameters
 from bitwright.recipe import Override, Recipe
@@ -424,9 +424,11 @@ def _keeps_grid(node: ir.Node, rule: OpRule, scale: Parameters) -> bool:
     if isinstance(bounds, Skip):
         return False
     ends = np.array(bounds, np.float32)
-    cut = fake_quantize(ends, np.float32(scale.scale), scale.zero_point, scale.qtype)
+    grid = (np.float32(scale.scale), scale.zero_point)
+    cut = fake_quantize(ends, *grid, scale.qtype)
+    low, high = dequantize(np.array([scale.qtype.lowest, scale.qtype.highest], np.int64), *grid)
     near = np.abs(cut - np.nan_to_num(ends, posinf=0, neginf=0)) <= 1e-5 * scale.scale
-    return bool((near[0] or ends[0] < cut[0]) and (near[1] or ends[1] > cut[1]))
+    return bool((near[0] or ends[0] <= low) and (near[1] or ends[1] >= high))
 
 
 def _common(scales: list[Parameters | None]) -> Parameters | None:
