@@ -47,6 +47,19 @@ def test_json_is_one_object_and_nothing_else(run, model, data, out):
     assert answer.json["float_bytes"] == model.stat().st_size
 
 
+def test_the_format_qoperator_writes_integer_operators(run, model, data, out, tmp_path):
+    answer = run("quantize", model, "-o", out, "--data", data, "--format", "qoperator")
+    assert answer.code == 0
+    assert {node.op_type for node in onnx.load(out).graph.node} >= {"QLinearConv", "QGemm"}
+    plan = tmp_path / "plan.json"
+    made = run("plan", model, "-o", plan, "--data", data, "--format", "qoperator")
+    assert made.code == 0
+    assert bitwright.QuantPlan.load(plan).recipe.format == "qoperator"
+    wrong = run("quantize", model, "-o", out, "--data", data, "--format", "qoprator")
+    assert wrong.code != 0
+    assert "qoprator" in wrong.err
+
+
 def test_quiet_prints_nothing(run, model, data, out):
     answer = run("quantize", model, "-o", out, "--data", data, "--quiet")
     assert (answer.code, answer.out, answer.err) == (0, "", "")

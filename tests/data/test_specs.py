@@ -76,6 +76,11 @@ def test_zero_and_negative_dimensions_mean_any_size():
     assert InputSpec("x", F32, (-1, 0, 3)).shape == (None, None, 3)
 
 
+def test_dimensions_that_onnx_calls_by_a_question_mark_may_differ():
+    spec = InputSpec("x", F32, ("?", 3, "?"))
+    assert check_sample({"x": np.zeros((1, 3, 5), F32)}, [spec], 0)["x"].shape == (1, 3, 5)
+
+
 @pytest.mark.parametrize(
     ("value", "specs", "words"),
     [

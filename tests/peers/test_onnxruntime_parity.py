@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 
 import numpy as np
-import onnx
 import pytest
 from models_for_tests import (
     constants_of,
@@ -17,46 +15,9 @@ from models_for_tests import (
     ops,
     quality,
 )
+from peer_runs import peer, quantize_both, quiet  # noqa: F401 (a fixture)
 
 from bitwright.compat import onnxruntime as ours
-
-peer = pytest.importorskip("onnxruntime.quantization")
-
-
-class PeerReader(peer.CalibrationDataReader):
-    def __init__(self, samples):
-        self._samples = iter(samples)
-
-    def get_next(self):
-        return next(self._samples, None)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-def members(module, names):
-    """Turn {"activation_type": "QUInt8"} into the enum members of one of the packages."""
-    kinds = {
-        "activation_type": module.QuantType,
-        "weight_type": module.QuantType,
-        "calibrate_method": module.CalibrationMethod,
-    }
-    return {key: kinds[key][value] if key in kinds else value for key, value in names.items()}
-
-
-def quantize_both(folder, model, samples, **options):
-    """Return (ours, the peer's) for the same call."""
-    mine, theirs = folder / "ours.onnx", folder / "peers.onnx"
-    ours.quantize_static(model, mine, PeerReader(samples), **members(ours, options))
-    # A copy: the peer moves the tensors of the model it is given to files of its own.
-    copy = onnx.ModelProto.FromString(model.SerializeToString())
-    peer.quantize_static(copy, theirs, PeerReader(samples), **members(peer, options))
-    return onnx.load(mine), onnx.load(theirs)
-
 
 MODELS = {"cnn": make_cnn, "transformer": lambda: make_transformer()}
 

@@ -253,7 +253,8 @@ def _check_shape(
                 f"{where}: {wanted}, but the data has shape {given}; "
                 f"make dimension {axis} {dim} instead of {size}."
             )
-        if isinstance(dim, str):
+        # ONNX's version converter calls every open dimension "?": no two of them need be equal.
+        if isinstance(dim, str) and dim != "?":
             first, owner = symbols.setdefault(dim, (size, spec.name))
             if first != size:
                 raise DataError(

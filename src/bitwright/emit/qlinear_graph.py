@@ -103,17 +103,9 @@ class PairGraph:
         return value.name or ""
 
     def _quantized(self, node: ir.Node, integers: ir.Value | None) -> Quantized | None:
-        scale = node.inputs[1]
-        if integers is None or scale is None:
+        _, scale, zero_point = node.inputs
+        if integers is None or scale is None or zero_point is None:
             return None
-        zero_point = node.inputs[2] if len(node.inputs) > 2 else None
-        if zero_point is None:
-            # Without a zero point ONNX means 0, of uint8 where nothing else says the type.
-            dtype = (integers.dtype or ir.DataType.UINT8).numpy()
-            shape = () if scale.shape is None else scale.shape.numpy()
-            zero_point = self.constant(f"{scale.name}_zero_point", np.zeros(shape, dtype))
-            node.resize_inputs(3)
-            node.replace_input_with(2, zero_point)
         return Quantized(integers, scale, zero_point)
 
     # Building -----------------------------------------------------------------------------

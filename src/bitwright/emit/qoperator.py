@@ -14,12 +14,9 @@ from bitwright.emit.qlinear_rules import INTEGER_OPS
 from bitwright.graph import NameScope
 from bitwright.plan import QuantPlan
 
-__all__ = ["emit_qoperator", "lower_pairs"]
+__all__ = ["emit_qoperator"]
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
-
-# Ops with an integer form that gives float, or an index.
-_FLOAT_RESULTS = ("ArgMax", "Conv", "EmbedLayerNormalization", "Gemm", "MatMul")
 
 
 def emit_qoperator(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
@@ -34,32 +31,8 @@ def emit_qoperator(model: ir.Model, plan: QuantPlan, round_weights: Rounding) ->
     # What a quantizer clips in place of a Relu must pass it, whoever reads it.
     clipped = {n.inputs[0] for n in model.graph.all_nodes() if n.name in by_action["absorb"]}
     emit_qdq(model, plan, round_weights)
-    return lower_pairs(
-        model, only=by_action["quantize"], keep={value for value in clipped if value is not None}
-    )
-
-
-def lower_pairs(
-    model: ir.Model, *, only: Collection[str] | None = None, keep: Collection[ir.Value] = ()
-) -> list[str]:
-    """Put integer ops in the place of float ops between Q/DQ pairs; return what was left, and why.
-
-    `only` names the nodes in question, else all between pairs are. Pairs that then only round
-    between two float ops are dropped, but for those of the values to `keep`.
-    """
-    graph = PairGraph(model)
-    left: Counter[tuple[str, str]] = Counter()
-    for node in list(model.graph.all_nodes()):
-        chosen = _lies_between_pairs(graph, node) if only is None else node.name in only
-        if node.op_type in _PAIR or not chosen:
-            continue
-        rule = INTEGER_OPS.get(node.op_type)
-        reason = f"ONNX Runtime has no integer {node.op_type}"
-        if rule is not None:
-            reason = rule(graph, node) or ""
-        if reason:
-            left[node.op_type, reason] += 1
-    _drop_idle_pairs(model, keep)
+    left = _lower(model, by_action["quantize"])
+    _drop_idle_pairs(model, keep={value for value in clipped if value is not None})
     _name_what_is_left(model)
     remove_unused_initializers(model)
     for part in model.graphs():
@@ -70,15 +43,24 @@ def lower_pairs(
     ]
 
 
-def _lies_between_pairs(graph: PairGraph, node: ir.Node) -> bool:
-    """Whether a node reads integers and gives some, or is one that also gives other things."""
-    reads = any(graph.operand(value) is not None for value in node.inputs)
-    gives = any(graph.quantizers(value) for value in node.outputs)
-    return reads and (gives or node.op_type in _FLOAT_RESULTS)
+def _lower(model: ir.Model, names: Collection[str]) -> Counter[tuple[str, str]]:
+    """Put integer ops in the place of these nodes; return how many of what were left, and why."""
+    graph = PairGraph(model)
+    left: Counter[tuple[str, str]] = Counter()
+    for node in list(model.graph.all_nodes()):
+        if node.name not in names:
+            continue
+        rule = INTEGER_OPS.get(node.op_type)
+        reason = f"ONNX Runtime has no integer {node.op_type}"
+        if rule is not None:
+            reason = rule(graph, node) or ""
+        if reason:
+            left[node.op_type, reason] += 1
+    return left
 
 
 def _drop_idle_pairs(model: ir.Model, keep: Collection[ir.Value]) -> None:
-    """Remove pairs between float ops, then all that nothing reads."""
+    """Remove pairs that only round between two float ops, then all that nothing reads."""
     for node in list(model.graph.all_nodes()):
         if node.op_type != "DequantizeLinear":
             continue
