@@ -17,7 +17,14 @@ from bitwright.numerics.types import (
     QType,
 )
 
-__all__ = ["CalibrationMethod", "QuantFormat", "QuantType", "as_member"]
+__all__ = [
+    "CalibrationMethod",
+    "QuantFormat",
+    "QuantType",
+    "QuantizationMode",
+    "QuantizedValueType",
+    "as_member",
+]
 
 
 class QuantType(Enum):
@@ -78,6 +85,36 @@ class QuantFormat(Enum):
     def from_string(format: str) -> QuantFormat:
         """Return the member of this name."""
         return as_member(QuantFormat, format, "quantization format")
+
+
+class QuantizationMode(Enum):
+    """Which operators a quantized model is made of."""
+
+    IntegerOps = 0
+    QLinearOps = 1
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def from_string(mode: str) -> QuantizationMode:
+        """Return the member of this name."""
+        return as_member(QuantizationMode, mode, "quantization mode")
+
+
+class QuantizedValueType(Enum):
+    """What a quantized tensor was in the float model."""
+
+    Input = 0
+    Initializer = 1
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def from_string(v: str) -> QuantizedValueType:
+        """Return the member of this name."""
+        return as_member(QuantizedValueType, v, "kind of value")
 
 
 class CalibrationMethod(Enum):

@@ -1,0 +1,271 @@
+"""Configurations, and `quantize` that takes one, as in `onnxruntime.quantization.quantize`.
+
+The package has a function of this module's name, as ONNX Runtime's has:
+`from bitwright.compat.onnxruntime import quantize` is the function, and
+`from bitwright.compat.onnxruntime.quantize import ...` finds the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
+from bitwright.compat.onnxruntime.enums import (
+    CalibrationMethod,
+    QuantFormat,
+    QuantizationMode,
+    QuantType,
+    as_member,
+)
+from bitwright.compat.onnxruntime.quant_utils import MODEL_SIZE_THRESHOLD, get_opset_version
+from bitwright.compat.onnxruntime.static import quantize_static
+from bitwright.errors import RecipeError, did_you_mean
+
+__all__ = [
+    "CalibrationMethod",
+    "DynamicQuantConfig",
+    "QuantConfig",
+    "QuantFormat",
+    "QuantType",
+    "QuantizationMode",
+    "StaticQuantConfig",
+    "get_qdq_config",
+    "quantize",
+    "quantize_dynamic",
+    "quantize_static",
+]
+
+Names = Sequence[str] | None
+NodeTest = Callable[[onnx.ModelProto, onnx.NodeProto], bool]
+
+
+class QuantConfig:
+    """What static and dynamic configurations have in common."""
+
+    def __init__(
+        self,
+        activation_type: Any = QuantType.QUInt8,
+        weight_type: Any = QuantType.QInt8,
+        op_types_to_quantize: Names = None,
+        nodes_to_quantize: Names = None,
+        nodes_to_exclude: Names = None,
+        per_channel: bool = False,
+        reduce_range: bool = False,
+        use_external_data_format: bool = False,
+    ) -> None:
+        self.op_types_to_quantize = list(op_types_to_quantize or ())
+        self.per_channel = per_channel
+        self.reduce_range = reduce_range
+        self.weight_type = weight_type
+        self.activation_type = activation_type
+        self.nodes_to_quantize = list(nodes_to_quantize or ())
+        self.nodes_to_exclude = list(nodes_to_exclude or ())
+        self.use_external_data_format = use_external_data_format
+
+
+class StaticQuantConfig(QuantConfig):
+    """The arguments of `quantize_static`.
+
+    >>> StaticQuantConfig([]).activation_type
+    <QuantType.QInt8: 0>
+    """
+
+    def __init__(
+        self,
+        calibration_data_reader: Any,
+        calibrate_method: Any = CalibrationMethod.MinMax,
+        quant_format: Any = QuantFormat.QDQ,
+        activation_type: Any = QuantType.QInt8,
+        weight_type: Any = QuantType.QInt8,
+        op_types_to_quantize: Names = None,
+        nodes_to_quantize: Names = None,
+        nodes_to_exclude: Names = None,
+        per_channel: bool = False,
+        reduce_range: bool = False,
+        use_external_data_format: bool = False,
+        calibration_providers: Names = None,
+        extra_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            activation_type,
+            weight_type,
+            op_types_to_quantize,
+            nodes_to_quantize,
+            nodes_to_exclude,
+            per_channel,
+            reduce_range,
+            use_external_data_format,
+        )
+        self.calibration_data_reader = calibration_data_reader
+        self.calibrate_method = calibrate_method
+        self.quant_format = quant_format
+        self.calibration_providers = calibration_providers
+        self.extra_options = dict(extra_options or {})
+
+
+class DynamicQuantConfig(QuantConfig):
+    """The arguments of `quantize_dynamic`.
+
+    >>> DynamicQuantConfig(per_channel=True).per_channel
+    True
+    """
+
+    def __init__(
+        self,
+        weight_type: Any = QuantType.QInt8,
+        op_types_to_quantize: Names = None,
+        nodes_to_quantize: Names = None,
+        nodes_to_exclude: Names = None,
+        per_channel: bool = False,
+        reduce_range: bool = False,
+        use_external_data_format: bool = False,
+        extra_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            QuantType.QUInt8,
+            weight_type,
+            op_types_to_quantize,
+            nodes_to_quantize,
+            nodes_to_exclude,
+            per_channel,
+            reduce_range,
+            use_external_data_format,
+        )
+        self.extra_options = dict(extra_options or {})
+
+
+def quantize(
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    quant_config: QuantConfig,
+) -> None:
+    """Quantize a model as a configuration says.
+
+    >>> import tempfile, bitwright
+    >>> demo = bitwright.load_demo()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = StaticQuantConfig(demo.calibration[:8], per_channel=True)
+    ...     quantize(demo.model_path, f"{folder}/q.onnx", config)
+    ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
+    True
+    """
+    kinds: dict[type, Callable[..., None]] = {
+        StaticQuantConfig: quantize_static,
+        DynamicQuantConfig: quantize_dynamic,
+    }
+    verb = next((verb for kind, verb in kinds.items() if isinstance(quant_config, kind)), None)
+    if verb is None:
+        raise TypeError(
+            "a configuration is a StaticQuantConfig or a DynamicQuantConfig, "
+            f"not a {type(quant_config).__name__}."
+        )
+    arguments = dict(vars(quant_config))
+    if isinstance(quant_config, DynamicQuantConfig):
+        del arguments["activation_type"]
+    verb(model_input, model_output, **arguments)
+
+
+# Names of the calibrator's options -> the same in extra_options.
+_CALIBRATION_OPTIONS = {
+    "symmetric": "CalibTensorRangeSymmetric",
+    "moving_average": "CalibMovingAverage",
+    "averaging_constant": "CalibMovingAverageConstant",
+    "max_intermediate_outputs": "CalibMaxIntermediateOutputs",
+    "percentile": "CalibPercentile",
+}
+_NOT_COMPUTED = {"Cast", "DequantizeLinear", "QuantizeLinear"}
+_FOUR_BIT = {QuantType.QInt4, QuantType.QUInt4}
+_SIXTEEN_BIT = {QuantType.QInt16, QuantType.QUInt16}
+
+
+def get_qdq_config(
+    model_input: str | Path | onnx.ModelProto,
+    calibration_data_reader: Any,
+    calibrate_method: Any = CalibrationMethod.MinMax,
+    calibrate_args: Mapping[str, Any] | None = None,
+    activation_type: Any = QuantType.QUInt8,
+    weight_type: Any = QuantType.QInt8,
+    activation_symmetric: bool = False,
+    weight_symmetric: bool | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    keep_removable_activations: bool = False,
+    min_real_range: float | None = None,
+    tensor_quant_overrides: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    calibration_providers: Names = None,
+    op_types_to_quantize: Names = None,
+    nodes_to_exclude: Sequence[str] | NodeTest | None = None,
+    extra_options: Mapping[str, Any] | None = None,
+) -> StaticQuantConfig:
+    """Return a configuration that quantizes every operator of a model, in QDQ format.
+
+    `nodes_to_exclude` is a list of names, or a function of (model, node) that says which.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> config = get_qdq_config(demo.model_path, demo.calibration[:8])
+    >>> config.extra_options["ForceQuantizeNoInputCheck"], "Conv" in config.op_types_to_quantize
+    (True, True)
+    """
+    model = model_input
+    if not isinstance(model, onnx.ModelProto):
+        model = onnx.load(str(model_input), load_external_data=False)
+    names = set() if callable(nodes_to_exclude) else set(nodes_to_exclude or ())
+    nodes = [n for n in model.graph.node if _is_wanted(n.op_type, op_types_to_quantize)]
+    if callable(nodes_to_exclude):
+        names = {node.name for node in nodes if nodes_to_exclude(model, node)}
+    found = sorted({node.op_type for node in nodes if node.name not in names} - _NOT_COMPUTED)
+    options: dict[str, Any] = {
+        "MinimumRealRange": min_real_range,
+        "QDQKeepRemovableActivations": keep_removable_activations,
+        "ActivationSymmetric": activation_symmetric,
+        "WeightSymmetric": weight_symmetric,
+        "ForceQuantizeNoInputCheck": True,
+        "TensorQuantOverrides": dict(tensor_quant_overrides or {}),
+        **_calibration_options(calibrate_args or {}),
+    }
+    types = {
+        as_member(QuantType, named, "quantization type")
+        for named in (activation_type, weight_type, *_override_types(options))
+    }
+    # Below opset 21 only the contrib operators take 4 bits; 16 bits raise the opset anyway.
+    if get_opset_version(model) < 21 and types & _FOUR_BIT and not types & _SIXTEEN_BIT:
+        options["UseQDQContribOps"] = True
+    uses_external = onnx.external_data_helper.uses_external_data
+    return StaticQuantConfig(
+        calibration_data_reader,
+        calibrate_method=calibrate_method,
+        quant_format=QuantFormat.QDQ,
+        activation_type=activation_type,
+        weight_type=weight_type,
+        op_types_to_quantize=op_types_to_quantize or found,
+        nodes_to_exclude=sorted(names),
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        use_external_data_format=any(uses_external(t) for t in model.graph.initializer)
+        or model.ByteSize() >= MODEL_SIZE_THRESHOLD,
+        calibration_providers=calibration_providers,
+        extra_options={**options, **(extra_options or {})},
+    )
+
+
+def _is_wanted(op_type: str, chosen: Names) -> bool:
+    return not chosen or op_type in chosen
+
+
+def _calibration_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    for name in arguments:
+        if name not in _CALIBRATION_OPTIONS:
+            hint = did_you_mean(name, _CALIBRATION_OPTIONS)
+            raise RecipeError(f"calibrate_args has the unknown key {name!r}.{hint}")
+    return {_CALIBRATION_OPTIONS[name]: value for name, value in arguments.items()}
+
+
+def _override_types(options: Mapping[str, Any]) -> list[Any]:
+    entries = [entry for many in options["TensorQuantOverrides"].values() for entry in many]
+    entries += [entry["convert"] for entry in entries if entry.get("convert")]
+    return [entry["quant_type"] for entry in entries if "quant_type" in entry]
