@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from models_for_tests import (
     FLOAT16,
+    FLOAT32_MIN,
     as_proto,
     build,
     constants_of,
@@ -449,6 +450,36 @@ def test_W5_a_bias_that_two_convolutions_read_is_stored_for_each(tmp_path, per_c
     biases = [nodes_by_name(quantized)[f"conv{i}_quant"].input[8] for i in (1, 2)]
     assert biases[0] != biases[1]
     assert quality(model, quantized, samples) > 30
+
+
+def test_W6_a_bias_that_a_reshape_reads_too_is_stored_in_both_ways():
+    nodes = [
+        node("Conv", ["x", "w1", "b"], ["c"], name="conv"),
+        node("Reshape", ["b", "shape"], ["b4"], name="bias_reshape"),
+        node("Mul", ["c", "b4"], ["m"], name="gate"),
+        node("Conv", ["m", "w2"], ["y"], name="head"),
+    ]
+    constants = {
+        "w1": weight(8, 3, 1, 1, seed=1),
+        "w2": weight(8, 8, 1, 1, seed=2),
+        "b": normal(8, seed=3),
+        "shape": np.array([1, 8, 1, 1]),
+    }
+    model = build(nodes, {"x": [1, 3, 6, 6]}, {"y": [1, 8, 6, 6]}, constants)
+    result = assert_like_pairs(model)
+    assert ops(result)["QLinearMul"] == 1
+    assert {"int32", "uint8"} <= {array.dtype.name for array in constants_of(result).values()}
+
+
+@pytest.mark.parametrize("value", [-10000.0, FLOAT32_MIN, -np.inf])
+def test_W9_attention_masks_stay_out_of_the_range_of_the_scores(value):
+    mask = np.zeros((1, 1, 1, 6), np.float32)
+    mask[..., -2:] = value
+    model = make_transformer(mask=mask)
+    samples = make_samples(model)
+    recipe = {"base": "int8", "format": "qoperator"}
+    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    assert quality(model, result, samples) > 25
 
 
 @pytest.mark.parametrize("op_type", ["Conv", "Gemm", "MatMul"])

@@ -1,7 +1,7 @@
 """Where ONNX Runtime's quantization tool gives wrong numbers or hangs, and what we do there.
 
-The numbers W1 to W19 are those of the study of that tool. W4, W5, W8 and W14 are faults of its
-QOperator format and of dynamic quantization, which are later work; here stand their counterparts
+The numbers W1 to W19 are those of the study of that tool. W4, W5 and W14 are faults of its
+QOperator format and W8 of dynamic quantization, tested in tests/emit; here stand their counterparts
 in static QDQ.
 """
 
