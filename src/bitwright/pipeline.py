@@ -139,6 +139,7 @@ class Job:
         )
         if not layout.observed and calibration.data is not None:
             self.measure_on(islice(self.open_data(calibration), 8))
+            self.samples_are_unseen = True
         plan.notes[:0] = self.notes
         return msgspec.structs.replace(plan, smoothing=smoothing) if smoothing else plan
 
@@ -157,6 +158,7 @@ class Job:
 
     def _lay_out(self) -> Layout:
         if self.recipe.mode == "dynamic":
+            self.data_description = "no data: each run measures its own activations"
             return lay_out_dynamic(self.model, self.recipe)
         return lay_out(self.model, self.recipe, keep_float=self._keep_float)
 

@@ -58,6 +58,7 @@ def _write_gemm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     alpha, beta = (node.attributes.get_float(factor, 1.0) for factor in ("alpha", "beta"))
     result = _multiply(writer, node, left, right, f"{name}_MatMul", f"{label}_MatMul", alpha)
     if addend is not None:
+        result.name = writer.names.fresh(f"{label}_MatMul")
         if beta != 1.0:
             factor = writer.number(f"{name}_beta", beta)
             addend = writer.add(node, "Mul", [addend, factor], name=f"{name}_beta_mul")
