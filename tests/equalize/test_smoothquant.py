@@ -238,7 +238,7 @@ def test_data_that_can_be_read_once_is_kept_for_the_second_pass():
 def test_data_that_does_not_fit_says_what_to_do():
     model = make_block()
     recipe = Recipe(smooth=SmoothQuant())
-    with pytest.raises(DataError, match="read only once.*memory budget"):
+    with pytest.raises(DataError, match=r"read only once.*memory budget"):
         bitwright.quantize(
             model, data=Reader(make_samples(model)), recipe=recipe, memory_budget=2000
         )

@@ -1,0 +1,286 @@
+"""Calibrators and calibration data against ONNX Runtime's own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+
+import numpy as np
+import onnx
+import onnxruntime.quantization.calibrate as peer
+import pytest
+from models_for_tests import (
+    FLOAT16,
+    Reader,
+    make_cnn,
+    make_mlp,
+    make_samples,
+    make_transformer,
+    retype,
+    unchanged,
+)
+
+import bitwright.compat.onnxruntime.calibrate as ours
+from bitwright.compat.onnxruntime import create_calibrator, write_calibration_table
+from bitwright.errors import DataError, RecipeError
+
+MAKERS = [make_cnn, make_transformer, make_mlp]
+
+
+def calibrate(module, folder, model, method, parts, op_types=None, **options):
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    with contextlib.redirect_stdout(io.StringIO()):
+        calibrator = module.create_calibrator(
+            path,
+            op_types,
+            augmented_model_path=str(folder / "augmented.onnx"),
+            calibrate_method=module.CalibrationMethod[method],
+            extra_options=options,
+        )
+        for part in parts:
+            calibrator.collect_data(Reader(part))
+        return calibrator.compute_data()
+
+
+def halves(samples):
+    middle = len(samples) // 2
+    return [samples[:middle], samples[middle:]]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("options", [{}, {"symmetric": True}, {"per_channel": True}])
+def test_min_max_equals_the_peers_to_the_bit(tmp_path, make, options):
+    model = make()
+    samples = make_samples(model)
+    theirs = calibrate(peer, tmp_path, model, "MinMax", [samples], **options)
+    found = calibrate(ours, tmp_path, model, "MinMax", [samples], **options)
+    assert found.keys() == theirs.keys()
+    for name in theirs.keys():  # noqa: SIM118 (the peer's class has no other way)
+        for mine, wanted in zip(found[name].range_value, theirs[name].range_value, strict=True):
+            np.testing.assert_array_equal(mine, wanted, strict=True)
+
+
+def test_min_max_of_float16(tmp_path):
+    model = retype(make_mlp(), np.float16, FLOAT16)
+    samples = make_samples(model)
+    theirs = calibrate(peer, tmp_path, model, "MinMax", [samples])
+    found = calibrate(ours, tmp_path, model, "MinMax", [samples])
+    for name in found:
+        np.testing.assert_array_equal(found[name].highest, theirs[name].highest, strict=True)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_several_collections_add_up(tmp_path, symmetric):
+    model = make_cnn()
+    samples = make_samples(model)
+    theirs = calibrate(peer, tmp_path, model, "MinMax", halves(samples), symmetric=symmetric)
+    found = calibrate(ours, tmp_path, model, "MinMax", halves(samples), symmetric=symmetric)
+    for name in found:
+        for mine, wanted in zip(found[name].range_value, theirs[name].range_value, strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_moving_average_is_a_recurrence_over_samples(tmp_path, parts):
+    model = make_mlp()
+    samples = make_samples(model, 6)
+    cut = [samples] if parts == 1 else halves(samples)
+    options = {"moving_average": True, "averaging_constant": 0.3}
+    found = calibrate(ours, tmp_path, model, "MinMax", cut, **options)["x"]
+    average = samples[0]["x"].max()
+    for sample in samples[1:]:
+        average = average + 0.3 * (sample["x"].max() - average)
+    assert found.highest == pytest.approx(average, rel=1e-6)
+
+
+def width_of(data):
+    edges = data.bins if hasattr(data, "bins") else data.hist_edges
+    return float(edges[1]) - float(edges[0])
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("Percentile", {}),
+        ("Percentile", {"percentile": 99.0}),
+        ("Percentile", {"percentile": 99.0, "symmetric": False}),
+        ("Percentile", {"percentile": 95.0, "num_bins": 512}),
+        ("Distribution", {}),
+        ("Distribution", {"scenario": "p3", "num_bins": 1024}),
+        ("Entropy", {"num_bins": 128, "num_quantized_bins": 128}),
+    ],
+)
+def test_histogram_methods_are_within_one_bin_of_the_peers(tmp_path, make, method, options):
+    model = make()
+    samples = make_samples(model, 16)
+    theirs = calibrate(peer, tmp_path, model, method, [samples], **options)
+    found = calibrate(ours, tmp_path, model, method, [samples], **options)
+    assert found.keys() == theirs.keys()
+    for name, data in found.items():
+        # Our own bins are eight times finer: where they are joined, half of one may go wrong.
+        bin_width = 1.1 * width_of(data)
+        for mine, wanted in zip(data.range_value, theirs[name].range_value, strict=True):
+            assert float(mine) == pytest.approx(float(wanted), abs=bin_width), name
+        if method == "Distribution":
+            for mine, wanted in zip(data.avg_std, theirs[name].avg_std, strict=True):
+                assert float(mine) == pytest.approx(float(wanted), abs=bin_width), name
+
+
+def test_the_histogram_counts_every_value(tmp_path):
+    model = make_mlp()
+    samples = make_samples(model)
+    found = calibrate(ours, tmp_path, model, "Percentile", [samples], num_bins=64)["x"]
+    assert found.hist.shape == (64,) and found.bins.shape == (65,)
+    assert found.hist.sum() == sum(sample["x"].size for sample in samples)
+
+
+def test_entropy_searches_by_default(tmp_path):
+    model = make_mlp(width=64)
+    samples = make_samples(model, 32, open_size=64)
+    for sample in samples:
+        sample["x"] = sample["x"] ** 3  # long tails
+    wide = calibrate(ours, tmp_path, model, "MinMax", [samples])["x"]
+    found = calibrate(ours, tmp_path, model, "Entropy", [samples])["x"]
+    assert wide.lowest < found.lowest < 0 < found.highest < wide.highest
+
+
+def test_only_the_tensors_of_the_named_types(tmp_path):
+    model = make_cnn()
+    samples = make_samples(model)
+    theirs = calibrate(peer, tmp_path, model, "MinMax", [samples], ["Gemm"])
+    found = calibrate(ours, tmp_path, model, "MinMax", [samples], ["Gemm"])
+    assert found.keys() == theirs.keys() == {"f", "y"}
+
+
+def test_samples_of_different_sizes_and_any_data(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(make_mlp(), path)
+    calibrator = create_calibrator(path, calibrate_method="Percentile")
+    calibrator.collect_data([{"x": np.ones((n, 16), np.float32)} for n in (1, 5, 2)])
+    assert float(calibrator.compute_data()["x"].highest) == 1.0
+
+
+def test_a_calibrator_writes_nothing_until_asked(tmp_path, monkeypatch):
+    onnx.save(make_mlp(), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    with unchanged(tmp_path):
+        calibrator = create_calibrator("model.onnx")
+        calibrator.collect_data(Reader(make_samples(make_mlp())))
+        assert "x" in calibrator.compute_data()
+    calibrator.augment_graph()
+    augmented = onnx.load(tmp_path / "augmented_model.onnx")
+    assert {value.name for value in augmented.graph.output} == {"y", "h", "a", "r"}
+    assert {o.name for o in calibrator.infer_session.get_outputs()} == {"y", "h", "a", "r"}
+
+
+def test_the_old_ways_in(tmp_path):
+    onnx.save(make_mlp(), tmp_path / "model.onnx")
+    calibrator = ours.MinMaxCalibrater(str(tmp_path / "model.onnx"), ["MatMul"], symmetric=True)
+    calibrator.set_execution_providers(["CPUExecutionProvider"])
+    tensors, infos = calibrator.select_tensors_to_calibrate(calibrator.model)
+    assert tensors == {"x", "h", "r", "y"} <= infos.keys()
+    calibrator.collect_data(Reader(make_samples(make_mlp())))
+    lowest, highest = calibrator.compute_data()["h"].range_value
+    assert lowest == -highest
+
+
+def test_nothing_collected_is_an_error(tmp_path):
+    onnx.save(make_mlp(), tmp_path / "model.onnx")
+    calibrator = create_calibrator(tmp_path / "model.onnx")
+    with pytest.raises(DataError, match="no data is collected"):
+        calibrator.compute_data()
+    with pytest.raises(DataError, match="has no samples"):
+        calibrator.collect_data(Reader([]))
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "said"),
+    [
+        ("MinMax", {"num_bins": 3}, "no option 'num_bins'"),
+        ("MinMax", {"moving_average": True, "averaging_constant": 2}, "averaging_constant"),
+        ("MinMax", {"moving_average": True, "per_channel": True}, "per_channel"),
+        ("Percentile", {"percentil": 3}, "Did you mean 'percentile'"),
+        ("Percentile", {"percentile": 101}, "percentile lies in"),
+        ("Distribution", {"scenario": "p4"}, "unknown scenario"),
+        ("Distribution", {"num_bins": 128}, "512 bins"),
+        ("Minmax", {}, "Did you mean 'MinMax'"),
+    ],
+)
+def test_bad_options_are_refused_in_a_sentence(tmp_path, method, options, said):
+    onnx.save(make_mlp(), tmp_path / "model.onnx")
+    with pytest.raises(RecipeError, match=said):
+        create_calibrator(tmp_path / "model.onnx", calibrate_method=method, extra_options=options)
+
+
+# Data and files -------------------------------------------------------------------------------
+
+
+def test_tensor_data_works_like_the_peers():
+    ends = np.array(-1, np.float32), np.array(2, np.float32)
+    for module in (ours, peer):
+        data = module.TensorsData(module.CalibrationMethod.MinMax, {"x": ends})
+        assert list(data) == ["x"] and "x" in data and "y" not in data
+        assert list(data.keys()) == ["x"] and len(list(data.values())) == len(list(data.items()))
+        assert data["x"].range_value == ends
+        data["x"] = module.TensorData(lowest=ends[0], highest=ends[0], avg=ends[1], std=ends[1])
+        assert data["x"].avg_std == (ends[1], ends[1])
+        assert data["x"].to_dict().keys() == {"lowest", "highest", "avg", "std", "CLS"}
+        assert data.to_dict().keys() == {"CLS", "data", "calibration_method"}
+        with pytest.raises(RuntimeError):
+            data["y"] = data["x"]
+        with pytest.raises(TypeError):
+            module.TensorsData(module.CalibrationMethod.MinMax, {"x": 3})
+    with pytest.raises(AttributeError, match="avg"):
+        ours.TensorData(lowest=ends[0]).avg_std  # noqa: B018
+    with pytest.raises(DataError, match="Did you mean 'lowest'"):
+        ours.TensorData(lowes=ends[0])
+    with pytest.raises(DataError, match="float32 or float16"):
+        ours.TensorData(lowest=1.0)
+
+
+@pytest.mark.parametrize("method", ["MinMax", "Percentile", "Distribution"])
+@pytest.mark.parametrize(("writer", "reader"), [(ours, peer), (peer, ours), (ours, ours)])
+def test_files_are_exchanged_with_the_peer(tmp_path, method, writer, reader):
+    model = make_mlp()
+    found = calibrate(writer, tmp_path, model, method, [make_samples(model)])
+    path = tmp_path / "deep" / "cache.json"
+    writer.save_tensors_data(found, path, smooth_quant=True)
+    assert json.loads(path.read_text())["smooth_quant"] is True
+    read = reader.load_tensors_data(path)
+    assert read.calibration_method == reader.CalibrationMethod[method]
+    assert read.keys() == found.keys()
+    for name in read.keys():  # noqa: SIM118
+        for field in ("lowest", "highest"):
+            mine, wanted = getattr(read[name], field), getattr(found[name], field)
+            np.testing.assert_allclose(mine, wanted, rtol=1e-6)
+
+
+def test_a_file_that_is_no_cache_is_refused(tmp_path):
+    path = tmp_path / "cache.json"
+    with pytest.raises(FileNotFoundError):
+        ours.load_tensors_data(path)
+    for content in ("", "[]", '{"data": 3}', "{"):
+        path.write_text(content)
+        with pytest.raises(DataError, match="not a calibration cache"):
+            ours.load_tensors_data(path)
+
+
+def test_the_calibration_table_has_three_forms(tmp_path):
+    from onnxruntime.quantization.CalTableFlatBuffers.TrtTable import TrtTable
+
+    model = make_mlp()
+    found = calibrate(ours, tmp_path, model, "MinMax", [make_samples(model)])
+    write_calibration_table(found.data, tmp_path)
+    largest = {
+        name: str(max(abs(float(data.lowest[0])), float(data.highest[0])))
+        for name, data in found.items()
+    }
+    text = (tmp_path / "calibration.cache").read_text().splitlines()
+    assert dict(line.rsplit(" ", 1) for line in text) == largest
+    assert json.loads((tmp_path / "calibration.json").read_text()).keys() == largest.keys()
+    table = TrtTable.GetRootAsTrtTable((tmp_path / "calibration.flatbuffers").read_bytes(), 0)
+    pairs = [table.Dict(index) for index in range(table.DictLength())]
+    assert {pair.Key().decode(): pair.Value().decode() for pair in pairs} == largest
