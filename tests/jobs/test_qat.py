@@ -26,6 +26,7 @@ from qat_models import (
 )
 
 import bitwright
+from bitwright.cli import main
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 FLOAT_OPS = {"Conv", "Gemm", "MatMul", "FusedConv", "FusedGemm", "Add"}
@@ -326,10 +327,11 @@ def data_for(model):
     return samples_for(shape)
 
 
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
 @pytest.mark.parametrize("make", [*FUSED, *LEFT_FLOAT], ids=lambda make: make.__name__)
-def test_the_function_stays_within_one_step_of_the_trained_one(make):
+def test_the_function_stays_within_one_step_of_the_trained_one(make, format):
     model = make()
-    result = bitwright.import_qat(model)
+    result = bitwright.import_qat(model, format=format)
     samples = data_for(model)
     expected = run_plain(model, samples)
     # Where pairs were merged inside, their half step goes through what follows; else it is y's.
@@ -344,6 +346,12 @@ def test_the_function_stays_within_one_step_of_the_trained_one(make):
 def test_the_runtime_fuses_all_of_it(make, tmp_path):
     fused = fused_ops(bitwright.import_qat(make()), tmp_path)
     assert not FLOAT_OPS & fused.keys(), fused
+
+
+@pytest.mark.parametrize("make", FUSED, ids=lambda make: make.__name__)
+def test_integer_ops_are_written_where_they_are_asked_for(make):
+    result = bitwright.import_qat(make(), format="qoperator")
+    assert not FLOAT_OPS & ops(result).keys(), ops(result)
 
 
 @pytest.mark.parametrize("make", [*FUSED, *LEFT_FLOAT], ids=lambda make: make.__name__)
@@ -505,10 +513,11 @@ def test_excluded_nodes_read_and_write_float():
     assert dequantizer_before(result, convs[1], 1) is None
 
 
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("qat_*.onnx")), ids=lambda path: path.stem)
-def test_what_torch_exports_is_fused_and_keeps_its_answers(path, tmp_path):
+def test_what_torch_exports_is_fused_and_keeps_its_answers(path, format, tmp_path):
     model = onnx.load(path)
-    result = bitwright.import_qat(path)
+    result = bitwright.import_qat(path, format=format)
     fused = fused_ops(result, tmp_path)
     assert not FLOAT_OPS & fused.keys(), fused
     assert fused["QLinearConv"] >= 1
@@ -525,3 +534,32 @@ def test_there_are_fixtures_of_both_exporters():
         "script",
         "dynamo",
     }
+
+
+def test_the_command_imports_a_trained_model(tmp_path, capsys):
+    source, target, plan = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "plan.json"
+    onnx.save(behind_relu(), source)
+    words = ["quantize", str(source), "--qat", "-o", str(target), "--plan-out", str(plan)]
+    assert main(words) == 0
+    assert "4 of 4 quantized" in capsys.readouterr().out
+    assert bitwright.QuantPlan.load(plan).recipe.name == "trained"
+    assert main([*words, "--format", "qoperator", "--quiet"]) == 0
+    assert ops(target)["QLinearConv"] == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--ranges", "mse"], ["--recipe", "int8"], ["--dynamic"], ["--set", "per_channel=true"]],
+    ids=lambda words: words[0],
+)
+def test_the_command_refuses_to_decide_what_was_trained(tmp_path, capsys, words):
+    source = tmp_path / "in.onnx"
+    onnx.save(behind_relu(), source)
+    assert main(["quantize", str(source), "--qat", "-o", str(tmp_path / "q.onnx"), *words]) == 2
+    assert f"{words[0]} does not go with --qat" in capsys.readouterr().err
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_trained_model_without_qat_is_refused_as_before():
+    with pytest.raises(bitwright.ModelError, match="already quantized"):
+        bitwright.quantize(behind_relu(), data=[s["x"] for s in samples_for()])
