@@ -25,6 +25,14 @@ def test_it_writes_a_model_that_answers_as_the_trained_one(model, tmp_path):
     assert ops(path)["DequantizeLinear"] == 7 and "Relu" not in ops(path)
 
 
+def test_integer_ops_are_written_on_request(model, tmp_path):
+    path = tmp_path / "q.onnx"
+    quantize_qat(model, path, quant_format=QuantFormat.QOperator)
+    assert ops(path)["QLinearConv"] == 2 and "Conv" not in ops(path)
+    samples = samples_for()
+    assert largest_difference(run_plain(model, samples), run(onnx.load(path), samples)) <= 0.0501
+
+
 def test_a_path_works_as_well_as_a_message(model, tmp_path):
     onnx.save(model, tmp_path / "in.onnx")
     quantize_qat(str(tmp_path / "in.onnx"), str(tmp_path / "one.onnx"))

@@ -22,11 +22,13 @@ def blocks(page):
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """A folder with what the examples take for granted: a model, an array, a folder of images."""
+    """A folder with what the examples take for granted: models, an array, a folder of images."""
     from PIL import Image
 
     demo = bitwright.load_demo()
     (tmp_path / "model.onnx").write_bytes(demo.model_path.read_bytes())
+    trained = ROOT / "tests" / "fixtures" / "qat_functions_script.onnx"
+    (tmp_path / "trained.onnx").write_bytes(trained.read_bytes())
     np.save(tmp_path / "calibration.npy", demo.calibration[:16])
     (tmp_path / "images").mkdir()
     for index, image in enumerate(demo.calibration[:10]):

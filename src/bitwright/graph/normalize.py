@@ -83,7 +83,7 @@ def refuse_unsupported(model: ir.Model, *, allow_quantized: bool = False) -> Non
         name = first.name or "(unnamed)"
         raise ModelError(
             f"the model is already quantized ({count} {first.op_type} {name!r}); "
-            "give the float model it was made from."
+            "give the float model it was made from, or keep its scales with import_qat (--qat)."
         )
     counts = _float_counts(model)
     if counts.get(ir.DataType.FLOAT) or counts.get(ir.DataType.FLOAT16):
