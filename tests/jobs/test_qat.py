@@ -10,6 +10,7 @@ from models_for_tests import (
     constants_of,
     dequantizer_before,
     element_types,
+    info,
     normal,
     ops,
     parameters_of,
@@ -281,6 +282,42 @@ def float_result():
     return t.model(t.add("Gemm", [t.pair("x", 0.04, 128), w, b], transB=1))
 
 
+def attention():
+    t = Trained((1, 6, 16))
+    x = t.pair("x", 0.04, 128)
+    q, k = (
+        t.pair(t.add("MatMul", [x, t.weight(name, weight(16, 16, seed=seed), axis=1)]), STEP, 128)
+        for seed, name in enumerate(("q_w", "k_w"))
+    )
+    scores = t.pair(t.add("MatMul", [q, t.add("Transpose", [k], perm=[0, 2, 1])]), 0.2, 128)
+    chances = t.pair(t.add("Softmax", [scores], axis=-1), 1 / 255)
+    return t.model(t.pair(t.add("MatMul", [chances, q]), STEP, 128))
+
+
+def added_bias():
+    t = Trained((2, 16))
+    m = t.add("MatMul", [t.pair("x", 0.04, 128), t.weight("w", weight(16, 8, seed=1))])
+    a = t.add("Add", [m, t.constant("b", normal(8))])
+    return t.model(t.pair(t.add("Relu", [a]), STEP))
+
+
+def tied_weights():
+    t = Trained()
+    w = t.weight("w", weight(3, 3, 3, 3, seed=1))
+    y = t.pair("x", 0.04, 128)
+    for _ in range(2):
+        y = t.pair(t.add("Conv", [y, w], pads=[1, 1, 1, 1]), STEP, 128)
+    return t.model(y)
+
+
+def axis_from_the_end():
+    t = Trained((2, 16))
+    array = weight(16, 8, seed=1)
+    t.constant("w", array)
+    w = t.pair("w", np.float32(np.abs(array).max(axis=0) / 127), 0, np.int8, -1)
+    return t.model(t.pair(t.add("MatMul", [t.pair("x", 0.04, 128), w]), STEP, 128))
+
+
 def old_opset():
     return behind_relu(opset=13)
 
@@ -317,6 +354,10 @@ FUSED = [
     shifted_weights,
     float_result,
     huge_bias,
+    attention,
+    added_bias,
+    tied_weights,
+    axis_from_the_end,
     old_opset,
 ]
 LEFT_FLOAT = [channels_on_the_wrong_axis]
@@ -477,6 +518,68 @@ def test_a_pair_with_two_different_halves_stays_as_it_is():
     assert any("different parameters" in note for note in result.plan.notes)
     samples = samples_for()
     assert largest_difference(run_plain(model, samples), run(result, samples)) <= 1.001 * STEP
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_16_bit_types_stay_16_bit_types(domain):
+    t = Trained(opset=17 if domain else 21, domain=domain)
+    c = t.conv(t.pair("x", 2e-4, 0, np.int16), "a")
+    model = t.model(t.pair(c, 2e-4, 0, np.int16))
+    result = bitwright.import_qat(model)
+    assert result.plan.recipe.activation.name == "int16"
+    samples = samples_for()
+    assert largest_difference(run_plain(model, samples), run(result, samples)) <= 2.1e-4
+
+
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+def test_groups_of_a_transposed_convolution_share_their_scales(format):
+    t = Trained((1, 4, 8, 8))
+    w = t.weight("w", weight(4, 3, 3, 3, seed=2), axis=1)
+    read = [t.pair("x", 0.04, 128), w, t.constant("b", normal(6, seed=3))]
+    model = t.model(t.pair(t.add("ConvTranspose", read, group=2), STEP, 128))
+    samples = samples_for((1, 4, 8, 8))
+    result = bitwright.import_qat(model, format=format)
+    assert largest_difference(run_plain(model, samples), run(result, samples)) <= 1.001 * STEP
+
+
+def test_a_tensor_inside_can_also_be_an_output():
+    for read_behind_pair in (False, True):
+        t = Trained()
+        c = t.conv(t.pair("x", 0.04, 128), "a")
+        p = t.pair(c, STEP, 128)
+        last = t.pair(t.conv(p, "b", (5, 4)), STEP, 128)
+        model = t.model(last, p if read_behind_pair else c)
+        result = bitwright.import_qat(model)
+        assert [value.name for value in result.model.graph.outputs] == ["y", "y1"]
+        samples = samples_for()
+        assert largest_difference(run_plain(model, samples), run(result, samples)) <= 1.001 * STEP
+
+
+def test_bodies_of_branches_are_imported_too():
+    t = Trained()
+    y = t.pair(t.conv(t.pair("x", 0.04, 128), "a"), STEP, 128)
+    stored = [onnx.numpy_helper.from_array(array, name) for name, array in t.constants.items()]
+    then = onnx.helper.make_graph(t.nodes, "then", [], [_open_info(y)], stored)
+    kernel = onnx.numpy_helper.from_array(weight(4, 3, 3, 3), "k")
+    conv = onnx.helper.make_node("Conv", ["x", "k"], ["e"], pads=[1, 1, 1, 1])
+    other = onnx.helper.make_graph([conv], "else", [], [_open_info("e")], [kernel])
+    nodes = [
+        onnx.helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        onnx.helper.make_node("Less", ["sum", "limit"], ["c"]),
+        onnx.helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other),
+    ]
+    limit = {"limit": np.float32(1e9)}
+    model = build(nodes, [info("x", [1, 3, 8, 8])], [_open_info("y")], limit)
+    result = bitwright.import_qat(model)
+    samples = samples_for()
+    assert largest_difference(run_plain(model, samples), run(result, samples)) <= 1.001 * STEP
+    assert any(node.op == "Conv" and node.quantized for node in result.plan.nodes.values())
+
+
+def _open_info(name):
+    value = info(name)
+    value.type.tensor_type.ClearField("shape")
+    return value
 
 
 def test_a_float_model_is_refused():
