@@ -74,8 +74,8 @@ SETTINGS = {
 PEER_LEAVES = {"Gemm, all attributes"}
 PEER_BREAKS = {("MatMul with a vector", "per channel"), ("MatMul of batches", "per channel")}
 
-# Where the two differ by design either may be ahead by a little: channels of a Conv are scaled here,
-# and their errors average out behind a global pool; directions of an LSTM are symmetric here.
+# By design channels of a Conv are scaled here, whose errors average out behind a global pool, and
+# directions of an LSTM are symmetric here; either tool may be ahead by a little then.
 NEAR = {("cnn", "per channel"): 1.5, ("LSTM both ways", "asymmetric"): 1.5}
 
 MODELS = {
