@@ -102,8 +102,10 @@ def grid_parameters(
     if symmetric:
         zero_point = np.full(low.shape, _middle(qmin, qmax), np.int64)
     else:
-        # The stored scale, not the exact one: it is what the runtime divides by.
-        zero_point = _zero_points(low, scale, qmin, qmax)
+        # The runtime divides by the stored scale, which counts where it is rounded to float16.
+        # Rounding to float32 only decides ties: by the exact scale all [-m, m] have one middle.
+        divisor = scale if stored.itemsize < 4 else np.minimum(exact, _limits(stored)[1])
+        zero_point = _zero_points(low, divisor, qmin, qmax)
         zero_point = np.where(degenerate, np.int64(0), zero_point)
     return scale, zero_point
 
