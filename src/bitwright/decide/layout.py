@@ -442,12 +442,12 @@ class _Builder:
             entry = self._layout.entries[key]
             if self._channelwise_activations:
                 continue  # what moves values moves channels, too
-            if shares and inputs[0] is not None and entry.override is None:
+            if shares and inputs[0] is not None and _leaves_parameters(entry.override):
                 source = self._layout.entries[inputs[0]]
                 if source.axis is None:
                     entry.shares = inputs[0]
                     entry.qtype = source.qtype
-            elif output_range is not None and entry.override is None:
+            elif output_range is not None and _leaves_parameters(entry.override):
                 entry.fixed_range = output_range
         return tuple(outputs)
 
@@ -519,6 +519,13 @@ class _Builder:
         if plan is not None:
             keys = tuple(new if used == old else used for used in getattr(plan, side))
             self._layout.nodes[node] = msgspec.structs.replace(plan, **{side: keys})
+
+
+def _leaves_parameters(override: Override | None) -> bool:
+    """Whether an override, if there is one, only adds a second type."""
+    if override is None:
+        return True
+    return override == Override(convert=override.convert, convert_for=override.convert_for)
 
 
 def _is_float(value: ir.Value | None) -> bool:

@@ -1,0 +1,621 @@
+"""Every key of `extra_options`: what it changes in the model that is written."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import onnxruntime.quantization as peer
+import pytest
+from models_for_tests import (
+    BOOL,
+    Reader,
+    build,
+    constants_of,
+    dequantizer_before,
+    element_types,
+    info,
+    make_cnn,
+    make_mlp,
+    make_samples,
+    make_transformer,
+    node,
+    nodes_by_name,
+    normal,
+    ops,
+    parameters_of,
+    producer_of,
+    quality,
+    quantize_static_in,
+    run,
+    weight,
+)
+from onnx import TensorProto, helper
+
+from bitwright.compat.onnxruntime import CalibrationDataReader, CalibrationMethod, QuantType
+from bitwright.compat.onnxruntime.options import _HANDLERS
+from bitwright.errors import DataError, RecipeError
+
+TESTED = set()
+
+
+def option(*keys):
+    """Mark what a test shows, so that no key is left out."""
+    TESTED.update(keys)
+    return lambda function: function
+
+
+def quantize(folder, model, samples=None, *, options=None, **arguments):
+    arguments.setdefault("activation_type", QuantType.QUInt8)
+    return quantize_static_in(
+        folder,
+        model,
+        make_samples(model) if samples is None else samples,
+        extra_options=options or {},
+        **arguments,
+    )
+
+
+def scale_of(model, tensor):
+    scale, zero_point = (constants_of(model)[f"{tensor}_{end}"] for end in ("scale", "zero_point"))
+    return scale, zero_point
+
+
+def is_zero(array):
+    return not np.any(array)
+
+
+@option("ActivationSymmetric")
+def test_symmetric_activations_have_zero_in_the_middle(tmp_path):
+    model = make_cnn()
+    assert scale_of(quantize(tmp_path, model), "r2")[1] == 0
+    made = quantize(tmp_path, model, options={"ActivationSymmetric": True})
+    assert scale_of(made, "r2")[1] == 128
+    made = quantize(
+        tmp_path,
+        model,
+        options={"ActivationSymmetric": True},
+        activation_type=QuantType.QInt8,
+    )
+    assert scale_of(made, "x")[1] == 0
+
+
+@option("ActivationRestrictedAsymmetric")
+def test_restricted_zero_points_are_0_or_128(tmp_path):
+    model = make_cnn()
+    made = quantize(tmp_path, model, options={"ActivationRestrictedAsymmetric": True})
+    points = {int(scale_of(made, tensor)[1]) for tensor in ("x", "r1", "c2", "r2", "y")}
+    assert points == {0, 128}
+    assert scale_of(made, "r2")[1] == 0 and scale_of(made, "x")[1] == 128
+
+
+@option("WeightSymmetric")
+def test_weights_may_be_asymmetric(tmp_path):
+    model = make_mlp()
+    assert is_zero(scale_of(quantize(tmp_path, model), "w1")[1])
+    made = quantize(tmp_path, model, options={"WeightSymmetric": False})
+    assert not is_zero(scale_of(made, "w1")[1])
+    made = quantize(
+        tmp_path, model, options={"WeightSymmetric": True}, weight_type=QuantType.QUInt8
+    )
+    assert scale_of(made, "w1")[1] == 128
+
+
+@option("MinimumRealRange")
+def test_narrow_ranges_are_widened(tmp_path):
+    model = make_mlp()
+    samples = [{"x": np.full((1, 16), 1e-7, np.float32)}]
+    made = quantize(tmp_path, model, samples, options={"MinimumRealRange": 0.01})
+    assert scale_of(made, "x")[0] == pytest.approx(0.01 / 255, rel=1e-5)
+
+
+@option("EnableSubgraph")
+def test_bodies_are_quantized_when_asked(tmp_path):
+    def body(name, seed):
+        inner = [node("MatMul", ["x", f"w_{name}"], [f"y_{name}"], name=f"in_{name}")]
+        constant = onnx.numpy_helper.from_array(weight(8, 8, seed=seed), f"w_{name}")
+        return helper.make_graph(inner, name, [], [info(f"y_{name}", [4, 8])], [constant])
+
+    nodes = [
+        node("If", ["c"], ["b"], name="if", then_branch=body("a", 1), else_branch=body("b", 2)),
+        node("MatMul", ["b", "w"], ["y"], name="after"),
+    ]
+    model = build(
+        nodes,
+        [info("x", [4, 8]), info("c", [], BOOL)],
+        [info("y", [4, 8])],
+        {"w": weight(8, 8)},
+    )
+    samples = [{"x": normal(4, 8, seed=i), "c": np.array(i % 2 == 0)} for i in range(4)]
+
+    def quantizers_inside(made):
+        owner = nodes_by_name(made)["if"]
+        return sum(n.op_type == "DequantizeLinear" for a in owner.attribute for n in a.g.node)
+
+    assert quantizers_inside(quantize(tmp_path, model, samples)) == 0
+    made = quantize(tmp_path, model, samples, options={"EnableSubgraph": True})
+    assert quantizers_inside(made) > 0
+    assert quality(model, made, samples) > 30
+
+
+@option("ForceQuantizeNoInputCheck")
+def test_data_movement_is_quantized_also_behind_float(tmp_path):
+    nodes = [
+        node("Erf", ["x"], ["e"], name="erf"),
+        node("Transpose", ["e"], ["t"], name="turn", perm=[1, 0]),
+        node("Erf", ["t"], ["f"], name="erf2"),
+        node("MatMul", ["f", "w"], ["y"], name="mm"),
+    ]
+    model = build(nodes, {"x": [8, 4]}, {"y": [4, 8]}, {"w": weight(8, 8)})
+    assert dequantizer_before(quantize(tmp_path, model), "turn", 0) is None
+    made = quantize(tmp_path, model, options={"ForceQuantizeNoInputCheck": True})
+    assert dequantizer_before(made, "turn", 0) is not None
+
+
+@option("MatMulConstBOnly")
+def test_products_of_two_activations_stay_float(tmp_path):
+    model = make_transformer()
+    assert dequantizer_before(quantize(tmp_path, model), "scores", 1) is not None
+    made = quantize(
+        tmp_path, model, options={"MatMulConstBOnly": True}, op_types_to_quantize=["MatMul"]
+    )
+    assert dequantizer_before(made, "q_matmul", 1) is not None
+    assert producer_of(made, nodes_by_name(made)["scores"].output[0]).name == "scores"
+    assert "raw_QuantizeLinear" not in nodes_by_name(made)
+
+
+@option("AddQDQPairToWeight")
+def test_float_weights_with_pairs(tmp_path):
+    made = quantize(tmp_path, make_mlp(), options={"AddQDQPairToWeight": True})
+    assert element_types(made)["w1"] == TensorProto.FLOAT
+    assert producer_of(made, dequantizer_before(made, "first", 1).input[0]).input[0] == "w1"
+
+
+@option("DedicatedQDQPair")
+def test_a_pair_for_each_reader(tmp_path):
+    model = make_cnn()
+    shared = quantize(tmp_path, model)
+    made = quantize(tmp_path, model, options={"DedicatedQDQPair": True})
+    readers = [("conv2", 0), ("residual", 1)]
+    assert len({dequantizer_before(shared, *reader).name for reader in readers}) == 1
+    assert len({dequantizer_before(made, *reader).name for reader in readers}) == 2
+
+
+@option("QDQKeepRemovableActivations")
+def test_relus_are_kept_when_asked(tmp_path):
+    model = make_cnn()
+    assert ops(quantize(tmp_path, model))["Relu"] == 0
+    made = quantize(tmp_path, model, options={"QDQKeepRemovableActivations": True})
+    assert ops(made)["Relu"] == 2
+
+
+@option("QDQDisableWeightAdjustForInt32Bias")
+def test_weight_scales_are_widened_for_a_huge_bias_unless_told_not_to(tmp_path):
+    constants = {"w": weight(4, 4, 1, 1, seed=1) * np.float32(1e-6), "b": normal(4, size=1e6)}
+    model = build(
+        [node("Conv", ["x", "w", "b"], ["y"], name="conv")],
+        {"x": [1, 4, 6, 6]},
+        {"y": [1, 4, 6, 6]},
+        constants,
+    )
+    adjusted = quantize(tmp_path, model)
+    key = "QDQDisableWeightAdjustForInt32Bias"
+    plain = quantize(tmp_path, model, options={key: True})
+    assert scale_of(adjusted, "w")[0] > 2 * scale_of(plain, "w")[0]
+    samples = make_samples(model)
+    assert quality(model, adjusted, samples) > quality(model, plain, samples) + 20
+
+
+@option("UseQDQContribOps")
+def test_contrib_operators(tmp_path):
+    made = quantize(tmp_path, make_mlp(), options={"UseQDQContribOps": True})
+    domains = {n.domain for n in made.graph.node if n.op_type.endswith("quantizeLinear")}
+    assert domains == {"com.microsoft"}
+
+
+@option("QuantizeBias")
+def test_a_bias_stays_float_when_asked(tmp_path):
+    assert element_types(quantize(tmp_path, make_cnn()))["b1_quantized"] == TensorProto.INT32
+    made = quantize(tmp_path, make_cnn(), options={"QuantizeBias": False})
+    assert element_types(made)["b1"] == TensorProto.FLOAT
+
+
+@option("OpTypesToExcludeOutputQuantization")
+def test_outputs_of_these_types_have_no_pair(tmp_path):
+    made = quantize(tmp_path, make_cnn(), options={"OpTypesToExcludeOutputQuantization": ["Gemm"]})
+    assert producer_of(made, "y").op_type == "Gemm"
+    assert producer_of(quantize(tmp_path, make_cnn()), "y").op_type == "DequantizeLinear"
+
+
+@option("QDQOpTypePerChannelSupportToAxis")
+def test_the_axis_of_channels(tmp_path):
+    options = {"QDQOpTypePerChannelSupportToAxis": {"MatMul": {"axis": -1}}}
+    made = quantize(tmp_path, make_mlp(), options=options, per_channel=True)
+    assert scale_of(made, "w2")[0].shape == (4,)
+    # Of 16-bit weights the runtime takes any axis.
+    options = {"QDQOpTypePerChannelSupportToAxis": {"MatMul": 0}}
+    made = quantize(
+        tmp_path,
+        make_mlp(),
+        options=options,
+        per_channel=True,
+        weight_type=QuantType.QInt16,
+        activation_type=QuantType.QUInt16,
+    )
+    assert scale_of(made, "w2")[0].shape == (16,)
+
+
+@option("BlockSize")
+def test_weights_in_blocks(tmp_path):
+    # Of 8-bit weights in blocks the runtime makes a QLinearMatMul that it does not have.
+    made = quantize(tmp_path, make_mlp(), options={"BlockSize": 4}, weight_type=QuantType.QInt4)
+    assert scale_of(made, "w1")[0].shape == (4, 16)
+    dequantizer = dequantizer_before(made, "first", 1)
+    assert {a.name: a.i for a in dequantizer.attribute} == {"axis": 0, "block_size": 4}
+
+
+# TensorQuantOverrides -------------------------------------------------------------------------
+
+
+def overridden(folder, tensor, *entries, model=None, **arguments):
+    options = {"TensorQuantOverrides": {tensor: list(entries)}}
+    return quantize(folder, model or make_cnn(), options=options, **arguments)
+
+
+@option("TensorQuantOverrides")
+def test_an_override_of_type_and_symmetry(tmp_path):
+    made = overridden(tmp_path, "x", {"quant_type": QuantType.QUInt16, "symmetric": True})
+    assert element_types(made)["x_zero_point"] == TensorProto.UINT16
+    assert scale_of(made, "x")[1] == 32768
+
+
+def test_an_override_of_the_range_and_of_the_parameters(tmp_path):
+    made = overridden(tmp_path, "x", {"rmin": -2.0, "rmax": np.float32(3.1)})
+    assert scale_of(made, "x")[0] == pytest.approx(5.1 / 255)
+    given = {"scale": np.array(0.5, np.float32), "zero_point": np.array(7, np.uint8)}
+    made = overridden(tmp_path, "x", given)
+    assert scale_of(made, "x") == (0.5, 7)
+
+
+def test_an_override_reduces_one_weights_range(tmp_path):
+    made = overridden(tmp_path, "w1", {"reduce_range": True})
+    stored = constants_of(made)
+    assert np.abs(stored["w1_quantized"].astype(int)).max() == 64
+    assert np.abs(stored["w2_quantized"].astype(int)).max() == 127
+
+
+def test_one_weight_per_channel_all_alike_or_each_its_own(tmp_path):
+    made = overridden(tmp_path, "w1", {"axis": 0, "quant_type": QuantType.QInt8})
+    assert scale_of(made, "w1")[0].shape == (8,)
+    assert scale_of(made, "w2")[0].shape == ()
+    entries = [{"axis": 0, "rmin": -i, "rmax": i} for i in range(1, 9)]
+    made = overridden(tmp_path, "w1", *entries)
+    np.testing.assert_allclose(scale_of(made, "w1")[0], np.arange(1, 9) / 127, rtol=1e-6)
+    entries = [{"axis": 0, "scale": 0.01 * i, "zero_point": 0} for i in range(1, 9)]
+    made = overridden(tmp_path, "w1", *entries)
+    np.testing.assert_allclose(scale_of(made, "w1")[0], 0.01 * np.arange(1, 9), rtol=1e-6)
+
+
+def test_one_weight_in_blocks(tmp_path):
+    entry = {"axis": 0, "block_size": 8, "quant_type": QuantType.QInt4}
+    made = overridden(tmp_path, "w1", entry, model=make_mlp())
+    assert scale_of(made, "w1")[0].shape == (2, 16)
+    assert scale_of(made, "w2")[0].shape == ()
+
+
+def wiring(model):
+    """The pairs of a model by name: node -> (type, inputs, outputs)."""
+    return {
+        n.name: (n.op_type, tuple(n.input), tuple(n.output))
+        for n in model.graph.node
+        if n.op_type.endswith("quantizeLinear") or n.op_type == "QuantizeLinear"
+    }
+
+
+CONVERTED = [
+    # (tensor, recv_nodes): of an input, in the middle for all or some, a result with no reader
+    ("x", None),
+    ("p1", None),
+    ("p1", {"conv2"}),
+    ("p1", {"conv2", "residual"}),
+    ("y", None),
+]
+
+
+@pytest.mark.parametrize(("tensor", "receivers"), CONVERTED)
+def test_convert_is_wired_as_the_peers(tmp_path, tensor, receivers):
+    model = make_cnn(opset=21, ir_version=10)
+    samples = make_samples(model)
+    convert = {"quant_type": QuantType.QUInt16}
+    if receivers is not None:
+        convert["recv_nodes"] = receivers
+    made = overridden(tmp_path, tensor, {"convert": convert}, model=model)
+    onnx.save(model, tmp_path / "float.onnx")
+    entry = {"quant_type": peer.QuantType.QUInt8, "convert": {**convert}}
+    entry["convert"]["quant_type"] = peer.QuantType.QUInt16
+    peer.quantize_static(
+        tmp_path / "float.onnx",
+        tmp_path / "peer.onnx",
+        Reader(samples),
+        activation_type=peer.QuantType.QUInt8,
+        extra_options={"TensorQuantOverrides": {tensor: [entry]}},
+    )
+    theirs = wiring(onnx.load(tmp_path / "peer.onnx"))
+    mine = {name: wires for name, wires in wiring(made).items() if name.startswith(f"{tensor}_")}
+    assert mine == {n: wires for n, wires in theirs.items() if n.startswith(f"{tensor}_")}
+    assert quality(model, made, samples) > 30
+
+
+def test_the_second_type_is_what_its_readers_get(tmp_path):
+    model = make_cnn()
+    convert = {"quant_type": QuantType.QUInt16, "recv_nodes": {"conv2"}}
+    made = overridden(tmp_path, "p1", {"convert": convert})
+    assert parameters_of(made, dequantizer_before(made, "conv2", 0))[1].dtype == np.uint16
+    assert parameters_of(made, dequantizer_before(made, "residual", 1))[1].dtype == np.uint8
+    # The bias of a node goes with the scale that the node really reads.
+    scales = [parameters_of(made, dequantizer_before(made, "conv2", i))[0] for i in range(3)]
+    assert scales[2] == pytest.approx(scales[0] * scales[1], rel=1e-6)
+    assert quality(model, made, make_samples(model)) > 30
+
+
+def test_convert_with_a_range_or_parameters_of_its_own(tmp_path):
+    convert = {"quant_type": QuantType.QUInt16, "rmin": -10.0, "rmax": 10.0}
+    made = overridden(tmp_path, "x", {"convert": convert})
+    assert constants_of(made)["x_scale_convert"] == pytest.approx(20 / 65535)
+    convert = {"quant_type": QuantType.QInt16, "scale": 0.25, "zero_point": 5}
+    made = overridden(tmp_path, "x", {"convert": convert})
+    assert constants_of(made)["x_scale_convert"] == 0.25
+    assert constants_of(made)["x_zero_point_convert"] == 5
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ([{"convert": {"quant_type": "QUInt8"}}], "already is of the type uint8"),
+        ([{"convert": {"quant_type": "QUInt16", "recv_nodes": {"cnv2"}}}], "no node 'cnv2'"),
+        ([{"convert": {"quant_type": "QUInt16", "axis": 0}}], "unknown key 'axis'"),
+        ([{"convert": {"quant_type": "QUInt16", "recv_nodes": "conv2"}}], "set of node names"),
+        ([{"convert": 3}], "is a dict"),
+        ([{"quant_type": "QInt9"}], "unknown quant_type"),
+        ([{"scale": 1.0}], "both scale and zero_point"),
+        ([{"rmin": 1.0}], "both rmin and rmax"),
+        ([{"scale": 1.0, "zero_point": 0, "symmetric": True}], "leaves nothing for symmetric"),
+        ([{"symetric": True}], "Did you mean 'symmetric'"),
+        ([{}, {}], "needs 'axis'"),
+    ],
+)
+def test_wrong_overrides_are_refused_in_a_sentence(tmp_path, entries, said):
+    with pytest.raises(RecipeError, match=said):
+        overridden(tmp_path, "p1", *entries)
+
+
+def test_convert_is_for_activations_in_shared_pairs(tmp_path):
+    convert = {"convert": {"quant_type": QuantType.QUInt16}}
+    with pytest.raises(RecipeError, match="constant"):
+        overridden(tmp_path, "w1", convert)
+    options = {"TensorQuantOverrides": {"p1": [convert]}, "DedicatedQDQPair": True}
+    with pytest.raises(RecipeError, match="dedicated_pairs"):
+        quantize(tmp_path, make_cnn(), options=options)
+
+
+# Calibration ----------------------------------------------------------------------------------
+
+
+@option("CalibTensorRangeSymmetric")
+def test_ranges_are_widened_to_both_sides(tmp_path):
+    model = make_cnn()
+    made = quantize(tmp_path, model, options={"CalibTensorRangeSymmetric": True})
+    assert scale_of(made, "r2")[1] == 128
+    # The Relu cannot be left to a quantizer that covers negative numbers.
+    assert ops(made)["Relu"] == 2
+    assert quality(model, made, make_samples(model)) > 30
+
+
+def growing(count=6):
+    return [{"x": np.full((1, 16), float(i + 1), np.float32)} for i in range(count)]
+
+
+@option("CalibMovingAverage", "CalibMovingAverageConstant")
+def test_a_moving_average_follows_its_constant(tmp_path):
+    def highest(**options):
+        return (
+            float(scale_of(quantize(tmp_path, make_mlp(), growing(), options=options), "x")[0])
+            * 255
+        )
+
+    assert highest() == pytest.approx(6.0)
+    for constant in (0.01, 0.5):
+        average = 1.0
+        for value in range(2, 7):
+            average += constant * (value - average)
+        found = highest(CalibMovingAverage=True, CalibMovingAverageConstant=constant)
+        assert found == pytest.approx(average, rel=1e-5)
+
+
+@option("CalibPercentile")
+def test_the_percentile(tmp_path):
+    samples = [{"x": normal(64, 16, seed=i)} for i in range(4)]
+    scales = [
+        float(
+            scale_of(
+                quantize(
+                    tmp_path,
+                    make_mlp(),
+                    samples,
+                    options={"CalibPercentile": percentile},
+                    calibrate_method=CalibrationMethod.Percentile,
+                ),
+                "x",
+            )[0]
+        )
+        for percentile in (90.0, 99.0, 100.0)
+    ]
+    assert scales == sorted(set(scales))
+    assert scales[0] * 255 == pytest.approx(2 * 1.645, rel=0.1)  # of the normal distribution
+
+
+@option("CalibMaxIntermediateOutputs")
+@pytest.mark.parametrize("bound", [1, 4, 5])
+def test_a_bound_on_memory_loses_no_sample(tmp_path, bound):
+    made = quantize(tmp_path, make_mlp(), growing(), options={"CalibMaxIntermediateOutputs": bound})
+    assert float(scale_of(made, "x")[0]) * 255 == pytest.approx(6.0)
+
+
+class RangedReader(CalibrationDataReader):
+    """Gives nothing before its range is set, as readers for strided calibration do."""
+
+    def __init__(self, samples):
+        self.samples = samples
+        self.left = iter(())
+        self.ranges = []
+
+    def get_next(self):
+        return next(self.left, None)
+
+    def __len__(self):
+        return len(self.samples)
+
+    def set_range(self, start_index, end_index):
+        self.ranges.append((start_index, end_index))
+        self.left = iter(self.samples[start_index:end_index])
+
+
+@option("CalibStridedMinMax")
+def test_a_reader_is_asked_part_by_part(tmp_path):
+    model = make_mlp()
+    reader = RangedReader(growing())
+    from bitwright.compat.onnxruntime import quantize_static
+
+    quantize_static(
+        model,
+        tmp_path / "q.onnx",
+        reader,
+        activation_type=QuantType.QUInt8,
+        extra_options={"CalibStridedMinMax": 4},
+    )
+    assert reader.ranges == [(0, 4), (4, 6)]
+    made = onnx.load(tmp_path / "q.onnx")
+    assert float(scale_of(made, "x")[0]) * 255 == pytest.approx(6.0)
+    # What has no ranges is read as it is.
+    made = quantize(tmp_path, model, growing(), options={"CalibStridedMinMax": 4})
+    assert float(scale_of(made, "x")[0]) * 255 == pytest.approx(6.0)
+
+
+# Smoothing, types, ranges by definition ---------------------------------------------------------
+
+
+def make_with_outliers():
+    scale = np.ones(16, np.float32)
+    scale[[2, 9]] = 50
+    constants = {"s": scale, "w": (weight(16, 16, seed=1).T / scale).T}
+    nodes = [
+        node("LayerNormalization", ["x", "s"], ["n"], name="norm"),
+        node("MatMul", ["n", "w"], ["y"], name="product"),
+    ]
+    return build(nodes, {"x": [4, 16]}, {"y": [4, 16]}, constants)
+
+
+@option("SmoothQuant", "SmoothQuantAlpha", "SmoothQuantFolding")
+def test_smoothing_moves_outliers_into_the_weight(tmp_path):
+    model = make_with_outliers()
+    samples = make_samples(model, 16)
+
+    def made(**options):
+        return quantize(tmp_path, model, samples, options=options, op_types_to_quantize=["MatMul"])
+
+    plain, smooth = made(), made(SmoothQuant=True)
+    assert quality(model, smooth, samples) > quality(model, plain, samples) + 6
+    assert ops(smooth)["Mul"] == 0
+    assert ops(made(SmoothQuant=True, SmoothQuantFolding=False))["Mul"] == 1
+    # At 0 the activations keep their outliers, and the weights take none.
+    none = made(SmoothQuant=True, SmoothQuantAlpha=0.0)
+    half = made(SmoothQuant=True, SmoothQuantAlpha=0.5)
+    assert quality(model, half, samples) > quality(model, none, samples)
+    assert made(SmoothQuant=False) == plain
+
+
+def test_settings_of_smoothing_alone_are_refused(tmp_path):
+    with pytest.raises(RecipeError, match="SmoothQuant=True"):
+        quantize(tmp_path, make_mlp(), options={"SmoothQuantAlpha": 0.4})
+
+
+@option("DefaultTensorType")
+def test_tensors_of_unknown_type_are_taken_for_floats(tmp_path):
+    nodes = [
+        node("Inverse", ["x"], ["i"], name="inverse", domain="com.microsoft"),
+        node("MatMul", ["i", "w"], ["y"], name="product"),
+    ]
+    model = build(
+        nodes,
+        {"x": [4, 4]},
+        {"y": [4, 4]},
+        {"w": weight(4, 4)},
+        domains=("com.microsoft",),
+    )
+    samples = [{"x": np.eye(4, dtype=np.float32) * (i + 1)} for i in range(4)]
+    with pytest.raises(Exception, match="type of its input 'i' is not known"):
+        quantize(tmp_path, model, samples)
+    made = quantize(tmp_path, model, samples, options={"DefaultTensorType": TensorProto.FLOAT})
+    assert dequantizer_before(made, "product", 0) is not None
+    with pytest.raises(RecipeError, match="DefaultTensorType"):
+        quantize(tmp_path, model, samples, options={"DefaultTensorType": TensorProto.INT64})
+
+
+@option("extra.Sigmoid.nnapi")
+@pytest.mark.parametrize("kind", ["QUInt8", "QInt8"])
+def test_a_sigmoid_of_nnapi_has_steps_of_1_in_256(tmp_path, kind):
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], name="product"),
+        node("Sigmoid", ["h"], ["s"], name="sigmoid"),
+        node("MatMul", ["s", "w"], ["y"], name="second"),
+    ]
+    model = build(nodes, {"x": [4, 8]}, {"y": [4, 8]}, {"w": weight(8, 8)})
+    lowest = {"QUInt8": 0, "QInt8": -128}[kind]
+    arguments = {"activation_type": QuantType[kind]}
+    assert scale_of(quantize(tmp_path, model, **arguments), "s")[0] != 1 / 256
+    made = quantize(tmp_path, model, options={"extra.Sigmoid.nnapi": True}, **arguments)
+    assert scale_of(made, "s") == (1 / 256, lowest)
+    assert quality(model, made, make_samples(model)) > 30
+
+
+# The rest -------------------------------------------------------------------------------------
+
+
+def test_every_key_has_a_test():
+    assert set(_HANDLERS) == TESTED
+
+
+def test_every_key_that_the_peer_reads_is_known():
+    import re
+    from pathlib import Path
+
+    source = "".join(path.read_text() for path in Path(peer.__file__).parent.glob("*.py"))
+    read = set(re.findall(r"extra_options\.get\(\s*\"([A-Z][\w.]+)\"", source))
+    read |= set(re.findall(r"\"([A-Z]\w+)\" (?:not )?in (?:self\.)?extra_options", source))
+    assert len(read) > 15
+    assert read <= set(_HANDLERS)
+
+
+def test_the_cache_belongs_to_its_model(tmp_path):
+    model, cache = make_mlp(), tmp_path / "cache"
+    samples = make_samples(model)
+    first = quantize(tmp_path, model, samples, calibration_cache_path=cache)
+    # The second run takes its ranges from the file: other data makes no difference.
+    again = quantize(tmp_path, model, growing(), calibration_cache_path=cache)
+    assert scale_of(first, "h") == scale_of(again, "h")
+    with pytest.raises(DataError, match="another model"):
+        quantize(tmp_path, make_mlp(width=8), samples, calibration_cache_path=cache)
+
+
+def test_none_leaves_an_option_at_its_default(tmp_path):
+    model = make_mlp()
+    plain = quantize(tmp_path, model)
+    options = dict.fromkeys(["WeightSymmetric", "MinimumRealRange", "SmoothQuant", "QuantizeBias"])
+    assert quantize(tmp_path, model, options=options) == plain
+
+
+def test_the_numbers_of_the_models_are_finite(tmp_path):
+    made = quantize(tmp_path, make_cnn(), options={"CalibTensorRangeSymmetric": True})
+    (output,) = run(made, make_samples(make_cnn(), 1)[0])
+    assert math.isfinite(float(np.abs(output).max()))
