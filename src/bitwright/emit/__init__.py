@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from bitwright.emit.bnb4 import emit_bnb4
 from bitwright.emit.dynamic import emit_dynamic
 from bitwright.emit.qdq import Rounding, emit_qdq
 from bitwright.emit.qoperator import emit_qoperator
 from bitwright.plan import QuantPlan
 
-__all__ = ["EMITTERS", "Rounding", "emit_dynamic", "emit_qdq", "emit_qoperator"]
+__all__ = ["EMITTERS", "Rounding", "emit_bnb4", "emit_dynamic", "emit_qdq", "emit_qoperator"]
 
 Emitter = Callable[[ir.Model, QuantPlan, Rounding], "list[str] | None"]
 

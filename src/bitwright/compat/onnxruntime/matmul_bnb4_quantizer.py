@@ -1,0 +1,216 @@
+"""4-bit weights in bitsandbytes' formats, by the names of ONNX Runtime's module, and its command.
+
+>>> from onnx import TensorProto, helper
+>>> weight = helper.make_tensor("w", TensorProto.FLOAT, [32, 4], [0.5] * 128)
+>>> graph = helper.make_graph(
+...     [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
+...     "g",
+...     [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32])],
+...     [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+...     [weight],
+... )
+>>> model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+>>> quantizer = MatMulBnb4Quantizer(model, MatMulBnb4Quantizer.NF4, 64)
+>>> quantizer.process()
+>>> [node.op_type for node in quantizer.model.nodes()]
+['MatMulBnb4']
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright.emit.bnb4 import check_block_size, emit_bnb4
+from bitwright.errors import BitwrightError, ModelError, OutputError, RecipeError
+from bitwright.graph.tensors import inline_copy
+from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["MatMulBnb4Quantizer", "ONNXModel", "main"]
+
+logger = logging.getLogger(__name__)
+
+_BOOKS = {book.number: book for book in CODEBOOKS.values()}
+
+
+class ONNXModel:
+    """A model with what callers of ONNX Runtime's quantizers do with theirs: look, and save."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._held: ir.Model | onnx.ModelProto = model
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The model as a protobuf message; what is changed in it is saved."""
+        if isinstance(self._held, ir.Model):
+            for slot in graph.tensor_slots(self._held):
+                slot.put(inline_copy(slot.tensor))
+            self._held = ir.to_proto(self._held)
+        return self._held
+
+    def graph(self) -> onnx.GraphProto:
+        """Return the main graph."""
+        return self.model.graph
+
+    def nodes(self) -> Any:
+        """Return the nodes of the main graph."""
+        return self.model.graph.node
+
+    def initializer(self) -> Any:
+        """Return the constants of the main graph."""
+        return self.model.graph.initializer
+
+    def opset_import(self) -> Any:
+        """Return the operator sets that the model uses."""
+        return self.model.opset_import
+
+    def save_model_to_file(
+        self, output_path: str | Path, use_external_data_format: bool = False
+    ) -> None:
+        """Write the model, all of it or nothing; over 2 GB always with a file of tensors."""
+        graph.check_destination(output_path, source=self._held)
+        external = True if use_external_data_format else None
+        graph.save_model(self._copy(), output_path, external_data=external)
+
+    def _copy(self) -> ir.Model:
+        return graph.load_model(self._held)
+
+
+class MatMulBnb4Quantizer:
+    """Stores the constant matrices of MatMul nodes in 4 bits, FP4 or NF4, one scale a block.
+
+    Other than in ONNX Runtime's tool, the given model is not changed, a path will do, unknown names
+    to exclude are errors, and so is a model in which nothing is quantized.
+    """
+
+    FP4 = 0
+    NF4 = 1
+
+    def __init__(
+        self,
+        model: str | Path | onnx.ModelProto,
+        quant_type: int = NF4,
+        block_size: int = 64,
+        nodes_to_exclude: Sequence[str] | None = None,
+    ) -> None:
+        if isinstance(quant_type, bool) or quant_type not in _BOOKS:
+            raise RecipeError(f"quant_type is 0 (FP4) or 1 (NF4), not {quant_type!r}.")
+        check_block_size(block_size)
+        if isinstance(nodes_to_exclude, str):
+            raise RecipeError("nodes_to_exclude is a list of names, not one name.")
+        self.quant_type = quant_type
+        self.block_size = block_size
+        self.nodes_to_exclude = set(nodes_to_exclude or ())
+        self.model = ONNXModel(graph.load_model(model))
+
+    def bnb4_block_quant(
+        self, fpweight: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+        """Return the packed codes of a K x N weight, and the largest magnitude of each block."""
+        if fpweight.ndim != 2:
+            raise RecipeError(f"a weight is a matrix, and this one has {fpweight.ndim} axes.")
+        if fpweight.dtype not in (np.float32, np.float16):
+            raise RecipeError(f"a weight is float32 or float16, not {fpweight.dtype}.")
+        return quantize_blocks(fpweight.T, _BOOKS[self.quant_type], self.block_size)
+
+    def process(self) -> None:
+        """Quantize, and prove that ONNX Runtime takes the result; `model` is then the new one."""
+        model = self.model._copy()
+        for note in graph.normalize(model):
+            logger.debug(note)
+        skipped = emit_bnb4(
+            model,
+            book=_BOOKS[self.quant_type],
+            block_size=self.block_size,
+            exclude=self.nodes_to_exclude,
+        )
+        for name, reason in skipped.items():
+            logger.debug("MatMul %r stays float because %s", name, reason)
+        graph.stamp_versions(model)
+        graph.check_model(model)
+        _prove(model, self.model._copy())
+        self.model = ONNXModel(model)
+
+
+def _prove(quantized: ir.Model, original: ir.Model) -> None:
+    """Raise if the runtime opens the original and not the quantized model."""
+    try:
+        graph.open_session(quantized, threads=1)
+    except ModelError as error:
+        try:
+            graph.open_session(original, threads=1)
+        except ModelError:
+            # Language models in float16 may have nodes that only a GPU runs: no fault of ours.
+            warnings.warn(
+                f"neither the model nor its 4-bit form could be tried out here: {error}",
+                UserWarning,
+                stacklevel=3,
+            )
+            return
+        raise
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    >>> main(["--input_model", "no_such.onnx", "--output_model", "small.onnx"])
+    1
+    """
+    options = _make_parser().parse_args(arguments)
+    if options.verbose:
+        logging.basicConfig()
+        logger.setLevel(logging.DEBUG)
+    try:
+        if Path(options.output_model).exists():
+            raise OutputError(f"{options.output_model!r} exists already; choose another path.")
+        graph.check_destination(options.output_model, source=options.input_model)
+        quantizer = MatMulBnb4Quantizer(
+            options.input_model, options.quant_type, options.block_size, options.nodes_to_exclude
+        )
+        quantizer.process()
+        quantizer.model.save_model_to_file(options.output_model, True)
+    except BitwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bitwright.compat.onnxruntime.matmul_bnb4_quantizer",
+        description="Store the constant matrices of MatMul nodes in 4 bits, FP4 or NF4.",
+    )
+    parser.add_argument("--input_model", required=True, help="the model to read")
+    parser.add_argument("--output_model", required=True, help="where to write; must not exist")
+    parser.add_argument(
+        "--quant_type", type=int, choices=sorted(_BOOKS), default=1, help="0: FP4, 1: NF4"
+    )
+    parser.add_argument(
+        "--block_size",
+        type=int,
+        choices=BLOCK_SIZES,
+        default=64,
+        help="how many weights share a scale; bitsandbytes itself has 64",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what is left float")
+    parser.add_argument(
+        "--nodes_to_exclude", nargs="+", default=[], help="names of nodes that stay float"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
