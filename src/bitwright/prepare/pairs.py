@@ -13,9 +13,21 @@ from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import QTYPES, UINT8, QType
 from bitwright.plan import Parameters
 
-__all__ = ["Pair", "is_dequantizer", "is_quantizer", "read_pair", "same_parameters"]
+__all__ = [
+    "Pair",
+    "is_dequantizer",
+    "is_quantizer",
+    "lift_dequantizers",
+    "read_pair",
+    "same_parameters",
+]
 
 _DOMAINS = ("", "com.microsoft")
+# What moves integers as well as it moves floats.
+_MOVERS = frozenset(
+    "Transpose Reshape Squeeze Unsqueeze Flatten Identity MaxPool Slice DepthToSpace SpaceToDepth "
+    "Expand Tile".split()
+)
 _QTYPES = {t.onnx_type: t for t in QTYPES.values()}
 
 
@@ -99,6 +111,61 @@ def same_parameters(one: Parameters, two: Parameters) -> bool:
         and np.array_equal(one.scale, two.scale)
         and np.array_equal(one.zero_point, two.zero_point)
     )
+
+
+def lift_dequantizers(graph: ir.Graph) -> None:
+    """Turn Q, Transpose, DQ into Q, DQ, Transpose, so that pairs are pairs again."""
+    changed = True
+    while changed:
+        changed = False
+        for node in list(graph):
+            if not is_dequantizer(node) or node.inputs[0] is None:
+                continue
+            moved = node.inputs[0]
+            mover = moved.producer()
+            if (
+                mover is None
+                or mover.op_type not in _MOVERS
+                or mover.graph is not graph
+                or mover.inputs[0] is None
+                or len(moved.uses()) > 1
+                or moved.is_graph_output()
+                or sum(bool(v.uses()) for v in mover.outputs) > 1
+                or _has_channels(node)
+            ):
+                continue
+            _swap(graph, mover, node)
+            changed = True
+
+
+def _has_channels(node: ir.Node) -> bool:
+    scale = node.inputs[1]
+    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
+    return tensor is None or tensor.size != 1
+
+
+def _swap(graph: ir.Graph, mover: ir.Node, dequantizer: ir.Node) -> None:
+    source, result = mover.inputs[0], dequantizer.outputs[0]
+    assert source is not None and result.name is not None
+    floats = ir.Value(
+        name=f"{result.name}_before_{mover.name}", type=result.type, shape=source.shape
+    )
+    twin = ir.node(
+        "DequantizeLinear",
+        [source, *dequantizer.inputs[1:]],
+        dict(dequantizer.attributes),
+        domain=dequantizer.domain,
+        outputs=[floats],
+        name=dequantizer.name,
+    )
+    graph.insert_before(mover, twin)
+    mover.replace_input_with(0, floats)
+    moved = mover.outputs[0]
+    moved.type, moved.shape = result.type, moved.shape or result.shape
+    result.replace_all_uses_with(moved, replace_graph_outputs=True)
+    graph.remove(dequantizer, safe=True)
+    name, result.name = result.name, None
+    moved.name = name
 
 
 def _read_parameters(node: ir.Node, integers: ir.Value | None) -> Parameters | str:

@@ -23,8 +23,16 @@ from bitwright.plan import Parameters
 from bitwright.prepare.fold_batch_norm import fold_batch_norm
 from bitwright.prepare.fold_gemm_scalars import fold_gemm_scalars
 from bitwright.prepare.fold_scale_shift import fold_scale_shift
-from bitwright.prepare.pairs import Pair, is_dequantizer, is_quantizer, read_pair, same_parameters
+from bitwright.prepare.pairs import (
+    Pair,
+    is_dequantizer,
+    is_quantizer,
+    lift_dequantizers,
+    read_pair,
+    same_parameters,
+)
 from bitwright.prepare.rewiring import remove_nodes
+from bitwright.prepare.trained_weights import constant_array, move_axis, move_values, rescale
 
 __all__ = ["Trained", "read_trained"]
 
@@ -34,11 +42,6 @@ Use = tuple[ir.Node, int]
 # Their constant bias is stored at (input scale x weight scale), whatever it was trained with.
 _BIASED = frozenset(
     "Conv ConvTranspose Gemm InstanceNormalization LayerNormalization BatchNormalization".split()
-)
-# What moves integers as well as it moves floats.
-_MOVERS = frozenset(
-    "Transpose Reshape Squeeze Unsqueeze Flatten Identity MaxPool Slice DepthToSpace SpaceToDepth "
-    "Expand Tile".split()
 )
 # What moves a constant, and is computed once and for all.
 _RESHAPING = frozenset("Transpose Reshape Squeeze Unsqueeze Flatten".split())
@@ -76,7 +79,7 @@ class _Reader:
 
     def read(self) -> Trained:
         for _, graph in iter_graphs(self._model):
-            _lift_dequantizers(graph)
+            lift_dequantizers(graph)
         refused: dict[str, str] = {}
         found = self._strip(refused, lambda pair: is_constant(pair.source))
         self._fold()
@@ -142,7 +145,7 @@ class _Reader:
     def _take_constant(self, pair: Pair) -> None:
         """Put the dequantized values in the place of the pair."""
         parameters = _with_axis(pair.parameters, pair.source)
-        array = _constant_array(pair.source)
+        array = constant_array(pair.source)
         dtype = pair.result.dtype or ir.DataType.FLOAT
         axis, block = parameters.axis, parameters.block_size
         scale = np.asarray(parameters.scale).astype(np.float32)
@@ -191,11 +194,11 @@ class _Reader:
         source, result = node.inputs[0], node.outputs[0]
         if result.is_graph_output() or not all(v is None or is_constant(v) for v in node.inputs):
             return False
-        array = _constant_array(source)
-        moved = _moved(node, array)
+        array = constant_array(source)
+        moved = move_values(node, array)
         if moved is None:
             return False
-        axis = _moved_axis(node, array.shape, moved.shape, parameters)
+        axis = move_axis(node, array.shape, moved.shape, parameters)
         carried = None
         if axis is not None or not np.ndim(parameters.scale):
             carried = replace(parameters, axis=axis)
@@ -218,7 +221,7 @@ class _Reader:
 
     def _fold(self) -> None:
         """Fold what stands behind trained weights, as exporters leave batch norms there."""
-        before = {use: _constant_array(use[0].inputs[use[1]]) for use in self._trained.reads}
+        before = {use: constant_array(use[0].inputs[use[1]]) for use in self._trained.reads}
         changed = 0
         while more := (
             fold_batch_norm(self._model)
@@ -230,10 +233,10 @@ class _Reader:
             return
         for (node, index), old in before.items():
             parameters = self._trained.reads[node, index]
-            new = None if node.graph is None else _constant_array(node.inputs[index])
+            new = None if node.graph is None else constant_array(node.inputs[index])
             if new is None or new is old or np.array_equal(new, old):
                 continue
-            scaled = _rescaled(node, old, new, parameters)
+            scaled = rescale(node, old, new, parameters)
             if scaled is None:
                 del self._trained.reads[node, index]
                 self._trained.notes.append(
@@ -395,150 +398,8 @@ def _home(value: ir.Value) -> ir.Graph:
     return graph
 
 
-def _constant_array(value: ir.Value | None) -> Array:
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    assert tensor is not None
-    return np.asarray(tensor.numpy())
-
-
 def _with_axis(parameters: Parameters, value: ir.Value) -> Parameters:
     """Return the parameters with an axis that counts from the front."""
     if parameters.axis is None or parameters.axis >= 0 or value.shape is None:
         return parameters
     return replace(parameters, axis=parameters.axis + len(value.shape))
-
-
-def _lift_dequantizers(graph: ir.Graph) -> None:
-    """Turn Q, Transpose, DQ into Q, DQ, Transpose, so that pairs are pairs again."""
-    changed = True
-    while changed:
-        changed = False
-        for node in list(graph):
-            if not is_dequantizer(node) or node.inputs[0] is None:
-                continue
-            moved = node.inputs[0]
-            mover = moved.producer()
-            if (
-                mover is None
-                or mover.op_type not in _MOVERS
-                or mover.graph is not graph
-                or mover.inputs[0] is None
-                or len(moved.uses()) > 1
-                or moved.is_graph_output()
-                or sum(bool(v.uses()) for v in mover.outputs) > 1
-                or _has_channels(node)
-            ):
-                continue
-            _swap(graph, mover, node)
-            changed = True
-
-
-def _has_channels(node: ir.Node) -> bool:
-    scale = node.inputs[1]
-    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
-    return tensor is None or tensor.size != 1
-
-
-def _swap(graph: ir.Graph, mover: ir.Node, dequantizer: ir.Node) -> None:
-    source, result = mover.inputs[0], dequantizer.outputs[0]
-    assert source is not None and result.name is not None
-    floats = ir.Value(
-        name=f"{result.name}_before_{mover.name}", type=result.type, shape=source.shape
-    )
-    twin = ir.node(
-        "DequantizeLinear",
-        [source, *dequantizer.inputs[1:]],
-        dict(dequantizer.attributes),
-        domain=dequantizer.domain,
-        outputs=[floats],
-        name=dequantizer.name,
-    )
-    graph.insert_before(mover, twin)
-    mover.replace_input_with(0, floats)
-    moved = mover.outputs[0]
-    moved.type, moved.shape = result.type, moved.shape or result.shape
-    result.replace_all_uses_with(moved, replace_graph_outputs=True)
-    graph.remove(dequantizer, safe=True)
-    name, result.name = result.name, None
-    moved.name = name
-
-
-def _moved(node: ir.Node, array: Array) -> Array | None:
-    """Return what an op makes of a constant; None where it says so at run time only."""
-    if node.op_type == "Transpose":
-        order = node.attributes.get_ints("perm", None)
-        return np.transpose(array, None if order is None else tuple(order))
-    shape = node.outputs[0].shape
-    if node.op_type == "Reshape" and node.inputs[1] is not None:
-        sizes = _constant_array(node.inputs[1]).tolist()
-        if not node.attributes.get_int("allowzero", 0):
-            sizes = [array.shape[i] if size == 0 else size for i, size in enumerate(sizes)]
-        return array.reshape(sizes)
-    if shape is None or not shape.is_static():
-        return None
-    return array.reshape(shape.numpy())
-
-
-def _moved_axis(
-    node: ir.Node, before: tuple[int, ...], behind: tuple[int, ...], parameters: Parameters
-) -> int | None:
-    """Return where the channels are after the move; None where they are nowhere any more."""
-    axis = parameters.axis
-    if axis is None or parameters.block_size:
-        return None
-    if node.op_type == "Transpose":
-        order = node.attributes.get_ints("perm", None)
-        places = list(reversed(range(len(before)))) if order is None else list(order)
-        return places.index(axis)
-    # A reshape keeps the channels where as many values as before stand before and behind them.
-    leading = int(np.prod(before[:axis]))
-    for place, size in enumerate(behind):
-        if size == before[axis] and int(np.prod(behind[:place])) == leading:
-            return place
-    return None
-
-
-def _rescaled(node: ir.Node, old: Array, new: Array, parameters: Parameters) -> Parameters | None:
-    """Return the parameters after each output channel was multiplied by a number.
-
-    None where the weight changed otherwise, or where a channel changed its sign and the integers
-    cannot.
-    """
-    if old.shape != new.shape or parameters.block_size:
-        return None
-    axis = _output_axis(node, old.ndim)
-    rest = tuple(i for i in range(old.ndim) if i != axis)
-    if parameters.axis not in (None, axis):
-        return None
-    wide_old, wide_new = old.astype(np.float64), new.astype(np.float64)
-    squares = (wide_old**2).sum(axis=rest)
-    products = (wide_old * wide_new).sum(axis=rest)
-    factor = np.where(squares > 0, products / np.where(squares > 0, squares, 1), 1.0)
-    spread = factor.reshape([-1 if i == axis else 1 for i in range(old.ndim)])
-    if not np.allclose(wide_old * spread, wide_new, rtol=1e-4, atol=1e-6 * np.abs(new).max()):
-        return None
-    # Exporters multiply by a batch norm's factor before the pair and divide behind it: what is
-    # left of the two is rounding, and the trained scale is meant.
-    factor = np.where(np.abs(factor - 1) < 1e-5, 1.0, factor)
-    if (factor == 1).all():
-        return parameters
-    if (factor < 0).any():
-        lowest = quantize(
-            old, np.float32(parameters.scale), parameters.zero_point, parameters.qtype,
-            axis=parameters.axis,
-        ).min()  # fmt: skip
-        if np.any(parameters.zero_point) or lowest == parameters.qtype.lowest:
-            return None
-    factor = np.where(factor == 0, 1.0, np.abs(factor))
-    if (factor == factor[0]).all() and parameters.axis is None:
-        return replace(parameters, scale=np.asarray(parameters.scale * factor[0]))
-    zeros = np.broadcast_to(parameters.zero_point, factor.shape).copy()
-    return replace(parameters, scale=parameters.scale * factor, zero_point=zeros, axis=axis)
-
-
-def _output_axis(node: ir.Node, rank: int) -> int:
-    if node.op_type == "Conv":
-        return 0
-    if node.op_type == "Gemm":
-        return 0 if node.attributes.get_int("transB", 0) else 1
-    return 1 if node.op_type == "ConvTranspose" else rank - 1
