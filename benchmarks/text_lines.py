@@ -27,7 +27,7 @@ def model_path(name: str) -> Path:
     """Return a model of the package, without importing the package."""
     spec = importlib.util.find_spec("rapidocr_onnxruntime")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("this needs the package rapidocr-onnxruntime (pip install '.[dev]')")
+        raise SystemExit("this needs the recognizer: pip install --no-deps -r models.txt")
     return Path(next(iter(spec.submodule_search_locations))) / "models" / name
 
 

@@ -839,13 +839,23 @@ def test_bodies_of_if_and_loop_are_kept_or_quantized_as_asked(make, inside):
     assert quality(model, quantized, samples) > 25
 
 
-def test_an_if_that_always_goes_one_way_is_told_about_the_other():
+def test_a_branch_that_never_ran_stays_float_and_is_told():
     model = make_branches()
     samples = [{**sample, "c": np.array(True)} for sample in branch_samples(model)]
     recipe = {"base": "int8", "select": {"subgraphs": True}}
-    with pytest.raises(DataError, match=r"choose/else_branch:.*never seen.*else_") as error:
-        bitwright.quantize(model, data=samples, recipe=recipe)
-    assert_one_sentence(error)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    assert any("branches that never ran" in note for note in result.plan.notes)
+    reasons = {name: node.reason for name, node in result.plan.nodes.items()}
+    assert "it never ran during calibration" in reasons.values()
+    both_ways = branch_samples(model)
+    assert quality(model, result.to_proto(), both_ways) > 25
+
+
+def test_nothing_quantized_points_at_the_bodies(tmp_path):
+    model = make_branches()
+    recipe = {"base": "int8", "select": {"op_types": ["ConvTranspose"]}}
+    with pytest.raises(ModelError, match=r"nothing .*select\.subgraphs"):
+        bitwright.quantize(model, data=branch_samples(model), recipe=recipe)
 
 
 def test_enable_subgraph_through_the_peers_names_works(tmp_path):

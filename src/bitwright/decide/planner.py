@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.dropping import leave_masks_float, leave_unseen_branches_float
 from bitwright.decide.layout import Layout
-from bitwright.decide.masks import find_masked_tensors
 from bitwright.decide.ops import constant
 from bitwright.decide.parameters import (
     activation_plan,
@@ -39,7 +39,8 @@ def decide(
     tool: str,
 ) -> QuantPlan:
     """Return the plan: a type and scale for every entry of the layout, a fate for every node."""
-    notes = _leave_masks_float(model, layout, sketches)
+    notes = leave_masks_float(model, layout, sketches)
+    notes += leave_unseen_branches_float(model, layout, sketches)
     _refuse_broken_values(layout, sketches)
     tensors: dict[str, TensorPlan] = {}
     for key, entry in layout.entries.items():
@@ -62,41 +63,8 @@ def decide(
         _widen_weights_for_bias(layout, plan)
     _absorb_activations(model, layout, plan)
     if not any(node.quantized for node in plan.nodes.values()):
-        raise ModelError(_nothing_quantized(plan))
+        raise ModelError(_nothing_quantized(model, plan))
     return plan
-
-
-def _leave_masks_float(
-    model: ir.Model, layout: Layout, sketches: Mapping[str, TensorSketch]
-) -> list[str]:
-    """Take attention masks, and what they were added to, out of the layout."""
-    masked = find_masked_tensors(model, layout, sketches)
-    if not masked:
-        return []
-    gone = {key for key, entry in layout.entries.items() if entry.name in masked}
-    while more := {
-        key for key, entry in layout.entries.items() if entry.shares in gone and key not in gone
-    }:
-        gone |= more
-    for name, node in layout.nodes.items():
-        if not gone & {*node.inputs, *node.outputs}:
-            continue
-        inputs = tuple(None if key in gone else key for key in node.inputs)
-        outputs = tuple(None if key in gone else key for key in node.outputs)
-        node = msgspec.structs.replace(node, inputs=inputs, outputs=outputs)
-        if node.action == "quantize" and not any(outputs):
-            node = msgspec.structs.replace(
-                node,
-                action="float",
-                reason="it applies an attention mask, whose range would swallow the scores",
-            )
-        layout.nodes[name] = node
-    for name, key in layout.outputs.items():
-        if key in gone:
-            layout.outputs[name] = None
-    for key in gone:
-        del layout.entries[key]
-    return [f"left {len(masked)} tensors with attention masks in float"]
 
 
 def _refuse_broken_values(layout: Layout, sketches: Mapping[str, TensorSketch]) -> None:
@@ -180,7 +148,10 @@ def _copy_parameters(plan: QuantPlan, key: str) -> None:
     plan.tensors[key] = msgspec.structs.replace(root, tensor=plan.tensors[key].tensor)
 
 
-def _nothing_quantized(plan: QuantPlan) -> str:
+def _nothing_quantized(model: ir.Model, plan: QuantPlan) -> str:
     reasons = sorted({f"{n.op}: {n.reason}" for n in plan.nodes.values() if n.reason})
     shown = "; ".join(reasons[:3]) + ("; …" if len(reasons) > 3 else "")
-    return f"nothing in this model was quantized ({shown}); widen the selection."
+    remedy = "widen the selection"
+    if not plan.recipe.select.subgraphs and next(iter(model.graph.subgraphs()), None) is not None:
+        remedy += ", or set select.subgraphs to quantize inside If, Loop and Scan bodies"
+    return f"nothing in this model was quantized ({shown}); {remedy}."
