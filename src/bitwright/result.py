@@ -72,8 +72,7 @@ class Result:
         lines = [
             f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes quantized, "
             f"{skipped.total()} left float",
-            f"Size: {_megabytes(self.float_size)} -> {_megabytes(self.size)} "
-            f"({self.shrinkage})",
+            f"Size: {_megabytes(self.float_size)} -> {_megabytes(self.size)} ({self.shrinkage})",
             f"Calibrated on {self.data}",
         ]
         seen = "held-back" if self.samples_are_unseen else "calibration"
