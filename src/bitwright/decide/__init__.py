@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bitwright.decide.dynamic import lay_out_dynamic
-from bitwright.decide.layout import Layout, lay_out
+from bitwright.decide.entries import Layout
+from bitwright.decide.layout import lay_out
 from bitwright.decide.opsets import needed_opset
 from bitwright.decide.planner import decide
 from bitwright.decide.trained import lay_out_trained, trained_recipe

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import onnx_ir as ir
 
-from bitwright.decide.layout import Layout
+from bitwright.decide.entries import Layout
 from bitwright.decide.masks import find_masked_tensors
 
 if TYPE_CHECKING:

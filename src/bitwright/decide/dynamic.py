@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from bitwright.decide.layout import Entry, Layout
+from bitwright.decide.entries import Entry, Layout
 from bitwright.decide.ops import Skip, attribute
 from bitwright.decide.selection import Selector
 from bitwright.errors import RecipeError, did_you_mean

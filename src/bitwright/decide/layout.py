@@ -3,115 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 import onnx_ir as ir
 
-from bitwright.decide.integer_ops import (
-    INTEGER_OP_TYPES,
-    INTEGER_OUTPUT_RANGES,
-    check_integer_recipe,
-)
+from bitwright.decide.dedication import dedicate_pairs
+from bitwright.decide.early_checks import check_recipe, has_channelwise_activations
+from bitwright.decide.entries import Entry, Layout
+from bitwright.decide.integer_ops import INTEGER_OP_TYPES, INTEGER_OUTPUT_RANGES
 from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
 from bitwright.decide.selection import Selector
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.errors import RecipeError
 from bitwright.graph import iter_values
-from bitwright.numerics.types import INT4, INT8, INT16, INT32, UINT4, UINT8, UINT16, QType
+from bitwright.numerics.types import QType
 from bitwright.plan import NodePlan
-from bitwright.recipe import MinMax, Override, Recipe
+from bitwright.recipe import Override, Recipe
 
-__all__ = ["Entry", "Layout", "lay_out"]
+__all__ = ["lay_out"]
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-
-_ACTIVATION_TYPES = (INT8, UINT8, INT16, UINT16)
-_WEIGHT_TYPES = (*_ACTIVATION_TYPES, INT4, UINT4)
-
-
-@dataclass(slots=True)
-class Entry:
-    """One tensor that is to be quantized, with what is known of it without data."""
-
-    name: str
-    """The tensor's qualified name in the float model."""
-    value: ir.Value
-    role: Literal["activation", "weight", "bias"]
-    qtype: QType
-    axis: int | None = None
-    block_size: int = 0
-    shares: str | None = None
-    source: str | None = None
-    """The entry behind whose pair this one's stands."""
-    product: tuple[str, str] | None = None
-    tile: int = 1
-    fixed_range: tuple[float, float] | None = None
-    override: Override | None = None
-    absorbed_by: str | None = None
-    """The Relu or Clip behind this tensor that the quantizer may replace."""
-    operand: bool = False
-    """A constant beside activations, such as an addend: it is laid out as they are."""
-
-    @property
-    def needs_data(self) -> bool:
-        """Whether its range must be observed."""
-        if self.role != "activation" or self.shares is not None or self.fixed_range is not None:
-            return False
-        given = self.override
-        return given is None or (given.scale is None and given.rmin is None)
-
-
-@dataclass(slots=True)
-class Layout:
-    """The tensors and nodes of a model that will be quantized."""
-
-    entries: dict[str, Entry] = field(default_factory=dict)
-    nodes: dict[str, NodePlan] = field(default_factory=dict)
-    outputs: dict[str, str | None] = field(default_factory=dict)
-
-    @property
-    def observed(self) -> list[str]:
-        """Names of the tensors whose values must be seen."""
-        return list(dict.fromkeys(e.name for e in self.entries.values() if e.needs_data))
-
-    def enter_constant(self, wanted: Entry, reader: str) -> str:
-        """Enter a constant for one of its readers; uses that agree share one entry."""
-        for key in (wanted.name, f"{wanted.name}@{reader}"):
-            found = self.entries.get(key)
-            if found is None:
-                self.entries[key] = wanted
-                return key
-            if all(
-                getattr(found, field) == getattr(wanted, field)
-                for field in ("qtype", "axis", "block_size", "role", "operand")
-            ):
-                return key
-        raise AssertionError(f"two entries for {wanted.name!r} at node {reader!r}")
-
-    def enter_bias(
-        self, name: str, value: ir.Value, node: ir.Node, rule: OpRule, product: tuple[str, str]
-    ) -> str | None:
-        """Enter a bias at (input scale x weight scale); None where it has no such scale."""
-        entry, array = self.entries[product[1]], constant(value)
-        if entry.role != "weight" or entry.block_size or not entry.qtype.is_integer:
-            return None
-        tile = 1 if rule.tile is None else rule.tile(node)
-        axis = None
-        if entry.axis is not None:
-            channels = constant(entry.value).shape[entry.axis]  # type: ignore[union-attr]
-            if array is None or array.ndim == 0 or array.shape[-1] != channels * tile:
-                return None
-            axis = array.ndim - 1
-        key = f"{name}@{node.name}" if name in self.entries else name
-        self.entries[key] = Entry(name, value, "bias", INT32, axis, product=product, tile=tile)
-        return key
-
-    def users(self, key: str) -> list[str]:
-        """Names of the nodes that read or write this entry."""
-        return [
-            name for name, node in self.nodes.items() if key in node.inputs or key in node.outputs
-        ]
 
 
 def lay_out(
@@ -138,15 +48,10 @@ class _Builder:
         self._marked: dict[ir.Value, str] = {}
         self._overrides = dict(recipe.overrides)
         self._names = {value: name for name, value in iter_values(model)}
-        self._channelwise_activations = (
-            isinstance(recipe.ranges, MinMax) and recipe.ranges.per_channel
-        )
+        self._channelwise_activations = has_channelwise_activations(recipe)
 
     def build(self) -> Layout:
-        self._check_overrides()
-        self._check_types()
-        if self._recipe.format == "qoperator":
-            check_integer_recipe(self._recipe)
+        check_recipe(self._recipe, self._names)
         float_by_name: set[str] = set()
         for node in self._nodes:
             name = node.name or ""
@@ -159,61 +64,8 @@ class _Builder:
             self._layout.nodes[name] = plan
         self._read_through(float_by_name)
         if self._recipe.place.dedicated_pairs:
-            self._dedicate_pairs()
+            dedicate_pairs(self._layout, self._marked, self._names)
         return self._layout
-
-    def _check_overrides(self) -> None:
-        known = set(self._names.values())
-        for name in self._overrides:
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise RecipeError(f"overrides: no tensor is called {name!r}.{hint}")
-        for value, name in self._names.items():
-            override = self._overrides.get(name)
-            if override is not None and override.convert is not None:
-                self._check_convert(name, value, override)
-
-    def _check_convert(self, name: str, value: ir.Value, override: Override) -> None:
-        where = f"the override of {name!r} asks for convert, but"
-        if self._recipe.format != "qdq":
-            raise RecipeError(f"{where} only the format qdq has pairs behind pairs.")
-        if self._recipe.place.dedicated_pairs:
-            raise RecipeError(f"{where} dedicated_pairs gives each reader a pair of its own.")
-        if constant(value) is not None:
-            raise RecipeError(f"{where} it is a constant; give a constant the type it needs.")
-        assert override.convert is not None
-        if override.convert.qtype == (override.qtype or self._recipe.activation):
-            raise RecipeError(f"{where} it already is of the type {override.convert.qtype}.")
-        readers = {use.node.name or "" for use in value.uses()}
-        for node in override.convert_for or ():
-            if node not in readers:
-                raise RecipeError(
-                    f"{where} no node {node!r} reads it.{did_you_mean(node, readers)}"
-                )
-
-    def _check_types(self) -> None:
-        """Refuse, before any data is read, types that the runtime would refuse after it."""
-        recipe = self._recipe
-        types = [("activations", recipe.activation), ("weights", recipe.weight)]
-        for name, override in self._overrides.items():
-            if override.qtype is not None:
-                value = next(v for v, known in self._names.items() if known == name)
-                role = "activations" if constant(value) is None else "weights"
-                types.append((role, override.qtype))
-            if override.convert is not None and override.convert.qtype is not None:
-                types.append(("activations", override.convert.qtype))
-        for role, qtype in types:
-            known = _ACTIVATION_TYPES if role == "activations" else _WEIGHT_TYPES
-            if qtype not in known and not (role == "weights" and qtype == INT32):
-                raise RecipeError(
-                    f"ONNX Runtime has no kernels for {role} in {qtype}; "
-                    f"use one of {', '.join(str(choice) for choice in known)}."
-                )
-        if self._channelwise_activations and recipe.activation.bits == 8:
-            raise RecipeError(
-                "ONNX Runtime's 8-bit kernels take one scale for a whole activation; drop "
-                "per_channel from the range method, or use 16-bit activations with it."
-            )
 
     def _float(self, node: ir.Node, reason: str) -> NodePlan:
         return NodePlan(
@@ -489,36 +341,6 @@ class _Builder:
                     self._layout.outputs[self._names[value]] = (
                         self._key_for_output(value) if written and value in self._marked else None
                     )
-
-    def _dedicate_pairs(self) -> None:
-        """Give each reader of a tensor an entry, and so a pair, of its own."""
-        layout = self._layout
-        for value, key in self._marked.items():
-            readers = [
-                (name, index)
-                for name, node in layout.nodes.items()
-                for index, used in enumerate(node.inputs)
-                if used == key
-            ]
-            if len(readers) + (layout.outputs.get(self._names[value]) is not None) < 2:
-                continue
-            producer = value.producer()
-            if producer is not None and layout.outputs.get(self._names[value]) is None:
-                # The shared entry stays as the root of the parameters, without a pair of its own.
-                self._rename_uses(producer.name or "", key, f"{key}@{readers[0][0]}", "outputs")
-            for name, _ in readers:
-                own = f"{key}@{name}"
-                entry = layout.entries[key]
-                layout.entries[own] = Entry(
-                    entry.name, value, "activation", entry.qtype, shares=key
-                )
-                self._rename_uses(name, key, own, "inputs")
-
-    def _rename_uses(self, node: str, old: str, new: str, side: str) -> None:
-        plan = self._layout.nodes.get(node)
-        if plan is not None:
-            keys = tuple(new if used == old else used for used in getattr(plan, side))
-            self._layout.nodes[node] = msgspec.structs.replace(plan, **{side: keys})
 
 
 def _leaves_parameters(override: Override | None) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bitwright.decide.layout import Layout
+from bitwright.decide.entries import Layout
 
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch

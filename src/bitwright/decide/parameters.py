@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.decide.layout import Entry
+from bitwright.decide.entries import Entry
 from bitwright.decide.ops import constant
 from bitwright.decide.ranges import choose_range, sketch_std, weight_range
 from bitwright.errors import ModelError, RecipeError

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.dropping import leave_masks_float, leave_unseen_branches_float
-from bitwright.decide.layout import Layout
+from bitwright.decide.entries import Layout
 from bitwright.decide.ops import constant
 from bitwright.decide.parameters import (
     activation_plan,

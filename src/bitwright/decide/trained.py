@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.decide.layout import Entry, Layout
+from bitwright.decide.entries import Entry, Layout
 from bitwright.decide.ops import RULES, OpRule, Skip, constant
 from bitwright.decide.parameters import widened_for_bias
 from bitwright.decide.selection import Selector

@@ -1,0 +1,99 @@
+"""What a layout holds: one entry for each quantized tensor, one fate for each node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import onnx_ir as ir
+
+from bitwright.decide.ops import OpRule, constant
+from bitwright.numerics.types import INT32, QType
+from bitwright.plan import NodePlan
+from bitwright.recipe import Override
+
+__all__ = ["Entry", "Layout"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One tensor that is to be quantized, with what is known of it without data."""
+
+    name: str
+    """The tensor's qualified name in the float model."""
+    value: ir.Value
+    role: Literal["activation", "weight", "bias"]
+    qtype: QType
+    axis: int | None = None
+    block_size: int = 0
+    shares: str | None = None
+    source: str | None = None
+    """The entry behind whose pair this one's stands."""
+    product: tuple[str, str] | None = None
+    tile: int = 1
+    fixed_range: tuple[float, float] | None = None
+    override: Override | None = None
+    absorbed_by: str | None = None
+    """The Relu or Clip behind this tensor that the quantizer may replace."""
+    operand: bool = False
+    """A constant beside activations, such as an addend: it is laid out as they are."""
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether its range must be observed."""
+        if self.role != "activation" or self.shares is not None or self.fixed_range is not None:
+            return False
+        given = self.override
+        return given is None or (given.scale is None and given.rmin is None)
+
+
+@dataclass(slots=True)
+class Layout:
+    """The tensors and nodes of a model that will be quantized."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    nodes: dict[str, NodePlan] = field(default_factory=dict)
+    outputs: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def observed(self) -> list[str]:
+        """Names of the tensors whose values must be seen."""
+        return list(dict.fromkeys(e.name for e in self.entries.values() if e.needs_data))
+
+    def enter_constant(self, wanted: Entry, reader: str) -> str:
+        """Enter a constant for one of its readers; uses that agree share one entry."""
+        for key in (wanted.name, f"{wanted.name}@{reader}"):
+            found = self.entries.get(key)
+            if found is None:
+                self.entries[key] = wanted
+                return key
+            if all(
+                getattr(found, field) == getattr(wanted, field)
+                for field in ("qtype", "axis", "block_size", "role", "operand")
+            ):
+                return key
+        raise AssertionError(f"two entries for {wanted.name!r} at node {reader!r}")
+
+    def enter_bias(
+        self, name: str, value: ir.Value, node: ir.Node, rule: OpRule, product: tuple[str, str]
+    ) -> str | None:
+        """Enter a bias at (input scale x weight scale); None where it has no such scale."""
+        entry, array = self.entries[product[1]], constant(value)
+        if entry.role != "weight" or entry.block_size or not entry.qtype.is_integer:
+            return None
+        tile = 1 if rule.tile is None else rule.tile(node)
+        axis = None
+        if entry.axis is not None:
+            channels = constant(entry.value).shape[entry.axis]  # type: ignore[union-attr]
+            if array is None or array.ndim == 0 or array.shape[-1] != channels * tile:
+                return None
+            axis = array.ndim - 1
+        key = f"{name}@{node.name}" if name in self.entries else name
+        self.entries[key] = Entry(name, value, "bias", INT32, axis, product=product, tile=tile)
+        return key
+
+    def users(self, key: str) -> list[str]:
+        """Names of the nodes that read or write this entry."""
+        return [
+            name for name, node in self.nodes.items() if key in node.inputs or key in node.outputs
+        ]

@@ -1,0 +1,85 @@
+"""Recipes and plans as JSON, with complaints a person can act on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.numerics.types import QType, qtype
+from bitwright.recipe.methods import RangeMethod
+from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
+
+__all__ = ["convert", "encode", "to_name"]
+
+_T = TypeVar("_T")
+
+
+def to_name(value: Any) -> Any:
+    """Return how a number type is stored: by its name."""
+    if isinstance(value, QType):
+        return value.name
+    raise NotImplementedError(f"cannot store a {type(value).__name__}")
+
+
+def _from_name(kind: type, value: Any) -> Any:
+    if kind is QType:
+        if not isinstance(value, str):
+            raise RecipeError(f"a number type is a name such as 'int8', not {value!r}.")
+        return qtype(value)
+    raise NotImplementedError(f"cannot read a {kind.__name__}")
+
+
+def encode(value: msgspec.Struct, *, indent: int = 2) -> bytes:
+    """Return any recipe or plan value as JSON, number types by name."""
+    text = msgspec.json.encode(value, enc_hook=to_name)
+    return msgspec.json.format(text, indent=indent) if indent else text
+
+
+def convert(data: Any, kind: type[_T], source: str) -> _T:
+    """Build a value from plain data, turning msgspec's complaints into ours."""
+    try:
+        return msgspec.convert(data, kind, dec_hook=_from_name, strict=True)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, RecipeError):
+            raise RecipeError(f"{source}: {error.__cause__}") from error
+        raise RecipeError(f"{source}: {_explain(str(error), kind)}") from error
+
+
+# msgspec's names of types, as a person would say them.
+_PLAIN = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+
+
+def _explain(message: str, kind: type) -> str:
+    method = re.search(r"Invalid value `?'?(\w[\w-]*)'?`? - at `\$.*method`", message)
+    if method is not None:
+        known = {m.__struct_config__.tag for m in RangeMethod.__args__}
+        return f"unknown range method {method.group(1)!r}.{did_you_mean(method.group(1), known)}"
+    unknown = re.search(r"unknown field `(\w+)`(?: - at `\$\.?([\w.\[\]]*)`)?", message)
+    wrong = re.search(r"Expected `(.*?)`, got `(.*?)`(?: - at `\$\.?(.*)`)?", message)
+    if wrong is not None:
+        expected, given, where = wrong.groups()
+        wanted, got = _PLAIN.get(expected, expected), _PLAIN.get(given, given)
+        return f"option {where or 'recipe'!r} must be {wanted}, not {got}."
+    if unknown is None:
+        return message.replace("`", "'") + "."
+    key, where = unknown.group(1), unknown.group(2) or ""
+    known = set()
+    for struct in (kind, Selection, Placement, Override, SmoothQuant, *RangeMethod.__args__):
+        if where and struct is kind:
+            continue
+        known.update(getattr(struct, "__struct_fields__", ()))
+        if not where:
+            break
+    place = f" in {where!r}" if where else ""
+    return f"unknown option {key!r}{place}.{did_you_mean(key, known)}"

@@ -1,0 +1,96 @@
+"""The ways to turn what was observed of a tensor into the range that is quantized."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bitwright.errors import RecipeError
+
+__all__ = [
+    "MSE",
+    "Distribution",
+    "Entropy",
+    "MinMSE",
+    "MinMax",
+    "NonOverflow",
+    "Percentile",
+    "RangeMethod",
+    "ScaleKind",
+]
+
+
+class _Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A way to turn what was observed of a tensor into the range that is quantized."""
+
+    symmetric: bool = False
+    """Widen the range to [-m, m]; the zero point still follows the recipe's symmetry."""
+
+
+class MinMax(_Method, frozen=True, kw_only=True, tag="minmax", tag_field="method"):
+    """The whole observed range: nothing is clipped.
+
+    >>> MinMax(moving_average=0.01).moving_average
+    0.01
+    """
+
+    moving_average: float | None = None
+    """Weight of each new batch in an exponential average of batch extremes."""
+    per_channel: bool = False
+    """One range for each channel (axis 1) of an activation."""
+
+    def __post_init__(self) -> None:
+        if self.moving_average is not None and not 0 < self.moving_average <= 1:
+            raise RecipeError(
+                f"moving_average must lie in (0, 1], not {self.moving_average}; 0.01 is usual."
+            )
+
+
+class Percentile(_Method, frozen=True, kw_only=True, tag="percentile", tag_field="method"):
+    """Clip the rarest values: `percentile` of the mass stays inside, half of the rest each side.
+
+    >>> Percentile(percentile=99.99).percentile
+    99.99
+    """
+
+    percentile: float = 99.999
+
+    def __post_init__(self) -> None:
+        if not 0 < self.percentile <= 100:
+            raise RecipeError(f"percentile must lie in (0, 100], not {self.percentile}.")
+
+
+class Entropy(_Method, frozen=True, kw_only=True, tag="entropy", tag_field="method"):
+    """The range whose quantized distribution is nearest the observed one (KL divergence)."""
+
+    bins: int = 2048
+    levels: int = 128
+
+    def __post_init__(self) -> None:
+        if self.levels < 2 or self.bins < 2 * self.levels:
+            raise RecipeError(
+                f"entropy needs bins >= 2 * levels >= 4, not bins={self.bins}, "
+                f"levels={self.levels}; with fewer there is nothing to search."
+            )
+
+
+class Distribution(_Method, frozen=True, kw_only=True, tag="distribution", tag_field="method"):
+    """Standard deviation of the values, for float8 scales."""
+
+
+class MSE(_Method, frozen=True, kw_only=True, tag="mse", tag_field="method"):
+    """The range with the least squared error after quantization."""
+
+
+class NonOverflow(_Method, frozen=True, kw_only=True, tag="non-overflow", tag_field="method"):
+    """The finest power-of-two scale that clips nothing."""
+
+
+class MinMSE(_Method, frozen=True, kw_only=True, tag="min-mse", tag_field="method"):
+    """The power-of-two scale with the least squared error."""
+
+
+RangeMethod = MinMax | Percentile | Entropy | Distribution | MSE | NonOverflow | MinMSE
+
+ScaleKind = Literal["float", "power-of-two", "int16"]

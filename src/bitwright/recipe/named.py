@@ -1,0 +1,112 @@
+"""Recipes and targets by name, and recipes from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bitwright.errors import MissingPackageError, RecipeError, TargetError, did_you_mean
+from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
+from bitwright.recipe.value import Recipe
+
+__all__ = ["RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(name="int8"),
+        Recipe(name="int8-per-channel", per_channel=True),
+        Recipe(name="int8-symmetric", activation=INT8, activation_symmetric=True, per_channel=True),
+        Recipe(name="a16w8", activation=UINT16, weight=INT8, per_channel=True),
+        Recipe(name="a16w16", activation=INT16, weight=INT16, activation_symmetric=True),
+        Recipe(name="a8w4", activation=UINT8, weight=INT4, per_channel=True),
+        Recipe(name="a16w4", activation=UINT16, weight=INT4, per_channel=True),
+        Recipe(name="int8-dynamic", mode="dynamic", per_channel=True),
+    )
+}
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the model is going to run, and what is asked for when nothing else is said."""
+
+    name: str
+    description: str
+    recipe: str
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target(
+            name="cpu",
+            description="ONNX Runtime on any CPU: uint8 activations, int8 weights.",
+            recipe="int8-per-channel",
+        ),
+    )
+}
+
+
+def named_recipe(name: str) -> Recipe:
+    """Return the built-in recipe of this name.
+
+    >>> named_recipe("a16w8").activation.name
+    'uint16'
+    """
+    if name not in RECIPES:
+        raise RecipeError(f"unknown recipe {name!r}.{did_you_mean(name, RECIPES)}")
+    return RECIPES[name]
+
+
+def load_recipe(
+    recipe: str | Path | dict[str, Any] | Recipe | None = None, target: str | None = None
+) -> Recipe:
+    """Return a recipe from a value, a built-in name, a dict, or a .json/.yaml file.
+
+    >>> load_recipe("int8-per-channel").per_channel
+    True
+    >>> load_recipe("int9")
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: unknown recipe 'int9'. Did you mean 'int8'?
+    """
+    if target is not None and target not in TARGETS:
+        raise TargetError(f"unknown target {target!r}.{did_you_mean(target, TARGETS)}")
+    if recipe is None:
+        return named_recipe(TARGETS[target or "cpu"].recipe)
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, dict):
+        return Recipe.from_mapping(recipe)
+    path = Path(recipe)
+    if path.suffix.lower() not in {".json", ".yaml", ".yml"}:
+        return named_recipe(str(recipe))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}.") from error
+    data = _parse_json(text, path) if path.suffix.lower() == ".json" else _parse_yaml(text, path)
+    if not isinstance(data, dict):
+        raise RecipeError(f"the recipe {str(path)!r} must be a mapping of options.")
+    return Recipe.from_mapping(data, source=str(path))
+
+
+def _parse_json(text: str, path: Path) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise RecipeError(f"the recipe {str(path)!r} is not JSON: {error}.") from error
+
+
+def _parse_yaml(text: str, path: Path) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingPackageError(
+            f"reading {str(path)!r} needs PyYAML; install it, or write the recipe as JSON."
+        ) from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise RecipeError(f"the recipe {str(path)!r} is not YAML: {reason}.") from error

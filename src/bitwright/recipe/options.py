@@ -1,0 +1,135 @@
+"""The sections of a recipe: which nodes, where pairs go, what single tensors get."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bitwright.errors import RecipeError
+from bitwright.numerics.types import QType
+from bitwright.recipe.methods import RangeMethod
+
+__all__ = ["Override", "Placement", "Selection", "SmoothQuant"]
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which nodes are quantized. Names may be exact or regular expressions written `re:...`.
+
+    >>> Selection(exclude=("re:head/.*",)).exclude
+    ('re:head/.*',)
+    """
+
+    op_types: tuple[str, ...] | None = None
+    """Only these op types; None: every type that has a rule."""
+    nodes: tuple[str, ...] | None = None
+    """Only these nodes; None: all."""
+    exclude: tuple[str, ...] = ()
+    """Never these nodes: they read and write float."""
+    exclude_op_types: tuple[str, ...] = ()
+    input_nodes: tuple[str, ...] = ()
+    """Quantize only what lies downstream of these nodes, themselves included."""
+    output_nodes: tuple[str, ...] = ()
+    """Quantize only what lies upstream of these nodes, themselves included."""
+    subgraphs: bool = False
+    """Also quantize inside If, Loop and Scan bodies."""
+    constant_weights_only: bool | None = None
+    """Leave a MatMul of two activations float; None: in dynamic mode only."""
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where Q/DQ pairs go and how weights are stored."""
+
+    dedicated_pairs: bool = False
+    """One Q/DQ pair for each consumer instead of one for each tensor."""
+    keep_activations: bool = False
+    """Never absorb a Relu or Clip into the quantizer before it."""
+    weight_pairs: bool = False
+    """Keep float weights with Q and DQ instead of storing integers."""
+    unquantized_outputs: tuple[str, ...] = ()
+    """Op types whose outputs get no pair."""
+    force_shared: bool = False
+    """Quantize data-movement ops even when their input is not quantized."""
+    isolated: bool = False
+    """Quantize element-wise ops and softmaxes also between float neighbours."""
+    float_bias_add: bool = True
+    """Leave the sum of a MatMul and its constant bias to the runtime, which adds in float."""
+    contrib_ops: bool = False
+    """Write Q/DQ in the com.microsoft domain."""
+    adjust_for_bias: bool = True
+    """Enlarge a weight scale when the int32 bias would overflow with it."""
+    channel_axes: dict[str, int] = {}
+    """Op type -> axis for per-channel weights, where the usual one does not fit."""
+
+
+class SmoothQuant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Move outliers from what matrix products read into their weights, before observing.
+
+    >>> SmoothQuant(alpha=0.7).folding
+    True
+    """
+
+    alpha: float = 0.5
+    """How much of the outliers moves: 0 leaves activations as they are, 1 makes them even."""
+    folding: bool = True
+    """Divide inside the norm or product that computes the activation, where that is possible;
+    else, and elsewhere, a Mul divides."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise RecipeError(
+                f"alpha of smooth must lie in [0, 1], not {self.alpha}; 0.5 is usual."
+            )
+
+
+class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one tensor gets instead of the recipe's defaults.
+
+    >>> Override(qtype=UINT16).qtype.name
+    'uint16'
+    """
+
+    qtype: QType | None = None
+    symmetric: bool | None = None
+    reduce_range: bool | None = None
+    rmin: float | tuple[float, ...] | None = None
+    rmax: float | tuple[float, ...] | None = None
+    scale: float | tuple[float, ...] | None = None
+    zero_point: int | tuple[int, ...] | None = None
+    axis: int | None = None
+    block_size: int | None = None
+    ranges: RangeMethod | None = None
+    convert: Override | None = None
+    """A second type for some readers: the tensor is quantized again behind its own pair."""
+    convert_for: tuple[str, ...] | None = None
+    """Names of the nodes that read the second type; None: every one."""
+
+    def __post_init__(self) -> None:
+        if self.convert_for is not None and self.convert is None:
+            raise RecipeError("an override with convert_for needs convert, too.")
+        if self.convert is not None:
+            _check_convert(self.convert)
+        if (self.scale is None) != (self.zero_point is None):
+            raise RecipeError("an override gives both scale and zero_point, or neither.")
+        clash = [
+            name
+            for name in ("symmetric", "reduce_range", "rmin", "rmax", "ranges")
+            if getattr(self, name) is not None
+        ]
+        if self.scale is not None and clash:
+            raise RecipeError(
+                f"an override with scale and zero_point leaves nothing for {', '.join(clash)} "
+                "to decide; drop one or the other."
+            )
+        if (self.rmin is None) != (self.rmax is None):
+            raise RecipeError("an override gives both rmin and rmax, or neither.")
+
+
+def _check_convert(convert: Override) -> None:
+    unfit = [
+        name
+        for name in ("axis", "block_size", "reduce_range", "convert")
+        if getattr(convert, name) is not None
+    ]
+    if unfit:
+        raise RecipeError(f"convert is for whole activations and takes no {', '.join(unfit)}.")
+    if convert.qtype is None:
+        raise RecipeError("convert needs a qtype: the type to convert to.")

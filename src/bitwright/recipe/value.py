@@ -1,0 +1,186 @@
+"""Everything that is asked for, in one frozen value."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.numerics.types import INT8, UINT8, QType
+from bitwright.recipe.codec import convert, encode, to_name
+from bitwright.recipe.methods import MinMax, MinMSE, NonOverflow, RangeMethod, ScaleKind
+from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
+
+__all__ = ["Recipe"]
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that is asked for; `load_recipe` gives the named ones.
+
+    >>> recipe = Recipe(per_channel=True, ranges=Percentile())
+    >>> Recipe.from_json(recipe.to_json()) == recipe
+    True
+    """
+
+    version: Literal[1] = 1
+    name: str = "custom"
+    mode: Literal["static", "dynamic"] = "static"
+    """Static: activation ranges from calibration data. Dynamic: measured at every run."""
+    format: Literal["qdq", "qoperator"] = "qdq"
+    """QDQ: float ops between Q/DQ pairs. QOperator: integer ops."""
+    activation: QType = UINT8
+    weight: QType = INT8
+    ranges: RangeMethod = MinMax()
+    weight_ranges: RangeMethod = MinMax()
+    scales: ScaleKind = "float"
+    per_channel: bool = False
+    block_size: int = 0
+    """Weights of MatMul and Gemm get one scale for each block of this many rows; 0: none."""
+    activation_symmetric: bool = False
+    weight_symmetric: bool | None = None
+    """None: symmetric for signed types, asymmetric for unsigned ones."""
+    restricted_asymmetric: bool = False
+    """uint8 activations only: zero point 0 for what is never negative, else 128."""
+    reduce_range: bool = False
+    min_real_range: float | None = None
+    """Widen narrower ranges to at least this width."""
+    quantize_bias: bool = True
+    select: Selection = Selection()
+    place: Placement = Placement()
+    overrides: dict[str, Override] = {}
+    """Tensor name -> what it gets instead."""
+    output_ranges: dict[str, tuple[float, float]] = {}
+    """Op type -> the range of its outputs, given and not observed."""
+    smooth: SmoothQuant | None = None
+    """Even out the channels of what matrix products read; takes a pass over the data more."""
+    assumed_type: Literal["float32", "float16"] | None = None
+    """The element type of tensors for which none can be inferred, behind unknown operators."""
+    optimize: bool = True
+    """Fold constants and batch norms before quantizing."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def weights_are_symmetric(self) -> bool:
+        """Whether weights get a symmetric range, by choice or by type."""
+        return self.weight.signed if self.weight_symmetric is None else self.weight_symmetric
+
+    def replace(self, **changes: Any) -> Recipe:
+        """Return a copy with these fields changed; an unknown field is an error.
+
+        >>> Recipe().replace(per_channel=True).per_channel
+        True
+        """
+        for key in changes:
+            if key not in self.__struct_fields__:
+                hint = did_you_mean(key, self.__struct_fields__)
+                raise RecipeError(f"unknown recipe field {key!r}.{hint}")
+        return msgspec.structs.replace(self, **changes)
+
+    def to_json(self, *, indent: int = 2) -> str:
+        """Return the recipe as JSON; indent 0 keeps it on one line."""
+        return encode(self, indent=indent).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, source: str = "recipe") -> Recipe:
+        """Read a recipe from JSON; unknown keys are errors with a suggestion."""
+        try:
+            data = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise RecipeError(f"{source} is not JSON: {error}.") from error
+        return convert(data, cls, source)
+
+    @classmethod
+    def from_mapping(cls, data: dict[str, Any], *, source: str = "recipe") -> Recipe:
+        """Read a recipe from plain dicts and lists, `base` naming the recipe it starts from.
+
+        >>> Recipe.from_mapping({"base": "int8", "per_channel": True}).per_channel
+        True
+        """
+        data = dict(data)
+        base = data.pop("base", None)
+        if base is not None:
+            from bitwright.recipe.named import named_recipe
+
+            start = msgspec.to_builtins(named_recipe(base), enc_hook=to_name)
+            data = {**start, "name": data.get("name", f"{base} (changed)"), **data}
+        return convert(data, cls, source)
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse contradictions before any work is done."""
+    if recipe.mode == "dynamic":
+        _check_dynamic(recipe)
+    power_of_two = (NonOverflow, MinMSE)
+    if isinstance(recipe.ranges, power_of_two) and recipe.scales != "power-of-two":
+        raise RecipeError(
+            f"the range method {type(recipe.ranges).__name__} gives power-of-two scales; "
+            "set scales='power-of-two' with it."
+        )
+    if recipe.activation.kind == "float" and recipe.weight.kind != "float":
+        raise RecipeError(
+            f"{recipe.activation} activations with {recipe.weight} weights run nowhere; "
+            "use one float type for both."
+        )
+    if recipe.activation == INT8 and recipe.weight == UINT8:
+        raise RecipeError(
+            "int8 activations with uint8 weights have no kernel in ONNX Runtime; "
+            "use int8 weights, or uint8 activations."
+        )
+    if recipe.restricted_asymmetric and recipe.activation != UINT8:
+        raise RecipeError("restricted_asymmetric is for uint8 activations only.")
+    if recipe.restricted_asymmetric and recipe.activation_symmetric:
+        raise RecipeError("restricted_asymmetric contradicts activation_symmetric; choose one.")
+    if recipe.min_real_range is not None and recipe.min_real_range <= 0:
+        raise RecipeError(f"min_real_range must be positive, not {recipe.min_real_range}.")
+    if recipe.block_size < 0 or recipe.block_size == 1:
+        raise RecipeError(
+            f"block_size must be 0 (no blocks) or at least 2, not {recipe.block_size}."
+        )
+    if recipe.reduce_range and recipe.weight.kind == "float":
+        raise RecipeError(f"reduce_range has no meaning for {recipe.weight} weights.")
+    for op_type, (low, high) in recipe.output_ranges.items():
+        if not low < high:
+            raise RecipeError(
+                f"output_ranges of {op_type!r} must be (low, high), not ({low}, {high})."
+            )
+    for pattern in (
+        *(recipe.select.nodes or ()),
+        *recipe.select.exclude,
+        *recipe.select.input_nodes,
+        *recipe.select.output_nodes,
+    ):
+        if pattern.startswith("re:"):
+            try:
+                re.compile(pattern[3:])
+            except re.error as error:
+                raise RecipeError(f"{pattern!r} is not a regular expression: {error}.") from error
+
+
+# What a dynamic recipe can ask for; all else is about activations, which it does not place.
+_DYNAMIC_FIELDS = frozenset(
+    "version name mode activation weight weight_ranges per_channel weight_symmetric reduce_range "
+    "min_real_range select place overrides assumed_type optimize".split()
+)
+
+
+def _check_dynamic(recipe: Recipe) -> None:
+    for what, given, known in (
+        ("weights", recipe.weight, (INT8, UINT8)),
+        ("activations", recipe.activation, (UINT8,)),
+    ):
+        if given not in known:
+            raise RecipeError(
+                f"dynamic models have {what} in {' or '.join(map(str, known))}, not {given}; "
+                "the integer operators of ONNX Runtime take no other."
+            )
+    plain = Recipe(mode="static")
+    for name in recipe.__struct_fields__:
+        if name not in _DYNAMIC_FIELDS and getattr(recipe, name) != getattr(plain, name):
+            raise RecipeError(f"{name} has no effect in dynamic mode; leave it out.")
+    for name in Placement.__struct_fields__:
+        if name != "force_shared" and getattr(recipe.place, name) != getattr(plain.place, name):
+            raise RecipeError(f"place.{name} has no effect in dynamic mode; leave it out.")
