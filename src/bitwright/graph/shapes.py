@@ -195,6 +195,8 @@ def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataTy
     if node.domain == "com.microsoft":
         if index == 0 and node.op_type in _CONTRIB_SAME_TYPE:
             return _input_type(node, 0)
+        if index == 0 and node.op_type == "EmbedLayerNormalization":
+            return _input_type(node, 2)  # the words' embedding; before it come indices
         return None
     if node.domain:
         return None
