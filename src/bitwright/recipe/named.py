@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bitwright.errors import MissingPackageError, RecipeError, TargetError, did_you_mean
+from bitwright.errors import RecipeError, TargetError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
 from bitwright.recipe.value import Recipe
 
@@ -99,12 +99,8 @@ def _parse_json(text: str, path: Path) -> Any:
 
 
 def _parse_yaml(text: str, path: Path) -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingPackageError(
-            f"reading {str(path)!r} needs PyYAML; install it, or write the recipe as JSON."
-        ) from error
+    import yaml
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
