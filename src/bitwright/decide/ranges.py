@@ -187,7 +187,7 @@ def _symmetric_extremes(case: _Case, method: Distribution) -> tuple[float, float
     return -case.largest, case.largest
 
 
-_REFINEMENTS = (0.95, 0.975, 0.9875)
+_REFINEMENTS = (0.95, 0.98)
 
 
 def _shares(least: float) -> F64:
