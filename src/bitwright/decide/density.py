@@ -16,10 +16,10 @@ __all__ = ["Density", "Grid"]
 
 F64 = npt.NDArray[np.float64]
 
-_INTERVALS = 160
+_INTERVALS = 384
 """Finer densities change the chosen range by less than the search's own step."""
 
-_TAIL = 64
+_TAIL = 160
 """Bins at either end that are not merged."""
 
 

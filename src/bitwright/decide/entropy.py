@@ -9,7 +9,7 @@ __all__ = ["entropy_threshold"]
 
 F64 = npt.NDArray[np.float64]
 
-_COARSE = 56
+_COARSE = 96
 """Thresholds tried before the neighbourhood of the best is searched bin by bin."""
 
 _MOST_CLIPPED = 1e-3

@@ -187,7 +187,7 @@ def _symmetric_extremes(case: _Case, method: Distribution) -> tuple[float, float
     return -case.largest, case.largest
 
 
-_REFINEMENTS = (0.95, 0.98)
+_REFINEMENTS = (0.95, 0.975, 0.9875)
 
 
 def _shares(least: float) -> F64:
@@ -195,7 +195,7 @@ def _shares(least: float) -> F64:
     least = min(max(least, 2.0**-12), 0.4)
     few = int(np.ceil(np.log(0.4 / least) / 0.4))
     return np.concatenate(
-        [np.geomspace(least, 0.4, few, endpoint=False), np.linspace(0.4, 1.0, 13)]
+        [np.geomspace(least, 0.4, few, endpoint=False), np.linspace(0.4, 1.0, 16)]
     )
 
 
