@@ -83,6 +83,7 @@ class SmoothQuant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one tensor gets instead of the recipe's defaults.
 
+    >>> from bitwright.numerics.types import UINT16
     >>> Override(qtype=UINT16).qtype.name
     'uint16'
     """

@@ -19,6 +19,7 @@ __all__ = ["Recipe"]
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that is asked for; `load_recipe` gives the named ones.
 
+    >>> from bitwright.recipe import Percentile
     >>> recipe = Recipe(per_channel=True, ranges=Percentile())
     >>> Recipe.from_json(recipe.to_json()) == recipe
     True
