@@ -51,7 +51,7 @@ from bitwright.recipe import MinMax, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
 from bitwright.rounding import round_to_nearest
 
-__all__ = ["Calibration", "Job", "input_specs"]
+__all__ = ["Calibration", "Job", "input_specs", "upgrade_for"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +94,7 @@ class Job:
         notes = graph.normalize(model)
         _infer_shapes(model, recipe)
         graph.refuse_unsupported(model)
-        before, opset = graph.opset_of(model), needed_opset(model, recipe)
-        if opset > before:
-            model = graph.upgrade_opset(model, opset)
-            notes.append(f"upgraded opset {before} to {opset}")
+        model = upgrade_for(model, recipe, notes)
         named = {node.name for node in model.graph.all_nodes()}
         notes += prepare(model, optimize=recipe.optimize)
         _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
@@ -323,6 +320,15 @@ class Job:
             except ModelError:
                 return
             raise
+
+
+def upgrade_for(model: ir.Model, recipe: Recipe, notes: list[str]) -> ir.Model:
+    """Return the model at an opset that has what the recipe needs, and note the move."""
+    before, opset = graph.opset_of(model), needed_opset(model, recipe)
+    if opset <= before:
+        return model
+    notes.append(f"upgraded opset {before} to {opset}")
+    return graph.upgrade_opset(model, opset)
 
 
 def _infer_shapes(model: ir.Model, recipe: Recipe) -> None:

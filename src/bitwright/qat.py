@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright._version import __version__
-from bitwright.decide import decide, lay_out_trained, needed_opset, trained_recipe
-from bitwright.emit import EMITTERS
+from bitwright.decide import decide, lay_out_trained, trained_recipe
 from bitwright.errors import ModelError, RecipeError, did_you_mean
-from bitwright.pipeline import Job
+from bitwright.pipeline import Job, upgrade_for
 from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare, read_trained
 from bitwright.recipe import Placement, Recipe, Selection
@@ -40,8 +39,6 @@ def open_trained(
     """
     if format not in _FORMATS:
         raise RecipeError(f"unknown format {format!r}.{did_you_mean(str(format), _FORMATS)}")
-    if ("static", format) not in EMITTERS:
-        raise RecipeError(f"trained models cannot be written as {format} yet; use 'qdq'.")
     model = graph.load_model(source)
     size = graph.file_size(source)
     notes = graph.normalize(model)
@@ -55,10 +52,7 @@ def open_trained(
         # Below opset 21 the types of 4 and 16 bits exist in the runtime's own domain only.
         place=Placement(contrib_ops=graph.opset_of(model) < 21 and _has_contrib_pairs(model)),
     )
-    before, opset = graph.opset_of(model), needed_opset(model, recipe)
-    if opset > before:
-        model = graph.upgrade_opset(model, opset)
-        notes.append(f"upgraded opset {before} to {opset}")
+    model = upgrade_for(model, recipe, notes)
     reference, note = _open_reference(model, providers)
     notes += [*note, *prepare(model, optimize=optimize)]
     trained = read_trained(model)

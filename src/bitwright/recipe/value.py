@@ -64,11 +64,6 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         _check(self)
 
-    @property
-    def weights_are_symmetric(self) -> bool:
-        """Whether weights get a symmetric range, by choice or by type."""
-        return self.weight.signed if self.weight_symmetric is None else self.weight_symmetric
-
     def replace(self, **changes: Any) -> Recipe:
         """Return a copy with these fields changed; an unknown field is an error.
 
