@@ -81,6 +81,8 @@ def quantize_command(
         if destination is not None:
             graph.check_destination(destination, source=model)
     if qat:
+        if chosen.format not in ("qdq", "qoperator"):
+            raise typer.BadParameter(f"--qat writes qdq or qoperator, not {chosen.format}")
         result = import_qat(
             model,
             output,

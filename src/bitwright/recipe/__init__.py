@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bitwright.recipe.codec import convert, encode
+from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import (
     MSE,
     Distribution,
@@ -22,8 +23,10 @@ __all__ = [
     "MSE",
     "RECIPES",
     "TARGETS",
+    "CrossLayerEqualization",
     "Distribution",
     "Entropy",
+    "Limits",
     "MinMSE",
     "MinMax",
     "NonOverflow",
@@ -32,8 +35,10 @@ __all__ = [
     "Placement",
     "RangeMethod",
     "Recipe",
+    "Rewrites",
     "ScaleKind",
     "Selection",
+    "Simulation",
     "SmoothQuant",
     "Target",
     "convert",

@@ -90,6 +90,9 @@ class NonOverflow(_Method, frozen=True, kw_only=True, tag="non-overflow", tag_fi
 class MinMSE(_Method, frozen=True, kw_only=True, tag="min-mse", tag_field="method"):
     """The power-of-two scale with the least squared error."""
 
+    mode: Literal["all", "most-common"] = "all"
+    """Over all data at once, or the scale that is best for most batches."""
+
 
 RangeMethod = MinMax | Percentile | Entropy | Distribution | MSE | NonOverflow | MinMSE
 

@@ -54,6 +54,12 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Leave the sum of a MatMul and its constant bias to the runtime, which adds in float."""
     contrib_ops: bool = False
     """Write Q/DQ in the com.microsoft domain."""
+    extended_ops: bool = True
+    """Format extended: 8- and 16-bit pairs in the vendor's domain, too; else standard ones."""
+    portable: bool = True
+    """Give each op of the vendor's domain a function body, so that any runtime can run it."""
+    fuse_activations: tuple[str, ...] = ()
+    """Op types that the hardware computes with what feeds them: no pair stands between."""
     adjust_for_bias: bool = True
     """Enlarge a weight scale when the int32 bias would overflow with it."""
     channel_axes: dict[str, int] = {}

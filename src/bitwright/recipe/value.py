@@ -10,6 +10,7 @@ import msgspec
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.recipe.codec import convert, encode, to_name
+from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, NonOverflow, RangeMethod, ScaleKind
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
 
@@ -29,8 +30,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str = "custom"
     mode: Literal["static", "dynamic"] = "static"
     """Static: activation ranges from calibration data. Dynamic: measured at every run."""
-    format: Literal["qdq", "qoperator"] = "qdq"
-    """QDQ: float ops between Q/DQ pairs. QOperator: integer ops."""
+    format: Literal["qdq", "qoperator", "extended", "fix-neuron"] = "qdq"
+    """QDQ: float ops between Q/DQ pairs. QOperator: integer ops. Extended: pairs of the vendor's
+    domain, for every number type. FixNeuron: one such op instead of a pair."""
     activation: QType = UINT8
     weight: QType = INT8
     ranges: RangeMethod = MinMax()
@@ -48,6 +50,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     min_real_range: float | None = None
     """Widen narrower ranges to at least this width."""
     quantize_bias: bool = True
+    bias: Literal["int32", "int16", "weight"] = "int32"
+    """int32 or int16 at (input scale x weight scale), or like a weight, with a scale of its own."""
+    unsigned_relu: bool = False
+    """Outputs of Relu, and of Clip from 0, use the whole of an unsigned type even where
+    activations are symmetric."""
     select: Selection = Selection()
     place: Placement = Placement()
     overrides: dict[str, Override] = {}
@@ -56,6 +63,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Op type -> the range of its outputs, given and not observed."""
     smooth: SmoothQuant | None = None
     """Even out the channels of what matrix products read; takes a pass over the data more."""
+    equalize: CrossLayerEqualization | None = None
+    """Even out the channels of consecutive weights before observing."""
+    rewrite: Rewrites = Rewrites()
+    """Graph rewrites that the hardware asks for."""
+    simulate: Simulation | None = None
+    """Replace ops by what the NPU computes in their place."""
+    limits: Limits | None = None
+    """Keep power-of-two scales within what the NPU's shifters can do."""
     assumed_type: Literal["float32", "float16"] | None = None
     """The element type of tensors for which none can be inferred, behind unknown operators."""
     optimize: bool = True

@@ -1,0 +1,114 @@
+"""The sections of a recipe about hardware: graph rewrites, stand-ins for its ops, its limits."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bitwright.errors import RecipeError
+
+__all__ = ["CrossLayerEqualization", "Limits", "Rewrites", "Simulation"]
+
+
+class Rewrites(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Graph rewrites that hardware asks for, each a pass of `prepare`; all off by default.
+
+    >>> Rewrites(split_to_slice=True).split_to_slice
+    True
+    """
+
+    batch_norm_to_conv: bool = False
+    """A batch norm that folds into nothing becomes a depthwise 1x1 convolution."""
+    reduce_mean_to_pool: bool = False
+    """A mean over height and width becomes a GlobalAveragePool."""
+    split_large_pools: bool = False
+    """A GlobalAveragePool over more than 512 values becomes two smaller pools."""
+    split_to_slice: bool = False
+    """Each output of a Split becomes a Slice."""
+    fuse_instance_norm: bool = False
+    """The pieces of an instance norm become one InstanceNormalization."""
+    fuse_l2_norm: bool = False
+    """The pieces of an L2 norm become one LpNormalization."""
+    clip_to_relu: bool = False
+    """A Clip from 0 becomes a Relu: its upper end is left to the quantizer."""
+    clip6_to_relu: bool = False
+    """A Clip from 0 to 6 becomes a Relu, which equalization can pass; changes the function."""
+    channels_last: bool = False
+    """Inputs and outputs of four dimensions are NHWC instead of NCHW."""
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ops replaced by what the NPU computes in their place, each on its switch.
+
+    >>> Simulation(softmax=True).sigmoid
+    True
+    """
+
+    leaky_relu: bool = True
+    """Alpha becomes a multiple of 1/256."""
+    sigmoid: bool = True
+    """A Sigmoid becomes a HardSigmoid with alpha 1/6."""
+    hard_sigmoid: bool = True
+    """Such a HardSigmoid is scaled by the NPU's 2731/16384 over 1/6."""
+    average_pool: bool = True
+    """Square average pools are scaled by the NPU's fixed-point reciprocal of their size."""
+    reduce_mean: bool = True
+    """So are means."""
+    softmax: bool = False
+    """A Softmax is computed in bfloat16 steps with the NPU's polynomial for the exponential."""
+    instance_norm: bool = False
+    """An InstanceNormalization is computed in bfloat16 steps."""
+    clip: bool = False
+    """The bounds of a Clip become integers of 8 bits."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the NPU's shifters allow of power-of-two scales, each on its switch.
+
+    >>> Limits(shift_cut=False).shift_bias
+    True
+    """
+
+    align_concat: bool = True
+    align_pool: bool = True
+    align_pad: bool = True
+    align_slice: bool = True
+    shift_read: bool = True
+    shift_write: bool = True
+    shift_cut: bool = True
+    shift_bias: bool = True
+    hard_sigmoid: bool = True
+    shift_swish: bool = True
+    max_rounds: int = 5
+    """How often the rules are gone through while scales still change."""
+
+    def __post_init__(self) -> None:
+        if self.max_rounds < 1:
+            raise RecipeError(f"max_rounds of limits must be at least 1, not {self.max_rounds}.")
+
+
+class CrossLayerEqualization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Even out the channels of consecutive weights; what the model computes stays the same.
+
+    >>> CrossLayerEqualization(steps=-1).append_bias
+    True
+    """
+
+    steps: int = 1
+    """How many sweeps over all pairs; -1: until nothing moves any more."""
+    total_layer_diff_threshold: float = 2e-7
+    """With steps -1: stop when the mean changes of all weights add up to less."""
+    append_bias: bool = True
+    """The bias counts as one more weight of its channel."""
+    weight_threshold: float | None = 0.5
+    """Leave channels whose weights on both sides are smaller than this together; None: none."""
+
+    def __post_init__(self) -> None:
+        if self.steps != -1 and self.steps < 1:
+            raise RecipeError(
+                f"steps of equalize must be positive, or -1 for as many as help, not {self.steps}."
+            )
+        if self.total_layer_diff_threshold < 0:
+            raise RecipeError(
+                "total_layer_diff_threshold of equalize must not be negative, as "
+                f"{self.total_layer_diff_threshold} is."
+            )
