@@ -6,7 +6,15 @@ import msgspec
 
 from bitwright.errors import RecipeError
 
-__all__ = ["CrossLayerEqualization", "Limits", "Rewrites", "Simulation"]
+__all__ = ["NPU_OP_TYPES", "CrossLayerEqualization", "Limits", "Rewrites", "Simulation"]
+
+# What the NPU's compiler takes in 8 bits; a recipe for it names these in `select.op_types`.
+NPU_OP_TYPES = tuple(
+    "Add ArgMax AveragePool Clip Concat Conv ConvTranspose DepthToSpace Div EmbedLayerNormalization "
+    "Erf Gather Gelu Gemm GlobalAveragePool HardSigmoid InstanceNormalization LayerNormalization "
+    "LeakyRelu LpNormalization MatMul Max MaxPool Min Mul PRelu Pad ReduceMean Relu Reshape Resize "
+    "Sigmoid Slice Softmax SpaceToDepth Split Squeeze Sub Tanh Transpose Unsqueeze Where".split()
+)
 
 
 class Rewrites(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
