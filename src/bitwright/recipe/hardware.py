@@ -16,7 +16,6 @@ NPU_OP_TYPES = tuple(
     "Mul PRelu Pad ReduceMean Relu Reshape Resize Sigmoid Slice Softmax SpaceToDepth Split "
     "Squeeze Sub Tanh Transpose Unsqueeze Where".split()
 )
-)
 
 
 class Rewrites(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
