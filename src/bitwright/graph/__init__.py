@@ -8,6 +8,7 @@ from bitwright.graph.loading import ModelSource, file_size, load_model, source_p
 from bitwright.graph.naming import NameScope
 from bitwright.graph.normalize import find_quantized_nodes, normalize, refuse_unsupported
 from bitwright.graph.opsets import opset_of, upgrade_opset
+from bitwright.graph.pieces import Piece, cut_model, extract_piece
 from bitwright.graph.saving import (
     EXTERNAL_DATA_THRESHOLD,
     ExternalData,
@@ -41,6 +42,7 @@ __all__ = [
     "Level",
     "ModelSource",
     "NameScope",
+    "Piece",
     "RuntimeLimits",
     "TensorSlot",
     "assume_types",
@@ -48,8 +50,10 @@ __all__ = [
     "check_model",
     "check_order",
     "clone_model",
+    "cut_model",
     "element_type",
     "expose",
+    "extract_piece",
     "file_size",
     "find_quantized_nodes",
     "find_value",

@@ -3,7 +3,9 @@
 from bitwright.observe.engines import LocalEngine, RayEngine
 from bitwright.observe.observer import MEMORY_BUDGET, Engine, Observation, Runner, observe
 from bitwright.observe.sketch import TensorSketch
+from bitwright.observe.spool import Spool
 from bitwright.observe.store import load_sketches, save_sketches
+from bitwright.observe.walk import Stop, Walk
 
 __all__ = [
     "MEMORY_BUDGET",
@@ -12,7 +14,10 @@ __all__ = [
     "Observation",
     "RayEngine",
     "Runner",
+    "Spool",
+    "Stop",
     "TensorSketch",
+    "Walk",
     "load_sketches",
     "observe",
     "save_sketches",

@@ -1,0 +1,106 @@
+"""A model cut into pieces that run one after the other, each small enough to be open alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from bitwright.errors import ModelError, did_you_mean
+from bitwright.graph.walking import subgraphs_of
+
+__all__ = ["Piece", "cut_model", "extract_piece"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive nodes of a graph, and the tensors that pass in and out of them."""
+
+    first: str
+    """The name of its first node."""
+    inputs: tuple[str, ...]
+    """Tensors that it reads and an earlier piece, or the caller, provides."""
+    outputs: tuple[str, ...]
+    """Tensors that it makes and a later piece reads, or that leave the model."""
+
+
+def cut_model(model: ir.Model, starts: Iterable[str]) -> list[Piece]:
+    """Cut the main graph, in its order, before each of these nodes; the names are theirs.
+
+    What comes before the first of them is a piece of its own. Constants pass no border: each piece
+    has those that it reads.
+
+    >>> x, y, z = (ir.Value(name=name) for name in "xyz")
+    >>> nodes = [ir.node("Relu", [x], outputs=[y], name="a")]
+    >>> nodes.append(ir.node("Relu", [y], outputs=[z], name="b"))
+    >>> graph = ir.Graph([x], [z], nodes=nodes, opset_imports={"": 21})
+    >>> [(p.inputs, p.outputs) for p in cut_model(ir.Model(graph, ir_version=10), ["b"])]
+    [(('x',), ('y',)), (('y',), ('z',))]
+    """
+    nodes = list(model.graph)
+    places = {node.name or "": index for index, node in enumerate(nodes)}
+    cuts = {0}
+    for name in starts:
+        if name not in places:
+            raise ModelError(f"the main graph has no node {name!r}.{did_you_mean(name, places)}")
+        cuts.add(places[name])
+    edges = sorted(cuts)
+    made_in = {
+        value: bisect_right(edges, index) - 1
+        for index, node in enumerate(nodes)
+        for value in node.outputs
+    }
+    reads: list[dict[ir.Value, None]] = [{} for _ in edges]
+    leaving = {value for value in model.graph.outputs if value in made_in}
+    for index, node in enumerate(nodes):
+        piece = bisect_right(edges, index) - 1
+        for value in _read_by(node, model.graph):
+            if value.is_initializer():
+                continue
+            home = made_in.get(value, -1)
+            if home != piece:
+                reads[piece][value] = None
+                leaving.add(value)
+    return [
+        Piece(
+            nodes[edge].name or "",
+            _names(reads[piece]),
+            _names(v for v, home in made_in.items() if home == piece and v in leaving),
+        )
+        for piece, edge in enumerate(edges)
+        if nodes
+    ]
+
+
+def extract_piece(
+    model: ir.Model, piece: Piece, constants: Mapping[str, ir.TensorProtocol] | None = None
+) -> ir.Model:
+    """Return a piece as a model of its own, which shares the tensors it does not replace.
+
+    `constants` has the initializers that this copy gets other values for, by name.
+    """
+    graph = ir.convenience.extract(model.graph, list(piece.inputs), list(piece.outputs))
+    graph.opset_imports.update(model.opset_imports)
+    for name, tensor in (constants or {}).items():
+        if name in graph.initializers:
+            graph.initializers[name].const_value = tensor
+    return ir.Model(graph, ir_version=model.ir_version, functions=tuple(model.functions.values()))
+
+
+def _read_by(node: ir.Node, outer: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the tensors of the outer graph that a node reads, also inside its bodies."""
+    for value in node.inputs:
+        if value is not None and (value.graph is outer or value.graph is None):
+            yield value
+    for _, body in subgraphs_of(node):
+        for inner in body:
+            yield from _read_by(inner, outer)
+        for value in body.outputs:
+            if value.graph is outer:
+                yield value
+
+
+def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
+    return tuple(value.name or "" for value in values)

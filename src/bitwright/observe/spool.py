@@ -1,0 +1,117 @@
+"""Arrays kept outside of memory: written once, read again as often as needed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.errors import DataError
+
+__all__ = ["Spool"]
+
+
+class _Place(NamedTuple):
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+
+
+class Spool:
+    """Named rows of arrays, one for each sample, in files that vanish with the spool.
+
+    >>> with Spool() as spool:
+    ...     spool.append("x", np.arange(3))
+    ...     [row.tolist() for row in spool.rows("x")]
+    [[0, 1, 2]]
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="bitwright-spool-", dir=folder))
+        self._places: dict[str, list[_Place]] = {}
+        self._files: dict[str, BinaryIO] = {}
+        self._opened = 0
+
+    def append(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Add a sample's array to a row."""
+        array = np.asarray(array)
+        if array.dtype.hasobject:
+            raise DataError(f"tensor {name!r} holds {array.dtype} values, which cannot be kept.")
+        if name not in self._files:
+            self._opened += 1
+            self._files[name] = (self._folder / f"{self._opened}.bin").open("w+b")
+        file = self._files[name]
+        offset = file.seek(0, 2)
+        # Numbers of 2 bytes that numpy does not know have no buffer of their own.
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        self._places.setdefault(name, []).append(_Place(array.dtype, array.shape, offset))
+
+    def rows(self, name: str) -> Iterator[npt.NDArray[Any]]:
+        """Yield what was appended under this name, in order, each read when it is asked for."""
+        for index in range(len(self._places[name])):
+            yield self.row(name, index)
+
+    def row(self, name: str, index: int) -> npt.NDArray[Any]:
+        """Return one sample's array."""
+        dtype, shape, offset = self._places[name][index]
+        array = np.empty(shape, dtype)
+        file = self._files[name]
+        file.seek(offset)
+        if array.size:
+            file.readinto(array.reshape(-1).view(np.uint8).data)  # type: ignore[attr-defined]
+        return array
+
+    def sample(self, names: Sequence[str], index: int) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of one sample."""
+        return {name: self.row(name, index) for name in names}
+
+    def data_type(self, name: str) -> ir.DataType:
+        """Return the element type of a row."""
+        return ir.DataType.from_numpy(self._places[name][0].dtype)
+
+    def drop(self, name: str) -> None:
+        """Forget a row and give its room back."""
+        if name in self._files:
+            file = self._files.pop(name)
+            file.close()
+            Path(file.name).unlink()
+            del self._places[name]
+
+    def rename(self, name: str, new: str) -> None:
+        """Let a row take the place of another."""
+        self.drop(new)
+        self._files[new] = self._files.pop(name)
+        self._places[new] = self._places.pop(name)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all rows."""
+        return tuple(self._places)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def close(self) -> None:
+        """Remove everything."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._places.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,109 @@
+"""Cutting a model into pieces: run one after the other they compute what the whole does."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bitwright.errors import ModelError
+from bitwright.graph import (
+    cut_model,
+    extract_piece,
+    infer_shapes,
+    load_model,
+    open_session,
+    run_session,
+)
+
+TEXT = """
+<ir_version: 10, opset_import: ["" : 21]>
+residual (float[1, 4] x, float[1, 4] mask) => (float[1, 4] y, float[1, 4] h1)
+<float[4, 4] w1 = {1,0,2,0, 0,1,0,3, 1,1,0,0, 0,0,1,1},
+ float[4, 4] w2 = {0,1,0,0, 1,0,0,0, 0,0,0,1, 0,0,1,0}>
+{
+   [first] h0 = MatMul (x, w1)
+   [act] h1 = Relu (h0)
+   [gate] g = Mul (h1, mask)
+   [second] h2 = MatMul (g, w2)
+   [sum] s = Add (h2, x)
+   [third] h3 = MatMul (s, w1)
+   [last] y = Add (h3, h1)
+}
+"""
+
+
+def parse(text: str) -> ir.Model:
+    model = load_model(ir.to_proto(ir.from_onnx_text(text)))
+    infer_shapes(model)
+    return model
+
+
+def whole() -> ir.Model:
+    return parse(TEXT)
+
+
+def run_in_pieces(model, starts, feeds):
+    known = dict(feeds)
+    for piece in cut_model(model, starts):
+        part = extract_piece(model, piece)
+        session = open_session(part)
+        known.update(run_session(session, {name: known[name] for name in piece.inputs}))
+    return known
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sets(st.sampled_from(["first", "act", "gate", "second", "sum", "third", "last"])))
+def test_pieces_compute_what_the_whole_model_does(starts):
+    model = whole()
+    feeds = {
+        "x": np.array([[1, -2, 3, 4]], np.float32),
+        "mask": np.array([[1, 0, 2, 1]], np.float32),
+    }
+    wanted = run_session(open_session(model), feeds)
+    found = run_in_pieces(model, starts, feeds)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_a_piece_takes_only_what_it_reads_and_gives_only_what_others_read():
+    pieces = cut_model(whole(), ["second", "third"])
+    assert [(p.first, p.inputs, p.outputs) for p in pieces] == [
+        ("first", ("x", "mask"), ("h1", "g")),
+        ("second", ("g", "x"), ("s",)),
+        ("third", ("s", "h1"), ("y",)),
+    ]
+
+
+def test_a_piece_can_have_other_weights_than_the_model():
+    model = whole()
+    piece = cut_model(model, ["second", "third"])[1]
+    zeros = ir.tensor(np.zeros((4, 4), np.float32), name="w2")
+    part = extract_piece(model, piece, {"w2": zeros, "w1": zeros})
+    x = np.ones((1, 4), np.float32)
+    np.testing.assert_array_equal(run_session(open_session(part), {"g": x, "x": 3 * x})["s"], 3 * x)
+    assert model.graph.initializers["w2"].const_value.numpy().any()
+
+
+def test_what_a_body_reads_from_outside_passes_the_border():
+    text = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    branches (float[2] x, bool c) => (float[2] y)
+    {
+       [before] a = Relu (x)
+       [choice] y = If (c) <
+          then_branch = t () => (float[2] u) { u = Add (a, x) },
+          else_branch = e () => (float[2] v) { v = Neg (a) }
+       >
+    }
+    """
+    model = parse(text)
+    pieces = cut_model(model, ["choice"])
+    assert set(pieces[1].inputs) == {"c", "a", "x"}
+    feeds = {"x": np.array([1, 2], np.float32), "c": np.array(True)}
+    np.testing.assert_array_equal(run_in_pieces(model, ["choice"], feeds)["y"], [2, 4])
+
+
+def test_an_unknown_node_is_refused_with_a_suggestion():
+    with pytest.raises(ModelError, match=r"no node 'secnd'. Did you mean 'second'"):
+        cut_model(whole(), ["secnd"])
