@@ -18,8 +18,20 @@ from bitwright.recipe.methods import (
 from bitwright.recipe.named import RECIPES, TARGETS, Target, load_recipe, named_recipe
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
 from bitwright.recipe.value import Recipe
+from bitwright.recipe.weights import (
+    AWQ,
+    GPTQ,
+    HQQ,
+    Nearest,
+    RoundingMethod,
+    WeightOnly,
+    WeightOverride,
+)
 
 __all__ = [
+    "AWQ",
+    "GPTQ",
+    "HQQ",
     "MSE",
     "RECIPES",
     "TARGETS",
@@ -29,6 +41,7 @@ __all__ = [
     "Limits",
     "MinMSE",
     "MinMax",
+    "Nearest",
     "NonOverflow",
     "Override",
     "Percentile",
@@ -36,11 +49,14 @@ __all__ = [
     "RangeMethod",
     "Recipe",
     "Rewrites",
+    "RoundingMethod",
     "ScaleKind",
     "Selection",
     "Simulation",
     "SmoothQuant",
     "Target",
+    "WeightOnly",
+    "WeightOverride",
     "convert",
     "encode",
     "load_recipe",

@@ -13,6 +13,7 @@ from bitwright.recipe.codec import convert, encode, to_name
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, NonOverflow, RangeMethod, ScaleKind
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
+from bitwright.recipe.weights import WeightOnly
 
 __all__ = ["Recipe"]
 
@@ -28,8 +29,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     version: Literal[1] = 1
     name: str = "custom"
-    mode: Literal["static", "dynamic"] = "static"
-    """Static: activation ranges from calibration data. Dynamic: measured at every run."""
+    mode: Literal["static", "dynamic", "weight-only"] = "static"
+    """Static: activation ranges from calibration data. Dynamic: measured at every run.
+    Weight-only: activations stay float."""
     format: Literal["qdq", "qoperator", "extended", "fix-neuron"] = "qdq"
     """QDQ: float ops between Q/DQ pairs. QOperator: integer ops. Extended: pairs of the vendor's
     domain, for every number type. FixNeuron: one such op instead of a pair."""
@@ -71,6 +73,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Replace ops by what the NPU computes in their place."""
     limits: Limits | None = None
     """Keep power-of-two scales within what the NPU's shifters can do."""
+    weights: WeightOnly = WeightOnly()
+    """Weight-only mode: bits, blocks, rounding and the form written."""
     assumed_type: Literal["float32", "float16"] | None = None
     """The element type of tensors for which none can be inferred, behind unknown operators."""
     optimize: bool = True
@@ -125,6 +129,10 @@ def _check(recipe: Recipe) -> None:
     """Refuse contradictions before any work is done."""
     if recipe.mode == "dynamic":
         _check_dynamic(recipe)
+    if recipe.mode == "weight-only":
+        _refuse_without_effect(recipe, _WEIGHT_ONLY_FIELDS)
+    elif recipe.weights != WeightOnly():
+        raise RecipeError("weights is for the mode weight-only; set mode='weight-only' with it.")
     power_of_two = (NonOverflow, MinMSE)
     if isinstance(recipe.ranges, power_of_two) and recipe.scales != "power-of-two":
         raise RecipeError(
@@ -153,6 +161,18 @@ def _check(recipe: Recipe) -> None:
         )
     if recipe.reduce_range and recipe.weight.kind == "float":
         raise RecipeError(f"reduce_range has no meaning for {recipe.weight} weights.")
+    if recipe.limits is not None and recipe.scales != "power-of-two":
+        raise RecipeError(
+            "limits are about power-of-two scales; set scales='power-of-two' with them."
+        )
+    if recipe.limits is not None and (recipe.per_channel or recipe.block_size):
+        raise RecipeError(
+            "limits need one scale for each tensor; leave out per_channel and block_size."
+        )
+    if recipe.format == "qoperator" and recipe.place.fuse_activations:
+        raise RecipeError(
+            "integer ops round behind each op, so fuse_activations is not for the format qoperator."
+        )
     for op_type, (low, high) in recipe.output_ranges.items():
         if not low < high:
             raise RecipeError(
@@ -188,10 +208,19 @@ def _check_dynamic(recipe: Recipe) -> None:
                 f"dynamic models have {what} in {' or '.join(map(str, known))}, not {given}; "
                 "the integer operators of ONNX Runtime take no other."
             )
-    plain = Recipe(mode="static")
-    for name in recipe.__struct_fields__:
-        if name not in _DYNAMIC_FIELDS and getattr(recipe, name) != getattr(plain, name):
-            raise RecipeError(f"{name} has no effect in dynamic mode; leave it out.")
+    _refuse_without_effect(recipe, _DYNAMIC_FIELDS)
+    plain = Placement()
     for name in Placement.__struct_fields__:
-        if name != "force_shared" and getattr(recipe.place, name) != getattr(plain.place, name):
+        if name != "force_shared" and getattr(recipe.place, name) != getattr(plain, name):
             raise RecipeError(f"place.{name} has no effect in dynamic mode; leave it out.")
+
+
+# What a weight-only recipe can ask for: `weights` says all about them.
+_WEIGHT_ONLY_FIELDS = frozenset("version name mode select weights assumed_type optimize".split())
+
+
+def _refuse_without_effect(recipe: Recipe, known: frozenset[str]) -> None:
+    plain = Recipe()
+    for name in recipe.__struct_fields__:
+        if name not in known and getattr(recipe, name) != getattr(plain, name):
+            raise RecipeError(f"{name} has no effect in {recipe.mode} mode; leave it out.")

@@ -1,0 +1,167 @@
+"""The sections of a recipe that quantizes weights only: blocks, rounding, and the form written."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bitwright.errors import RecipeError
+
+__all__ = ["AWQ", "GPTQ", "HQQ", "Nearest", "RoundingMethod", "WeightOnly", "WeightOverride"]
+
+
+class Nearest(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag="nearest",
+    tag_field="method",
+):
+    """Each weight to its nearest value; needs no data.
+
+    >>> Nearest(clip=False).clip
+    False
+    """
+
+    clip: bool = True
+    """Shrink the range of a block where that lowers its squared error."""
+
+
+class GPTQ(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag="gptq",
+    tag_field="method",
+):
+    """Row after row, each row's rounding error made good by those still to come (GPTQ).
+
+    >>> GPTQ(damping=0.05).act_order
+    True
+    """
+
+    damping: float = 0.01
+    """This part of the mean of the Hessian's diagonal is added to it."""
+    act_order: bool = True
+    """Rows that matter most are rounded first; blocks stay where they are."""
+    clip: bool = True
+    """Shrink the range of a block where that lowers its error, weighted by the inputs."""
+    rows: int = 128
+    """How many rows are rounded before their errors are passed on to the rest."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.damping <= 1:
+            raise RecipeError(f"damping of gptq must lie in (0, 1], not {self.damping}.")
+        if self.rows < 1:
+            raise RecipeError(f"rows of gptq must be at least 1, not {self.rows}.")
+
+
+class HQQ(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag="hqq",
+    tag_field="method",
+):
+    """Half-quadratic search for the grid of each block; needs no data.
+
+    >>> HQQ(iterations=10).iterations
+    10
+    """
+
+    iterations: int = 20
+    norm: float = 0.7
+    """The p of the norm that outliers are measured with."""
+
+
+RoundingMethod = Nearest | GPTQ | HQQ
+
+
+class AWQ(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Scale up the inputs that matter most before rounding, and undo it before the product.
+
+    >>> AWQ(grid=10).grid
+    10
+    """
+
+    grid: int = 20
+    """How many strengths between none and full are tried."""
+    clip: bool = True
+    """Search the range of each block by the error of the product afterwards."""
+
+    def __post_init__(self) -> None:
+        if self.grid < 2:
+            raise RecipeError(f"grid of awq must be at least 2, not {self.grid}.")
+
+
+class WeightOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the weight of one node gets instead.
+
+    >>> WeightOverride(bits=8).keep_float
+    False
+    """
+
+    bits: int | None = None
+    block_size: int | None = None
+    symmetric: bool | None = None
+    rounding: RoundingMethod | None = None
+    keep_float: bool = False
+
+
+class WeightOnly(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How weights are quantized where activations stay float.
+
+    >>> WeightOnly(bits=4, block_size=128, rounding=GPTQ()).symmetric
+    False
+    """
+
+    bits: int = 4
+    block_size: int = 32
+    """So many inputs of an output share a scale; -1: all of them."""
+    symmetric: bool = False
+    """No zero points: smaller, and less accurate."""
+    rounding: RoundingMethod = Nearest()
+    awq: AWQ | None = None
+    refit_scales: bool = False
+    """Fit the scale of each block to its rounded values, weighted by the inputs."""
+    sequential: bool = True
+    """Each layer is rounded for the inputs that the quantized layers before it give."""
+    output: Literal["matmul-nbits", "qdq", "matmul-fpq4", "float"] = "matmul-nbits"
+    """The runtime's n-bit product, blocked DequantizeLinear, the n-bit product of runtimes before
+    1.17, or float weights with the rounded values, for study."""
+    accuracy_level: int | None = None
+    """What the n-bit product computes in: 0 float32, 4 int8 (faster, inputs rounded to 8 bits);
+    None: 4 where nothing else is fast, else 0."""
+    embeddings: bool = False
+    """Quantize constant tables that are gathered from, too."""
+    head_bits: int | None = None
+    """Bits of the product that makes the logits, if others."""
+    overrides: dict[str, WeightOverride] = {}
+    """Node name, or `re:...`, -> what it gets instead."""
+
+    def __post_init__(self) -> None:
+        for bits in (self.bits, self.head_bits, *(o.bits for o in self.overrides.values())):
+            if bits is not None and not 2 <= bits <= 8:
+                raise RecipeError(f"weights take 2 to 8 bits, not {bits}.")
+        for size in (self.block_size, *(o.block_size for o in self.overrides.values())):
+            if size is not None and size != -1 and (size < 16 or size & (size - 1)):
+                raise RecipeError(
+                    f"block_size of weights must be a power of two from 16 on, or -1 for whole "
+                    f"columns, not {size}."
+                )
+        if self.accuracy_level is not None and not 0 <= self.accuracy_level <= 4:
+            raise RecipeError(f"accuracy_level must lie in 0..4, not {self.accuracy_level}.")
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether inputs of the layers must be seen."""
+        rounders = (self.rounding, *(o.rounding for o in self.overrides.values()))
+        return (
+            self.awq is not None
+            or self.refit_scales
+            or any(isinstance(rounder, GPTQ) for rounder in rounders)
+        )
