@@ -10,7 +10,11 @@ from bitwright.decide.density import Density, Grid
 from bitwright.decide.ranges import METHODS, choose_range, sketch_std, weight_range
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.quantize import dequantize, quantize
-from bitwright.numerics.scales import affine_parameters, nearest_power_of_two
+from bitwright.numerics.scales import (
+    affine_parameters,
+    nearest_power_of_two,
+    symmetric_zero_point,
+)
 from bitwright.numerics.types import INT4, INT8, INT16, UINT4, UINT8, UINT16
 from bitwright.observe import TensorSketch
 from bitwright.recipe import (
@@ -149,7 +153,9 @@ def test_mse_keeps_a_spike_at_the_end_exact():
 
 @distributions
 @pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 700.0])
-@pytest.mark.parametrize(("qtype", "symmetric"), [(INT8, True), (UINT8, False), (INT16, True)])
+@pytest.mark.parametrize(
+    ("qtype", "symmetric"), [(INT8, True), (UINT8, False), (UINT8, True), (INT16, True)]
+)
 def test_min_mse_chooses_the_power_of_two_that_the_raw_data_chooses(name, scale, qtype, symmetric):
     x = _draw(name, scale)
     low, high = choose_range(TensorSketch.of(x), MinMSE(), qtype, symmetric=symmetric)
@@ -158,11 +164,13 @@ def test_min_mse_chooses_the_power_of_two_that_the_raw_data_chooses(name, scale,
     bottom, top = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
     width = 2 * max(-bottom, top) if symmetric else top - bottom
     base = float(nearest_power_of_two(width / (qmax - qmin)))
+    zero = (
+        symmetric_zero_point(qtype) if symmetric else np.rint(qmin - bottom * (qmax - qmin) / width)
+    )
     errors = {}
     for finer in range(-1, 4):
         s = base * 2.0**-finer
-        zero = 0.0 if symmetric else np.clip(np.rint(qmin - bottom / s), qmin, qmax)
-        grid = Grid.of(np.float64(s), zero, qmin, qmax)
+        grid = Grid.of(np.float64(s), np.float64(zero), qmin, qmax)
         errors[s] = grid.squared_error(x.astype(np.float64)).sum()
     best = min(errors, key=errors.get)
     # Where two scales are as good as each other, either is right.

@@ -68,21 +68,55 @@ def test_zero_is_exact_and_scales_are_positive_and_finite(
     assert dequantize(zero, scale, zero_point).tolist() == [0.0]
 
 
-@settings(max_examples=300)
+def clips(low, high, scale, zero_point, qmin, qmax):
+    """Say, in fractions, whether an end of the range lies beyond the outermost levels."""
+    scale, zero_point = Fraction(float(scale)), int(zero_point)
+    bottom, top = (qmin - zero_point) * scale, (qmax - zero_point) * scale
+    return Fraction(min(low, 0.0)) < bottom or top < Fraction(max(high, 0.0))
+
+
+@settings(max_examples=400)
 @given(everyday_ranges, st.sampled_from([INT2, UINT2, INT4, UINT4, INT8, UINT8, INT16, UINT16]),
-       st.booleans())  # fmt: skip
-def test_a_power_of_two_scale_covers_the_range(limits, qtype, symmetric):
-    scale, zero_point = affine_parameters(*limits, qtype, symmetric=symmetric, kind="power-of-two")
-    mantissa, _ = np.frexp(float(scale))
-    assert mantissa == 0.5
-    ends = np.clip([*limits], [-np.inf, 0.0], [0.0, np.inf])
-    steps = ends / float(scale) + int(zero_point)
-    # The zero point is an integer: the worst case is half a step beyond the end.
-    assert steps[0] >= qtype.lowest - 0.5
-    assert steps[1] <= qtype.highest + 0.5
-    plain, _ = affine_parameters(*limits, qtype, symmetric=symmetric, dtype=np.float64)
-    if np.finfo(np.float32).tiny <= plain != 1.0:
-        assert float(plain) <= float(scale) < 2 * float(plain)
+       st.booleans(), st.booleans())  # fmt: skip
+def test_a_power_of_two_scale_clips_nothing_and_half_of_it_would(limits, qtype, symmetric, reduced):
+    if reduced and qtype.bits == 2:
+        return  # two levels have no room for both signs
+    qmin, qmax = qtype.bounds(symmetric=symmetric, reduced=reduced)
+    scale, zero_point = affine_parameters(
+        *limits, qtype, symmetric=symmetric, reduced=reduced, kind="power-of-two"
+    )
+    assert np.frexp(float(scale))[0] == 0.5
+    assert qmin <= int(zero_point) <= qmax
+    if float(scale) == 1.0 and max(-limits[0], limits[1]) < 1e-30:
+        return  # a range without width
+    assert not clips(*limits, scale, zero_point, qmin, qmax)
+    # Half the scale would clip with every zero point; a symmetric grid has only one.
+    zeros = [zero_point] if symmetric else range(qmin, min(qmax, qmin + 256) + 1)
+    if symmetric or qtype.bits <= 8:
+        assert all(clips(*limits, float(scale) / 2, zero, qmin, qmax) for zero in zeros)
+
+
+@pytest.mark.parametrize("exponent", [-100, -7, 0, 5, 90])
+@pytest.mark.parametrize("steps", [126, 127, 127.25, 127.5, 127.75, 128, 128.25, 254, 255])
+@pytest.mark.parametrize("qtype", [INT8, UINT8], ids=str)
+def test_ranges_at_the_edge_of_the_levels_are_not_clipped(qtype, steps, exponent):
+    most = np.ldexp(steps, exponent)
+    for low, high in ((-most, most), (-most, 0.0), (0.0, most), (-most / 2, most)):
+        for symmetric in (True, False):
+            qmin, qmax = qtype.bounds(symmetric=symmetric)
+            scale, zero_point = affine_parameters(
+                low, high, qtype, symmetric=symmetric, kind="power-of-two"
+            )
+            assert not clips(low, high, scale, zero_point, qmin, qmax)
+
+
+def test_a_power_of_two_scale_keeps_zero_where_the_range_has_it():
+    scale, zero_point = affine_parameters(-1.0, 1.0, UINT8, kind="power-of-two")
+    assert (float(scale), int(zero_point)) == (2.0**-6, 128)
+    scale, zero_point = affine_parameters(0.0, 6.0, UINT8, kind="power-of-two")
+    assert (float(scale), int(zero_point)) == (2.0**-5, 0)
+    scale, zero_point = affine_parameters(0.0, 6.0, INT8, kind="power-of-two")
+    assert (float(scale), int(zero_point)) == (2.0**-5, -128)
 
 
 @settings(max_examples=300)
@@ -228,15 +262,26 @@ def test_nearest_power_of_two_is_within_a_factor_of_the_root_of_two(scale):
     assert 0.5**0.5 * 0.999999 <= ratio <= 2**0.5 * 1.000001
 
 
+ALL_INT16_SCALES = np.unique(np.arange(1.0, 32768) / 2.0 ** np.arange(17)[:, None])
+
+
 @settings(max_examples=300)
-@given(st.one_of(st.floats(1e-7, 1e5), st.integers(1, 32768).map(lambda m: m + 0.499)))
-def test_int16_scales_are_the_nearest_by_brute_force(scale):
+@given(
+    st.one_of(
+        st.floats(1e-7, 1e5),
+        st.floats(1e-300, 1e300),
+        st.integers(1, 32768).map(lambda m: m + 0.499),
+        st.sampled_from(ALL_INT16_SCALES[[0, 1, 32766, 32767, 65535, -2, -1]].tolist()),
+        st.sampled_from([2.0**-17, 2.0**-18, 32766.5, 32767.5, 32768.0, 16383.75, 5e-324]),
+    )
+)
+def test_int16_scales_are_the_nearest_of_all(scale):
     ours = float(nearest_int16_scale(scale))
-    m = np.arange(1, 32768, dtype=np.float64)
-    best = min(float(np.abs(m / 2**n - scale).min()) for n in range(17))
-    assert abs(ours - scale) == best
+    where = np.searchsorted(ALL_INT16_SCALES, scale)
+    around = ALL_INT16_SCALES[max(where - 1, 0) : where + 1]
+    assert ours in ALL_INT16_SCALES
+    assert abs(ours - scale) == np.abs(around - scale).min()
     assert float(np.float32(ours)) == ours
-    assert any(ours * 2**n == int(ours * 2**n) <= 32767 for n in range(17))
 
 
 def test_int16_scales_of_the_vendors_examples():

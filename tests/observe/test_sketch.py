@@ -1,4 +1,5 @@
 import pickle
+from collections import Counter
 from functools import reduce
 from operator import or_
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bitwright.errors import DataError
+from bitwright.numerics.positions import PositionGrid
 from bitwright.observe import TensorSketch
 
 batch = hnp.arrays(
@@ -18,8 +20,11 @@ batch = hnp.arrays(
 batches = st.lists(batch, max_size=4)
 
 
-def sketch_of(arrays, *, histogram=True, axis=1):
-    sketch = TensorSketch.empty(histogram=histogram, channel_axis=axis)
+GRIDS = (PositionGrid(-127, 127, True), PositionGrid(0, 255, False))
+
+
+def sketch_of(arrays, *, histogram=True, axis=1, grids=GRIDS):
+    sketch = TensorSketch.empty(histogram=histogram, channel_axis=axis, grids=grids)
     for array in arrays:
         sketch.update(array, engine="numpy")
     return sketch
@@ -31,11 +36,17 @@ def without_batches(sketch):
     return clone
 
 
+def without_cut(sketch):
+    clone = without_batches(sketch)
+    clone.votes = {}
+    return clone
+
+
 @given(batches, batches, batches, st.booleans())
 @settings(deadline=None, max_examples=50)
 def test_merging_is_associative_and_empty_is_neutral(a, b, c, histogram):
     x, y, z = (sketch_of(part, histogram=histogram) for part in (a, b, c))
-    empty = TensorSketch.empty(histogram=histogram, channel_axis=1)
+    empty = TensorSketch.empty(histogram=histogram, channel_axis=1, grids=GRIDS)
     assert (x | y) | z == x | (y | z)
     assert x | empty == x == empty | x
 
@@ -54,7 +65,25 @@ def test_order_and_shards_do_not_matter(arrays, random, shards):
 @settings(deadline=None, max_examples=50)
 def test_batch_size_does_not_matter(arrays):
     one_by_one, at_once = sketch_of(arrays), sketch_of([np.concatenate(arrays)])
-    assert without_batches(one_by_one) == without_batches(at_once)
+    assert without_cut(one_by_one) == without_cut(at_once)
+
+
+@given(batches, st.randoms(), st.integers(1, 4))
+@settings(deadline=None, max_examples=30)
+def test_votes_are_those_of_each_batch_however_the_batches_are_sharded(arrays, random, shards):
+    shuffled = list(arrays)
+    random.shuffle(shuffled)
+    merged = reduce(or_, [sketch_of(shuffled[i::shards]) for i in range(shards)])
+    for grid in GRIDS:
+        alone = [grid.best_position(array) for array in arrays]
+        assert merged.votes[grid] == Counter(p for p in alone if p is not None)
+    assert TensorSketch.from_state(merged.state()).votes == merged.votes
+    assert pickle.loads(pickle.dumps(merged)) == merged
+
+
+def test_sketches_of_other_grids_do_not_merge():
+    with pytest.raises(DataError, match="same detail"):
+        TensorSketch.empty(grids=GRIDS) | TensorSketch.empty(grids=GRIDS[:1])
 
 
 @given(batches, batches)

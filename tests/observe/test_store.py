@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bitwright.errors import DataError, OutputError
+from bitwright.numerics.positions import PositionGrid
 from bitwright.observe import TensorSketch, load_sketches, save_sketches
 
 any_batch = hnp.arrays(np.float32, st.integers(0, 9), elements=st.floats(width=32))
@@ -17,7 +18,14 @@ def sketches():
     rng = np.random.default_rng(0)
     channels = TensorSketch.empty(channel_axis=1)
     channels.update(rng.normal(size=(2, 3, 4)).astype(np.float32))
+    voted = TensorSketch.empty(
+        histogram=False, grids=[PositionGrid(-127, 127, True), PositionGrid(0, 255, False)]
+    )
+    for size in (1, 1, 20):
+        voted.update(size * rng.normal(size=99).astype(np.float32))
     return {
+        "votes": voted,
+        "no votes": TensorSketch.empty(grids=[PositionGrid(0, 255, False)]),
         "x": TensorSketch.of(rng.normal(size=999), [np.nan, np.inf]),
         "layer/é:0": channels,
         "extremes": TensorSketch.of([-1.0, 2.0], histogram=False),

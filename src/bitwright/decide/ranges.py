@@ -10,6 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.decide.density import Density, Grid
+from bitwright.decide.power_of_two import (
+    exact_min_mse,
+    least_error_position,
+    most_common_position,
+    position_grid,
+)
 from bitwright.decide.statistics import (
     Sketch,
     averaged_extremes,
@@ -19,7 +25,6 @@ from bitwright.decide.statistics import (
     sketch_points,
 )
 from bitwright.errors import DataError, RecipeError
-from bitwright.numerics.scales import nearest_power_of_two, symmetric_zero_point
 from bitwright.numerics.types import QType
 from bitwright.recipe import (
     MSE,
@@ -94,7 +99,7 @@ def choose_range(
         raise DataError("no finite value was observed, so there is no range to choose.")
     case = _Case(sketch, qtype, symmetric, reduced)
     low, high = METHODS[type(method)](case, method)
-    if method.symmetric:
+    if method.symmetric and not isinstance(method, MinMSE):  # whose grid is centred already
         most = np.maximum(-np.asarray(low), high)
         low, high = -most, most
     if np.ndim(low):
@@ -131,6 +136,10 @@ def weight_range(
             low = -high
     elif isinstance(method, MSE):
         low, high = _weight_mse(rows, method, qtype, symmetric, reduced)
+    elif isinstance(method, MinMSE):
+        # All of a weight is one batch, so both modes are the same.
+        grid = position_grid(method, qtype, symmetric=symmetric, reduced=reduced)
+        low, high = np.array([exact_min_mse(row, grid) for row in rows], np.float64).T
     else:
         found = [
             choose_range(_Exact(row), method, qtype, symmetric=symmetric, reduced=reduced)
@@ -261,27 +270,12 @@ def _least_error(
 
 
 def _min_mse(case: _Case, method: MinMSE) -> tuple[float, float]:
-    qmin, qmax = case.qtype.bounds(symmetric=case.symmetric, reduced=case.reduced)
-    width = 2 * case.largest if case.symmetric else case.high - case.low
-    if width / (qmax - qmin) < np.finfo(np.float32).tiny:
-        return case.low, case.high
-    base = float(nearest_power_of_two(width / (qmax - qmin)))
-    # One coarser, then finer: of equal errors the first wins, as in the tools this is known from.
-    scales = base * np.exp2(-np.arange(-1.0, 4.0))
-    if case.symmetric:
-        middle = np.float64(symmetric_zero_point(case.qtype, reduced=case.reduced))
-        zero_points = np.full(scales.shape, middle)
+    grid = position_grid(method, case.qtype, symmetric=case.symmetric, reduced=case.reduced)
+    if method.mode == "most-common":
+        position = most_common_position(case.sketch, grid)
     else:
-        zero_points = np.clip(np.rint(qmin - case.low / scales), qmin, qmax)
-    errors = case.density().error(Grid.of(scales, zero_points, qmin, qmax))
-    best = int(np.argmin(errors))
-    scale, zero_point = float(scales[best]), float(zero_points[best])
-    if case.symmetric:
-        # Of an unsigned type the middle is not an integer; the formula for the scale divides
-        # the width, so the width is what must come out right.
-        half = scale * (qmax - qmin) / 2
-        return -half, half
-    return (qmin - zero_point) * scale, (qmax - zero_point) * scale
+        position = least_error_position(case.density, grid, case.low, case.high)
+    return (case.low, case.high) if position is None else grid.ends(position, case.low, case.high)
 
 
 METHODS: dict[type, Callable[[_Case, Any], tuple[Any, Any]]] = {

@@ -15,9 +15,11 @@ from bitwright.numerics.types import UINT8, QType
 __all__ = [
     "affine_parameters",
     "ceil_power_of_two",
+    "covering_power_of_two",
     "float8_scale",
     "float_scale",
     "grid_parameters",
+    "middle_of",
     "nearest_int16_scale",
     "nearest_power_of_two",
     "restricted_asymmetric_parameters",
@@ -45,8 +47,9 @@ def affine_parameters(
     blocks. Every range is widened to contain 0, and 0 is always exactly representable. A range
     too narrow for a normal number of `dtype` gets scale 1.
 
-    `kind` restricts the scales: "power-of-two" takes the next power of two up, so that nothing
-    is clipped; "int16" takes the nearest M / 2**N (see `nearest_int16_scale`).
+    `kind` restricts the scales: "power-of-two" takes the smallest power of two that clips
+    nothing (see `covering_power_of_two`); "int16" takes the nearest M / 2**N (see
+    `nearest_int16_scale`).
 
     >>> from bitwright.numerics.types import INT8, UINT8
     >>> scale, zero_point = affine_parameters(-1.0, 3.0, UINT8)
@@ -83,6 +86,16 @@ def grid_parameters(
     >>> float(scale), int(zero_point)
     (0.5, 2)
     """
+    if kind == "power-of-two":
+        return covering_power_of_two(
+            rmin,
+            rmax,
+            qmin,
+            qmax,
+            symmetric=symmetric,
+            min_real_range=min_real_range,
+            dtype=dtype,
+        )
     stored = np.dtype(dtype)
     low, high = _widened(rmin, rmax, min_real_range)
     if symmetric:
@@ -92,15 +105,13 @@ def grid_parameters(
     exact = high / (qmax - qmin) - low / (qmax - qmin)
     degenerate = exact < _limits(stored)[0]
     exact = np.where(degenerate, 1.0, exact)
-    if kind == "power-of-two":
-        exact = np.minimum(ceil_power_of_two(exact), _largest_power_of_two(stored))
-    elif kind == "int16":
+    if kind == "int16":
         exact = nearest_int16_scale(exact)
     elif kind != "float":
         raise RecipeError(f"unknown scale kind {kind!r}. Known: float, int16, power-of-two.")
     scale = np.minimum(exact, _limits(stored)[1]).astype(stored)
     if symmetric:
-        zero_point = np.full(low.shape, _middle(qmin, qmax), np.int64)
+        zero_point = np.full(low.shape, middle_of(qmin, qmax), np.int64)
     else:
         # The runtime divides by the stored scale, which counts where it is rounded to float16.
         # Rounding to float32 only decides ties: by the exact scale all [-m, m] have one middle.
@@ -108,6 +119,51 @@ def grid_parameters(
         zero_point = _zero_points(low, divisor, qmin, qmax)
         zero_point = np.where(degenerate, np.int64(0), zero_point)
     return scale, zero_point
+
+
+def covering_power_of_two(
+    rmin: npt.ArrayLike,
+    rmax: npt.ArrayLike,
+    qmin: int,
+    qmax: int,
+    *,
+    symmetric: bool = False,
+    min_real_range: float | None = None,
+    dtype: npt.DTypeLike = np.float32,
+) -> tuple[Array, Array]:
+    """Return the smallest power-of-two scale, and a zero point, with which nothing is clipped.
+
+    Both ends of the range lie between the values that `qmin` and `qmax` stand for; with half the
+    scale one of them would not, wherever the zero point. Of an unsigned type the positive side of
+    a symmetric range has a level less than the negative one, and is given its due.
+
+    >>> scale, zero_point = covering_power_of_two([-1.0, -1.0], [0.99, 1.0], 0, 255, symmetric=True)
+    >>> scale.tolist(), zero_point.tolist()
+    ([0.0078125, 0.015625], [128, 128])
+    """
+    stored, middle = np.dtype(dtype), middle_of(qmin, qmax)
+    low, high = _widened(rmin, rmax, min_real_range)
+    if symmetric:
+        above = max(qmax - middle, 1)  # a grid of 0 and 1 has no level above its middle
+        exact = np.maximum(-low / (middle - qmin), high / above)
+    else:
+        exact = high / (qmax - qmin) - low / (qmax - qmin)
+    degenerate = exact < _limits(stored)[0]
+    exact = np.where(degenerate, 1.0, exact)
+    scale, largest = ceil_power_of_two(exact), _largest_power_of_two(stored)
+    if symmetric:
+        scale = np.minimum(scale, largest).astype(stored)
+        return scale, np.full(low.shape, middle, np.int64)
+    # Dividing by a power of two is exact. Zero lies on a level, so that either side needs whole
+    # levels; where these are one more than there are, twice the scale has room for all.
+    levels = np.ceil(-low / scale) + np.ceil(high / scale)
+    scale = np.minimum(np.where(levels > qmax - qmin, 2 * scale, scale), largest)
+    first = np.clip(qmin + np.ceil(-low / scale), qmin, qmax)
+    last = np.clip(qmax - np.ceil(high / scale), first, qmax)
+    # The room that is left is shared out as the range itself is: [-m, m] has zero in the middle.
+    wanted = np.rint(qmin - low / exact)
+    zero_point = np.clip(wanted, first, last).astype(np.int64)
+    return scale.astype(stored), np.where(degenerate, np.int64(0), zero_point)
 
 
 def restricted_asymmetric_parameters(
@@ -138,10 +194,15 @@ def symmetric_zero_point(qtype: QType, *, reduced: bool = False) -> int:
     >>> symmetric_zero_point(INT4)
     0
     """
-    return _middle(*qtype.bounds(symmetric=True, reduced=reduced))
+    return middle_of(*qtype.bounds(symmetric=True, reduced=reduced))
 
 
-def _middle(qmin: int, qmax: int) -> int:
+def middle_of(qmin: int, qmax: int) -> int:
+    """Return the zero point of a symmetric range on these integers.
+
+    >>> middle_of(0, 255), middle_of(-127, 127)
+    (128, 0)
+    """
     return (qmin + qmax + 1) // 2
 
 

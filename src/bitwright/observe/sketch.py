@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import DataError
+from bitwright.numerics.positions import PositionGrid
 from bitwright.observe import kernels
 
 __all__ = ["SketchState", "TensorSketch"]
@@ -33,6 +36,8 @@ class SketchState:
     batches: F32
     channels: F32
     """Shape (2, channels): the minima, then the maxima."""
+    votes: I64
+    """Rows of (qmin, qmax, centred, position, count); a grid without votes has a count of 0."""
 
 
 class TensorSketch:
@@ -40,7 +45,8 @@ class TensorSketch:
 
     Sketches form a monoid: `TensorSketch.empty()` is neutral, `|` merges, and how the data was
     cut into batches, shards or machines makes no difference. Only `batches` (the extremes of each
-    update, for moving averages) keeps the order in which they came.
+    update, for moving averages) keeps the order in which they came, and `votes` (which position
+    of a power-of-two grid is best for each update) the cut into batches.
 
     >>> sketch = TensorSketch.empty()
     >>> sketch.update(np.array([0.0, -0.0, 1.5, 6.0, np.nan], np.float32))
@@ -65,9 +71,16 @@ class TensorSketch:
         "inf",
         "low",
         "nan",
+        "votes",
     )
 
-    def __init__(self, *, histogram: bool = True, channel_axis: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        histogram: bool = True,
+        channel_axis: int | None = None,
+        grids: Iterable[PositionGrid] = (),
+    ) -> None:
         self.low = np.inf
         """The least finite value, inf while there is none."""
         self.high = -np.inf
@@ -83,11 +96,19 @@ class TensorSketch:
         self._lanes: I64 | None = np.zeros(shape, np.int64) if histogram else None
         self._sparse: tuple[F32, I64] | None = None
         self._lows_highs: list[tuple[float, float]] = []
+        self.votes: dict[PositionGrid, Counter[int]] = {grid: Counter() for grid in grids}
+        """For each grid, for how many batches each position was the best."""
 
     @classmethod
-    def empty(cls, *, histogram: bool = True, channel_axis: int | None = None) -> TensorSketch:
+    def empty(
+        cls,
+        *,
+        histogram: bool = True,
+        channel_axis: int | None = None,
+        grids: Iterable[PositionGrid] = (),
+    ) -> TensorSketch:
         """Return the neutral element; without a histogram only extremes are kept."""
-        return cls(histogram=histogram, channel_axis=channel_axis)
+        return cls(histogram=histogram, channel_axis=channel_axis, grids=grids)
 
     @classmethod
     def of(cls, *arrays: npt.ArrayLike, histogram: bool = True) -> TensorSketch:
@@ -144,6 +165,10 @@ class TensorSketch:
             self._lows_highs.append((low, high))
         if self.channel_axis is not None:
             self._update_channels(values, self.channel_axis)
+        for grid, votes in self.votes.items():
+            position = grid.best_position(flat)
+            if position is not None:
+                votes[position] += 1
 
     def _update_channels(self, values: F32, axis: int) -> None:
         if not -values.ndim <= axis < values.ndim:
@@ -168,10 +193,10 @@ class TensorSketch:
     def __or__(self, other: TensorSketch) -> TensorSketch:
         if not isinstance(other, TensorSketch):
             return NotImplemented
-        if (self.has_histogram, self.channel_axis) != (other.has_histogram, other.channel_axis):
+        if self._detail != other._detail:
             raise DataError(
-                "sketches with and without histograms, or with different channel axes, do not "
-                "merge; observe both parts with the same detail."
+                "sketches with and without histograms, or with different channel axes or grids, "
+                "do not merge; observe both parts with the same detail."
             )
         merged = type(self)(histogram=self.has_histogram, channel_axis=self.channel_axis)
         merged.low = min(self.low, other.low)
@@ -187,7 +212,13 @@ class TensorSketch:
                 merged._lanes[0, used] += histogram[used]
             if part.channel_low is not None and part.channel_high is not None:
                 merged._merge_channels(part.channel_low, part.channel_high)
+            for grid, votes in part.votes.items():
+                merged.votes.setdefault(grid, Counter()).update(votes)
         return merged
+
+    @property
+    def _detail(self) -> tuple[Any, ...]:
+        return self.has_histogram, self.channel_axis, set(self.votes)
 
     def histogram(self) -> I64:
         """Return the count of each bfloat16 bit pattern."""
@@ -243,12 +274,17 @@ class TensorSketch:
             counts=histogram[used].astype(np.uint64),
             batches=self.batches,
             channels=channels,
+            votes=_vote_rows(self.votes),
         )
 
     @classmethod
     def from_state(cls, state: SketchState) -> TensorSketch:
         """Return the sketch that gave this state."""
-        sketch = cls(histogram=state.histogram, channel_axis=state.channel_axis)
+        grids = [PositionGrid(int(r[0]), int(r[1]), bool(r[2])) for r in state.votes]
+        sketch = cls(histogram=state.histogram, channel_axis=state.channel_axis, grids=grids)
+        for grid, (position, count) in zip(grids, state.votes[:, 3:].tolist(), strict=True):
+            if count:
+                sketch.votes[grid][position] = count
         sketch.low, sketch.high = state.low, state.high
         sketch.count, sketch.nan, sketch.inf = state.count, state.nan, state.inf
         if sketch._lanes is not None:
@@ -276,6 +312,15 @@ class TensorSketch:
     def __repr__(self) -> str:
         kept = "histogram" if self.has_histogram else "extremes"
         return f"<TensorSketch of {self.count} values in [{self.low:g}, {self.high:g}], {kept}>"
+
+
+def _vote_rows(votes: Mapping[PositionGrid, Counter[int]]) -> I64:
+    rows = [
+        (grid.qmin, grid.qmax, grid.centred, position, count)
+        for grid in sorted(votes)
+        for position, count in (sorted(votes[grid].items()) or [(0, 0)])
+    ]
+    return np.array(rows, np.int64).reshape(-1, 5)
 
 
 def _as_float32(array: npt.NDArray[Any]) -> F32:

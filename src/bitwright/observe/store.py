@@ -19,7 +19,7 @@ from bitwright.observe.sketch import SketchState, TensorSketch
 __all__ = ["load_sketches", "save_sketches"]
 
 _FORMAT = "bitwright-sketches"
-_VERSION = "1"
+_VERSION = "2"
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ def save_sketches(
                 inf=state.inf,
             )
         )
-        for part in ("bins", "counts", "batches", "channels"):
+        for part in ("bins", "counts", "batches", "channels", "votes"):
             arrays[f"{index}.{part}"] = np.ascontiguousarray(getattr(state, part))
     header = {
         "format": _FORMAT,
@@ -119,6 +119,7 @@ def _check_header(header: Mapping[str, str], fingerprint: str | None, where: str
 def _state(file: Any, index: int, entry: _Entry) -> SketchState:
     bins, counts = file.get_tensor(f"{index}.bins"), file.get_tensor(f"{index}.counts")
     batches, channels = file.get_tensor(f"{index}.batches"), file.get_tensor(f"{index}.channels")
+    votes = file.get_tensor(f"{index}.votes")
     finite = entry.count - entry.nan - entry.inf
     consistent = (
         bins.dtype == np.uint16
@@ -127,6 +128,9 @@ def _state(file: Any, index: int, entry: _Entry) -> SketchState:
         and bins.shape == counts.shape == (bins.size,)
         and batches.shape[1:] == (2,)
         and channels.shape[:1] == (2,)
+        and votes.dtype == np.int64
+        and votes.shape[1:] == (5,)
+        and bool(np.all((votes[:, 0] < votes[:, 1]) & (votes[:, 4] >= 0)))
         and (entry.low is None) == (entry.high is None) == (finite == 0)
         and np.unique(bins).size == bins.size
         and bool(np.all((bins & 0x7FFF) <= kernels.TOP_BIN))
@@ -146,4 +150,5 @@ def _state(file: Any, index: int, entry: _Entry) -> SketchState:
         counts=counts,
         batches=batches,
         channels=channels,
+        votes=votes,
     )
