@@ -1,0 +1,219 @@
+"""The few array operations that heavy algorithms need, on numpy or on torch (CPU or GPU).
+
+An algorithm takes one of these as `xp`, brings its inputs over with `xp.array`, works with
+operators (`@`, `+`, slices) and the methods here, and gives numpy back with `xp.numpy`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import MissingPackageError, RecipeError, did_you_mean
+
+__all__ = ["NUMPY", "Arrays", "Float", "arrays_on"]
+
+Float = Literal["float16", "bfloat16", "float32", "float64"]
+
+
+# Elements that are worked on at once: a few arrays of this size fit the cache of one core.
+_CHUNK = 1 << 18
+
+
+class Arrays:
+    """Operations on numpy arrays; a class below has the same ones for torch.
+
+    >>> NUMPY.rint(NUMPY.array([0.5, 1.5]))
+    array([0., 2.], dtype=float32)
+    """
+
+    name = "numpy"
+    chunk = _CHUNK
+
+    def __init__(self, module: Any = np) -> None:
+        # These have the same name and meaning in both.
+        self.abs: Any = module.abs
+        self.sqrt: Any = module.sqrt
+        self.sign: Any = module.sign
+        self.where: Any = module.where
+        self.maximum: Any = module.maximum
+        self.minimum: Any = module.minimum
+        self.isfinite: Any = module.isfinite
+        self.matmul: Any = module.matmul
+        self.concatenate: Any = module.concatenate
+
+    def rint(self, values: Any) -> Any:
+        """Return the nearest integers, ties to even."""
+        return np.rint(values)
+
+    def array(self, values: Any, dtype: Float = "float32") -> Any:
+        """Return the values as an array of floats; without a copy where they are that already."""
+        return np.asarray(values).astype(_NUMPY_FLOATS[dtype], copy=False)
+
+    def indices(self, values: Any) -> Any:
+        """Return the values as an array that can index others."""
+        return np.asarray(values, np.int64)
+
+    def numpy(self, values: Any) -> npt.NDArray[Any]:
+        """Return the values as a numpy array."""
+        return np.asarray(values)
+
+    def empty(self, *shape: int) -> Any:
+        """Return an array of float32 without values."""
+        return np.empty(shape, np.float32)
+
+    def zeros(self, *shape: int) -> Any:
+        """Return an array of float32 zeros."""
+        return np.zeros(shape, np.float32)
+
+    def copy(self, values: Any) -> Any:
+        """Return a copy of its own."""
+        return np.array(values)
+
+    def amax(self, values: Any, axis: int) -> Any:
+        """Return the largest along an axis."""
+        return np.max(values, axis=axis)
+
+    def amin(self, values: Any, axis: int) -> Any:
+        """Return the smallest along an axis."""
+        return np.min(values, axis=axis)
+
+    def clip_(self, values: Any, low: float, high: float) -> Any:
+        """Limit the values in place."""
+        return np.clip(values, low, high, out=values)
+
+    def rint_(self, values: Any) -> Any:
+        """Round in place, ties to even."""
+        return np.rint(values, out=values)
+
+    def flip(self, values: Any) -> Any:
+        """Return a matrix with rows and columns in the opposite order."""
+        return values[::-1, ::-1]
+
+    def descending(self, values: Any) -> Any:
+        """Return the places of a vector's values from the largest down; ties in their order."""
+        return np.argsort(-values, kind="stable")
+
+    def cholesky(self, matrix: Any) -> Any:
+        """Return the lower factor, or None if the matrix is not positive definite."""
+        try:
+            return np.linalg.cholesky(matrix)
+        except np.linalg.LinAlgError:
+            return None
+
+    def solve(self, matrix: Any, right: Any) -> Any:
+        """Return x of matrix @ x = right."""
+        return np.linalg.solve(matrix, right)
+
+    def rounded(self, values: Any, dtype: Float) -> Any:
+        """Return float32 values as they are once stored in another float type."""
+        if dtype in ("float32", "float64"):
+            return values
+        return values.astype(_NUMPY_FLOATS[dtype]).astype(np.float32)
+
+
+class _TorchArrays(Arrays):
+    """The same on torch tensors; torch is imported when one of these is made."""
+
+    name = "torch"
+
+    def __init__(self, device: str = "cpu") -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingPackageError(
+                "torch is not installed; install bitwright[torch], or compute on numpy."
+            ) from error
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise MissingPackageError("torch finds no CUDA device here; compute on the CPU.")
+        super().__init__(torch)
+        self._torch = torch
+        self.device = device
+        # A GPU has no cache worth tiling for; fewer, larger launches are what counts.
+        self.chunk = _CHUNK if device == "cpu" else 1 << 26
+
+    def rint(self, values: Any) -> Any:
+        return self._torch.round(values)
+
+    def array(self, values: Any, dtype: Float = "float32") -> Any:
+        torch = self._torch
+        if isinstance(values, torch.Tensor):
+            return values.to(self.device, getattr(torch, dtype))
+        array = np.asarray(values)
+        if array.dtype == ml_dtypes.bfloat16:  # torch does not know numpy's stand-in
+            array = array.astype(np.float32)
+        return torch.tensor(array, dtype=getattr(torch, dtype), device=self.device)
+
+    def indices(self, values: Any) -> Any:
+        return self._torch.as_tensor(values, dtype=self._torch.int64, device=self.device)
+
+    def numpy(self, values: Any) -> npt.NDArray[Any]:
+        return np.asarray(values.cpu().numpy())
+
+    def empty(self, *shape: int) -> Any:
+        return self._torch.empty(shape, dtype=self._torch.float32, device=self.device)
+
+    def zeros(self, *shape: int) -> Any:
+        return self._torch.zeros(shape, dtype=self._torch.float32, device=self.device)
+
+    def copy(self, values: Any) -> Any:
+        return values.clone()
+
+    def amax(self, values: Any, axis: int) -> Any:
+        return values.amax(axis)
+
+    def amin(self, values: Any, axis: int) -> Any:
+        return values.amin(axis)
+
+    def clip_(self, values: Any, low: float, high: float) -> Any:
+        return values.clamp_(low, high)
+
+    def rint_(self, values: Any) -> Any:
+        return values.round_()
+
+    def flip(self, values: Any) -> Any:
+        return values.flip(0, 1)
+
+    def descending(self, values: Any) -> Any:
+        return self._torch.argsort(values, descending=True, stable=True)
+
+    def cholesky(self, matrix: Any) -> Any:
+        factor, failed = self._torch.linalg.cholesky_ex(matrix)
+        return None if int(failed) else factor
+
+    def solve(self, matrix: Any, right: Any) -> Any:
+        return self._torch.linalg.solve(matrix, right)
+
+    def rounded(self, values: Any, dtype: Float) -> Any:
+        if dtype in ("float32", "float64"):
+            return values
+        return values.to(getattr(self._torch, dtype)).to(self._torch.float32)
+
+
+NUMPY = Arrays()
+
+_NUMPY_FLOATS: dict[str, Any] = {
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float32": np.float32,
+    "float64": np.float64,
+}
+
+
+def arrays_on(name: str) -> Arrays:
+    """Return the operations for "numpy", "torch" (its CPU), "cuda" or "cuda:1".
+
+    >>> arrays_on("numpy").name
+    'numpy'
+    """
+    if name == "numpy":
+        return NUMPY
+    if name == "torch":
+        return _TorchArrays("cpu")
+    if name == "cuda" or name.startswith("cuda:"):
+        return _TorchArrays(name)
+    known = ("numpy", "torch", "cuda")
+    raise RecipeError(f"nothing computes on {name!r}.{did_you_mean(name, known)}")

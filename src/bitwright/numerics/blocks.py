@@ -1,0 +1,314 @@
+"""Block-wise grids: a few bits a weight, one scale and one zero point for each block of a column.
+
+Weights are matrices [K, N] as MatMul reads them. A block is `block_size` consecutive weights of
+one column (one output), so scales and zero points are [ceil(K / block_size), N]; the last block
+may be shorter. A weight reads back as (code - zero point) * scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import ModelError, RecipeError
+from bitwright.numerics.arrays import NUMPY, Arrays, Float
+
+__all__ = [
+    "SHRINKS",
+    "BlockFormat",
+    "Grid",
+    "QuantizedBlocks",
+    "block_diagonals",
+    "fit_grid",
+    "quantize_in_blocks",
+    "round_on_grid",
+]
+
+Array = npt.NDArray[Any]
+
+SHRINKS = tuple(1.0 - 0.025 * step for step in range(21))
+"""How much of a block's range is tried when it may be clipped: all of it down to a half."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFormat:
+    """What a grid looks like: bits a weight, weights a block, and which scales are allowed.
+
+    >>> BlockFormat(bits=4, block_size=32).blocks(100)
+    4
+    """
+
+    bits: int = 4
+    block_size: int = 32
+    """A power of two from 16 to 256, or -1 for whole columns."""
+    symmetric: bool = False
+    """Whether zero is always the middle code, and no zero point is stored."""
+    negative_scales: bool = True
+    """Whether a symmetric scale may be negative: then the side of the largest magnitude gets the
+    extra code, which lowers the error by about a fifth at 4 bits."""
+    scale_type: Float = "float32"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bits, bool) or self.bits not in range(2, 9):
+            raise RecipeError(f"weights in blocks have 2 to 8 bits, not {self.bits!r}.")
+        if isinstance(self.block_size, bool) or self.block_size not in (16, 32, 64, 128, 256, -1):
+            raise RecipeError(
+                "the block size is 16, 32, 64, 128 or 256, or -1 for whole columns, not "
+                f"{self.block_size!r}."
+            )
+
+    @property
+    def highest(self) -> int:
+        """The largest code."""
+        return (1 << self.bits) - 1
+
+    @property
+    def middle(self) -> int:
+        """The code of zero where there is no zero point."""
+        return 1 << (self.bits - 1)
+
+    def length(self, rows: int) -> int:
+        """Return how many weights a full block of a column of `rows` has."""
+        return rows if self.block_size == -1 else self.block_size
+
+    def blocks(self, rows: int) -> int:
+        """Return how many blocks a column of `rows` weights has."""
+        return -(-rows // self.length(rows))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """Scales and zero points [blocks, N], as arrays of the `xp` that they were made with."""
+
+    scales: Any
+    zero_points: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedBlocks:
+    """A weight as codes [K, N], scales and zero points [blocks, N].
+
+    `zero_points` is None for symmetric formats, else uint8; floats are allowed where zero points
+    need not be integers (GPUs only: see `check_nbits_support`).
+    """
+
+    format: BlockFormat
+    codes: npt.NDArray[np.uint8]
+    scales: Array
+    zero_points: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """K and N."""
+        rows, columns = self.codes.shape
+        return rows, columns
+
+    def dequantize(self, dtype: npt.DTypeLike = np.float64) -> Array:
+        """Return the weights that are stored here, computed in `dtype`."""
+        rows = self.shape[0]
+        length = self.format.length(rows)
+        result = self.codes.astype(dtype)
+        if self.zero_points is None:
+            result -= np.asarray(self.format.middle, dtype)
+        else:
+            result -= np.repeat(self.zero_points.astype(dtype), length, axis=0)[:rows]
+        result *= np.repeat(self.scales.astype(dtype), length, axis=0)[:rows]
+        return result
+
+
+def quantize_in_blocks(
+    weights: npt.ArrayLike,
+    format: BlockFormat,
+    *,
+    shrinks: Sequence[float] = (1.0,),
+    metric: Any = None,
+    xp: Arrays = NUMPY,
+) -> QuantizedBlocks:
+    """Return a weight rounded to the nearest codes; see `fit_grid` for the options.
+
+    >>> found = quantize_in_blocks([[-1.0], [-0.3], [0.2], [0.7]], BlockFormat(block_size=16))
+    >>> found.codes.ravel().tolist(), found.zero_points.tolist()
+    ([0, 6, 11, 15], [[9]])
+    """
+    grid = fit_grid(weights, format, shrinks=shrinks, metric=metric, xp=xp)
+    return round_on_grid(weights, grid, format, xp=xp)
+
+
+def fit_grid(
+    weights: npt.ArrayLike,
+    format: BlockFormat,
+    *,
+    shrinks: Sequence[float] = (1.0,),
+    metric: Any = None,
+    xp: Arrays = NUMPY,
+) -> Grid:
+    """Return the scale and zero point of each block: of those tried, the ones with least error.
+
+    Each of `shrinks` is a part of the block's range to spread the codes over. The error is the sum
+    of squares; with a `metric` [K] weighted by row, with one [blocks, length, length] the
+    quadratic form of each block (see `block_diagonals`).
+    """
+    work = xp.array(weights)
+    rows, columns = work.shape
+    count = format.blocks(rows)
+    scales, zeros = xp.empty(count, columns), xp.empty(count, columns)
+    measure = None if metric is None else _as_blocks(xp.array(metric), format, rows, xp)
+    for blocks, sides, part in _tiles(work, format, xp):
+        low, high = xp.amin(part, 1), xp.amax(part, 1)
+        if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
+            raise ModelError("the weight holds NaN or infinity; mend the model or leave it float.")
+        best = None
+        for shrink in shrinks:
+            scale, zero = _parameters(low * shrink, high * shrink, format, xp)
+            if len(shrinks) > 1:
+                error = _error(part, scale, zero, format, xp)
+                cost = _cost(error, None if measure is None else measure[blocks], xp)
+                if best is not None:
+                    better = cost < best[0]
+                    cost = xp.where(better, cost, best[0])
+                    scale = xp.where(better, scale, best[1])
+                    zero = xp.where(better, zero, best[2])
+                best = (cost, scale, zero)
+        scales[blocks, sides], zeros[blocks, sides] = scale, zero
+    return Grid(scales, zeros)
+
+
+def round_on_grid(
+    weights: npt.ArrayLike, grid: Grid, format: BlockFormat, *, xp: Arrays = NUMPY
+) -> QuantizedBlocks:
+    """Return the nearest codes of a weight on a grid."""
+    work = xp.array(weights)
+    codes = np.empty(work.shape, np.uint8)
+    length = format.length(work.shape[0])
+    whole = _integers(grid.zero_points, xp)
+    for blocks, sides, part in _tiles(work, format, xp):
+        scale, zero = grid.scales[blocks, None, sides], grid.zero_points[blocks, None, sides]
+        steps = part / scale
+        found = xp.rint_(steps) + zero if whole else xp.rint_(steps + zero)
+        xp.clip_(found, 0, format.highest)
+        target = codes[blocks.start * length : blocks.stop * length, sides]
+        flat = xp.numpy(found).reshape(-1, found.shape[-1])
+        target[:] = flat[: len(target)]
+    return collect(codes, grid, format, xp)
+
+
+def collect(codes: Array, grid: Grid, format: BlockFormat, xp: Arrays = NUMPY) -> QuantizedBlocks:
+    """Return codes and a grid as one value in numpy, its scales in the format's own type."""
+    scales = NUMPY.array(xp.numpy(grid.scales), format.scale_type)
+    if format.symmetric:
+        return QuantizedBlocks(format, codes, scales, None)
+    zeros = xp.numpy(grid.zero_points)
+    if _integers(grid.zero_points, xp):
+        zeros = zeros.astype(np.uint8)
+    return QuantizedBlocks(format, codes, scales, zeros)
+
+
+def block_diagonals(matrix: Any, format: BlockFormat, *, xp: Arrays = NUMPY) -> Any:
+    """Return the square blocks on the diagonal of a matrix [K, K]; the last is filled with zeros.
+
+    With them as `metric`, `fit_grid` weighs what each block adds to the output by itself.
+
+    >>> block_diagonals(np.ones((20, 20)), BlockFormat(block_size=16)).shape
+    (2, 16, 16)
+    """
+    work = xp.array(matrix)
+    rows = work.shape[0]
+    length, count = format.length(rows), format.blocks(rows)
+    result = xp.zeros(count, length, length)
+    for block in range(count):
+        part = work[block * length : (block + 1) * length, block * length : (block + 1) * length]
+        result[block, : part.shape[0], : part.shape[1]] = part
+    return result
+
+
+def _parameters(low: Any, high: Any, format: BlockFormat, xp: Arrays) -> tuple[Any, Any]:
+    """Return scale and zero point of ranges."""
+    nothing = xp.zeros(*low.shape)
+    if format.symmetric:
+        if format.negative_scales:
+            # The side of the larger magnitude gets the code 0, which is 2^(bits-1) steps away.
+            scale = xp.where(-low >= high, -low, -high) / format.middle
+        else:
+            scale = xp.maximum(-low, high) * (2 / format.highest)
+        scale = _usable(scale, format, xp)
+        return scale, nothing + format.middle
+    # Zero belongs to every range: otherwise the zero point of a block of one sign lies outside
+    # the codes, and clipping it moves the whole block.
+    low, high = xp.minimum(low, nothing), xp.maximum(high, nothing)
+    scale = _usable((high - low) / format.highest, format, xp)
+    zero = xp.clip_(xp.rint(-low / scale), 0, format.highest)
+    return scale, xp.where(high == low, nothing + format.middle, zero)
+
+
+def _usable(scale: Any, format: BlockFormat, xp: Arrays) -> Any:
+    """Return scales as they are stored, none of them zero."""
+    stored = xp.rounded(scale, format.scale_type)
+    # Where a scale vanishes so do all of the weights, up to what the type can hold.
+    smallest = 2.0**-24 if format.scale_type == "float16" else 2.0**-126
+    tiny = xp.where(scale == 0, scale + 1, xp.where(scale < 0, scale * 0 - smallest, smallest))
+    return xp.where(xp.abs(stored) < smallest, tiny, stored)
+
+
+def _error(part: Any, scale: Any, zero: Any, format: BlockFormat, xp: Arrays) -> Any:
+    """Return what rounding blocks [n, length, N] on grids [n, N] changes."""
+    scale, zero = scale[:, None], zero[:, None]
+    work = part / scale
+    xp.rint_(work)
+    work += zero
+    xp.clip_(work, 0, format.highest)
+    work -= zero
+    work *= scale
+    work -= part
+    return work
+
+
+def _cost(error: Any, measure: Any, xp: Arrays) -> Any:
+    if measure is not None and measure.ndim == 3:
+        return (xp.matmul(measure, error) * error).sum(axis=1)
+    squares = error * error
+    if measure is not None:
+        squares *= measure[:, :, None]
+    return squares.sum(axis=1)
+
+
+def _integers(zeros: Any, xp: Arrays) -> bool:
+    return bool((zeros == xp.rint(zeros)).all())
+
+
+def _as_blocks(metric: Any, format: BlockFormat, rows: int, xp: Arrays) -> Any:
+    """Return a metric of rows as [blocks, length], and one of blocks as it is."""
+    length, count = format.length(rows), format.blocks(rows)
+    if tuple(metric.shape) == (count, length, length):
+        return metric
+    if tuple(metric.shape) != (rows,):
+        raise RecipeError(
+            f"the metric of a weight with {rows} rows in blocks of {length} has shape ({rows},) or "
+            f"({count}, {length}, {length}), not {tuple(metric.shape)}."
+        )
+    padded = xp.zeros(count * length)
+    padded[:rows] = metric
+    return padded.reshape(count, length)
+
+
+def _tiles(work: Any, format: BlockFormat, xp: Arrays) -> Iterator[tuple[slice, slice, Any]]:
+    """Yield (blocks, columns, weights [n, length, columns]) in pieces of about `xp.chunk`."""
+    rows, columns = work.shape
+    length, count = format.length(rows), format.blocks(rows)
+    width = min(columns, max(64, xp.chunk // length))
+    step = max(1, xp.chunk // (length * width))
+    full = rows // length
+    for left in range(0, columns, width):
+        sides = slice(left, min(left + width, columns))
+        for first in range(0, full, step):
+            last = min(first + step, full)
+            part = work[first * length : last * length, sides]
+            yield slice(first, last), sides, part.reshape(last - first, length, -1)
+        if full < count:
+            # Zeros widen no range: it holds zero anyway, or is symmetric.
+            part = xp.zeros(1, length, sides.stop - left)
+            part[0, : rows - full * length] = work[full * length :, sides]
+            yield slice(full, count), sides, part

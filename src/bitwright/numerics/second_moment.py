@@ -1,0 +1,99 @@
+"""The second moment of a layer's inputs, which says how much each rounding error costs.
+
+For a product x W the squared error of the output, summed over inputs x, is tr(D' H D) with
+D the change of W and H the sum of x x'. That is the Hessian of the GPTQ paper up to a factor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import DataError
+from bitwright.numerics.arrays import NUMPY, Arrays
+
+__all__ = ["SecondMoment", "output_error"]
+
+
+class SecondMoment:
+    """Sum of x x', of |x|, and the count of vectors x; two of them merge by `|`.
+
+    Layers that read the same tensor share one. Products are taken in float32, sums in float64.
+
+    >>> moment = SecondMoment(2)
+    >>> moment.update([[1.0, 2.0], [3.0, 0.0]])
+    >>> moment.matrix()
+    array([[5., 1.],
+           [1., 2.]])
+    >>> (moment | moment).count
+    4
+    """
+
+    __slots__ = ("_magnitudes", "_products", "_xp", "channels", "count")
+
+    def __init__(self, channels: int, *, xp: Arrays = NUMPY) -> None:
+        self.channels = channels
+        self.count = 0
+        self._xp = xp
+        self._products = xp.array(np.zeros((channels, channels)), "float64")
+        self._magnitudes = xp.array(np.zeros(channels), "float64")
+
+    def update(self, inputs: Any) -> None:
+        """Add a batch: an array whose last axis is the channels."""
+        xp = self._xp
+        rows = xp.array(inputs)
+        if rows.ndim < 1 or rows.shape[-1] != self.channels:
+            raise DataError(
+                f"an input of shape {tuple(rows.shape)} does not end in the layer's "
+                f"{self.channels} channels."
+            )
+        rows = rows.reshape(-1, self.channels)
+        # The product of a matrix with its own transpose: numpy and cuBLAS do half of the work.
+        products = rows.T @ rows
+        if not bool(xp.isfinite(products.sum())):
+            raise DataError("a layer's input holds NaN or infinity, or its squares overflow.")
+        self._products += products
+        self._magnitudes += xp.abs(rows).sum(axis=0)
+        self.count += rows.shape[0]
+
+    def __or__(self, other: SecondMoment) -> SecondMoment:
+        if self.channels != other.channels:
+            raise DataError(
+                f"moments of {self.channels} and of {other.channels} channels do not merge."
+            )
+        merged = SecondMoment(self.channels, xp=self._xp)
+        merged.count = self.count + other.count
+        theirs, sizes = other._products, other._magnitudes
+        if other._xp is not self._xp:
+            theirs = self._xp.array(other._xp.numpy(theirs), "float64")
+            sizes = self._xp.array(other._xp.numpy(sizes), "float64")
+        merged._products = self._products + theirs
+        merged._magnitudes = self._magnitudes + sizes
+        return merged
+
+    def matrix(self) -> npt.NDArray[np.float64]:
+        """Return the mean of x x'."""
+        return np.asarray(self._xp.numpy(self._products / self._checked()), np.float64)
+
+    def mean_magnitudes(self) -> npt.NDArray[np.float64]:
+        """Return the mean of |x| for each channel."""
+        return np.asarray(self._xp.numpy(self._magnitudes / self._checked()), np.float64)
+
+    def _checked(self) -> int:
+        if not self.count:
+            raise DataError(
+                "no calibration data reached the layer; give at least one sample that does."
+            )
+        return self.count
+
+
+def output_error(change: Any, moment: Any, *, xp: Arrays = NUMPY) -> Any:
+    """Return the mean squared error of each output when a weight [K, N] changes by `change`.
+
+    >>> output_error([[1.0], [-1.0]], [[2.0, 1.0], [1.0, 2.0]])
+    array([2.], dtype=float32)
+    """
+    moved = xp.array(change)
+    return ((xp.array(moment) @ moved) * moved).sum(axis=0)

@@ -1,0 +1,262 @@
+"""GPTQ: round row after row, and let the rows to come make up for what each rounding changed.
+
+E. Frantar et al., "GPTQ" (2023, arXiv:2210.17323). The paper subtracts from every later row its
+share of an error, U[i, j] e[i], with U the upper Cholesky factor of the inverse Hessian. The same
+numbers come without an inverse: with H = M M' and M upper triangular, the error in row i reads
+e = M'(w - q), so that the value to round in row i is
+
+    w[i] + sum over l < i of M[l, i] / M[i, i] * (w[l] - q[l])
+
+and a rounding error d in that row costs M[i, i]^2 d^2. M is the Cholesky factor of H with its
+rows and columns in opposite order, which is a third of the work of inverting and factoring, and
+the sums over earlier rows are products of large matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import DataError, RecipeError
+from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.numerics.blocks import (
+    SHRINKS,
+    BlockFormat,
+    Grid,
+    QuantizedBlocks,
+    collect,
+    fit_grid,
+    round_on_grid,
+)
+
+__all__ = ["HessianFactor", "factor_hessian", "gptq"]
+
+# Rows whose sums over all earlier rows are one matrix product, and those that are taken one after
+# the other inside it: small enough to stay in the cache.
+_BLOCK = 128
+_STRIPE = 16
+
+# Ten times the damping each time: the last try is a hundred times the mean.
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HessianFactor:
+    """A Hessian in the form that rounding needs; layers that read the same input share one."""
+
+    order: Any
+    """Row numbers in the order of rounding."""
+    lower: Any
+    """[K, K], unit lower triangular, in that order: what earlier rows' changes do to a row."""
+    costs: Any
+    """[K], in that order: what a squared rounding error costs once later rows make up for it."""
+    diagonal: Any
+    """[K], in the weight's own order: what a squared change costs by itself."""
+    act_order: bool
+    xp: Arrays
+
+
+def factor_hessian(
+    hessian: npt.ArrayLike,
+    *,
+    damping: float = 0.01,
+    act_order: bool = True,
+    xp: Arrays = NUMPY,
+) -> HessianFactor:
+    """Return a Hessian [K, K] (a layer's `SecondMoment`) factored for `gptq`.
+
+    `damping` times the mean of the diagonal is added to it; ten times as much, and so on, where
+    that is not enough. It also stands in for channels that were zero throughout: these are
+    rounded to nearest. With `act_order` the rows with the largest inputs are rounded first.
+
+    >>> factor_hessian(np.diag([1.0, 4.0])).order.tolist()
+    [1, 0]
+    """
+    matrix = xp.array(hessian, "float64")
+    rows = matrix.shape[0]
+    if matrix.ndim != 2 or matrix.shape[1] != rows:
+        raise DataError(f"a Hessian is a square matrix, not one of shape {tuple(matrix.shape)}.")
+    diagonal = xp.copy(matrix.diagonal())
+    mean = float(diagonal.sum()) / rows
+    if not np.isfinite(mean):
+        raise DataError("the Hessian holds NaN or infinity: so does the calibration data.")
+    if mean <= 0:
+        raise DataError("the layer's inputs are all zero: give calibration data that reaches it.")
+    places = xp.descending(diagonal) if act_order else xp.indices(np.arange(rows))
+    backwards = xp.indices(xp.numpy(places)[::-1].copy())
+    matrix = matrix[backwards][:, backwards]
+    ends = np.arange(rows)
+    added = 0.0
+    for attempt in range(_TRIES):
+        matrix[ends, ends] += damping * 10**attempt * mean - added
+        added = damping * 10**attempt * mean
+        factor = xp.cholesky(matrix)
+        if factor is not None:
+            break
+    else:
+        raise DataError(
+            f"the Hessian is not positive definite, even with {added / mean:g} times the mean of "
+            "its diagonal added; is it a mean of x x'?"
+        )
+    # M' = J L' J with J the reversal; each row over its own diagonal element.
+    sizes = xp.copy(factor.diagonal())
+    factor /= sizes
+    return HessianFactor(
+        order=places,
+        lower=xp.copy(xp.array(xp.flip(factor.T))),
+        costs=xp.array(sizes[xp.indices(ends[::-1].copy())] ** 2),
+        diagonal=xp.array(xp.numpy(diagonal) + added),
+        act_order=act_order,
+        xp=xp,
+    )
+
+
+def gptq(
+    weights: npt.ArrayLike,
+    factor: HessianFactor,
+    format: BlockFormat,
+    *,
+    grid: Grid | None = None,
+    static_groups: bool = True,
+    shrinks: Sequence[float] = SHRINKS,
+    guard: bool = True,
+) -> QuantizedBlocks:
+    """Return a weight [K, N] rounded so that its output changes as little as may be.
+
+    The grid is `grid`, or the best of `shrinks` by the Hessian's diagonal: from the weights as they
+    are (`static_groups`, needed with act_order), or as earlier roundings have left them when
+    their block's turn comes. With `guard`, a column (an output) that nearest rounding on the
+    plain grid would serve better is rounded so: none is ever worse.
+    """
+    xp = factor.xp
+    work = xp.array(weights)
+    rows = work.shape[0]
+    if tuple(factor.lower.shape) != (rows, rows):
+        raise DataError(
+            f"the weight has {rows} rows, the Hessian {factor.lower.shape[0]}: it is of another "
+            "layer's input."
+        )
+    moving = grid is None and not static_groups and format.block_size != -1
+    if moving and factor.act_order:
+        raise RecipeError(
+            "with act_order the rows of a block are not rounded together, so its scale must be "
+            "chosen before: use static_groups=True."
+        )
+    if grid is None:
+        grid = fit_grid(work, format, shrinks=shrinks, metric=factor.diagonal, xp=xp)
+    codes, losses = _sweep(work, factor, format, grid, shrinks if moving else None)
+    result = collect(codes, grid, format, xp)
+    return _guarded(result, losses, work, factor) if guard else result
+
+
+def _sweep(
+    weights: Any,
+    factor: HessianFactor,
+    format: BlockFormat,
+    grid: Grid,
+    shrinks: Sequence[float] | None,
+) -> tuple[npt.NDArray[np.uint8], Any]:
+    """Return codes [K, N] and each column's loss; with `shrinks` the grid is filled on the way."""
+    xp, lower = factor.xp, factor.lower
+    rows, columns = weights.shape
+    length = format.length(rows)
+    order = xp.numpy(factor.order)
+    costs = xp.numpy(factor.costs).tolist()
+    work = weights[factor.order] if factor.act_order else weights
+    changes = xp.empty(rows, columns)
+    losses = xp.zeros(columns)
+    codes = np.empty((rows, columns), np.uint8)
+    # Scales that move are chosen at the start of a block, so both kinds of block must agree.
+    block = length if shrinks is not None else _BLOCK
+    for start in range(0, rows, block):
+        stop = min(start + block, rows)
+        target = work[start:stop] + lower[start:stop, :start] @ changes[:start]
+        if shrinks is not None:
+            _refit(grid, start // length, target - work[start:stop], work, factor, format, shrinks)
+        found = xp.empty(stop - start, columns)
+        for top in range(start, stop, _STRIPE):
+            end = min(top + _STRIPE, stop)
+            stripe = target[top - start : end - start]
+            if top > start:
+                stripe += lower[top:end, start:top] @ changes[start:top]
+            for row in range(top, end):
+                value = stripe[row - top]
+                if row > top:
+                    value += lower[row, top:row] @ changes[top:row]
+                place = order[row] // length
+                scale, zero = grid.scales[place], grid.zero_points[place]
+                code = xp.rint_(value / scale)
+                code += zero
+                found[row - start] = xp.clip_(code, 0, format.highest)
+                code -= zero
+                code *= scale
+                changes[row] = work[row] - code
+                value -= code
+                value *= value
+                value *= costs[row]
+                losses += value
+        codes[order[start:stop]] = xp.numpy(found)
+    return codes, losses
+
+
+def _refit(
+    grid: Grid,
+    place: int,
+    carried: Any,
+    work: Any,
+    factor: HessianFactor,
+    format: BlockFormat,
+    shrinks: Sequence[float],
+) -> None:
+    """Choose one block's scales for its weights as all earlier roundings have left them."""
+    xp = factor.xp
+    start = place * format.length(work.shape[0])
+    stop = start + carried.shape[0]
+    # `carried` is what the rows lack before they have made up for each other.
+    current = work[start:stop] + xp.solve(factor.lower[start:stop, start:stop], carried)
+    metric = factor.diagonal[start:stop]
+    if stop - start < format.length(work.shape[0]):
+        whole = xp.zeros(format.length(work.shape[0]), work.shape[1])
+        whole[: stop - start] = current
+        weighed = xp.zeros(whole.shape[0])
+        weighed[: stop - start] = metric
+        current, metric = whole, weighed
+    found = fit_grid(current, format, shrinks=shrinks, metric=metric, xp=xp)
+    grid.scales[place], grid.zero_points[place] = found.scales[0], found.zero_points[0]
+
+
+def _guarded(
+    result: QuantizedBlocks, losses: Any, weights: Any, factor: HessianFactor
+) -> QuantizedBlocks:
+    """Return the result with nearest rounding in the columns where that loses less."""
+    xp, format = factor.xp, result.format
+    grid = fit_grid(weights, format, xp=xp)
+    nearest = round_on_grid(weights, grid, format, xp=xp)
+    changes = (weights - xp.array(nearest.dequantize(np.float32)))[factor.order]
+    columns = xp.indices(np.arange(weights.shape[1]))
+    spent = xp.zeros(weights.shape[1])
+    # The loss is a sum over rows of (M' d)^2. A column is out as soon as a part of the sum exceeds
+    # what the other rounding lost, and the first rows, which are cheap, mostly decide it.
+    for start in range(0, weights.shape[0], _BLOCK):
+        stop = min(start + _BLOCK, weights.shape[0])
+        errors = factor.lower[start:stop, :stop] @ changes[:stop]
+        spent += (errors * errors * factor.costs[start:stop, None]).sum(axis=0)
+        open_still = spent < losses
+        if not bool(open_still.all()):
+            changes, columns = changes[:, open_still], columns[open_still]
+            spent, losses = spent[open_still], losses[open_still]
+        if not columns.shape[0]:
+            return result
+    better = xp.numpy(columns)
+    for mine, theirs in (
+        (result.codes, nearest.codes),
+        (result.scales, nearest.scales),
+        (result.zero_points, nearest.zero_points),
+    ):
+        if mine is not None and theirs is not None:
+            mine[:, better] = theirs[:, better]
+    return result
