@@ -10,11 +10,13 @@ import onnx_ir as ir
 from bitwright.decide.dedication import dedicate_pairs
 from bitwright.decide.early_checks import check_recipe, has_channelwise_activations
 from bitwright.decide.entries import Entry, Layout
+from bitwright.decide.fusion import fused_reader
 from bitwright.decide.integer_ops import INTEGER_OP_TYPES, INTEGER_OUTPUT_RANGES
 from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
 from bitwright.decide.selection import Selector
 from bitwright.errors import RecipeError
 from bitwright.graph import iter_values
+from bitwright.graph.npu_sites import is_npu_hard_sigmoid, is_simulation
 from bitwright.numerics.types import QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
@@ -46,26 +48,38 @@ class _Builder:
         self._selector = Selector(self._nodes, recipe.select)
         self._layout = Layout()
         self._marked: dict[ir.Value, str] = {}
+        # What stays inside a fused operation, and whether the result of that is quantized.
+        self._fused: dict[ir.Value, bool] = {}
         self._overrides = dict(recipe.overrides)
         self._names = {value: name for name, value in iter_values(model)}
         self._channelwise_activations = has_channelwise_activations(recipe)
+        self._for_npu = recipe.limits is not None or recipe.simulate is not None
 
     def build(self) -> Layout:
         check_recipe(self._recipe, self._names)
         float_by_name: set[str] = set()
         for node in self._nodes:
             name = node.name or ""
-            reason = self._keep_float.get(name) or self._selector.kept_float(node)
+            reason = self._kept_float(node)
             if reason is not None:
                 float_by_name.add(name)
             else:
-                reason = self._selector.not_chosen(node)
+                reason = self._not_chosen(node)
             plan = self._float(node, reason) if reason else self._visit(node)
             self._layout.nodes[name] = plan
         self._read_through(float_by_name)
         if self._recipe.place.dedicated_pairs:
             dedicate_pairs(self._layout, self._marked, self._names)
         return self._layout
+
+    def _kept_float(self, node: ir.Node) -> str | None:
+        """Return why somebody wants this node in float, or None."""
+        if is_simulation(node):  # it goes with the node that it completes
+            return None
+        return self._keep_float.get(node.name or "") or self._selector.kept_float(node)
+
+    def _not_chosen(self, node: ir.Node) -> str | None:
+        return None if is_simulation(node) else self._selector.not_chosen(node)
 
     def _float(self, node: ir.Node, reason: str) -> NodePlan:
         return NodePlan(
@@ -83,11 +97,13 @@ class _Builder:
         refusal = self._refuse(node, rule)
         if refusal is not None:
             return self._float(node, refusal.reason)
-        if rule.bounds is not None:
+        fused = [value for value in node.inputs if value in self._fused]
+        if rule.bounds is not None and not fused and not self._result_stays_float(node):
             return self._visit_clipping(node, rule)
         inputs: list[str | None] = [None] * len(node.inputs)
         for index in self._data_inputs(node, rule):
-            inputs[index] = self._mark_input(node, index, rule)
+            if node.inputs[index] not in fused and not is_simulation(node):
+                inputs[index] = self._mark_input(node, index, rule)
         bias = self._mark_bias(node, rule, inputs)
         if rule.bias is not None and bias is not None:
             inputs[rule.bias] = bias
@@ -105,6 +121,10 @@ class _Builder:
             return Skip(f"ONNX Runtime has no integer {node.op_type} for the format qoperator")
         if rule.refuse is not None and (refusal := rule.refuse(node)) is not None:
             return refusal
+        if is_simulation(node) and not any(value in self._fused for value in node.inputs):
+            return Skip("it completes a node that is float")
+        if node.op_type == "HardSigmoid" and self._for_npu and not is_npu_hard_sigmoid(node):
+            return Skip("the NPU's HardSigmoid has alpha 1/6 and beta 0.5")
         data = [node.inputs[i] for i in self._data_inputs(node, rule)]
         if not data:
             kinds = {str(v.dtype.name).lower() for v in node.inputs if v is not None and v.dtype}
@@ -114,12 +134,11 @@ class _Builder:
         unknown = [v for v in node.inputs if v is not None and v.dtype is None]
         if unknown and rule.weights:
             return Skip(f"the type of its input {unknown[0].name!r} is not known")
-        if rule.follows and not self._recipe.place.force_shared:
-            loose = [v for v in data if v not in self._marked and constant(v) is None]
-            if loose:
-                return Skip("its input is not quantized, so quantizing it alone would gain nothing")
+        lone = any(self._is_loose(value) for value in data)
+        if rule.follows and lone and not self._recipe.place.force_shared:
+            return Skip("its input is not quantized, so quantizing it alone would gain nothing")
         if rule.joins and not self._recipe.place.isolated:
-            if any(v not in self._marked and constant(v) is None for v in data):
+            if lone:
                 return Skip("an input of it is float, so quantizing it would only add rounding")
             if all(v.is_graph_output() and not v.uses() for v in node.outputs):
                 return Skip("its result leaves the model, so quantizing it would only add rounding")
@@ -127,6 +146,10 @@ class _Builder:
         if only_constant and constant(node.inputs[1]) is None:
             return Skip("its second input is not constant")
         return None
+
+    def _is_loose(self, value: ir.Value | None) -> bool:
+        """Return whether a value is computed in float and stays so."""
+        return value not in self._marked and value not in self._fused and constant(value) is None
 
     def _data_inputs(self, node: ir.Node, rule: OpRule) -> list[int]:
         if rule.data is None:
@@ -278,7 +301,10 @@ class _Builder:
         self, node: ir.Node, rule: OpRule, inputs: list[str | None]
     ) -> tuple[str | None, ...]:
         outputs: list[str | None] = [None] * len(node.outputs)
-        if node.op_type in self._recipe.place.unquantized_outputs or self._adds_bias_next(node):
+        stays_float = self._result_stays_float(node)
+        if self._fuse(node.outputs[0], result_is_quantized=not stays_float):
+            return tuple(outputs)
+        if stays_float or self._adds_bias_next(node):
             return tuple(outputs)
         shares = rule.shares(node) if callable(rule.shares) else rule.shares
         output_range = rule.output_range
@@ -302,6 +328,25 @@ class _Builder:
             elif output_range is not None and _leaves_parameters(entry.override):
                 entry.fixed_range = output_range
         return tuple(outputs)
+
+    def _result_stays_float(self, node: ir.Node) -> bool:
+        """Whether the user wants no pair behind this node, or behind what it is computed with."""
+        if node.op_type in self._recipe.place.unquantized_outputs:
+            return True
+        return any(value is not None and not self._fused.get(value, True) for value in node.inputs)
+
+    def _fuse(self, value: ir.Value, *, result_is_quantized: bool) -> bool:
+        """Leave a result inside a fused operation, where its reader is quantized as well."""
+        reader = fused_reader(value, self._recipe)
+        if reader is None or self._names.get(value) in self._overrides:
+            return False
+        if self._kept_float(reader) is not None or self._not_chosen(reader) is not None:
+            return False
+        self._fused[value] = result_is_quantized
+        rule = RULES.get(reader.op_type) or generic_rule(reader.op_type)
+        if self._refuse(reader, rule) is not None:
+            del self._fused[value]
+        return value in self._fused
 
     def _adds_bias_next(self, node: ir.Node) -> bool:
         """Whether a MatMul's only reader adds a constant: the runtime fuses both, in float."""

@@ -1,0 +1,170 @@
+"""What the NPU's shifters allow of fixed-point positions: every inequality, in one place.
+
+A tensor at position p has the scale 2**-p. The NPU moves integers from one position to another by
+shifting, and its shifters have so many bits and no more. Every limit is a bound on a sum of
+positions; the stage that decides keeps them, and `verify` checks them, both from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["LIMIT_RULES", "Bound", "LimitRule", "Positions", "Site"]
+
+Ref = Hashable
+"""Whatever names a scale: an entry of a plan, an initializer of a model."""
+Positions = Mapping[Ref, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One operation of the NPU, with the scales at its edges; None where one is unknown.
+
+    >>> Site(op="Conv", inputs=("x",), weight="w", output="y").bias is None
+    True
+    """
+
+    op: str
+    inputs: tuple[Ref | None, ...]
+    weight: Ref | None = None
+    bias: Ref | None = None
+    output: Ref | None = None
+    leaky: bool = False
+    """A LeakyRelu is computed with it."""
+    swish: bool = False
+    """A Mul of a tensor with the hard sigmoid of the same tensor."""
+
+    @property
+    def known(self) -> tuple[Ref, ...]:
+        """The scales of its inputs, each if every one is known."""
+        found = tuple(ref for ref in self.inputs if ref is not None)
+        return found if len(found) == len(self.inputs) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One inequality: low <= sum of (sign x position) <= high.
+
+    >>> bound = Bound("weight + input - output", (("w", 1), ("x", 1), ("y", -1)), 0, 16, ("w",))
+    >>> bound.value({"w": 9, "x": 5, "y": 4}), bound.holds({"w": 18, "x": 6, "y": 0})
+    (10, False)
+    """
+
+    label: str
+    terms: tuple[tuple[Ref, int], ...]
+    low: int | None
+    high: int | None
+    moves: tuple[Ref, ...]
+    """The scale that gives way; of two, the finer one."""
+
+    def value(self, positions: Positions) -> int:
+        """Return the sum that is bounded."""
+        return sum(sign * positions[ref] for ref, sign in self.terms)
+
+    def holds(self, positions: Positions) -> bool:
+        """Return whether the sum lies within its bounds."""
+        value = self.value(positions)
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    @property
+    def allowed(self) -> str:
+        """The bounds in words."""
+        if self.low == self.high:
+            return f"must be {self.low}"
+        if self.high is None:
+            return f"must be at least {self.low}"
+        if self.low is None:
+            return f"must be at most {self.high}"
+        return f"must lie in {self.low}..{self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRule:
+    """One limit: the ops that have it, and the bounds that it sets at a site.
+
+    >>> [rule.name for rule in LIMIT_RULES if "Conv" in rule.ops]
+    ['shift_cut', 'shift_bias']
+    """
+
+    name: str
+    """As the switch of the recipe's `limits` is called."""
+    ops: tuple[str, ...]
+    bounds_at: Callable[[Site, Positions], Iterable[Bound]]
+
+    def bounds(self, site: Site, positions: Positions) -> list[Bound]:
+        """Return the bounds at a site; none where it is not concerned or a position is missing."""
+        if site.op not in self.ops:
+            return []
+        if not site.known or not {*site.known, site.output} <= positions.keys():
+            return []
+        return list(self.bounds_at(site, positions))
+
+
+def _same_as_output(site: Site, positions: Positions) -> Iterable[Bound]:
+    for ref in site.known:
+        yield Bound("input - output", ((ref, 1), (site.output, -1)), 0, 0, (ref, site.output))
+
+
+def _shift_read(site: Site, positions: Positions) -> Iterable[Bound]:
+    first, second = site.known
+    yield Bound("input 0 - input 1", ((first, 1), (second, -1)), -7, 7, (first, second))
+
+
+def _shift_write(site: Site, positions: Positions) -> Iterable[Bound]:
+    if site.op == "Add":
+        coarsest = min(site.known, key=lambda ref: positions[ref])
+        terms = ((coarsest, 1), (site.output, -1))
+        yield Bound("coarsest input - output", terms, -7, 25, (site.output,))
+    else:
+        yield _product(site, 32)
+
+
+def _shift_swish(site: Site, positions: Positions) -> Iterable[Bound]:
+    if site.swish:
+        yield _product(site, 15)
+
+
+def _product(site: Site, high: int) -> Bound:
+    terms = (*((ref, 1) for ref in site.known), (site.output, -1))
+    return Bound("sum of inputs - output", terms, 0, high, (site.output,))
+
+
+def _shift_cut(site: Site, positions: Positions) -> Iterable[Bound]:
+    if site.weight in positions:
+        terms = ((site.weight, 1), (site.known[0], 1), (site.output, -1))
+        yield Bound("weight + input - output", terms, 0, 16, (site.weight,))
+
+
+def _shift_bias(site: Site, positions: Positions) -> Iterable[Bound]:
+    if site.weight not in positions or site.bias not in positions:
+        return
+    accumulator = positions[site.weight] + positions[site.known[0]]
+    # The accumulator has 24 bits, of which the result takes 8 above the shift behind it.
+    low = min(0, accumulator - positions[site.output] - 16)
+    terms = ((site.weight, 1), (site.known[0], 1), (site.bias, -1))
+    low = 0 if site.leaky else low
+    yield Bound("weight + input - bias", terms, low, 15, (site.bias,))
+
+
+def _hard_sigmoid(site: Site, positions: Positions) -> Iterable[Bound]:
+    source, result = site.known[0], site.output
+    yield Bound("input", ((source, 1),), 0, 15, (source,))
+    yield Bound("output", ((result, 1),), 7, None, (result,))
+    yield Bound("input - output", ((source, 1), (result, -1)), -14, None, (result,))
+
+
+# In this order: what aligns tensors comes before what depends on their positions, and weights and
+# biases, which nothing else reads, give way last.
+LIMIT_RULES = (
+    LimitRule("align_concat", ("Concat",), _same_as_output),
+    LimitRule("align_pool", ("MaxPool", "AveragePool", "GlobalAveragePool"), _same_as_output),
+    LimitRule("align_pad", ("Pad",), _same_as_output),
+    LimitRule("align_slice", ("Slice",), _same_as_output),
+    LimitRule("shift_read", ("Add", "Sub"), _shift_read),
+    LimitRule("shift_write", ("Add", "Mul"), _shift_write),
+    LimitRule("shift_cut", ("Conv", "Gemm"), _shift_cut),
+    LimitRule("shift_bias", ("Conv", "Gemm"), _shift_bias),
+    LimitRule("hard_sigmoid", ("HardSigmoid",), _hard_sigmoid),
+    LimitRule("shift_swish", ("Mul",), _shift_swish),
+)

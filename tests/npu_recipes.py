@@ -1,0 +1,34 @@
+"""The recipe that tests about NPU placement and limits start from, spelled out."""
+
+from __future__ import annotations
+
+from bitwright.numerics.types import INT8
+from bitwright.recipe import Limits, MinMSE, Placement, Recipe, Selection
+from bitwright.recipe.hardware import NPU_OP_TYPES
+
+
+def npu_recipe(*, op_types=NPU_OP_TYPES, place=None, **fields):
+    """Return a recipe as the NPU wants it; `place` changes single fields of the placement."""
+    placement = {
+        "isolated": True,
+        "force_shared": True,
+        "float_bias_add": False,
+        "keep_activations": True,
+        "fuse_activations": ("Relu", "Clip", "LeakyRelu", "PRelu"),
+        **(place or {}),
+    }
+    return Recipe(
+        **{
+            "name": "npu test",
+            "activation": INT8,
+            "activation_symmetric": True,
+            "ranges": MinMSE(),
+            "weight_ranges": MinMSE(),
+            "scales": "power-of-two",
+            "bias": "weight",
+            "limits": Limits(),
+            "select": Selection(op_types=op_types),
+            "place": Placement(**placement),
+            **fields,
+        }
+    )
