@@ -13,9 +13,9 @@ import numpy as np
 from bitwright.errors import PlanError, RecipeError, did_you_mean
 from bitwright.files import write_file
 from bitwright.numerics.types import QType
-from bitwright.recipe import Recipe, convert, encode
+from bitwright.recipe import Recipe, RoundingMethod, convert, encode
 
-__all__ = ["NodePlan", "Parameters", "QuantPlan", "Smoothing", "TensorPlan"]
+__all__ = ["NodePlan", "Parameters", "QuantPlan", "Smoothing", "TensorPlan", "WeightPlan"]
 
 Role = Literal["activation", "weight", "bias"]
 Action = Literal["quantize", "absorb", "float"]
@@ -82,6 +82,22 @@ class Smoothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     factors: tuple[float, ...]
 
 
+class WeightPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one weight is stored in blocks while activations stay float; its scales come with it.
+
+    >>> from bitwright.recipe import Nearest
+    >>> WeightPlan(nodes=("head",), bits=8, block_size=32, rounding=Nearest()).symmetric
+    False
+    """
+
+    nodes: tuple[str, ...]
+    """The nodes that read it."""
+    bits: int
+    block_size: int
+    symmetric: bool = False
+    rounding: RoundingMethod
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """Resolved quantization parameters of one tensor.
@@ -116,6 +132,8 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     smoothing: dict[str, Smoothing] = {}
     """Tensor -> how its channels are evened out before anything is quantized."""
     tensors: dict[str, TensorPlan]
+    weights: dict[str, WeightPlan] = {}
+    """Weight -> its blocks, in weight-only mode."""
     nodes: dict[str, NodePlan]
     outputs: dict[str, str | None] = {}
     """Graph output -> the entry it is read through, if any."""
