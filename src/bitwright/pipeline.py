@@ -35,7 +35,12 @@ from bitwright.decide import (
     shift_to_unsigned,
 )
 from bitwright.emit import EMITTERS
-from bitwright.equalize import apply_smoothing, find_smoothing_points, smoothing_for
+from bitwright.equalize import (
+    apply_smoothing,
+    equalize_layers,
+    find_smoothing_points,
+    smoothing_for,
+)
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.observe import (
     MEMORY_BUDGET,
@@ -99,6 +104,8 @@ class Job:
         notes += prepare(model, optimize=recipe.optimize)
         _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
         _infer_shapes(model, recipe)
+        if recipe.equalize is not None:
+            notes.append(str(equalize_layers(model, recipe.equalize)))
         graph.stamp_versions(model)
         return cls(model, recipe, notes, size, source, providers)
 
@@ -286,6 +293,11 @@ class Job:
                 f"recipe {self.recipe.name!r} quantizes activations and needs calibration data; "
                 "give data (arrays, files, a folder of images, a data reader), or ask for random "
                 "data to try things out."
+            )
+        if isinstance(calibration.data, RandomData):
+            self.notes.append(
+                "calibrated on random data: the model shows that it runs, not how accurate it can "
+                "be"
             )
         return self.open_data(calibration)
 

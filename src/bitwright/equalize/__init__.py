@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from bitwright.equalize.cle import Equalized, equalize_layers
+from bitwright.equalize.cle_chains import find_chains
 from bitwright.equalize.smoothquant import apply_smoothing, find_smoothing_points, smoothing_for
 
-__all__ = ["apply_smoothing", "find_smoothing_points", "smoothing_for"]
+__all__ = [
+    "Equalized",
+    "apply_smoothing",
+    "equalize_layers",
+    "find_chains",
+    "find_smoothing_points",
+    "smoothing_for",
+]
