@@ -17,6 +17,13 @@ from bitwright._version import __version__
 if TYPE_CHECKING:
     from bitwright.api import apply_plan, import_qat, inspect, make_plan, preprocess, quantize
     from bitwright.assess import Inspection, OutputComparison
+    from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
+    from bitwright.compat.vai_q_onnx.enums import (
+        PowerOfTwoMethod,
+        VitisQuantFormat,
+        VitisQuantType,
+    )
+    from bitwright.compat.vai_q_onnx.static import quantize_static
     from bitwright.data import ImagePreprocess, RandomData, open_data
     from bitwright.demo import load_demo
     from bitwright.errors import (
@@ -64,6 +71,13 @@ _HOMES = {
         "quantize",
     ),
     "bitwright.assess": ("Inspection", "OutputComparison"),
+    "bitwright.compat.onnxruntime.enums": ("CalibrationMethod", "QuantFormat", "QuantType"),
+    "bitwright.compat.vai_q_onnx.enums": (
+        "PowerOfTwoMethod",
+        "VitisQuantFormat",
+        "VitisQuantType",
+    ),
+    "bitwright.compat.vai_q_onnx.static": ("quantize_static",),
     "bitwright.data": ("ImagePreprocess", "RandomData", "open_data"),
     "bitwright.demo": ("load_demo",),
     "bitwright.errors": (
@@ -107,6 +121,7 @@ __all__ = [
     "RECIPES",
     "TARGETS",
     "BitwrightError",
+    "CalibrationMethod",
     "CrossLayerEqualization",
     "DataError",
     "Distribution",
@@ -126,7 +141,10 @@ __all__ = [
     "Percentile",
     "Placement",
     "PlanError",
+    "PowerOfTwoMethod",
+    "QuantFormat",
     "QuantPlan",
+    "QuantType",
     "RandomData",
     "Recipe",
     "RecipeError",
@@ -137,6 +155,8 @@ __all__ = [
     "SmoothQuant",
     "TargetError",
     "TensorPlan",
+    "VitisQuantFormat",
+    "VitisQuantType",
     "__version__",
     "apply_plan",
     "import_qat",
@@ -147,6 +167,7 @@ __all__ = [
     "open_data",
     "preprocess",
     "quantize",
+    "quantize_static",
 ]
 
 

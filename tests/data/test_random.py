@@ -78,3 +78,33 @@ def test_what_cannot_be_made_up_is_refused(spec, options, words):
 def test_a_shape_that_contradicts_the_model_is_refused():
     with pytest.raises(DataError, match="dimension 1 3 instead of 4"):
         list(random_samples([IMAGE], count=1, shapes={"image": (1, 4, 2, 2)}))
+
+
+def test_single_inputs_have_ranges_of_their_own():
+    specs = [
+        InputSpec("pixels", np.dtype("uint8"), (1, 500)),
+        InputSpec("image", np.dtype("float32"), (1, 500)),
+        InputSpec("other", np.dtype("float32"), (1, 500)),
+    ]
+    ranges = {"pixels": (3, 7), "image": (-2.0, 5.0)}
+    (sample,) = random_samples(specs, count=1, ranges=ranges)
+    assert set(np.unique(sample["pixels"])) == {3, 4, 5, 6, 7}
+    assert -2 <= sample["image"].min() < -1.5 and 4.5 < sample["image"].max() < 5
+    assert sample["other"].min() >= 0 and sample["other"].max() < 1
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ({"imge": (0, 1)}, "Did you mean 'image'"),
+        ({"image": (1, 1)}, "low < high"),
+        ({"pixels": (-1, 4)}, "does not fit input 'pixels'"),
+    ],
+)
+def test_ranges_that_cannot_be_are_refused(ranges, said):
+    specs = [
+        InputSpec("pixels", np.dtype("uint8"), (1, 5)),
+        InputSpec("image", np.dtype("float32"), (1, 5)),
+    ]
+    with pytest.raises(DataError, match=said):
+        random_samples(specs, count=1, ranges=ranges)

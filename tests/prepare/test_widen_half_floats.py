@@ -125,3 +125,19 @@ def test_an_input_that_goes_straight_out_stays():
     sample = {"x": normal(4, dtype=np.float16)}
     for a, b in zip(run(model, sample), run(wide, sample), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_inputs_and_outputs_become_float32_when_asked():
+    half = retype(make_cnn(), np.float16, FLOAT16)
+    model = load_model(half)
+    infer_shapes(model)
+    assert widen_half_floats(model, interface=True) > 5
+    check_model(model)
+    wide = ir.to_proto(model)
+    types = {v.type.tensor_type.elem_type for v in (*wide.graph.input, *wide.graph.output)}
+    assert types == {TensorProto.FLOAT}
+    assert ops(wide)["Cast"] == 0
+    samples = make_samples(make_cnn())
+    narrow = [{name: array.astype(np.float16) for name, array in s.items()} for s in samples]
+    for a, b in zip(run(half, narrow), run(wide, samples), strict=True):
+        np.testing.assert_allclose(a[0], b[0], rtol=0.02, atol=0.02)

@@ -30,6 +30,8 @@ class RandomData:
     shapes: Shapes | None = None
     low: float = 0.0
     high: float = 1.0
+    ranges: Mapping[str, tuple[float, float]] | None = None
+    """Input name -> (low, high) of its values, instead of the above; of integers both ends."""
 
     def samples(self, specs: Sequence[InputSpec]) -> Samples:
         """Return the samples for a model with these inputs."""
@@ -40,6 +42,7 @@ class RandomData:
             shapes=self.shapes,
             low=self.low,
             high=self.high,
+            ranges=self.ranges,
         )
 
 
@@ -51,8 +54,11 @@ def random_samples(
     shapes: Shapes | None = None,
     low: float = 0.0,
     high: float = 1.0,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
 ) -> Samples:
     """Make `count` samples: floats uniform in [low, high), integers and booleans 0 or 1.
+
+    `ranges` gives single inputs ends of their own, which integers take on both.
 
     An open leading dimension is taken for the batch and becomes 1. Every other open dimension
     must be settled by `shapes`: a dict from input name to shape or from dimension symbol to
@@ -69,6 +75,7 @@ def random_samples(
     if not low < high:
         raise DataError(f"random data needs low < high, not low={low} and high={high}.")
     settled = _settle_shapes(tuple(specs), shapes)
+    ends = _check_ranges(specs, ranges or {})
     for spec in specs:
         if spec.dtype.kind == "O":
             raise DataError(
@@ -79,7 +86,9 @@ def random_samples(
         generator = np.random.default_rng(seed)
         for _ in range(count):
             sample = {
-                spec.name: _draw(generator, spec.dtype, settled[spec.name], low, high)
+                spec.name: _draw(
+                    generator, spec.dtype, settled[spec.name], (low, high), ends.get(spec.name)
+                )
                 for spec in specs
             }
             yield sample, None
@@ -87,16 +96,38 @@ def random_samples(
     return Samples(produce, specs, description=f"random data (seed {seed})", len_hint=count)
 
 
+def _check_ranges(
+    specs: Sequence[InputSpec], ranges: Mapping[str, tuple[float, float]]
+) -> Mapping[str, tuple[float, float]]:
+    by_name = {spec.name: spec for spec in specs}
+    for name, (low, high) in ranges.items():
+        if name not in by_name:
+            raise DataError(
+                f"a range was given for {name!r}, which is no input of the model."
+                f"{did_you_mean(name, by_name)}"
+            )
+        if not low < high:
+            raise DataError(f"the range of {name!r} needs low < high, not ({low:g}, {high:g}).")
+        dtype = by_name[name].dtype
+        if dtype.kind in "iu" and not np.iinfo(dtype).min <= low < high <= np.iinfo(dtype).max:
+            raise DataError(
+                f"the range ({low:g}, {high:g}) does not fit input {name!r} of type {dtype}."
+            )
+    return ranges
+
+
 def _draw(
     generator: np.random.Generator,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
-    low: float,
-    high: float,
+    usual: tuple[float, float],
+    own: tuple[float, float] | None,
 ) -> Array:
     if dtype.kind in "iub":
         # 0 and 1 are valid in every vocabulary, mask and segment; larger numbers may not be.
-        return generator.integers(0, 2, shape).astype(dtype)
+        first, last = own or (0, 1)
+        return generator.integers(int(first), int(last), shape, endpoint=True).astype(dtype)
+    low, high = own or usual
     drawn = generator.random(shape, np.float32)
     return (low + drawn * (high - low)).astype(dtype)
 

@@ -20,8 +20,11 @@ _HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
-def widen_half_floats(model: ir.Model) -> int:
+def widen_half_floats(model: ir.Model, *, interface: bool = False) -> int:
     """Turn float16 inside the model into float32, in place; return how many tensors changed.
+
+    With `interface`, its inputs and outputs become float32 as well; else a Cast stands behind
+    and before them.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> widen_half_floats(ir.Model(graph, ir_version=10))
@@ -33,7 +36,7 @@ def widen_half_floats(model: ir.Model) -> int:
     count = 0
     for path, graph in iter_graphs(model):
         values = [v for node in graph for v in node.outputs]
-        values += list(graph.inputs) if path else []
+        values += list(graph.inputs) if path or interface else []
         for value in values:
             if value.dtype == _HALF:
                 value.dtype = _FLOAT
@@ -45,6 +48,8 @@ def widen_half_floats(model: ir.Model) -> int:
                 count += 1
         for node in graph:
             _widen_attributes(node)
+    if interface:
+        return count
     for value in inputs:
         _cast_input(model.graph, value, scope)
     for value in outputs:

@@ -43,6 +43,8 @@ class Rewrites(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A Clip from 0 to 6 becomes a Relu, which equalization can pass; changes the function."""
     channels_last: bool = False
     """Inputs and outputs of four dimensions are NHWC instead of NCHW."""
+    widen_interface: bool = False
+    """Inputs and outputs of float16 become float32; inside, all float16 does anyway."""
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

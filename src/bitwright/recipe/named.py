@@ -9,6 +9,7 @@ import msgspec
 
 from bitwright.errors import RecipeError, TargetError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
+from bitwright.recipe.presets import PRESET_ALIASES, PRESETS, why_no_preset
 from bitwright.recipe.value import Recipe
 
 __all__ = ["RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
@@ -24,6 +25,7 @@ RECIPES = {
         Recipe(name="a8w4", activation=UINT8, weight=INT4, per_channel=True),
         Recipe(name="a16w4", activation=UINT16, weight=INT4, per_channel=True),
         Recipe(name="int8-dynamic", mode="dynamic", per_channel=True),
+        *PRESETS,
     )
 }
 
@@ -44,19 +46,36 @@ TARGETS = {
             description="ONNX Runtime on any CPU: uint8 activations, int8 weights.",
             recipe="int8-per-channel",
         ),
+        Target(
+            name="npu-cnn",
+            description="CNNs on AMD's NPU: 8 bits, power-of-two scales, within its limits.",
+            recipe="npu-cnn",
+        ),
+        Target(
+            name="npu-transformer",
+            description="Transformers on AMD's NPU: int8 activations and weights, float scales.",
+            recipe="npu-transformer",
+        ),
     )
 }
 
 
 def named_recipe(name: str) -> Recipe:
-    """Return the built-in recipe of this name.
+    """Return the built-in recipe of this name; AMD's presets are also found as written there.
 
     >>> named_recipe("a16w8").activation.name
     'uint16'
+    >>> named_recipe("S8S8_AAWS").name
+    's8s8-aaws'
     """
-    if name not in RECIPES:
-        raise RecipeError(f"unknown recipe {name!r}.{did_you_mean(name, RECIPES)}")
-    return RECIPES[name]
+    plain = name.lower().replace("_", "-")
+    found = RECIPES.get(PRESET_ALIASES.get(plain, plain))
+    if found is not None:
+        return found
+    reason = why_no_preset(plain)
+    if reason is not None:
+        raise RecipeError(f"there is no recipe {name!r}: {reason}.")
+    raise RecipeError(f"unknown recipe {name!r}.{did_you_mean(name, RECIPES)}")
 
 
 def load_recipe(

@@ -9,9 +9,20 @@ import numpy as np
 
 from bitwright.compat.onnxruntime.enums import QuantType, as_member
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.numerics.types import QType
 from bitwright.recipe import Override, Placement, Selection, SmoothQuant
 
-__all__ = ["RecipeParts", "translate_options"]
+__all__ = [
+    "Handler",
+    "RecipeParts",
+    "channel_axes",
+    "check_sample_count",
+    "flag",
+    "number",
+    "op_types",
+    "overrides",
+    "translate_options",
+]
 
 _OVERRIDE_KEYS = (
     "quant_type",
@@ -97,7 +108,9 @@ def translate_options(options: Mapping[str, Any] | None) -> RecipeParts:
 Handler = Callable[[RecipeParts, str, Any], None]
 
 
-def _flag(section: str, name: str, *, negate: bool = False) -> Handler:
+def flag(section: str, name: str, *, negate: bool = False) -> Handler:
+    """Handle a key that is True or False, as a field of one section."""
+
     def handle(parts: RecipeParts, key: str, value: Any) -> None:
         if value is None:
             return
@@ -108,7 +121,9 @@ def _flag(section: str, name: str, *, negate: bool = False) -> Handler:
     return handle
 
 
-def _number(section: str, name: str, kind: type, least: float) -> Handler:
+def number(section: str, name: str, kind: type, least: float) -> Handler:
+    """Handle a key that is a number, as a field of one section."""
+
     def handle(parts: RecipeParts, key: str, value: Any) -> None:
         if value is None:
             return
@@ -123,13 +138,15 @@ def _number(section: str, name: str, kind: type, least: float) -> Handler:
     return handle
 
 
-def _op_types(parts: RecipeParts, key: str, value: Any) -> None:
+def op_types(parts: RecipeParts, key: str, value: Any) -> None:
+    """Handle the list of op types whose outputs get no pair."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise RecipeError(f"option {key!r} is a list of op types, not {value!r}.")
     parts.place["unquantized_outputs"] = tuple(value)
 
 
-def _channel_axes(parts: RecipeParts, key: str, value: Any) -> None:
+def channel_axes(parts: RecipeParts, key: str, value: Any) -> None:
+    """Handle the dict of op types and their channel axes."""
     if not isinstance(value, Mapping):
         raise RecipeError(f"option {key!r} is a dict of op types, not {value!r}.")
     axes = {}
@@ -141,36 +158,53 @@ def _channel_axes(parts: RecipeParts, key: str, value: Any) -> None:
     parts.place["channel_axes"] = axes
 
 
-def _overrides(parts: RecipeParts, key: str, value: Any) -> None:
-    if value is not None and not isinstance(value, Mapping):
-        raise RecipeError(f"option {key!r} is a dict of tensor names, not {value!r}.")
-    parts.recipe["overrides"] = {
-        tensor: _override(tensor, entries) for tensor, entries in (value or {}).items()
-    }
+TypeReader = Callable[[Any, str], QType]
 
 
-def _override(tensor: str, entries: Any) -> Override:
+def _read_type(value: Any, what: str) -> QType:
+    return as_member(QuantType, value, what).qtype
+
+
+def overrides(read_type: TypeReader) -> Handler:
+    """Handle `TensorQuantOverrides`, its types read as the package has them."""
+
+    def handle(parts: RecipeParts, key: str, value: Any) -> None:
+        if value is not None and not isinstance(value, Mapping):
+            raise RecipeError(f"option {key!r} is a dict of tensor names, not {value!r}.")
+        parts.recipe["overrides"] = {
+            tensor: _override(tensor, entries, read_type)
+            for tensor, entries in (value or {}).items()
+        }
+
+    return handle
+
+
+def _override(tensor: str, entries: Any, read_type: TypeReader) -> Override:
     """Turn one dict, or one for each channel, into an override; every entry is checked."""
     where = f"TensorQuantOverrides[{tensor!r}]"
     is_list = isinstance(entries, Sequence) and not isinstance(entries, str)
     if not is_list or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise RecipeError(f"{where} is a list of dicts, not {entries!r}.")
-    fields = _override_fields(where, entries, _OVERRIDE_KEYS)
+    fields = _override_fields(where, entries, _OVERRIDE_KEYS, read_type)
     converts = [entry["convert"] for entry in entries if entry.get("convert") is not None]
     if len(entries) > 1 and converts:
         raise RecipeError(f"{where}: 'convert' is for whole activations, not for channels.")
     if converts:
-        fields["convert"], fields["convert_for"] = _convert(f"{where}['convert']", converts[0])
+        fields["convert"], fields["convert_for"] = _convert(
+            f"{where}['convert']", converts[0], read_type
+        )
     return _build_override(where, fields)
 
 
-def _convert(where: str, entry: Any) -> tuple[Override, tuple[str, ...] | None]:
+def _convert(
+    where: str, entry: Any, read_type: TypeReader
+) -> tuple[Override, tuple[str, ...] | None]:
     if not isinstance(entry, Mapping):
         raise RecipeError(f"{where} is a dict, not {entry!r}.")
     receivers = entry.get("recv_nodes")
     if isinstance(receivers, str):
         raise RecipeError(f"{where}['recv_nodes'] is a set of node names, not {receivers!r}.")
-    override = _build_override(where, _override_fields(where, [entry], _CONVERT_KEYS))
+    override = _build_override(where, _override_fields(where, [entry], _CONVERT_KEYS, read_type))
     return override, None if receivers is None else tuple(sorted(receivers))
 
 
@@ -182,7 +216,10 @@ def _build_override(where: str, fields: Mapping[str, Any]) -> Override:
 
 
 def _override_fields(
-    where: str, entries: Sequence[Mapping[str, Any]], known: Sequence[str]
+    where: str,
+    entries: Sequence[Mapping[str, Any]],
+    known: Sequence[str],
+    read_type: TypeReader,
 ) -> dict[str, Any]:
     for name in (name for entry in entries for name in entry):
         if name not in known:
@@ -195,8 +232,7 @@ def _override_fields(
         if values:
             fields[name] = next(iter(values.values()))
     if "quant_type" in fields:
-        member = as_member(QuantType, fields.pop("quant_type"), f"quant_type in {where}")
-        fields["qtype"] = member.qtype
+        fields["qtype"] = read_type(fields.pop("quant_type"), f"quant_type in {where}")
     if len(entries) > 1 and "axis" not in fields:
         raise RecipeError(f"{where} has an entry for each channel and needs 'axis' in the first.")
     for name, kind in (("scale", float), ("zero_point", int), ("rmin", float), ("rmax", float)):
@@ -237,39 +273,39 @@ def _assumed_type(parts: RecipeParts, key: str, value: Any) -> None:
     parts.recipe["assumed_type"] = _FLOAT_TYPES[value]
 
 
-def _satisfied(parts: RecipeParts, key: str, value: Any) -> None:
+def check_sample_count(parts: RecipeParts, key: str, value: Any) -> None:
     """Check an option that bounds memory: one streaming pass always does, so any bound is met."""
     if value is not None and (not isinstance(value, int) or value < 1):
         raise RecipeError(f"option {key!r} is a positive number of samples, not {value!r}.")
 
 
 _HANDLERS: dict[str, Handler] = {
-    "ActivationSymmetric": _flag("recipe", "activation_symmetric"),
-    "ActivationRestrictedAsymmetric": _flag("recipe", "restricted_asymmetric"),
-    "WeightSymmetric": _flag("recipe", "weight_symmetric"),
-    "MinimumRealRange": _number("recipe", "min_real_range", float, 0.0),
-    "EnableSubgraph": _flag("select", "subgraphs"),
-    "ForceQuantizeNoInputCheck": _flag("place", "force_shared"),
-    "MatMulConstBOnly": _flag("select", "constant_weights_only"),
-    "AddQDQPairToWeight": _flag("place", "weight_pairs"),
-    "DedicatedQDQPair": _flag("place", "dedicated_pairs"),
-    "QDQKeepRemovableActivations": _flag("place", "keep_activations"),
-    "QDQDisableWeightAdjustForInt32Bias": _flag("place", "adjust_for_bias", negate=True),
-    "UseQDQContribOps": _flag("place", "contrib_ops"),
-    "QuantizeBias": _flag("recipe", "quantize_bias"),
-    "OpTypesToExcludeOutputQuantization": _op_types,
-    "QDQOpTypePerChannelSupportToAxis": _channel_axes,
-    "BlockSize": _number("recipe", "block_size", int, 0),
-    "TensorQuantOverrides": _overrides,
-    "CalibTensorRangeSymmetric": _flag("calibration", "symmetric"),
-    "CalibMovingAverage": _flag("calibration", "moving_average"),
-    "CalibMovingAverageConstant": _number("calibration", "constant", float, 0.0),
-    "CalibPercentile": _number("calibration", "percentile", float, 0.0),
-    "CalibMaxIntermediateOutputs": _satisfied,
-    "CalibStridedMinMax": _number("calibration", "stride", int, 1),
-    "SmoothQuant": _flag("smooth", "asked"),
-    "SmoothQuantAlpha": _number("smooth", "alpha", float, 0.0),
-    "SmoothQuantFolding": _flag("smooth", "folding"),
+    "ActivationSymmetric": flag("recipe", "activation_symmetric"),
+    "ActivationRestrictedAsymmetric": flag("recipe", "restricted_asymmetric"),
+    "WeightSymmetric": flag("recipe", "weight_symmetric"),
+    "MinimumRealRange": number("recipe", "min_real_range", float, 0.0),
+    "EnableSubgraph": flag("select", "subgraphs"),
+    "ForceQuantizeNoInputCheck": flag("place", "force_shared"),
+    "MatMulConstBOnly": flag("select", "constant_weights_only"),
+    "AddQDQPairToWeight": flag("place", "weight_pairs"),
+    "DedicatedQDQPair": flag("place", "dedicated_pairs"),
+    "QDQKeepRemovableActivations": flag("place", "keep_activations"),
+    "QDQDisableWeightAdjustForInt32Bias": flag("place", "adjust_for_bias", negate=True),
+    "UseQDQContribOps": flag("place", "contrib_ops"),
+    "QuantizeBias": flag("recipe", "quantize_bias"),
+    "OpTypesToExcludeOutputQuantization": op_types,
+    "QDQOpTypePerChannelSupportToAxis": channel_axes,
+    "BlockSize": number("recipe", "block_size", int, 0),
+    "TensorQuantOverrides": overrides(_read_type),
+    "CalibTensorRangeSymmetric": flag("calibration", "symmetric"),
+    "CalibMovingAverage": flag("calibration", "moving_average"),
+    "CalibMovingAverageConstant": number("calibration", "constant", float, 0.0),
+    "CalibPercentile": number("calibration", "percentile", float, 0.0),
+    "CalibMaxIntermediateOutputs": check_sample_count,
+    "CalibStridedMinMax": number("calibration", "stride", int, 1),
+    "SmoothQuant": flag("smooth", "asked"),
+    "SmoothQuantAlpha": number("smooth", "alpha", float, 0.0),
+    "SmoothQuantFolding": flag("smooth", "folding"),
     "DefaultTensorType": _assumed_type,
     "extra.Sigmoid.nnapi": _sigmoid_nnapi,
 }

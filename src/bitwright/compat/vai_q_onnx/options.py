@@ -1,0 +1,284 @@
+"""`extra_options` of the Vitis AI quantizer and of Quark, translated into a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bitwright.compat.onnxruntime.options import (
+    Handler,
+    RecipeParts,
+    channel_axes,
+    check_sample_count,
+    flag,
+    number,
+    op_types,
+    overrides,
+)
+from bitwright.compat.vai_q_onnx.enums import read_type
+from bitwright.errors import RecipeError, did_you_mean
+
+__all__ = ["OLD_NAMES", "VitisParts", "read_options"]
+
+
+class VitisParts(RecipeParts):
+    """The fields of a recipe for the NPU's tools, gathered option by option."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rewrite: dict[str, Any] = {}
+        self.simulate: dict[str, Any] = {}
+        self.limits: dict[str, Any] = {}
+        self.equalize: dict[str, Any] = {}
+        self.scales: dict[str, Any] = {}
+        self.fuse: dict[str, Any] = {}
+        self.data: dict[str, Any] = {}
+        self.sentences: list[str] = []
+        """What the caller is told of old names."""
+
+
+# Old name -> the name of today. Both work.
+OLD_NAMES = {
+    "MinMSEMode": "MinMSEModePof2Scale",
+    "IPULimitationCheck": "NPULimitationCheck",
+}
+
+
+def read_options(options: Mapping[str, Any] | None) -> VitisParts:
+    """Return what the options ask for; an unknown key is an error with a suggestion.
+
+    >>> read_options({"ConvertBNToConv": False}).rewrite
+    {'batch_norm_to_conv': False}
+    >>> read_options({"AlignConcatt": True})
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: unknown option 'AlignConcatt'. Did you mean 'AlignConcat'?
+    >>> read_options({"FastFinetune": {"NumIterations": 100}})
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: option 'FastFinetune' is not supported: there is no fine-tuning \
+of rounding yet.
+    """
+    parts = VitisParts()
+    for key, value in (options or {}).items():
+        if key in OLD_NAMES:
+            today = OLD_NAMES[key]
+            if today in (options or {}):
+                raise RecipeError(f"options {key!r} and {today!r} are the same; give one of them.")
+            parts.sentences.append(f"option {key!r} is called {today!r} today.")
+        handler = _HANDLERS.get(OLD_NAMES.get(key, key))
+        if handler is not None:
+            handler(parts, key, value)
+        elif key in _REFUSED:
+            _refuse(key, value)
+        else:
+            known = {*_HANDLERS, *OLD_NAMES, *_REFUSED}
+            raise RecipeError(f"unknown option {key!r}.{did_you_mean(key, known)}")
+    return parts
+
+
+def _refuse(key: str, value: Any) -> None:
+    """Say that an option is not supported, unless it asks for nothing."""
+    if value is not None and value is not False and value not in ({}, [], ""):
+        raise RecipeError(f"option {key!r} is not supported: {_REFUSED[key]}.")
+
+
+def _min_mse_mode(parts: RecipeParts, key: str, value: Any) -> None:
+    modes = {"All": "all", "MostCommon": "most-common"}
+    if value not in modes:
+        raise RecipeError(
+            f"unknown value {value!r} of option {key!r}.{did_you_mean(str(value), modes)}"
+        )
+    parts.calibration["mode"] = modes[value]
+
+
+def _weight_method(parts: RecipeParts, key: str, value: Any) -> None:
+    name = getattr(value, "name", value)
+    if name not in ("MinMax", "MinMSE"):
+        raise RecipeError(f"option {key!r} is MinMax or MinMSE, not {name!r}.")
+    parts.calibration["weight"] = name
+
+
+def _input_ranges(parts: RecipeParts, key: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"option {key!r} is a dict of input names to [low, high], not {value!r}.")
+    ranges = {}
+    for name, pair in value.items():
+        try:
+            low, high = (float(end) for end in pair)
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"option {key!r} maps {name!r} to [low, high], not {pair!r}.") from (
+                error
+            )
+        ranges[name] = (low, high)
+    assert isinstance(parts, VitisParts)
+    parts.data["ranges"] = ranges
+
+
+def _input_shapes(parts: RecipeParts, key: str, value: Any) -> None:
+    assert isinstance(parts, VitisParts)
+    if value:
+        parts.data["shapes"] = value
+
+
+def _bias_type(qtype: str) -> Handler:
+    def handle(parts: RecipeParts, key: str, value: Any) -> None:
+        if value:
+            if parts.recipe.get("bias", qtype) != qtype:
+                raise RecipeError("Int16Bias and Int32Bias contradict each other; choose one.")
+            parts.recipe["bias"] = qtype
+
+    return handle
+
+
+def _check_flag(parts: RecipeParts, key: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise RecipeError(f"option {key!r} is True or False, not {value!r}.")
+
+
+def _must_be(wanted: bool, otherwise: str) -> Handler:
+    """Handle a key of which only one value is what happens here anyway."""
+
+    def handle(parts: RecipeParts, key: str, value: Any) -> None:
+        if value is not None and bool(value) is not wanted:
+            raise RecipeError(f"option {key!r} must be {wanted}: {otherwise}.")
+
+    return handle
+
+
+_HANDLERS: dict[str, Handler] = {
+    # Types and scales
+    "ActivationSymmetric": flag("recipe", "activation_symmetric"),
+    "WeightSymmetric": flag("recipe", "weight_symmetric"),
+    "UseUnsignedReLU": flag("recipe", "unsigned_relu"),
+    "QuantizeBias": flag("recipe", "quantize_bias"),
+    "Int32Bias": _bias_type("int32"),
+    "Int16Bias": _bias_type("int16"),
+    "Int16Scale": flag("scales", "int16"),
+    "TensorQuantOverrides": overrides(read_type),
+    "AdjustWeightScaleForInt32Bias": flag("place", "adjust_for_bias"),
+    "AdjustBiasScale": _must_be(True, "a bias has the scale of its product, or one of its own"),
+    # Calibration
+    "CalibTensorRangeSymmetric": flag("calibration", "symmetric"),
+    "CalibMovingAverage": flag("calibration", "moving_average"),
+    "CalibMovingAverageConstant": number("calibration", "constant", float, 0.0),
+    "MinMSEModePof2Scale": _min_mse_mode,
+    "WeightCalibrateMethod": _weight_method,
+    "Percentile": number("calibration", "percentile", float, 0.0),
+    "NumBins": number("calibration", "bins", int, 0),
+    "NumQuantizedBins": number("calibration", "levels", int, 2),
+    "CalibDataSize": number("data", "limit", int, 1),
+    # These bound memory or time; one streaming pass is within any such bound.
+    "CalibOptimizeMem": _check_flag,
+    "CalibWorkerNum": check_sample_count,
+    "UseRandomData": flag("data", "random"),
+    "RandomDataReaderInputDataRange": _input_ranges,
+    "RandomDataReaderInputShape": _input_shapes,
+    # Which nodes, and where pairs go
+    "EnableSubgraph": flag("select", "subgraphs"),
+    "MatMulConstBOnly": flag("select", "constant_weights_only"),
+    "QuantizeAllOpTypes": flag("select", "all_op_types"),
+    "ForceQuantizeNoInputCheck": flag("place", "force_shared"),
+    "AddQDQPairToWeight": flag("place", "weight_pairs"),
+    "OpTypesToExcludeOutputQuantization": op_types,
+    "DedicatedQDQPair": flag("place", "dedicated_pairs"),
+    "QDQOpTypePerChannelSupportToAxis": channel_axes,
+    "UseQDQVitisCustomOps": flag("place", "extended_ops"),
+    "RemoveQDQConvRelu": flag("fuse", "Relu"),
+    "RemoveQDQConvClip": flag("fuse", "Clip"),
+    "RemoveQDQConvLeakyRelu": flag("fuse", "LeakyRelu"),
+    "RemoveQDQConvPRelu": flag("fuse", "PRelu"),
+    "FoldRelu": flag("place", "keep_activations", negate=True),
+    # Rewrites of the float graph
+    "RemoveInputInit": _must_be(
+        True, "a weight that callers can replace at run time cannot be quantized beforehand"
+    ),
+    "ConvertBNToConv": flag("rewrite", "batch_norm_to_conv"),
+    "ConvertReduceMeanToGlobalAvgPool": flag("rewrite", "reduce_mean_to_pool"),
+    "SplitLargeKernelPool": flag("rewrite", "split_large_pools"),
+    "ConvertSplitToSlice": flag("rewrite", "split_to_slice"),
+    "FuseInstanceNorm": flag("rewrite", "fuse_instance_norm"),
+    "FuseL2Norm": flag("rewrite", "fuse_l2_norm"),
+    "ConvertClipToRelu": flag("rewrite", "clip_to_relu"),
+    "ReplaceClip6Relu": flag("rewrite", "clip6_to_relu"),
+    # Stand-ins for what the NPU computes
+    "SimulateDPU": flag("simulate", "asked"),
+    "ConvertLeakyReluToDPUVersion": flag("simulate", "leaky_relu"),
+    "ConvertSigmoidToHardSigmoid": flag("simulate", "sigmoid"),
+    "ConvertHardSigmoidToDPUVersion": flag("simulate", "hard_sigmoid"),
+    "ConvertAvgPoolToDPUVersion": flag("simulate", "average_pool"),
+    "ConvertReduceMeanToDPUVersion": flag("simulate", "reduce_mean"),
+    "ConvertSoftmaxToDPUVersion": flag("simulate", "softmax"),
+    "ConvertInstanceNormToDPUVersion": flag("simulate", "instance_norm"),
+    "ConvertClipToDPUVersion": flag("simulate", "clip"),
+    # Limits of the NPU
+    "NPULimitationCheck": flag("limits", "asked"),
+    "AdjustShiftCut": flag("limits", "shift_cut"),
+    "AdjustShiftBias": flag("limits", "shift_bias"),
+    "AdjustShiftRead": flag("limits", "shift_read"),
+    "AdjustShiftWrite": flag("limits", "shift_write"),
+    "AdjustHardSigmoid": flag("limits", "hard_sigmoid"),
+    "AdjustShiftSwish": flag("limits", "shift_swish"),
+    "AlignConcat": flag("limits", "align_concat"),
+    "AlignPool": flag("limits", "align_pool"),
+    "AlignPad": flag("limits", "align_pad"),
+    "AlignSlice": flag("limits", "align_slice"),
+    "MaxLoopNum": number("limits", "max_rounds", int, 1),
+    # Equalization
+    "CLESteps": number("equalize", "steps", int, -1),
+    "CLETotalLayerDiffThreshold": number("equalize", "total_layer_diff_threshold", float, 0.0),
+    "CLEScaleAppendBias": flag("equalize", "append_bias"),
+    "CLEWeightThreshold": number("equalize", "weight_threshold", float, 0.0),
+    "CLEScaleUseThreshold": flag("equalize", "use_threshold"),
+    "SmoothAlpha": number("smooth", "alpha", float, 0.0),
+}
+
+_TRAINS = "there is no fine-tuning of rounding yet"
+_WEIGHT_ONLY = "weight-only quantization is not part of quantize_static"
+_GRAPH_TOOL = "change the model before quantizing it"
+_PAIRS = "it has no counterpart in the placement of pairs; see nodes_to_exclude"
+
+# Keys of the newest package that nothing here answers to, and why.
+_REFUSED = {
+    "FastFinetune": _TRAINS,
+    "BiasCorrection": "there is no bias correction yet",
+    "GPTQParams": _WEIGHT_ONLY,
+    "UseGPTQ": _WEIGHT_ONLY,
+    "UseMatMulNBits": _WEIGHT_ONLY,
+    "MatMulNBitsParams": _WEIGHT_ONLY,
+    "WeightsOnly": _WEIGHT_ONLY,
+    "AutoMixprecision": "there is no search for mixed precision yet",
+    "AlignTranspose": "a Transpose always keeps the scale of its input",
+    "AlignReshape": "a Reshape always keeps the scale of its input",
+    "AlignEltwiseQuantType": "give the type of single tensors in TensorQuantOverrides",
+    "LWPMetric": "there is no layer-wise percentile; use CalibrationMethod.Percentile",
+    "PercentileCandidates": "there is no layer-wise percentile; use CalibrationMethod.Percentile",
+    "Scenario": "Distribution has one way of reading the standard deviation",
+    "MinMSEModeFloatScale": "the search over float scales has one mode",
+    "DedicateDQNode": "use DedicatedQDQPair for a pair of its own for each reader",
+    "EnableDualQuantNodePairs": _PAIRS,
+    "NodesToExcludeOutputQuantization": _PAIRS,
+    "RemoveQDQBetweenOps": _PAIRS,
+    "RemoveQDQMulAdd": _PAIRS,
+    "RemoveQDQConvGelu": _PAIRS,
+    "RemoveQDQInstanceNorm": _PAIRS,
+    "BF16QDQToCast": "bfloat16 pairs are written as they are",
+    "BF16WithClip": "bfloat16 pairs saturate by themselves",
+    "EnableVaimlBF16": "bfloat16 pairs are written as they are",
+    "ActivationScaled": "float16 and bfloat16 have the scale 1",
+    "WeightScaled": "float16 and bfloat16 have the scale 1",
+    "BFPAttributes": "blocks have the attributes of their number type",
+    "MXAttributes": "blocks have the attributes of their number type",
+    "QuantizeFP16": "set convert_fp16_to_fp32, or leave a float16 model as it is",
+    "ConvertOpsetVersion": "a model is raised to the opset that it needs, and to no other",
+    "FixShapes": _GRAPH_TOOL,
+    "ShapeShifterYaml": _GRAPH_TOOL,
+    "UserCustomOpLibPath": "a model with custom operators cannot be calibrated",
+    "SaveAndRestore": "use bitwright.quantize with sketches=, which keeps what was observed",
+    "TensorsRangeFile": "use bitwright.quantize with sketches=, which keeps what was observed",
+    "SaveTensorHistFig": "use bitwright.inspect and the plan to look at tensors",
+    "EvalMetrics": "bitwright.quantize returns how each output compares with float",
+    "EvalDataReader": "bitwright.quantize returns how each output compares with float",
+    "QuantizationPreference": "set the options themselves",
+    "CalibPassthroughOpTypes": "every quantized tensor is observed",
+}

@@ -1,0 +1,229 @@
+"""`quantize_static` with the Vitis AI quantizer's signature, on Bitwright's pipeline."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright.api import quantize
+from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
+from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
+from bitwright.compat.vai_q_onnx.options import read_options
+from bitwright.compat.vai_q_onnx.translate import Hardware, Request, to_recipe
+from bitwright.data import RandomData
+from bitwright.errors import DataError, RecipeError, did_you_mean
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["quantize_static"]
+
+# Old argument -> the name of today. Both work.
+_OLD_ARGUMENTS = {
+    "enable_dpu": "enable_npu_cnn",
+    "enable_ipu_cnn": "enable_npu_cnn",
+    "enable_ipu_transformer": "enable_npu_transformer",
+    "inclue_cle": "include_cle",
+}
+
+# Arguments of the newest package that nothing here answers to, and why.
+_REFUSED_ARGUMENTS = {
+    "include_rotation": "there is no rotation of weights yet",
+    "include_fast_ft": "there is no fine-tuning of rounding yet",
+    "include_auto_mp": "there is no search for mixed precision yet",
+    "specific_tensor_precision": "give the type of single tensors in TensorQuantOverrides",
+    "subgraphs_to_exclude": "name the nodes in nodes_to_exclude",
+    "crypto_mode": "give a ModelProto and no model_output to write nothing",
+    "debug_mode": "bitwright.quantize returns the plan with every decision",
+}
+
+_told: set[str] = set()
+
+
+def quantize_static(
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path | None = None,
+    calibration_data_reader: Any = None,
+    quant_format: Any = QuantFormat.QDQ,
+    calibrate_method: Any = PowerOfTwoMethod.MinMSE,
+    input_nodes: Sequence[str] | None = (),
+    output_nodes: Sequence[str] | None = (),
+    op_types_to_quantize: Sequence[str] | None = (),
+    random_data_reader_input_shape: Any = (),
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    activation_type: Any = QuantType.QInt8,
+    weight_type: Any = QuantType.QInt8,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    optimize_model: bool = True,
+    use_external_data_format: bool = False,
+    execution_providers: Sequence[str] | None = ("CPUExecutionProvider",),
+    enable_dpu: bool = False,
+    convert_fp16_to_fp32: bool = False,
+    convert_nchw_to_nhwc: bool = False,
+    inclue_cle: bool = False,
+    extra_options: Mapping[str, Any] | None = None,
+    *,
+    include_cle: bool = False,
+    include_sq: bool = False,
+    enable_npu_cnn: bool = False,
+    enable_npu_transformer: bool = False,
+    enable_ipu_cnn: bool = False,
+    enable_ipu_transformer: bool = False,
+    calibration_data_path: str | Path | None = None,
+    extra_op_types_to_quantize: Sequence[str] | None = (),
+    print_summary: bool = False,
+    **others: Any,
+) -> onnx.ModelProto | None:
+    """Quantize a model as `vai_q_onnx` and Quark would, and write it.
+
+    The arguments and their defaults are those of the Vitis AI quantizer's documentation; old
+    names work and say once what they are called today. Without `model_output` the model is
+    returned instead. Without a data reader the ranges come from random numbers, which is for
+    trying things out: a warning says so. `input_nodes` and `output_nodes` bound what is
+    quantized by what lies behind and before them in the graph.
+
+    >>> import bitwright
+    >>> from bitwright.compat import vai_q_onnx
+    >>> demo = bitwright.load_demo()
+    >>> model = vai_q_onnx.quantize_static(
+    ...     demo.model_path,
+    ...     calibration_data_reader=demo.calibration[:8],
+    ...     activation_type=vai_q_onnx.QuantType.QUInt8,
+    ...     enable_npu_cnn=True,
+    ... )
+    >>> bitwright.inspect(model).is_quantized
+    True
+    """
+    _refuse_arguments(others)
+    parts = read_options(extra_options)
+    old = {
+        "enable_dpu": enable_dpu,
+        "enable_ipu_cnn": enable_ipu_cnn,
+        "enable_ipu_transformer": enable_ipu_transformer,
+        "inclue_cle": inclue_cle,
+    }
+    parts.sentences[:0] = [
+        f"{name} is called {_OLD_ARGUMENTS[name]} today." for name, given in old.items() if given
+    ]
+    request = Request(
+        quant_format=quant_format,
+        calibrate_method=calibrate_method,
+        activation_type=activation_type,
+        weight_type=weight_type,
+        hardware=_hardware(
+            enable_npu_cnn or enable_ipu_cnn or enable_dpu,
+            enable_npu_transformer or enable_ipu_transformer,
+        ),
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        input_nodes=input_nodes or (),
+        output_nodes=output_nodes or (),
+        op_types=_op_types(op_types_to_quantize, parts.select, model_input),
+        extra_op_types=extra_op_types_to_quantize or (),
+        nodes=nodes_to_quantize or (),
+        exclude=nodes_to_exclude or (),
+        optimize=optimize_model,
+        channels_last=convert_nchw_to_nhwc,
+        widen_interface=convert_fp16_to_fp32,
+        cle=include_cle or inclue_cle,
+        smooth=include_sq,
+    )
+    recipe = to_recipe(request, parts, name="vai_q_onnx")
+    data = _data(
+        calibration_data_reader,
+        calibration_data_path,
+        random_data_reader_input_shape,
+        parts.data,
+    )
+    _tell_once(parts.sentences)
+    result = quantize(
+        model_input,
+        model_output,
+        data=data,
+        recipe=recipe,
+        limit=parts.data.get("limit"),
+        held_back=False,
+        external_data=True if use_external_data_format else None,
+        providers=execution_providers,
+    )
+    if print_summary:
+        print(result.summary())
+    return result.to_proto() if model_output is None else None
+
+
+def _refuse_arguments(others: Mapping[str, Any]) -> None:
+    for name, value in others.items():
+        if name not in _REFUSED_ARGUMENTS:
+            known = [*quantize_static.__annotations__, *_REFUSED_ARGUMENTS]
+            raise RecipeError(f"unknown argument {name!r}.{did_you_mean(name, known)}")
+        if value:
+            raise RecipeError(f"{name} is not supported: {_REFUSED_ARGUMENTS[name]}.")
+
+
+def _hardware(cnn: bool, transformer: bool) -> Hardware:
+    if cnn and transformer:
+        raise RecipeError("enable_npu_cnn and enable_npu_transformer are two targets; choose one.")
+    return "npu-cnn" if cnn else "npu-transformer" if transformer else None
+
+
+def _op_types(
+    named: Sequence[str] | None, select: dict[str, Any], model: str | Path | onnx.ModelProto
+) -> Sequence[str]:
+    """Return the op types to quantize; QuantizeAllOpTypes stands for every one of the model."""
+    if not select.pop("all_op_types", False):
+        return named or ()
+    if named:
+        raise RecipeError("QuantizeAllOpTypes contradicts op_types_to_quantize; choose one.")
+    import onnx
+
+    if not isinstance(model, onnx.ModelProto):
+        model = onnx.load(str(model), load_external_data=False)
+    return sorted({node.op_type for node in model.graph.node} - {"Constant", "Cast", "Shape"})
+
+
+def _data(reader: Any, path: str | Path | None, shape: Any, asked: Mapping[str, Any]) -> Any:
+    """Return the calibration data: a reader, files, or random numbers where there is neither."""
+    if reader is not None and path is not None:
+        raise DataError("calibration_data_reader and calibration_data_path: give one of them.")
+    given = path if reader is None else reader
+    if asked.get("random") and given is not None:
+        raise DataError("UseRandomData contradicts the calibration data that was given.")
+    if given is not None:
+        return given
+    if len(shape) and asked.get("shapes"):
+        raise DataError(
+            "random_data_reader_input_shape and RandomDataReaderInputShape are the same; "
+            "give one of them."
+        )
+    warnings.warn(
+        "no calibration data was given: ranges come from random numbers, so the model shows that "
+        "it runs and not how accurate it could be.",
+        UserWarning,
+        stacklevel=3,
+    )
+    return RandomData(
+        shapes=_shapes(shape if len(shape) else asked.get("shapes") or ()),
+        ranges=asked.get("ranges"),
+    )
+
+
+def _shapes(shape: Any) -> Any:
+    """Return shapes as random data takes them: by name, or one for each input."""
+    if not len(shape):
+        return None
+    if isinstance(shape, Mapping):
+        return dict(shape)
+    one_input = all(isinstance(size, int) for size in shape)
+    return [tuple(shape)] if one_input else [tuple(sizes) for sizes in shape]
+
+
+def _tell_once(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        if sentence not in _told:
+            _told.add(sentence)
+            kind = DeprecationWarning if sentence.endswith("today.") else UserWarning
+            warnings.warn(sentence, kind, stacklevel=3)
