@@ -9,10 +9,10 @@ from bitwright.errors import DataError
 __all__ = ["keep_samples"]
 
 
-def keep_samples(samples: Samples, *, most_bytes: int) -> Samples:
+def keep_samples(samples: Samples, *, most_bytes: int | None = None) -> Samples:
     """Return the samples in a form that can be read again: themselves, or a copy in memory.
 
-    A copy of more than `most_bytes` is refused.
+    A copy of more than `most_bytes`, where given, is refused.
 
     >>> import numpy as np
     >>> from bitwright.data import InputSpec, open_data
@@ -28,7 +28,7 @@ def keep_samples(samples: Samples, *, most_bytes: int) -> Samples:
     size = 0
     for sample in samples:
         size += sum(array.nbytes for array in sample.values())
-        if size > most_bytes:
+        if most_bytes is not None and size > most_bytes:
             raise DataError(
                 f"the calibration data ({samples.description}) can be read only once, two passes "
                 f"need it, and it does not fit in the memory budget of {most_bytes:,} bytes; give "

@@ -1,4 +1,4 @@
-"""What a sketch tells of a tensor, as plain numbers: extremes, cuts, moments, a histogram."""
+"""What a sketch tells of a tensor, as plain numbers: extremes, cuts, moments."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = [
     "entropy_cut",
     "moments",
     "percentile_cut",
+    "percentile_edges",
     "sketch_points",
-    "uniform_histogram",
 ]
 
 F64 = npt.NDArray[np.float64]
@@ -110,23 +110,24 @@ def moments(values: F64, counts: F64, power: float = 1.0) -> tuple[float, float]
     return size**power * mean, size**power * deviation
 
 
-def uniform_histogram(
-    sketch: Sketch, bins: int, *, absolute: bool = False
-) -> tuple[npt.NDArray[np.int64], F64]:
-    """Return counts and edges of equal bins over [-m, m], or over the range of |x|.
+def percentile_edges(
+    counts: npt.NDArray[np.int64], percentile: float, *, symmetric: bool
+) -> tuple[int, int]:
+    """Return the edges of a histogram between which this percentage of its counts lies.
 
-    It is as exact as the sketch's own bins are fine; those of `LinearSketch` are.
+    Both are the lower edges of the bins that the percentiles fall into, as ONNX Runtime's
+    calibrator takes them. With `symmetric` the counts are those of magnitudes, and the edge of
+    the upper end is returned twice.
 
-    >>> from bitwright.observe import TensorSketch
-    >>> uniform_histogram(TensorSketch.of([-2.0, 0.0, 1.0, 2.0]), 4)
-    (array([1, 0, 1, 2]), array([-2., -1.,  0.,  1.,  2.]))
+    >>> percentile_edges(np.array([0, 199, 1]), 98.0, symmetric=False)
+    (1, 1)
     """
-    values, counts = sketch_points(sketch)
-    values = np.abs(values) if absolute else values
-    largest = float(np.abs(values).max(initial=0.0))
-    lowest = float(values.min(initial=largest)) if absolute else -largest
-    hist, edges = np.histogram(values, bins, range=(lowest, largest), weights=counts)
-    return hist.astype(np.int64), edges
+    share = np.cumsum(counts / max(int(counts.sum()), 1))
+    if symmetric:
+        edge = int(np.searchsorted(share, percentile / 100))
+        return edge, edge
+    cut = (100.0 - percentile) / 200.0
+    return int(np.searchsorted(share, cut)), int(np.searchsorted(share, 1.0 - cut))
 
 
 def sketch_points(sketch: Sketch) -> tuple[F64, F64]:

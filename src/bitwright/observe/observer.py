@@ -12,12 +12,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from bitwright.errors import DataError
-from bitwright.observe.linear import LinearSketch
+from bitwright.numerics.positions import PositionGrid
 from bitwright.observe.sketch import TensorSketch
 
 __all__ = ["MEMORY_BUDGET", "Detail", "Engine", "Feeds", "Observation", "Runner", "observe"]
 
-Detail = Literal["extremes", "histogram", "linear"]
+Detail = Literal["extremes", "histogram"]
 Feeds = Mapping[str, npt.NDArray[Any]]
 Progress = bool | Callable[[int, int | None], None]
 
@@ -101,19 +101,23 @@ def observe(
     *,
     detail: Detail = "histogram",
     per_channel: Mapping[str, int] | None = None,
+    per_batch: Mapping[str, Sequence[PositionGrid]] | None = None,
     memory_budget: int = MEMORY_BUDGET,
     providers: Sequence[str] | None = None,
     progress: Progress = True,
     engine: Engine | None = None,
+    sketches: Mapping[str, TensorSketch] | None = None,
 ) -> Observation:
     """Run the model over the samples, once, and sketch the named tensors.
 
-    `model` is a model or a `Runner`. `detail` says what is kept besides extremes: nothing, the
-    histogram that range methods need, or one with bins of equal width. `per_channel` names the
-    tensors that also get extremes for each channel, with the channel axis. `memory_budget` bounds
-    the bytes of observed tensors that are alive at any time: if one sample's do not fit, they are
-    observed in groups, one run for each group. `providers` are the runtime's execution providers.
-    `progress` shows a bar on a terminal, or calls a function with (done, total).
+    `model` is a model or a `Runner`. `detail` says what is kept besides extremes: nothing, or
+    the histogram that range methods need. `per_channel` names the tensors that also get extremes
+    for each channel, with the channel axis, `per_batch` those of which is counted how many samples
+    each power-of-two scale is best for. `memory_budget` bounds the bytes of observed tensors that
+    are alive at any time: if one sample's do not fit, they are observed in groups, one run for
+    each group. `providers` are the runtime's execution providers. `progress` shows a bar on a
+    terminal, or calls a function with (done, total). `sketches` are filled in place of new ones,
+    whatever their kind.
 
     Non-finite values raise nothing here; see `Observation.problems`.
 
@@ -126,29 +130,35 @@ def observe(
     >>> seen.samples, seen.sketches["y"].high, seen.shapes["y"]
     (4, 6.0, (1, 3))
     """
-    if detail not in ("extremes", "histogram", "linear"):
-        raise DataError(f"unknown detail {detail!r}. Known: extremes, histogram, linear.")
+    if detail not in ("extremes", "histogram"):
+        raise DataError(f"unknown detail {detail!r}. Known: extremes, histogram.")
     if memory_budget <= 0:
         raise DataError(f"the memory budget must be positive, not {memory_budget} bytes.")
     if engine is not None:
+        if sketches is not None:
+            raise DataError("an engine makes its own sketches; leave out `sketches` or `engine`.")
         return engine.observe(
             model,
             tensors,
             samples,
             detail=detail,
             per_channel=per_channel,
+            per_batch=per_batch,
             memory_budget=memory_budget,
             providers=providers,
             progress=progress,
         )
     axes = dict(per_channel or {})
-    kind = LinearSketch if detail == "linear" else TensorSketch
-    seen = Observation(
-        sketches={
-            name: kind(histogram=detail == "histogram", channel_axis=axes.get(name))
+    if sketches is None:
+        sketches = {
+            name: TensorSketch(
+                histogram=detail == "histogram",
+                channel_axis=axes.get(name),
+                grids=(per_batch or {}).get(name, ()),
+            )
             for name in tensors
         }
-    )
+    seen = Observation(sketches=dict(sketches))
     if not seen.sketches:
         return seen
     runner = as_runner(model, tensors, memory_budget, providers)

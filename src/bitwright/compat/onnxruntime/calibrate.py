@@ -1,21 +1,21 @@
 """Calibrators with ONNX Runtime's names and arguments, on Bitwright's observation.
 
-All of them make one streaming pass in constant memory; several `collect_data` calls add up. Nothing
-is written to disk unless `augment_graph` is called.
+MinMax takes one streaming pass in constant memory. The histogram methods take two, since bins of
+equal width need the extremes first; of data that can be read only once they keep the inputs, never
+the activations. Several `collect_data` calls add up. Nothing is written to disk unless
+`augment_graph` is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-import onnx_ir as ir
 
-from bitwright import graph
+from bitwright.compat.onnxruntime.calibrating import CalibraterBase, Model
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, as_member
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.onnxruntime.tensors_data import (
@@ -25,18 +25,12 @@ from bitwright.compat.onnxruntime.tensors_data import (
     load_tensors_data,
     save_tensors_data,
 )
-from bitwright.data import open_data
-from bitwright.decide.statistics import (
-    averaged_extremes,
-    entropy_cut,
-    moments,
-    percentile_cut,
-    uniform_histogram,
-)
-from bitwright.errors import DataError, RecipeError, did_you_mean
-from bitwright.observe import MEMORY_BUDGET, Observation, TensorSketch, observe
-from bitwright.observe.runner import SessionRunner
-from bitwright.pipeline import input_specs
+from bitwright.data import keep_samples
+from bitwright.decide.divergence import least_divergence
+from bitwright.decide.statistics import averaged_extremes, moments, percentile_edges
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.observe import TensorSketch
+from bitwright.observe.equal_bins import EqualBins, MagnitudeBins, Magnitudes
 
 __all__ = [
     "CalibraterBase",
@@ -54,130 +48,6 @@ __all__ = [
     "load_tensors_data",
     "save_tensors_data",
 ]
-
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-Model = Any
-
-
-class CalibraterBase:
-    """A model, the tensors to calibrate, and what was observed of them so far."""
-
-    _detail: ClassVar[Any] = "extremes"
-
-    def __init__(
-        self,
-        model_path: Model,
-        op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str | Path = "augmented_model.onnx",
-        symmetric: bool = False,
-        use_external_data_format: bool = False,
-        per_channel: bool = False,
-    ) -> None:
-        self._model = graph.load_model(model_path)
-        graph.infer_shapes(self._model)
-        self.op_types_to_calibrate = op_types_to_calibrate
-        self.augmented_model_path = augmented_model_path
-        self.symmetric = symmetric
-        self.use_external_data_format = use_external_data_format
-        self.per_channel = per_channel
-        self.execution_providers: Sequence[str] = ["CPUExecutionProvider"]
-        self._seen = Observation()
-        self._runner: SessionRunner | None = None
-
-    @property
-    def model(self) -> onnx.ModelProto:
-        """The model, its shapes inferred."""
-        return ir.to_proto(self._model)
-
-    def get_augment_model(self) -> onnx.ModelProto:
-        """Return the model with the calibrated tensors as outputs."""
-        return ir.to_proto(self._augmented())
-
-    def augment_graph(self) -> None:
-        """Write the model with the calibrated tensors as outputs; calibrating does not need it."""
-        external = True if self.use_external_data_format else None
-        graph.save_model(self._augmented(), self.augmented_model_path, external_data=external)
-
-    def _augmented(self) -> ir.Model:
-        inner = [name for name in self._tensors() if name not in self._inputs()]
-        return graph.expose(self._model, inner).model
-
-    @property
-    def infer_session(self) -> Any:
-        """A session over the augmented model, opened when asked for."""
-        return graph.open_session(
-            self._augmented(), level="disabled", providers=self.execution_providers
-        )
-
-    def set_execution_providers(self, execution_providers: Sequence[str] | None = None) -> None:
-        """Run on these execution providers from now on."""
-        self.execution_providers = execution_providers or ["CPUExecutionProvider"]
-        self.create_inference_session()
-
-    def create_inference_session(self) -> None:
-        """Get ready to run the model."""
-        # Without optimizations, which sum in another order: the numbers are then the same, to
-        # the bit, as those of ONNX Runtime's calibrators.
-        self._runner = SessionRunner(
-            self._model,
-            self._tensors(),
-            group_bytes=MEMORY_BUDGET // 2,
-            providers=self.execution_providers,
-            level="disabled",
-        )
-
-    def select_tensors_to_calibrate(
-        self, model: onnx.ModelProto | None = None
-    ) -> tuple[set[str], dict[str, onnx.ValueInfoProto]]:
-        """Return the names of the tensors to calibrate, and the types of all that are known."""
-        chosen = self._model
-        if model is not None:
-            chosen = graph.load_model(model)
-            graph.infer_shapes(chosen)
-        infos = {
-            value.name: ir.to_proto(value)
-            for value in _named_values(chosen)
-            if value.name and value.type is not None
-        }
-        return set(calibrated_tensors(chosen, self.op_types_to_calibrate)), infos
-
-    def collect_data(self, data_reader: Any) -> None:
-        """Run the model over the data; what is seen adds to what was seen before."""
-        if self._runner is None:
-            self.create_inference_session()
-        self._seen |= observe(
-            self._runner,
-            self._tensors(),
-            open_data(data_reader, input_specs(self._model)),
-            detail=self._detail,
-            per_channel=self._channel_axes(),
-        )
-
-    def compute_data(self) -> TensorsData:
-        """Return the range of each tensor, from everything that was collected."""
-        raise NotImplementedError
-
-    def _sketches(self) -> dict[str, TensorSketch]:
-        if not self._seen.samples:
-            raise DataError("no data is collected; call collect_data with a reader first.")
-        return {name: sketch for name, sketch in self._seen.sketches.items() if sketch.finite}
-
-    def _tensors(self) -> list[str]:
-        return calibrated_tensors(self._model, self.op_types_to_calibrate)
-
-    def _inputs(self) -> set[str | None]:
-        return {value.name for value in self._model.graph.inputs}
-
-    def _channel_axes(self) -> dict[str, int]:
-        if not self.per_channel:
-            return {}
-        values = {value.name: value for value in _named_values(self._model)}
-        ranks = {name: values[name].shape for name in self._tensors()}
-        return {name: 1 for name, shape in ranks.items() if shape is not None and len(shape) > 1}
-
-    def _dtype(self, tensor: str) -> npt.DTypeLike:
-        value = graph.find_value(self._model, tensor)
-        return np.float32 if value.dtype is None else value.dtype.numpy()
 
 
 class MinMaxCalibrater(CalibraterBase):
@@ -238,9 +108,7 @@ class MinMaxCalibrater(CalibraterBase):
 
 
 class HistogramCalibrater(CalibraterBase):
-    """Ranges from the distribution of each tensor; `method` says how."""
-
-    _detail: ClassVar[Any] = "linear"
+    """Ranges from the distribution of each tensor, in bins of equal width; `method` says how."""
 
     def __init__(
         self,
@@ -277,38 +145,54 @@ class HistogramCalibrater(CalibraterBase):
         self.num_quantized_bins = num_quantized_bins
         self.percentile = percentile
         self.scenario = scenario
+        self._bins: dict[str, EqualBins | MagnitudeBins] = {}
+
+    def collect_data(self, data_reader: Any) -> None:
+        """Count the values of each tensor; the bins of earlier calls are kept, and extended."""
+        samples = keep_samples(self._open(data_reader))
+        reach = {name: Magnitudes(histogram=False) for name in self._tensors()}
+        self._seen.samples += self._observe(samples, sketches=reach).samples
+        for name, sizes in reach.items():
+            if sizes.finite and name in self._bins:
+                self._bins[name].widen(sizes.high)
+            elif sizes.finite:
+                self._bins[name] = self._bins_for(sizes, self._dtype(name))
+        self._observe(samples, sketches=self._bins)
+
+    def _bins_for(self, sizes: TensorSketch, dtype: npt.DTypeLike) -> EqualBins | MagnitudeBins:
+        if self.method == "percentile" and self.symmetric:
+            return MagnitudeBins(self.num_bins, sizes.low, sizes.high, dtype)
+        return EqualBins(self.num_bins, sizes.high, dtype)
 
     def compute_data(self) -> TensorsData:
         """Return the range of each tensor, with its histogram."""
-        data = {
-            name: self._of_tensor(sketch, self._dtype(name))
-            for name, sketch in self._sketches().items()
-        }
+        self._need_data()
+        data = {name: self._of_tensor(bins, self._dtype(name)) for name, bins in self._bins.items()}
         return TensorsData(_METHODS[self.method], data)
 
-    def _of_tensor(self, sketch: TensorSketch, dtype: npt.DTypeLike) -> TensorData:
-        absolute = self.method == "percentile" and self.symmetric
-        hist, edges = uniform_histogram(sketch, self.num_bins, absolute=absolute)
+    def _of_tensor(self, bins: EqualBins | MagnitudeBins, dtype: npt.DTypeLike) -> TensorData:
+        hist, edges = bins.hist, bins.edges
         if self.method == "distribution":
-            middles = (edges[:-1] + edges[1:]) / 2
+            middles = (edges[:-1] + edges[1:]).astype(float) / 2
             average, deviation = moments(middles, hist.astype(float), _POWERS[self.scenario])
             return TensorData(
                 avg=np.array(average, dtype),
                 std=np.array(deviation, dtype),
                 hist=hist,
-                hist_edges=edges.astype(dtype),
-                lowest=np.array(edges[0], dtype),
-                highest=np.array(edges[-1], dtype),
+                hist_edges=edges,
+                lowest=edges[0],
+                highest=edges[-1],
             )
         if self.method == "percentile":
-            low, high = percentile_cut(sketch, self.percentile, symmetric=self.symmetric)
+            first, last = percentile_edges(hist, self.percentile, symmetric=self.symmetric)
         else:
-            low, high = entropy_cut(sketch, self.num_bins, self.num_quantized_bins)
+            first, last = least_divergence(hist, self.num_quantized_bins, dtype)
+        low = -edges[first] if self.method == "percentile" and self.symmetric else edges[first]
         return TensorData(
-            lowest=np.array(low, dtype),
-            highest=np.array(high, dtype),
+            lowest=np.array(max(low, bins.low), dtype),
+            highest=np.array(min(edges[last], bins.high), dtype),
             hist=hist,
-            bins=edges.astype(dtype),
+            bins=edges,
         )
 
 
@@ -322,10 +206,10 @@ _POWERS = {"same": 1.0, "p3": 1 / 3}
 
 
 class EntropyCalibrater(HistogramCalibrater):
-    """The range that keeps the distribution best.
+    """The range that keeps the distribution best, the same as ONNX Runtime finds.
 
-    ONNX Runtime's default of 128 bins for 128 levels leaves it nothing to choose; 2048 bins are
-    the default here.
+    Its default of 128 bins for 128 levels leaves it nothing to choose; 2048 bins are the default
+    here. `quantize_static` searches with more care: see `bitwright.decide.entropy`.
     """
 
     def __init__(
@@ -464,22 +348,3 @@ def create_calibrator(
     )
     calibrator.set_execution_providers(providers)
     return calibrator
-
-
-def calibrated_tensors(model: ir.Model, op_types: Iterable[str] | None) -> list[str]:
-    """Return the float tensors that nodes of these types (all, if none are named) read or write."""
-    wanted = set(op_types or ())
-    found: dict[str, None] = {}
-    for node in model.graph:
-        if wanted and node.op_type not in wanted:
-            continue
-        for value in (*node.inputs, *node.outputs):
-            if value is None or not value.name or value.is_initializer():
-                continue
-            if value.dtype in _FLOATS and value.graph is model.graph:
-                found[value.name] = None
-    return list(found)
-
-
-def _named_values(model: ir.Model) -> list[ir.Value]:
-    return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]

@@ -25,6 +25,7 @@ from bitwright.compat.onnxruntime.enums import (
     QuantType,
 )
 from bitwright.compat.onnxruntime.tensors_data import write_calibration_table
+from bitwright.decide.divergence import smooth_counts
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics import QType, float_scale, grid_parameters, pack, quantize
 
@@ -325,13 +326,10 @@ def smooth_distribution(p: Array, eps: float = 0.0001) -> Array | None:
     >>> smooth_distribution(np.array([0, 2, 2])).round(5).tolist()
     [9.999999747378752e-05, 1.9999500513076782, 1.9999500513076782]
     """
-    empty = p == 0
-    occupied = p.size - int(empty.sum())
-    if not occupied:
+    if not np.any(p):
         return None
-    taken = eps * int(empty.sum()) / occupied
-    smoothed = np.where(empty, eps, p.astype(np.float32) - taken).astype(np.float32)
-    if (smoothed <= 0).any():
+    smoothed = smooth_counts(p, eps)
+    if smoothed is None:
         raise DataError(f"too many empty bins to fill with {eps} each; give a smaller eps.")
     return smoothed
 
