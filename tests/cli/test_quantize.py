@@ -183,3 +183,22 @@ def test_a_tiny_model_may_grow_and_is_said_to(run, tmp_path, out):
     answer = run("quantize", tmp_path / "m.onnx", "-o", out, "--random-data", 2)
     assert answer.code == 0, answer.err
     assert "x larger)" in answer.out
+
+
+def test_layers_are_equalized_when_asked_for(run, model, data, out, tmp_path):
+    answer = run("quantize", model, "-o", out, "--data", data, "--recipe", "int8", "--equalize")
+    assert answer.code == 0
+    assert "Note: equalized" in answer.out
+    plan = tmp_path / "plan.json"
+    options = ("--recipe", "int8", "--equalize", "--set", "equalize.steps=2")
+    assert run("plan", model, "-o", plan, "--data", data, *options).code == 0
+    assert bitwright.QuantPlan.load(plan).recipe.equalize.steps == 2
+    applied = run("apply", plan, model, "-o", tmp_path / "applied.onnx")
+    assert applied.code == 0
+    assert "in 2 sweeps" in applied.out
+
+
+def test_trained_scales_cannot_be_equalized(run, model, out):
+    answer = run("quantize", model, "-o", out, "--qat", "--equalize")
+    assert answer.code != 0
+    assert "--equalize does not go with --qat" in answer.err

@@ -1,6 +1,16 @@
 import pytest
 
-from bitwright import MinMax, Percentile, Recipe, RecipeError
+from bitwright import (
+    CrossLayerEqualization,
+    Limits,
+    MinMax,
+    Percentile,
+    Recipe,
+    RecipeError,
+    Rewrites,
+    Simulation,
+    SmoothQuant,
+)
 from bitwright.cli.settings import change_recipe, choose_recipe
 
 
@@ -27,6 +37,19 @@ def test_a_changed_recipe_says_so_unless_it_gets_a_name():
         ),
         (["ranges.symmetric=true"], Recipe(ranges=MinMax(symmetric=True))),
         (["weight_ranges.method=percentile"], Recipe(weight_ranges=Percentile())),
+        (["equalize={}"], Recipe(equalize=CrossLayerEqualization())),
+        (["equalize.steps=-1"], Recipe(equalize=CrossLayerEqualization(steps=-1))),
+        (
+            ["equalize.append_bias=false", "equalize.weight_threshold=None"],
+            Recipe(equalize=CrossLayerEqualization(append_bias=False, weight_threshold=None)),
+        ),
+        (["smooth.alpha=0.3"], Recipe(smooth=SmoothQuant(alpha=0.3))),
+        (
+            ["limits.shift_cut=false", "scales=power-of-two"],
+            Recipe(limits=Limits(shift_cut=False), scales="power-of-two"),
+        ),
+        (["rewrite.clip6_to_relu=true"], Recipe(rewrite=Rewrites(clip6_to_relu=True))),
+        (["simulate.softmax=true"], Recipe(simulate=Simulation(softmax=True))),
     ],
 )
 def test_fields_of_any_kind_can_be_set(settings, expected):
@@ -59,6 +82,9 @@ def test_nested_fields_lists_and_tables():
     [
         ("per_chanel=true", "unknown option 'per_chanel'. Did you mean 'per_channel'?"),
         ("select.exclud=a", "unknown option 'exclud' in 'select'. Did you mean 'exclude'?"),
+        ("equalize.step=1", "unknown option 'step' in 'equalize'. Did you mean 'steps'?"),
+        ('equalize={"step":1}', "unknown option 'step' in 'equalize'. Did you mean 'steps'?"),
+        ("equalize.steps=0", "steps of equalize must be positive"),
         ("place.dedicated=1", "unknown option 'dedicated' in 'place'"),
         ("overrides.x.qtyp=int8", "Did you mean 'qtype'?"),
         ("ranges.method=percentil", "unknown range method 'percentil'. Did you mean 'percentile'?"),
@@ -80,3 +106,10 @@ def test_a_bad_setting_is_told_in_a_sentence(setting, message):
         change_recipe(Recipe(), [setting])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_equalize_is_asked_for_in_one_word_and_refined_by_settings():
+    assert choose_recipe("int8", None, equalize=True).equalize == CrossLayerEqualization()
+    refined = choose_recipe("int8", None, equalize=True, settings=["equalize.steps=3"])
+    assert refined.equalize == CrossLayerEqualization(steps=3)
+    assert choose_recipe("int8", None).equalize is None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataPath",
     "Dynamic",
+    "Equalize",
     "Exclude",
     "ExternalData",
     "Format",
@@ -129,6 +130,14 @@ Set = Annotated[
         metavar="KEY=VALUE",
         help="Change any field of the recipe, such as per_channel=true or ranges.percentile=99.9; "
         "repeatable.",
+    ),
+]
+Equalize = Annotated[
+    bool,
+    typer.Option(
+        "--equalize",
+        help="First even out the channels of consecutive weights, which helps recipes with one "
+        "scale a tensor. Short for --set equalize={}.",
     ),
 ]
 Sketches = Annotated[

@@ -26,6 +26,7 @@ def plan_command(
     ranges: opt.Ranges = None,
     exclude: opt.Exclude = None,
     op_types: opt.OpTypes = None,
+    equalize: opt.Equalize = False,
     settings: opt.Set = None,
     preprocess: opt.Preprocess = None,
     limit: opt.Limit = None,
@@ -58,6 +59,7 @@ def plan_command(
         ranges=ranges,
         exclude=exclude,
         op_types=op_types,
+        equalize=equalize,
     )
     for destination in (output, sketches):
         if destination is not None:

@@ -27,6 +27,7 @@ def quantize_command(
     ranges: opt.Ranges = None,
     exclude: opt.Exclude = None,
     op_types: opt.OpTypes = None,
+    equalize: opt.Equalize = False,
     settings: opt.Set = None,
     preprocess: opt.Preprocess = None,
     limit: opt.Limit = None,
@@ -56,7 +57,8 @@ def quantize_command(
 
     if qat:
         _refuse_calibration(
-            recipe=recipe, target=target, dynamic=dynamic, ranges=ranges, set=settings,
+            recipe=recipe, target=target, dynamic=dynamic, ranges=ranges, equalize=equalize,
+            set=settings,
             sketches=sketches, memory_budget=memory_budget,
         )  # fmt: skip
 
@@ -75,6 +77,7 @@ def quantize_command(
         ranges=ranges,
         exclude=exclude,
         op_types=op_types,
+        equalize=equalize,
     )
     # All destinations before the work starts, not after it.
     for destination in (output, plan_out, sketches):

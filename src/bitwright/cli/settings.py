@@ -8,12 +8,31 @@ from typing import Any
 import msgspec
 
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.recipe import Override, Placement, Recipe, Selection, load_recipe
+from bitwright.recipe import (
+    CrossLayerEqualization,
+    Limits,
+    Override,
+    Placement,
+    Recipe,
+    Rewrites,
+    Selection,
+    Simulation,
+    SmoothQuant,
+    load_recipe,
+)
 
 __all__ = ["change_recipe", "choose_recipe"]
 
 _METHOD_FIELDS = ("ranges", "weight_ranges")
-_SECTIONS: dict[str, type[msgspec.Struct]] = {"select": Selection, "place": Placement}
+_SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "select": Selection,
+    "place": Placement,
+    "smooth": SmoothQuant,
+    "equalize": CrossLayerEqualization,
+    "rewrite": Rewrites,
+    "simulate": Simulation,
+    "limits": Limits,
+}
 
 
 def choose_recipe(
@@ -26,6 +45,7 @@ def choose_recipe(
     ranges: str | None = None,
     exclude: Sequence[str] | None = None,
     op_types: str | None = None,
+    equalize: bool = False,
 ) -> Recipe:
     """Return the recipe that the options of a command ask for."""
     changes = [] if format is None else [f"format={format}"]
@@ -39,7 +59,10 @@ def choose_recipe(
         recipe = "int8-dynamic"
     elif dynamic:
         changes.append("mode=dynamic")
-    return change_recipe(load_recipe(recipe, target), [*changes, *(settings or ())])
+    chosen = load_recipe(recipe, target)
+    if equalize and chosen.equalize is None:
+        changes.append("equalize={}")
+    return change_recipe(chosen, [*changes, *(settings or ())])
 
 
 def change_recipe(recipe: Recipe, settings: Sequence[str]) -> Recipe:

@@ -9,6 +9,7 @@ import msgspec
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import QType, qtype
+from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import RangeMethod
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
 
@@ -60,6 +61,12 @@ _PLAIN = {
 }
 
 
+_SECTIONS = (
+    Selection, Placement, Override, SmoothQuant,
+    CrossLayerEqualization, Rewrites, Simulation, Limits,
+)  # fmt: skip
+
+
 def _explain(message: str, kind: type) -> str:
     method = re.search(r"Invalid value `?'?(\w[\w-]*)'?`? - at `\$.*method`", message)
     if method is not None:
@@ -75,7 +82,7 @@ def _explain(message: str, kind: type) -> str:
         return message.replace("`", "'") + "."
     key, where = unknown.group(1), unknown.group(2) or ""
     known = set()
-    for struct in (kind, Selection, Placement, Override, SmoothQuant, *RangeMethod.__args__):
+    for struct in (kind, *_SECTIONS, *RangeMethod.__args__):
         if where and struct is kind:
             continue
         known.update(getattr(struct, "__struct_fields__", ()))
