@@ -7,13 +7,13 @@ positions; the stage that decides keeps them, and `verify` checks them, both fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["LIMIT_RULES", "Bound", "LimitRule", "Positions", "Site"]
+__all__ = ["LIMIT_RULES", "Bound", "LimitRule", "Positions", "Ref", "Site"]
 
-Ref = Hashable
-"""Whatever names a scale: an entry of a plan, an initializer of a model."""
+Ref = str
+"""What names a scale: an entry of a plan, an initializer of a model."""
 Positions = Mapping[Ref, int]
 
 
@@ -90,68 +90,72 @@ class LimitRule:
     name: str
     """As the switch of the recipe's `limits` is called."""
     ops: tuple[str, ...]
-    bounds_at: Callable[[Site, Positions], Iterable[Bound]]
+    bounds_at: Callable[[Site, Ref, Positions], Iterable[Bound]]
 
     def bounds(self, site: Site, positions: Positions) -> list[Bound]:
         """Return the bounds at a site; none where it is not concerned or a position is missing."""
         if site.op not in self.ops:
             return []
-        if not site.known or not {*site.known, site.output} <= positions.keys():
+        if site.output is None or not site.known:
             return []
-        return list(self.bounds_at(site, positions))
+        if not {*site.known, site.output} <= positions.keys():
+            return []
+        return list(self.bounds_at(site, site.output, positions))
 
 
-def _same_as_output(site: Site, positions: Positions) -> Iterable[Bound]:
+def _same_as_output(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
     for ref in site.known:
-        yield Bound("input - output", ((ref, 1), (site.output, -1)), 0, 0, (ref, site.output))
+        yield Bound("input - output", ((ref, 1), (output, -1)), 0, 0, (ref, output))
 
 
-def _shift_read(site: Site, positions: Positions) -> Iterable[Bound]:
+def _shift_read(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
     first, second = site.known
     yield Bound("input 0 - input 1", ((first, 1), (second, -1)), -7, 7, (first, second))
 
 
-def _shift_write(site: Site, positions: Positions) -> Iterable[Bound]:
+def _shift_write(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
     if site.op == "Add":
         coarsest = min(site.known, key=lambda ref: positions[ref])
-        terms = ((coarsest, 1), (site.output, -1))
-        yield Bound("coarsest input - output", terms, -7, 25, (site.output,))
+        terms = ((coarsest, 1), (output, -1))
+        yield Bound("coarsest input - output", terms, -7, 25, (output,))
     else:
-        yield _product(site, 32)
+        yield _product(site, output, 32)
 
 
-def _shift_swish(site: Site, positions: Positions) -> Iterable[Bound]:
+def _shift_swish(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
     if site.swish:
-        yield _product(site, 15)
+        yield _product(site, output, 15)
 
 
-def _product(site: Site, high: int) -> Bound:
-    terms = (*((ref, 1) for ref in site.known), (site.output, -1))
-    return Bound("sum of inputs - output", terms, 0, high, (site.output,))
+def _product(site: Site, output: Ref, high: int) -> Bound:
+    terms = (*((ref, 1) for ref in site.known), (output, -1))
+    return Bound("sum of inputs - output", terms, 0, high, (output,))
 
 
-def _shift_cut(site: Site, positions: Positions) -> Iterable[Bound]:
-    if site.weight in positions:
-        terms = ((site.weight, 1), (site.known[0], 1), (site.output, -1))
+def _shift_cut(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
+    if site.weight is not None and site.weight in positions:
+        terms = ((site.weight, 1), (site.known[0], 1), (output, -1))
         yield Bound("weight + input - output", terms, 0, 16, (site.weight,))
 
 
-def _shift_bias(site: Site, positions: Positions) -> Iterable[Bound]:
-    if site.weight not in positions or site.bias not in positions:
+def _shift_bias(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
+    if site.weight is None or site.bias is None:
+        return
+    if not {site.weight, site.bias} <= positions.keys():
         return
     accumulator = positions[site.weight] + positions[site.known[0]]
     # The accumulator has 24 bits, of which the result takes 8 above the shift behind it.
-    low = min(0, accumulator - positions[site.output] - 16)
+    low = min(0, accumulator - positions[output] - 16)
     terms = ((site.weight, 1), (site.known[0], 1), (site.bias, -1))
     low = 0 if site.leaky else low
     yield Bound("weight + input - bias", terms, low, 15, (site.bias,))
 
 
-def _hard_sigmoid(site: Site, positions: Positions) -> Iterable[Bound]:
-    source, result = site.known[0], site.output
+def _hard_sigmoid(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
+    source = site.known[0]
     yield Bound("input", ((source, 1),), 0, 15, (source,))
-    yield Bound("output", ((result, 1),), 7, None, (result,))
-    yield Bound("input - output", ((source, 1), (result, -1)), -14, None, (result,))
+    yield Bound("output", ((output, 1),), 7, None, (output,))
+    yield Bound("input - output", ((source, 1), (output, -1)), -14, None, (output,))
 
 
 # In this order: what aligns tensors comes before what depends on their positions, and weights and

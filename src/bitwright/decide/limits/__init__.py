@@ -1,0 +1,151 @@
+"""Keep the scales of a plan within what the NPU's shifters can do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.decide.limits.positions import PlanPositions
+from bitwright.decide.limits.settle import settle
+from bitwright.decide.limits.weights import Stored, fit_weight_and_bias
+from bitwright.decide.ops import constant
+from bitwright.graph import iter_values
+from bitwright.graph.npu_sites import find_npu_sites
+from bitwright.numerics.npu_limits import LIMIT_RULES, Bound, LimitRule, Ref, Site
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Limits
+
+__all__ = ["apply_limits"]
+
+
+def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
+    """Return the plan with every position moved that a limit of the recipe forbids.
+
+    No integer exists yet: weights and biases are rounded later, from float, at their final
+    position. The rules are gone through in the order of their table until nothing moves.
+    """
+    if plan.recipe.limits is None:
+        return plan
+    work = _Work(model, plan, plan.recipe.limits)
+    work.go()
+    moved = work.positions.moved
+    if not moved:
+        return plan
+    counts = Counter(moved.values())
+    rules = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
+    notes = [f"moved {len(moved)} scales to what the NPU's shifters can do ({rules})"]
+    changed = msgspec.structs.replace(plan, tensors=work.positions.tensors())
+    return changed.with_notes([*notes, *work.notes])
+
+
+class _Work:
+    def __init__(self, model: ir.Model, plan: QuantPlan, limits: Limits) -> None:
+        self.positions = PlanPositions(plan)
+        self.notes: list[str] = []
+        self._limits = limits
+        self._rules = [rule for rule in LIMIT_RULES if getattr(limits, rule.name)]
+        self._sites = [
+            site
+            for node, site in find_npu_sites(model.graph.all_nodes(), self.positions)
+            if plan.nodes[node.name or ""].quantized
+        ]
+        self._users = Counter(ref for site in self._sites for ref in {*_edges(site)})
+        self._stored = _own_constants(model, plan, self._users)
+
+    def go(self) -> None:
+        for _ in range(self._limits.max_rounds):
+            before = dict(self.positions.now)
+            for rule in self._rules:
+                self._follow(rule)
+            if self.positions.now == before:
+                break
+        if not self._all_hold():
+            self._settle_the_rest(before)
+
+    def _follow(self, rule: LimitRule) -> None:
+        """Apply one rule until it moves nothing more: a chain of Concats takes several sweeps."""
+        sites = [site for site in self._sites if site.op in rule.ops]
+        for _ in range(len(sites) + 1):
+            before = dict(self.positions.now)
+            for site in sites:
+                for bound in rule.bounds(site, self.positions.now):
+                    if not bound.holds(self.positions.now):
+                        self._mend(rule, site, bound)
+            if self.positions.now == before:
+                return
+
+    def _mend(self, rule: LimitRule, site: Site, bound: Bound) -> None:
+        now = self.positions.now
+        value = bound.value(now)
+        if rule.name == "shift_cut" and value < 0 and site.output is not None:
+            # The accumulator has no finer steps than its own: a result in these loses nothing,
+            # while a weight moved up to the result would saturate.
+            self.positions.move(site.output, now[site.output] + value, rule.name)
+            return
+        if rule.name in ("shift_cut", "shift_bias"):
+            fitted = fit_weight_and_bias(
+                site, self._weight_rules, now, self.positions.start, self._stored.get
+            )
+            if fitted is not None:
+                for ref, position in fitted.items():
+                    self.positions.move(ref, position, rule.name)
+                return
+        mover = max(bound.moves, key=lambda ref: now[ref])
+        sign = sum(s for ref, s in bound.terms if ref == mover)
+        target = bound.high if bound.high is not None and value > bound.high else bound.low
+        assert target is not None
+        if abs(sign) == 1:
+            self.positions.move(mover, now[mover] + sign * (target - value), rule.name)
+
+    @property
+    def _weight_rules(self) -> list[LimitRule]:
+        return [rule for rule in self._rules if rule.name in ("shift_cut", "shift_bias")]
+
+    def _all_hold(self) -> bool:
+        now = self.positions.now
+        return all(
+            bound.holds(now)
+            for site in self._sites
+            for rule in self._rules
+            for bound in rule.bounds(site, now)
+        )
+
+    def _settle_the_rest(self, before: dict[str, int]) -> None:
+        """Choose all positions together, those that still moved from where they started."""
+        now, start = self.positions.now, self.positions.start
+        wished = {key: now[key] if now[key] == before[key] else start[key] for key in now}
+        # Weights and biases last: they adapt to activations, which others read too.
+        order = sorted(wished, key=lambda key: key in self._stored)
+        found = settle(self._sites, self._rules, {key: wished[key] for key in order})
+        changed = 0
+        for key in order:
+            if found[key] != now[key]:
+                self.positions.move(key, found[key], "limits taken together")
+                changed += 1
+        self.notes.append(
+            f"the NPU's limits pull against each other in this model; {changed} scales were "
+            f"chosen together after {self._limits.max_rounds} rounds"
+        )
+
+
+def _edges(site: Site) -> Sequence[Ref]:
+    found = (*site.inputs, site.weight, site.bias, site.output)
+    return [ref for ref in found if ref is not None]
+
+
+def _own_constants(model: ir.Model, plan: QuantPlan, users: Counter[Ref]) -> dict[Ref, Stored]:
+    """Return the constants that one operation has for itself: their positions are its own."""
+    values = dict(iter_values(model))
+    readers = Counter(key for node in plan.nodes.values() for key in {*node.inputs})
+    shared = {entry.shares for entry in plan.tensors.values()}
+    found: dict[Ref, Stored] = {}
+    for key, entry in plan.tensors.items():
+        array = constant(values[entry.tensor])
+        if entry.role != "weight" or array is None or entry.scale is None or key in shared:
+            continue
+        if readers[key] == 1 and users[key] <= 1 and entry.qtype.is_integer:
+            found[key] = Stored(array, entry.qtype)
+    return found

@@ -1,0 +1,96 @@
+"""Where the weight and the bias of one operation go when the NPU cannot take their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.numerics.npu_limits import LimitRule, Positions, Ref, Site
+from bitwright.numerics.positions import PositionGrid
+from bitwright.numerics.types import QType
+
+__all__ = ["Stored", "fit_weight_and_bias"]
+
+# What is computed at a position uses about a quarter of its range, in the mean square.
+_USUAL_SIZE = 32.0
+
+# Scales are normal numbers of float32.
+_COARSEST = -127
+
+
+class Stored:
+    """A constant of the model, and what it loses at a position.
+
+    >>> from bitwright.numerics.types import INT8
+    >>> stored = Stored(np.array([0.5, -0.25]), INT8)
+    >>> stored.loss(7), stored.loss(1)
+    (0.0, 0.0625)
+    """
+
+    def __init__(self, array: npt.NDArray[np.generic], qtype: QType) -> None:
+        self._flat = array.reshape(-1)
+        self._grid = PositionGrid.of(qtype, centred=True, symmetric=True)
+        self._losses: dict[int, float] = {}
+
+    def loss(self, position: int) -> float:
+        """Return the sum of squared errors at a position."""
+        if position not in self._losses:
+            scale = np.array([2.0**-position])
+            self._losses[position] = float(self._grid.squared_errors(self._flat, scale, 0.0)[0])
+        return self._losses[position]
+
+
+def fit_weight_and_bias(
+    site: Site,
+    rules: Sequence[LimitRule],
+    positions: Positions,
+    start: Positions,
+    stored: Callable[[Ref], Stored | None],
+) -> dict[Ref, int] | None:
+    """Return the positions of weight and bias that hold all rules here and lose least.
+
+    The shifters bound weight and bias together. Keeping the weight and moving only the bias can
+    saturate the bias; a weight one bit coarser often costs a thousandth of that. So each coarser
+    weight is tried, with the bias as near to where it was as the rules then let it be.
+
+    None where nothing can be tried: one of them is computed, or shared with other operations.
+    """
+    weight = None if site.weight is None else stored(site.weight)
+    bias = None if site.bias is None else stored(site.bias)
+    if site.weight is None or weight is None or (site.bias in positions and bias is None):
+        return None
+    source = _USUAL_SIZE * 2.0 ** -positions[site.known[0]]
+    best: tuple[float, dict[Ref, int]] | None = None
+    for position in range(start[site.weight], _COARSEST, -1):
+        moved = {site.weight: position}
+        if bias is not None and site.bias is not None:
+            moved[site.bias] = start[site.bias]
+            moved[site.bias] += _nearest_shift(site, rules, {**positions, **moved})
+        trial = {**positions, **moved}
+        if not all(bound.holds(trial) for rule in rules for bound in rule.bounds(site, trial)):
+            continue
+        cost = weight.loss(position) * source**2
+        if best is not None and cost >= best[0]:
+            break
+        if bias is not None and site.bias is not None:
+            cost += bias.loss(moved[site.bias])
+        if best is None or cost < best[0]:
+            best = cost, moved
+        if all(start[ref] == moved[ref] for ref in moved if ref != site.weight):
+            break  # a coarser weight only loses more
+    return None if best is None else best[1]
+
+
+def _nearest_shift(site: Site, rules: Sequence[LimitRule], trial: Positions) -> int:
+    """Return how far the bias must move for the bounds that it gives way to."""
+    for rule in rules:
+        for bound in rule.bounds(site, trial):
+            if bound.moves == (site.bias,):
+                value = bound.value(trial)
+                if bound.high is not None and value > bound.high:
+                    return value - bound.high
+                if bound.low is not None and value < bound.low:
+                    return value - bound.low
+    return 0
