@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bitwright
-from bitwright import Override, Placement, Recipe, Selection
+from bitwright import CrossLayerEqualization, Override, Placement, Recipe, Selection
 from bitwright.compat.onnxruntime import quantize_static
 from bitwright.compat.onnxruntime.options import _HANDLERS
 from bitwright.data import PREPROCESS_PRESETS
@@ -22,7 +22,7 @@ def quoted(page):
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
-@pytest.mark.parametrize("kind", [Recipe, Selection, Placement, Override])
+@pytest.mark.parametrize("kind", [Recipe, Selection, Placement, Override, CrossLayerEqualization])
 def test_every_field_of_a_recipe_has_its_place(kind):
     assert set(kind.__struct_fields__) <= quoted("recipes.md")
 

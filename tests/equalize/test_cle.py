@@ -303,6 +303,15 @@ def test_sketches_belong_to_the_equalized_net(tmp_path):
         bitwright.quantize(model, data=samples, recipe=Recipe(), **options)
 
 
+def test_weights_of_a_dynamic_model_are_equalized_too():
+    model = make_mobilenet(width=1.5)
+    recipe = Recipe(mode="dynamic", equalize=EVEN)
+    even = bitwright.quantize(model, recipe=recipe)
+    plain = bitwright.quantize(model, recipe=Recipe(mode="dynamic"))
+    samples = make_samples(model)
+    assert quality(model, even, samples) > quality(model, plain, samples) + 3
+
+
 @pytest.mark.parametrize("options", [{"steps": 0}, {"steps": -2}])
 def test_impossible_options_are_refused(options):
     with pytest.raises(RecipeError, match="steps of equalize"):

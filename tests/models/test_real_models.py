@@ -11,11 +11,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from equalization_models import difference
 from models_for_tests import ops, quality, run
 from peer_runs import peer, quantize_both
 
 import bitwright
-from bitwright.recipe import MSE, Percentile, Recipe, Selection
+from bitwright.equalize import equalize_layers
+from bitwright.graph import clone_model, infer_shapes, load_model
+from bitwright.prepare import prepare
+from bitwright.recipe import MSE, CrossLayerEqualization, Percentile, Recipe, Selection
 
 
 def real_model(package, relative):
@@ -216,3 +220,17 @@ def test_outputs_of_real_models_keep_names_and_types(tmp_path):
     assert [v.name for v in after.input] == [v.name for v in before.input]
     for a, b in zip(run(path, samples[0]), run(out, samples[0]), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
+@pytest.mark.parametrize("kind", ["cls", "det", "rec"])
+@pytest.mark.parametrize("steps", [1, -1])
+def test_equalized_text_models_compute_what_they_did(kind, steps):
+    path, samples, _ = ocr_case(kind, count=2)
+    model = load_model(path)
+    prepare(model)
+    infer_shapes(model)
+    twin = clone_model(model)
+    options = CrossLayerEqualization(steps=steps, weight_threshold=None)
+    found = equalize_layers(twin, options).chains
+    assert len(found.links) + len(found.triples) >= 3
+    assert difference(model, twin, samples) < 1e-5
