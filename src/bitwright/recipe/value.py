@@ -194,7 +194,7 @@ def _check(recipe: Recipe) -> None:
 # What a dynamic recipe can ask for; all else is about activations, which it does not place.
 _DYNAMIC_FIELDS = frozenset(
     "version name mode activation weight weight_ranges per_channel weight_symmetric reduce_range "
-    "min_real_range select place overrides assumed_type optimize".split()
+    "min_real_range select place overrides equalize assumed_type optimize".split()
 )
 
 
