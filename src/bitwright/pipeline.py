@@ -33,6 +33,7 @@ from bitwright.decide import (
     lay_out_dynamic,
     needed_opset,
     shift_to_unsigned,
+    vote_grids,
 )
 from bitwright.emit import EMITTERS
 from bitwright.equalize import (
@@ -52,7 +53,7 @@ from bitwright.observe import (
 )
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.prepare import prepare
-from bitwright.recipe import MinMax, NonOverflow, RangeMethod, Recipe
+from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
 from bitwright.rounding import round_to_nearest
 
@@ -247,6 +248,7 @@ class Job:
             calibration,
             detail=_detail(self.recipe, keep=stored is not None),
             per_channel=_channel_axes(self.recipe, layout),
+            per_batch=vote_grids(layout, self.recipe),
         )
         self.samples = stream.evaluation
         self.samples_are_unseen = bool(stream.held)
@@ -385,7 +387,8 @@ def _detail(recipe: Recipe, *, keep: bool) -> Any:
     methods: list[RangeMethod] = [recipe.ranges]
     methods += [o.ranges for o in recipe.overrides.values() if o.ranges is not None]
     types = [recipe.activation, *(o.qtype for o in recipe.overrides.values() if o.qtype)]
-    plain = all(isinstance(m, MinMax | NonOverflow) for m in methods)
+    voted = [m for m in methods if isinstance(m, MinMSE) and m.mode == "most-common"]
+    plain = all(isinstance(m, MinMax | NonOverflow) or m in voted for m in methods)
     if keep or not plain or any(not qtype.is_integer for qtype in types):
         return "histogram"
     return "extremes"

@@ -46,6 +46,8 @@ class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     product: tuple[str, str] | None = None
     tile: int = 1
     """How often the weight's scales repeat along a bias (the groups of a ConvTranspose)."""
+    shift: int = 0
+    """How many times the scale of a bias is doubled, so that it fits its type."""
     range: tuple[Nested, Nested] | None = None
     """What was observed or chosen, before it became a scale."""
     method: str | None = None
@@ -185,7 +187,7 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         weight_scale = np.float32(weight.scale).astype(np.float64)
         if weight_scale.ndim:
             weight_scale = np.tile(weight_scale, entry.tile)
-        scale = np.float32(source.scale).astype(np.float64) * weight_scale
+        scale = np.ldexp(np.float32(source.scale).astype(np.float64) * weight_scale, entry.shift)
         zeros = np.zeros_like(scale, dtype=np.int64)
         return Parameters(entry.qtype, scale, zeros, None if scale.ndim == 0 else entry.axis)
 

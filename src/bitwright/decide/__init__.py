@@ -6,6 +6,7 @@ from bitwright.decide.dynamic import lay_out_dynamic
 from bitwright.decide.entries import Layout
 from bitwright.decide.layout import lay_out
 from bitwright.decide.opsets import needed_opset
+from bitwright.decide.parameters import vote_grids
 from bitwright.decide.planner import decide
 from bitwright.decide.trained import lay_out_trained, trained_recipe
 from bitwright.decide.unsigned import shift_to_unsigned
@@ -21,4 +22,5 @@ __all__ = [
     "needed_opset",
     "shift_to_unsigned",
     "trained_recipe",
+    "vote_grids",
 ]

@@ -75,7 +75,13 @@ class Layout:
         raise AssertionError(f"two entries for {wanted.name!r} at node {reader!r}")
 
     def enter_bias(
-        self, name: str, value: ir.Value, node: ir.Node, rule: OpRule, product: tuple[str, str]
+        self,
+        name: str,
+        value: ir.Value,
+        node: ir.Node,
+        rule: OpRule,
+        product: tuple[str, str],
+        qtype: QType = INT32,
     ) -> str | None:
         """Enter a bias at (input scale x weight scale); None where it has no such scale."""
         entry, array = self.entries[product[1]], constant(value)
@@ -89,7 +95,7 @@ class Layout:
                 return None
             axis = array.ndim - 1
         key = f"{name}@{node.name}" if name in self.entries else name
-        self.entries[key] = Entry(name, value, "bias", INT32, axis, product=product, tile=tile)
+        self.entries[key] = Entry(name, value, "bias", qtype, axis, product=product, tile=tile)
         return key
 
     def users(self, key: str) -> list[str]:

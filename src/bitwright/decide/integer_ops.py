@@ -47,6 +47,11 @@ be uint16; use format 'qdq' for other types.
                 f"QOperator holds int8 and uint8 only, and {what} to be {qtype}; "
                 "use format 'qdq' for other types."
             )
+    if recipe.bias != "int32":
+        raise RecipeError(
+            "QOperator adds int32 biases at (input scale x weight scale) and has no place for bias "
+            f"{recipe.bias!r}; drop it, or use format 'qdq'."
+        )
     if recipe.block_size:
         raise RecipeError("QOperator has no blocks; drop block_size, or use format 'qdq'.")
     for option in _PAIR_OPTIONS:

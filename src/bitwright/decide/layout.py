@@ -17,7 +17,7 @@ from bitwright.decide.selection import Selector
 from bitwright.errors import RecipeError
 from bitwright.graph import iter_values
 from bitwright.graph.npu_sites import is_npu_hard_sigmoid, is_simulation
-from bitwright.numerics.types import QType
+from bitwright.numerics.types import INT16, INT32, QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
 
@@ -290,12 +290,15 @@ class _Builder:
         if value is None or array is None or not _is_float(value):
             return None
         override = self._overrides.get(self._names[value])
-        if override is not None:
-            return self._mark_constant(node, value, override.qtype or self._recipe.weight, None, 0)
+        if override is not None or self._recipe.bias == "weight":
+            return self._mark_constant(node, value, self._recipe.weight, None, 0)
         source, weight = inputs[0], inputs[rule.weights[-1]]
         if source is None or weight is None or self._channelwise_activations:
             return None
-        return self._layout.enter_bias(self._names[value], value, node, rule, (source, weight))
+        qtype = INT16 if self._recipe.bias == "int16" else INT32
+        return self._layout.enter_bias(
+            self._names[value], value, node, rule, (source, weight), qtype
+        )
 
     def _mark_outputs(
         self, node: ir.Node, rule: OpRule, inputs: list[str | None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bitwright.errors import RecipeError
+from bitwright.numerics.types import INT16
 from bitwright.recipe import Recipe
 
 __all__ = ["needed_opset"]
@@ -27,6 +28,8 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     overrides = [*recipe.overrides.values()]
     overrides += [o.convert for o in overrides if o.convert is not None]
     types = {recipe.activation, recipe.weight, *(o.qtype for o in overrides if o.qtype)}
+    if recipe.bias == "int16" and recipe.quantize_bias:
+        types.add(INT16)
     needed = [model.opset_imports.get("", 1), _PREFERRED]
     for qtype in types:
         if not qtype.min_opset:

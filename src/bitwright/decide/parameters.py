@@ -8,23 +8,34 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.decide.entries import Entry
-from bitwright.decide.ops import constant
+from bitwright.decide.entries import Entry, Layout
+from bitwright.decide.ops import RULES, Skip, constant
+from bitwright.decide.power_of_two import position_grid
 from bitwright.decide.ranges import choose_range, sketch_std, weight_range
 from bitwright.errors import ModelError, RecipeError
+from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.scales import (
     affine_parameters,
+    ceil_scale,
     float_scale,
     restricted_asymmetric_parameters,
     smallest_bias_scale,
 )
+from bitwright.numerics.types import QType
 from bitwright.plan import TensorPlan
-from bitwright.recipe import MinMax, RangeMethod, Recipe
+from bitwright.recipe import MinMax, MinMSE, RangeMethod, Recipe, ScaleKind
 
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
 
-__all__ = ["activation_plan", "linked_plan", "weight_plan", "widened_for_bias"]
+__all__ = [
+    "activation_plan",
+    "linked_plan",
+    "shift_for_bias",
+    "vote_grids",
+    "weight_plan",
+    "widened_for_bias",
+]
 
 Array = npt.NDArray[Any]
 
@@ -36,9 +47,7 @@ def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -
         return _given_plan(entry)
     if not entry.qtype.is_integer:
         return _float_plan(entry, 1.0 if sketch is None else sketch_std(sketch))
-    symmetric = recipe.activation_symmetric
-    if given is not None and given.symmetric is not None:
-        symmetric = given.symmetric
+    symmetric = _is_symmetric(entry, recipe)
     axis: int | None = None
     low: Any
     high: Any
@@ -48,7 +57,7 @@ def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -
         (low, high), method = entry.fixed_range, "by definition"
     else:
         assert sketch is not None
-        ranges = (given.ranges if given is not None else None) or recipe.ranges
+        ranges = _activation_ranges(entry, recipe)
         if isinstance(ranges, MinMax) and ranges.per_channel and sketch.channel_low is None:
             ranges = msgspec.structs.replace(ranges, per_channel=False)
         low, high = choose_range(sketch, ranges, entry.qtype, symmetric=symmetric)
@@ -133,15 +142,75 @@ def linked_plan(entry: Entry) -> TensorPlan:
     )
 
 
-def widened_for_bias(scale: Array, source: Any, bias: Array, tile: int) -> Array | None:
-    """Return a weight's scale enlarged where its int32 bias would overflow; None if nowhere."""
+def vote_grids(layout: Layout, recipe: Recipe) -> dict[str, tuple[PositionGrid, ...]]:
+    """Return the tensors whose batches vote on a power-of-two scale, and the grids in question."""
+    wanted: dict[str, dict[PositionGrid, None]] = {}
+    for entry in layout.entries.values():
+        method = _activation_ranges(entry, recipe)
+        if not entry.needs_data or not entry.qtype.is_integer:
+            continue
+        if isinstance(method, MinMSE) and method.mode == "most-common":
+            grid = position_grid(method, entry.qtype, symmetric=_is_symmetric(entry, recipe))
+            wanted.setdefault(entry.name, {})[grid] = None
+    return {name: tuple(grids) for name, grids in wanted.items()}
+
+
+def _activation_ranges(entry: Entry, recipe: Recipe) -> RangeMethod:
+    given = entry.override
+    method = (given.ranges if given is not None else None) or recipe.ranges
+    if method.symmetric and recipe.unsigned_relu and _is_never_negative(entry):
+        return msgspec.structs.replace(method, symmetric=False)
+    return method
+
+
+def _is_symmetric(entry: Entry, recipe: Recipe) -> bool:
+    """Return whether zero lies in the middle of an activation's type."""
+    given = entry.override
+    if given is not None and given.symmetric is not None:
+        return given.symmetric
+    if recipe.unsigned_relu and _is_never_negative(entry):
+        return False
+    return recipe.activation_symmetric
+
+
+def _is_never_negative(entry: Entry) -> bool:
+    """Return whether a Relu, or a Clip from zero, gives this tensor."""
+    node = entry.value.producer()
+    rule = None if node is None else RULES.get(node.op_type)
+    if node is None or rule is None or rule.bounds is None:
+        return False
+    bounds = rule.bounds(node)
+    return not isinstance(bounds, Skip) and bounds[0] == 0
+
+
+def shift_for_bias(scale: Array, bias: Array, qtype: QType, axis: int | None) -> int:
+    """Return how often the scale of a bias has to be doubled until nothing of it is clipped.
+
+    >>> from bitwright.numerics.types import INT16
+    >>> shift_for_bias(np.array(0.5), np.array([100.0, -100_000.0]), INT16, None)
+    3
+    """
+    size = np.abs(bias.astype(np.float64))
+    if scale.ndim and axis is not None:
+        scale = scale.reshape([-1 if i == axis % size.ndim else 1 for i in range(size.ndim)])
+    steps = float(np.max(size / scale, initial=0.0))
+    return max(int(np.ceil(np.log2(steps / qtype.highest))), 0) if steps else 0
+
+
+def widened_for_bias(
+    scale: Array, source: Any, bias: Array, tile: int, kind: ScaleKind = "float"
+) -> Array | None:
+    """Return a weight's scale enlarged where its int32 bias would overflow; None if nowhere.
+
+    The enlarged scales are of the same kind as the others of the model.
+    """
     if scale.ndim:
         groups = np.abs(bias.astype(np.float64)).reshape(-1, tile, scale.size)
         smallest = smallest_bias_scale(groups.max(axis=(0, 1)), per_channel=True)
     else:
         smallest = smallest_bias_scale(bias)
     product = source * scale
-    wider = np.where(product < smallest, scale * (smallest / product), scale)
+    wider = np.where(product < smallest, ceil_scale(scale * (smallest / product), kind), scale)
     return wider.astype(np.float32).astype(np.float64) if np.any(wider != scale) else None
 
 

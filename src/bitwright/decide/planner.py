@@ -11,15 +11,18 @@ import onnx_ir as ir
 
 from bitwright.decide.dropping import leave_masks_float, leave_unseen_branches_float
 from bitwright.decide.entries import Layout
+from bitwright.decide.limits import apply_limits
 from bitwright.decide.ops import constant
 from bitwright.decide.parameters import (
     activation_plan,
     linked_plan,
+    shift_for_bias,
     weight_plan,
     widened_for_bias,
 )
 from bitwright.decide.validation import clips_exactly
 from bitwright.errors import DataError, ModelError
+from bitwright.numerics.types import INT32
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 
@@ -61,6 +64,8 @@ def decide(
     )
     if recipe.place.adjust_for_bias:
         _widen_weights_for_bias(layout, plan)
+    plan = apply_limits(model, plan)
+    _fit_narrow_biases(layout, plan)
     _absorb_activations(model, layout, plan)
     if not any(node.quantized for node in plan.nodes.values()):
         raise ModelError(_nothing_quantized(model, plan))
@@ -91,7 +96,7 @@ def _refuse_broken_values(layout: Layout, sketches: Mapping[str, TensorSketch]) 
 def _widen_weights_for_bias(layout: Layout, plan: QuantPlan) -> None:
     """Enlarge weight scales where an int32 bias would overflow at (input x weight) scale."""
     for entry in layout.entries.values():
-        if entry.product is None:
+        if entry.product is None or entry.qtype != INT32:
             continue
         source_key, weight_key = entry.product
         bias = constant(entry.value)
@@ -102,11 +107,26 @@ def _widen_weights_for_bias(layout: Layout, plan: QuantPlan) -> None:
         scale = np.asarray(weight.scale, np.float64)
         if np.ndim(source):
             continue
-        wider = widened_for_bias(scale, source, bias, entry.tile)
+        wider = widened_for_bias(scale, source, bias, entry.tile, plan.recipe.scales)
         if wider is not None:
             plan.tensors[weight_key] = msgspec.structs.replace(
                 weight, scale=wider.tolist(), method=f"{weight.method}, widened for the bias"
             )
+
+
+def _fit_narrow_biases(layout: Layout, plan: QuantPlan) -> None:
+    """Double the scale of an int16 bias until it fits; to be done once all scales are final.
+
+    A weight would lose as many bits if its scale were enlarged instead, and the bias hardly has
+    any to lose: it is added after a shift, as hardware with narrow biases does.
+    """
+    for key, entry in layout.entries.items():
+        bias = constant(entry.value)
+        if entry.product is None or entry.qtype == INT32 or bias is None:
+            continue
+        found = plan.parameters(key)
+        shift = shift_for_bias(np.asarray(found.scale), bias, entry.qtype, found.axis)
+        plan.tensors[key] = msgspec.structs.replace(plan.tensors[key], shift=shift)
 
 
 def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:

@@ -44,7 +44,7 @@ def least_error_position(
         return None
     scales, zero_point = found
     errors = density().error(Grid.of(scales, np.float64(zero_point), grid.qmin, grid.qmax))
-    return round(-np.log2(scales[int(np.argmin(errors))]))
+    return round(-float(np.log2(scales[int(np.argmin(errors))])))
 
 
 def most_common_position(sketch: Any, grid: PositionGrid) -> int | None:

@@ -85,7 +85,7 @@ class PositionGrid:
             return None
         scales, zero_point = found
         best = int(np.argmin(self.squared_errors(flat, scales, zero_point)))
-        return round(-np.log2(scales[best]))
+        return round(-float(np.log2(scales[best])))
 
     def squared_errors(self, values: npt.NDArray[Any], scales: F64, zero_point: float) -> F64:
         """Return the sum of squared errors at each scale, in float64.

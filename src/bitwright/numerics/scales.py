@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from bitwright.numerics.types import UINT8, QType
 __all__ = [
     "affine_parameters",
     "ceil_power_of_two",
+    "ceil_scale",
     "covering_power_of_two",
     "float8_scale",
     "float_scale",
@@ -245,12 +247,31 @@ def nearest_int16_scale(scale: npt.ArrayLike) -> Array:
     >>> nearest_int16_scale([1e9, 1e-9]).tolist()
     [32767.0, 1.52587890625e-05]
     """
+    return _int16_scale(scale, np.rint)
+
+
+def ceil_scale(
+    scale: npt.ArrayLike, kind: Literal["float", "power-of-two", "int16"] = "float"
+) -> Array:
+    """Return the smallest scale of a kind that is not below each scale, in float64.
+
+    >>> ceil_scale([0.3, 40000.0], "power-of-two").tolist()
+    [0.5, 65536.0]
+    >>> float(ceil_scale(0.3, "int16") * 2**16)
+    19661.0
+    """
+    if kind == "float":
+        return np.asarray(scale, np.float64)
+    return ceil_power_of_two(scale) if kind == "power-of-two" else _int16_scale(scale, np.ceil)
+
+
+def _int16_scale(scale: npt.ArrayLike, rounding: Callable[[Array], Array]) -> Array:
     wanted = np.asarray(scale, np.float64)
     best = np.full(wanted.shape, 32767.0)
     # A larger N is a finer grid that contains the coarser one, as far as M still fits: the
-    # largest N that fits is the best. np.rint is exact here, since scaling by 2**N is.
+    # largest N that fits is the best. Rounding is exact here, since scaling by 2**N is.
     for shift in range(17):
-        multiplier = np.rint(np.ldexp(wanted, shift))
+        multiplier = rounding(np.ldexp(wanted, shift))
         best = np.where(multiplier <= 32767, np.ldexp(np.maximum(multiplier, 1.0), -shift), best)
     return best
 

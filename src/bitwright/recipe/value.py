@@ -55,8 +55,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bias: Literal["int32", "int16", "weight"] = "int32"
     """int32 or int16 at (input scale x weight scale), or like a weight, with a scale of its own."""
     unsigned_relu: bool = False
-    """Outputs of Relu, and of Clip from 0, use the whole of an unsigned type even where
-    activations are symmetric."""
+    """Outputs of Relu, and of Clip from 0, use the whole of their type even where activations,
+    or the ranges of the method, are symmetric: zero lies at its lowest value."""
     select: Selection = Selection()
     place: Placement = Placement()
     overrides: dict[str, Override] = {}
@@ -133,11 +133,22 @@ def _check(recipe: Recipe) -> None:
         _refuse_without_effect(recipe, _WEIGHT_ONLY_FIELDS)
     elif recipe.weights != WeightOnly():
         raise RecipeError("weights is for the mode weight-only; set mode='weight-only' with it.")
-    power_of_two = (NonOverflow, MinMSE)
-    if isinstance(recipe.ranges, power_of_two) and recipe.scales != "power-of-two":
+    methods = [recipe.ranges, recipe.weight_ranges]
+    methods += [o.ranges for o in recipe.overrides.values() if o.ranges is not None]
+    for method in methods:
+        if isinstance(method, NonOverflow | MinMSE) and recipe.scales != "power-of-two":
+            raise RecipeError(
+                f"the range method {type(method).__name__} gives power-of-two scales; set "
+                "scales='power-of-two' with it, or take MinMax or MSE."
+            )
+    if recipe.bias != "int32" and not recipe.quantize_bias:
         raise RecipeError(
-            f"the range method {type(recipe.ranges).__name__} gives power-of-two scales; "
-            "set scales='power-of-two' with it."
+            f"bias={recipe.bias!r} contradicts quantize_bias=False, which leaves biases float; "
+            "drop one of them."
+        )
+    if recipe.restricted_asymmetric and recipe.scales != "float":
+        raise RecipeError(
+            f"restricted_asymmetric chooses float scales and contradicts scales={recipe.scales!r}."
         )
     if recipe.activation.kind == "float" and recipe.weight.kind != "float":
         raise RecipeError(
