@@ -1,31 +1,56 @@
-"""Float in, float out: passes that make a model easier to quantize and leave what it computes."""
+"""Float in, float out: passes that make a model easier to quantize, or fit for the hardware."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
 
+from bitwright.prepare.batch_norm_to_conv import batch_norm_to_conv
+from bitwright.prepare.building import without_notes
+from bitwright.prepare.channels_last import channels_last, turned_inputs
+from bitwright.prepare.clip_to_relu import clip6_to_relu, clip_to_relu
 from bitwright.prepare.drop_no_ops import drop_no_ops
 from bitwright.prepare.fold_batch_norm import fold_batch_norm
 from bitwright.prepare.fold_constants import fold_constants
 from bitwright.prepare.fold_gemm_scalars import fold_gemm_scalars
 from bitwright.prepare.fold_scale_shift import fold_scale_shift
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
+from bitwright.prepare.fuse_instance_norm import fuse_instance_norm
+from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
+from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
+from bitwright.prepare.simulation import simulate_npu, simulation_steps
+from bitwright.prepare.split_large_pools import split_large_pools
+from bitwright.prepare.split_to_slice import split_to_slice
 from bitwright.prepare.trained import Trained, read_trained
 from bitwright.prepare.widen_half_floats import widen_half_floats
+from bitwright.recipe import Rewrites, Simulation
 
 __all__ = [
     "Trained",
+    "approximate",
+    "batch_norm_to_conv",
+    "channels_last",
+    "clip6_to_relu",
+    "clip_to_relu",
     "drop_no_ops",
     "fold_batch_norm",
     "fold_constants",
     "fold_gemm_scalars",
     "fold_scale_shift",
     "fuse_hard_swish",
+    "fuse_instance_norm",
+    "fuse_l2_norm",
     "prepare",
+    "prepare_exactly",
     "read_trained",
+    "reduce_mean_to_pool",
+    "simulate_npu",
+    "simulation_steps",
+    "split_large_pools",
+    "split_to_slice",
+    "turned_inputs",
     "widen_half_floats",
 ]
 
@@ -35,42 +60,122 @@ class _Pass(NamedTuple):
     sentence: str
     is_optimization: bool = True
     """The others are needed for right numbers."""
-    is_repeated: bool = False
-    """Whether another pass can open new places for it. Each removes nodes, so this ends."""
 
 
 # Constants come first: a folded weight is what the passes after it look for. The hard swish comes
-# before the scales and shifts, which would take its pieces away one by one.
-_PASSES = (
-    _Pass(widen_half_floats, "widened {} float16 tensor", is_optimization=False),
-    _Pass(fold_constants, "removed {} constant, idle or repeated node"),
-    _Pass(drop_no_ops, "dropped {} no-op", is_repeated=True),
-    _Pass(fuse_hard_swish, "fused {} hard-swish pattern", is_repeated=True),
-    _Pass(fold_batch_norm, "folded {} batch norm", is_repeated=True),
-    _Pass(fold_scale_shift, "folded {} constant scale or shift node", is_repeated=True),
+# before the scales and shifts, which would take its pieces away one by one. Each pass can open new
+# places for the others; each removes nodes, so this ends.
+_FOLDING = (
+    _Pass(drop_no_ops, "dropped {} no-op"),
+    _Pass(fuse_hard_swish, "fused {} hard-swish pattern"),
+    _Pass(fold_batch_norm, "folded {} batch norm"),
+    _Pass(fold_scale_shift, "folded {} constant scale or shift node"),
     _Pass(fold_gemm_scalars, "folded the scalars of {} Gemm node", is_optimization=False),
 )
 
 
-def prepare(model: ir.Model, *, optimize: bool = True) -> list[str]:
-    """Run the passes in place and return a sentence for each one that changed something.
+class _Rewrite(NamedTuple):
+    field: str
+    """Of `Rewrites`."""
+    change: Callable[[ir.Model, list[str]], int]
+    sentence: str
+
+
+# Larger patterns come before the folding too, for the same reason.
+_PATTERNS = (
+    _Rewrite("fuse_instance_norm", without_notes(fuse_instance_norm), "fused {} instance norm"),
+    _Rewrite("fuse_l2_norm", fuse_l2_norm, "fused {} L2 norm"),
+)
+# Means become pools before large pools are split. A batch norm becomes a convolution only where
+# nothing could take it. The layout comes last: transposes would hide patterns.
+_REWRITES = (
+    _Rewrite("batch_norm_to_conv", batch_norm_to_conv, "made convolutions of {} batch norm"),
+    _Rewrite("reduce_mean_to_pool", without_notes(reduce_mean_to_pool), "made pools of {} mean"),
+    _Rewrite("split_large_pools", split_large_pools, "split {} large pool"),
+    _Rewrite("split_to_slice", split_to_slice, "made slices of {} Split"),
+    _Rewrite("channels_last", channels_last, "turned to NHWC: {} outer tensor"),
+)
+_APPROXIMATIONS = (
+    _Rewrite("clip_to_relu", without_notes(clip_to_relu), "made Relu of {} Clip"),
+    _Rewrite("clip6_to_relu", without_notes(clip6_to_relu), "made Relu of {} 0-to-6 Clip"),
+)
+
+
+def prepare(
+    model: ir.Model,
+    *,
+    optimize: bool = True,
+    rewrite: Rewrites = Rewrites(),  # noqa: B008 (frozen)
+    simulate: Simulation | None = None,
+) -> list[str]:
+    """Run the passes in place; return what each did, and why one that was asked for did not.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> prepare(ir.Model(graph, ir_version=10))
     []
     """
-    wanted = [step for step in _PASSES if optimize or not step.is_optimization]
-    counts = [step.change(model) for step in wanted]
-    changed = any(counts)
+    return prepare_exactly(model, optimize=optimize, rewrite=rewrite) + approximate(
+        model, rewrite=rewrite, simulate=simulate
+    )
+
+
+def prepare_exactly(
+    model: ir.Model,
+    *,
+    optimize: bool = True,
+    rewrite: Rewrites = Rewrites(),  # noqa: B008 (frozen)
+) -> list[str]:
+    """Run the passes that leave what the model computes, but for rounding and its inputs' layout.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> prepare_exactly(ir.Model(graph, ir_version=10))
+    []
+    """
+    widened = widen_half_floats(model, interface=rewrite.widen_interface)
+    told = _said("widened {} float16 tensor", widened)
+    if optimize:
+        told += _said("removed {} constant, idle or repeated node", fold_constants(model))
+    told += _rewrite(model, _PATTERNS, rewrite)
+    told += _fold(model, [step for step in _FOLDING if optimize or not step.is_optimization])
+    return told + _rewrite(model, _REWRITES, rewrite)
+
+
+def _fold(model: ir.Model, steps: Sequence[_Pass]) -> list[str]:
+    """Run steps until none of them finds anything more."""
+    counts = [0] * len(steps)
+    changed = True
     while changed:
-        changed = False
-        for index, step in enumerate(wanted):
-            if step.is_repeated:
-                more = step.change(model)
-                counts[index] += more
-                changed = changed or more > 0
+        found = [step.change(model) for step in steps]
+        counts = [sum(pair) for pair in zip(counts, found, strict=True)]
+        changed = any(found)
     return [
-        step.sentence.format(count) + ("" if count == 1 else "s")
-        for step, count in zip(wanted, counts, strict=True)
-        if count
+        sentence
+        for step, count in zip(steps, counts, strict=True)
+        for sentence in _said(step.sentence, count)
     ]
+
+
+def approximate(
+    model: ir.Model, *, rewrite: Rewrites, simulate: Simulation | None = None
+) -> list[str]:
+    """Run the passes that change what the model computes: it imitates the hardware from then on.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> approximate(ir.Model(graph, ir_version=10), rewrite=Rewrites(clip6_to_relu=True))
+    []
+    """
+    told = _rewrite(model, _APPROXIMATIONS, rewrite)
+    return told if simulate is None else told + simulate_npu(model, simulate)
+
+
+def _rewrite(model: ir.Model, steps: Sequence[_Rewrite], wanted: Rewrites) -> list[str]:
+    told: list[str] = []
+    for step in steps:
+        if getattr(wanted, step.field):
+            left: list[str] = []
+            told += _said(step.sentence, step.change(model, left)) + left
+    return told
+
+
+def _said(sentence: str, count: int) -> list[str]:
+    return [sentence.format(count) + ("" if count == 1 else "s")] if count else []

@@ -15,7 +15,7 @@ from bitwright.graph.naming import NameScope
 from bitwright.graph.walking import iter_graphs
 from bitwright.prepare.linear import Array, absorb_after, linear_before
 
-__all__ = ["fold_batch_norm"]
+__all__ = ["fold_batch_norm", "is_inference_norm", "scale_and_shift"]
 
 
 def fold_batch_norm(model: ir.Model) -> int:
@@ -35,12 +35,13 @@ def fold_batch_norm(model: ir.Model) -> int:
     folded = 0
     for _, graph in iter_graphs(model):
         for node in list(graph):
-            if _is_inference(node, opset):
+            if is_inference_norm(node, opset):
                 folded += _fold(node, names)
     return folded
 
 
-def _is_inference(node: ir.Node, opset: int) -> bool:
+def is_inference_norm(node: ir.Node, opset: int) -> bool:
+    """Return whether a node is a batch norm with given statistics, one for each channel."""
     # Before opset 7 the mode was the attribute is_test, and those models are rare: they stay.
     if node.op_type != "BatchNormalization" or node.domain or opset < 7:
         return False
@@ -50,7 +51,7 @@ def _is_inference(node: ir.Node, opset: int) -> bool:
 
 
 def _fold(norm: ir.Node, names: NameScope) -> bool:
-    affine = _scale_and_shift(norm)
+    affine = scale_and_shift(norm)
     linear = linear_before(norm.inputs[0], norm)
     if affine is None or linear is None:
         return False
@@ -62,7 +63,7 @@ def _fold(norm: ir.Node, names: NameScope) -> bool:
     return absorb_after(linear, norm, *affine, names)
 
 
-def _scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
+def scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
     """Return (f, s) such that the batch norm computes f y + s, in float64."""
     arrays = [read_constant(value) for value in norm.inputs[1:5]]
     if len(arrays) != 4:

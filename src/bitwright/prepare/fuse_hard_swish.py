@@ -15,6 +15,7 @@ import onnx_ir as ir
 from bitwright.graph.constants import read_constant
 from bitwright.graph.naming import NameScope
 from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.building import clip_limits
 from bitwright.prepare.rewiring import (
     index_of,
     least_rank,
@@ -77,7 +78,7 @@ def _fuse(clip: ir.Node, names: NameScope) -> bool:
 
 def _match_clip(clip: ir.Node) -> tuple[ir.Value, ir.Node] | None:
     """Return x, and the node that adds 3 to it, for clip(x + 3, 0, 6)."""
-    if clip.op_type != "Clip" or clip.domain or _limits(clip) != (0.0, 6.0):
+    if clip_limits(clip) != (0.0, 6.0):
         return None
     addition = private_producer(clip.inputs[0], clip)
     if addition is None or addition.op_type != "Add":
@@ -87,15 +88,6 @@ def _match_clip(clip: ir.Node) -> tuple[ir.Value, ir.Node] | None:
         if x is not None and _is_number(three, 3.0, x):
             return x, addition
     return None
-
-
-def _limits(clip: ir.Node) -> tuple[float, float] | None:
-    """Return the limits, which are attributes before opset 11 and inputs from then on."""
-    if "min" in clip.attributes and "max" in clip.attributes:
-        return clip.attributes.get_float("min", 0.0), clip.attributes.get_float("max", 0.0)
-    arrays = [read_constant(value) for value in clip.inputs[1:3]]
-    limits = [float(array.reshape(())) for array in arrays if array is not None and array.size == 1]
-    return (limits[0], limits[1]) if len(limits) == 2 else None
 
 
 def _divided(node: ir.Node) -> ir.Value | None:

@@ -1,0 +1,76 @@
+"""Write a batch norm that folds into nothing as a convolution, for hardware that has only those.
+
+f (x - mean) + beta, with f = gamma / sqrt(variance + epsilon), is a depthwise convolution with a
+kernel of one: its weights are f, its bias is beta - f mean.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.naming import NameScope
+from bitwright.graph.shapes import element_type
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.building import Builder
+from bitwright.prepare.fold_batch_norm import is_inference_norm, scale_and_shift
+
+__all__ = ["batch_norm_to_conv"]
+
+
+def batch_norm_to_conv(model: ir.Model, notes: list[str]) -> int:
+    """Replace every BatchNormalization of known rank 3 to 5; return how many.
+
+    The convolution has the batch norm's name and writes its tensor. Why others stay goes to
+    `notes`.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> batch_norm_to_conv(ir.Model(graph, ir_version=10), [])
+    0
+    """
+    names = NameScope(model)
+    opset = model.opset_imports.get("", 0)
+    replaced = 0
+    for _, graph in iter_graphs(model):
+        for node in list(graph):
+            if node.op_type != "BatchNormalization" or node.domain:
+                continue
+            reason = _replace(node, opset, names)
+            if reason is None:
+                replaced += 1
+            else:
+                notes.append(f"batch norm {node.name!r} became no convolution: {reason}")
+    return replaced
+
+
+def _replace(norm: ir.Node, opset: int, names: NameScope) -> str | None:
+    """Put a convolution in place of the batch norm, or return why not."""
+    x, y = norm.inputs[0], norm.outputs[0]
+    if x is None or not is_inference_norm(norm, opset):
+        return "it is in training mode, or of an opset before 7"
+    affine = scale_and_shift(norm)
+    if affine is None:
+        return "its parameters are computed at run time"
+    shape = x.shape if x.shape is not None else y.shape
+    if shape is None:
+        return "the rank of its input is not known"
+    if not 3 <= len(shape) <= 5:
+        return f"its input has {len(shape)} dimensions, not 3 to 5"
+    if element_type(x) not in (ir.DataType.FLOAT, None):
+        return f"it computes in {element_type(x)}"
+    factor, shift = (array.astype(np.float32) for array in affine)
+    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
+        return "its factors overflow float32"
+    ones = (1,) * (len(shape) - 2)
+    build = Builder(norm, names)
+    weight = build.constant(factor.reshape(-1, 1, *ones), f"{y.name}_weight")
+    bias = build.constant(shift, f"{y.name}_bias")
+    conv = build.add(
+        "Conv",
+        [x, weight, bias],
+        f"{y.name}_conv",
+        {"group": factor.size, "kernel_shape": list(ones)},
+        node_name=norm.name,
+    )
+    build.finish(conv)
+    return None

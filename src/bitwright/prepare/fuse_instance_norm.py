@@ -1,0 +1,207 @@
+"""Put the pieces of an instance norm together to the one operator that ONNX has for it.
+
+InstanceNormalization computes gamma (x - m) / sqrt(v + epsilon) + beta, with the mean m and the
+variance v over all positions of a channel (Ulyanov et al. 2016, arXiv:1607.08022). Exporters spell
+it out either so, gamma and beta possibly missing, or with the factor s = gamma / sqrt(v + epsilon)
+as x s + (beta - m s).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.constants import read_constant
+from bitwright.graph.naming import NameScope
+from bitwright.graph.shapes import element_type
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.building import Builder, known_axes
+from bitwright.prepare.linear import Array, spread
+from bitwright.prepare.matching import Matched, is_closed, number, operands, squared, step
+from bitwright.prepare.rewiring import private_reader
+
+__all__ = ["fuse_instance_norm"]
+
+
+class _Root(NamedTuple):
+    """1 / sqrt(v + epsilon), or sqrt(v + epsilon), of a value x with its mean."""
+
+    x: ir.Value
+    mean: ir.Value
+    difference: ir.Value
+    epsilon: float
+
+
+def fuse_instance_norm(model: ir.Model) -> int:
+    """Replace the pieces of every instance norm, in any order of operands; return how many.
+
+    Means are GlobalAveragePool or ReduceMean over all dimensions behind the second. The last tensor
+    keeps its name. Nodes stay where a tensor in between has other readers.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> fuse_instance_norm(ir.Model(graph, ir_version=10))
+    0
+    """
+    if model.opset_imports.get("", 0) < 7:  # where arithmetic does not broadcast
+        return 0
+    names = NameScope(model)
+    fused = 0
+    for _, graph in iter_graphs(model):
+        for node in list(graph):
+            if node.graph is graph:  # not gone with another one
+                fused += _fuse_factored(node, names) or _fuse_plain(node, names)
+    return fused
+
+
+def _fuse_factored(last: ir.Node, names: NameScope) -> bool:
+    """Fuse x s + (beta - m s), with s = gamma / sqrt(v + epsilon)."""
+    for product, rest in operands(last, "Add"):
+        matched = Matched([last])
+        shift = step(rest, "Sub", matched)
+        scaled = step(product, "Mul", matched)
+        if shift is None or scaled is None:
+            continue
+        beta = read_constant(shift.inputs[0])
+        moved = step(shift.inputs[1], "Mul", matched)
+        if beta is None or moved is None:
+            continue
+        for x, factor in operands(scaled, "Mul"):
+            mean = next((m for m, f in operands(moved, "Mul") if f is factor), None)
+            found = Matched(matched)
+            root = _match_factor(factor, found)
+            if root is None or mean is not root[0].mean or x is not root[0].x:
+                continue
+            if _replace(last, root[0], root[1], beta, found, names):
+                return True
+    return False
+
+
+def _match_factor(factor: ir.Value, matched: Matched) -> tuple[_Root, Array] | None:
+    """Return what gamma / sqrt(v + epsilon) is of, and gamma."""
+    inverse = step(factor, "Div", matched)
+    if inverse is not None:
+        gamma, root = read_constant(inverse.inputs[0]), _match_root(inverse.inputs[1], matched)
+        return None if gamma is None or root is None else (root, gamma)
+    product = step(factor, "Mul", matched)
+    for reciprocal, constant in operands(product, "Mul"):
+        gamma, tried = read_constant(constant), Matched(matched)
+        root = None if gamma is None else _match_reciprocal(reciprocal, tried)
+        if root is not None and gamma is not None:
+            matched.extend(tried[len(matched) :])
+            return root, gamma
+    return None
+
+
+def _fuse_plain(first: ir.Node, names: NameScope) -> bool:
+    """Fuse (x - m) / sqrt(v + epsilon), with or without gamma and beta behind it."""
+    found: tuple[_Root, Matched] | None = None
+    if first.op_type == "Div" and not first.domain:
+        matched = Matched([first])
+        root = _match_root(first.inputs[1], matched)
+        if root is not None and first.inputs[0] is root.difference:
+            found = root, matched
+    for difference, reciprocal in operands(first, "Mul"):
+        matched = Matched([first])
+        root = _match_reciprocal(reciprocal, matched)
+        if root is not None and difference is root.difference:
+            found = root, matched
+    if found is None:
+        return False
+    root, matched = found
+    last, arrays = first, [np.ones((), np.float32), np.zeros((), np.float32)]
+    for index, op_type in enumerate(("Mul", "Add")):
+        reader = private_reader(last.outputs[0])
+        constant = None if reader is None else _other_constant(reader, op_type, last.outputs[0])
+        if reader is None or constant is None or _by_channel(constant, root.x) is None:
+            continue
+        arrays[index], last = constant, reader
+        matched.append(reader)
+    return _replace(last, root, arrays[0], arrays[1], matched, names)
+
+
+def _other_constant(node: ir.Node, op_type: str, value: ir.Value) -> Array | None:
+    for read, constant in operands(node, op_type):
+        if read is value:
+            return read_constant(constant)
+    return None
+
+
+def _match_reciprocal(value: ir.Value | None, matched: Matched) -> _Root | None:
+    """Match 1 / sqrt(v + epsilon)."""
+    for op_type in ("Reciprocal", "Div"):
+        node = step(value, op_type, matched)
+        if node is None:
+            continue
+        if op_type == "Reciprocal":
+            return _match_root(node.inputs[0], matched)
+        return _match_root(node.inputs[1], matched) if number(node.inputs[0]) == 1 else None
+    return None
+
+
+def _match_root(value: ir.Value | None, matched: Matched) -> _Root | None:
+    """Match sqrt(mean((x - m)^2) + epsilon)."""
+    root = step(value, "Sqrt", matched)
+    total = None if root is None else step(root.inputs[0], "Add", matched)
+    for variance, constant in operands(total, "Add"):
+        epsilon, averaged = number(constant), _mean_of(variance, matched)
+        if epsilon is None or averaged is None:
+            continue
+        difference = squared(averaged, matched)
+        subtraction = None if difference is None else step(difference, "Sub", matched)
+        if difference is None or subtraction is None:
+            return None
+        x, mean = subtraction.inputs
+        if x is None or mean is None or _mean_of(mean, matched) is not x:
+            return None
+        return _Root(x, mean, difference, epsilon)
+    return None
+
+
+def _mean_of(value: ir.Value, matched: Matched) -> ir.Value | None:
+    """Return what a value is the mean of, over all positions of each channel."""
+    pool = step(value, "GlobalAveragePool", matched)
+    if pool is not None:
+        return pool.inputs[0]
+    mean = step(value, "ReduceMean", matched)
+    x = None if mean is None else mean.inputs[0]
+    if mean is None or x is None or x.shape is None or not mean.attributes.get_int("keepdims", 1):
+        return None
+    rank, axes = len(x.shape), known_axes(mean)
+    if axes is None or rank < 3 or sorted(axis % rank for axis in axes) != list(range(2, rank)):
+        return None
+    return x
+
+
+def _by_channel(constant: Array, x: ir.Value) -> Array | None:
+    """Return a constant as one number for each channel of x."""
+    if x.shape is None or not isinstance(x.shape[1], int):
+        return None
+    found = spread(constant, x.shape[1], len(x.shape), 1)
+    return None if found is None else found.astype(np.float32)
+
+
+def _replace(
+    last: ir.Node, root: _Root, gamma: Array, beta: Array, matched: Matched, names: NameScope
+) -> bool:
+    scale, shift = _by_channel(gamma, root.x), _by_channel(beta, root.x)
+    if scale is None or shift is None or element_type(root.x) != ir.DataType.FLOAT:
+        return False
+    nodes = matched.in_order()
+    if not is_closed(nodes, last):
+        return False
+    build, name = Builder(last, names), last.outputs[0].name
+    norm = build.add(
+        "InstanceNormalization",
+        [
+            root.x,
+            build.constant(scale, f"{name}_scale"),
+            build.constant(shift, f"{name}_bias"),
+        ],
+        f"{name}_norm",
+        {"epsilon": root.epsilon},
+        node_name=last.name,
+    )
+    build.finish(norm, *(node for node in nodes if node is not last))
+    return True

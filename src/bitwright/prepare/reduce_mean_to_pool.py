@@ -1,0 +1,49 @@
+"""Write a mean over height and width as the GlobalAveragePool that hardware knows."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from bitwright.graph.naming import NameScope
+from bitwright.graph.shapes import element_type
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.building import Builder, known_axes
+
+__all__ = ["reduce_mean_to_pool"]
+
+
+def reduce_mean_to_pool(model: ir.Model) -> int:
+    """Replace every ReduceMean over the last two of four dimensions; return how many.
+
+    Axes may be in any order, negative, an attribute or an input. The pool has the mean's name.
+    Where the two dimensions went, a Flatten behind it takes them away.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> reduce_mean_to_pool(ir.Model(graph, ir_version=10))
+    0
+    """
+    names = NameScope(model)
+    return sum(
+        _replace(node, names)
+        for _, graph in iter_graphs(model)
+        for node in list(graph)
+        if node.op_type == "ReduceMean" and not node.domain
+    )
+
+
+def _replace(mean: ir.Node, names: NameScope) -> bool:
+    x, y = mean.inputs[0], mean.outputs[0]
+    axes = known_axes(mean)
+    if x is None or x.shape is None or len(x.shape) != 4 or axes is None:
+        return False
+    if element_type(x) != ir.DataType.FLOAT:  # the runtime's pool takes nothing else
+        return False
+    if sorted(axis % 4 for axis in axes) != [2, 3]:
+        return False
+    build = Builder(mean, names)
+    pooled = ir.Shape([x.shape[0], x.shape[1], 1, 1])
+    last = build.add("GlobalAveragePool", [x], f"{y.name}_pool", node_name=mean.name, shape=pooled)
+    if not mean.attributes.get_int("keepdims", 1):
+        last = build.add("Flatten", [last], f"{y.name}_flat", {"axis": 1})
+    build.finish(last)
+    return True

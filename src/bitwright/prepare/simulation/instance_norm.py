@@ -1,0 +1,91 @@
+"""InstanceNormalization as the NPU computes it: in bfloat16, but for the sums.
+
+x, gamma and beta are rounded. The mean m and the mean of squares q are summed up in full precision
+(products of two bfloat16 numbers are exact in float32), and the variance is q - m^2. From
+1 / sqrt(variance + epsilon) on, every step is rounded.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.constants import read_constant
+from bitwright.graph.naming import NameScope
+from bitwright.graph.shapes import element_type
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.linear import Array
+from bitwright.prepare.simulation.bfloat16 import Bfloat16Steps
+
+__all__ = ["simulate_instance_norm"]
+
+
+def simulate_instance_norm(model: ir.Model, notes: list[str]) -> int:
+    """Write every InstanceNormalization as the NPU's steps; return how many.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> simulate_instance_norm(ir.Model(graph, ir_version=10), [])
+    0
+    """
+    names = NameScope(model)
+    opset = model.opset_imports.get("", 0)
+    replaced = 0
+    for _, graph in iter_graphs(model):
+        for node in list(graph):
+            if node.op_type != "InstanceNormalization" or node.domain:
+                continue
+            reason = _replace(node, opset, names)
+            if reason is None:
+                replaced += 1
+            else:
+                notes.append(f"InstanceNormalization {node.name!r} was not simulated: {reason}")
+    return replaced
+
+
+def _replace(norm: ir.Node, opset: int, names: NameScope) -> str | None:
+    """Write the steps in place of the operator, or return why not."""
+    x = norm.inputs[0]
+    gamma, beta = read_constant(norm.inputs[1]), read_constant(norm.inputs[2])
+    if gamma is None or beta is None:
+        return "its scale or bias is computed at run time"
+    if opset < 13:
+        return f"opset {opset} is below 13"
+    if x is None or x.shape is None:
+        return "the rank of its input is not known"
+    if element_type(x) != ir.DataType.FLOAT:
+        return f"it computes in {element_type(x)}"
+    rank = len(x.shape)
+    steps = Bfloat16Steps(norm, names)
+    x = steps.rounded(x, "x")
+    mean = _mean(steps, x, rank, opset, "mean")
+    squares = _mean(steps, steps.exact("Mul", x, x, name="squared"), rank, opset, "squares")
+    variance = steps.exact(
+        "Sub", squares, steps.exact("Mul", mean, mean, name="mean_squared"), name="variance"
+    )
+    # Rounding can leave a small negative number.
+    variance = steps.exact("Relu", variance, name="positive")
+    epsilon = steps.number(norm.attributes.get_float("epsilon", 1e-5), "epsilon")
+    root = steps.exact(
+        "Sqrt", steps.exact("Add", variance, epsilon, name="guarded"), name="deviation"
+    )
+    inverse = steps.step("Reciprocal", root, name="inverse")
+    centered = steps.step("Sub", x, mean, name="centered")
+    unit = steps.step("Mul", centered, inverse, name="unit")
+    scaled = steps.step("Mul", unit, _channels(steps, gamma, rank, "gamma"), name="scaled")
+    steps.finish(steps.step("Add", scaled, _channels(steps, beta, rank, "beta"), name="shifted"))
+    return None
+
+
+def _mean(steps: Bfloat16Steps, x: ir.Value, rank: int, opset: int, name: str) -> ir.Value:
+    axes = list(range(2, rank))
+    if opset < 18:
+        return steps.exact("ReduceMean", x, name=name, attributes={"axes": axes, "keepdims": 1})
+    return steps.exact(
+        "ReduceMean", x, steps.integers(axes, f"{name}_axes"), name=name, attributes={"keepdims": 1}
+    )
+
+
+def _channels(steps: Bfloat16Steps, array: Array, rank: int, name: str) -> ir.Value:
+    narrow = array.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return steps.number(narrow.reshape(-1, *(1,) * (rank - 2)), name)

@@ -1,0 +1,166 @@
+"""Averages as the NPU computes them: a sum, times a whole number, shifted right.
+
+It has no division. Over R values it multiplies by k / 2^n, close to 1 / R, so what it gives is the
+true mean times f = R k / 2^n. Five square windows have factors of their own in its library, wider
+ones than 255 are computed exactly, and the others take the n below 7 + ceil(log2 R) that comes
+closest.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from bitwright.graph.naming import NameScope
+from bitwright.graph.shapes import element_type
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.building import known_axes
+from bitwright.prepare.simulation.scaling import multiply_behind
+
+__all__ = ["mean_factor", "pool_factor", "scale_average_pools", "scale_means"]
+
+# Side of a square window -> k / 2^n.
+_TABLE = {3: 7 / 64, 5: 10 / 256, 6: 7 / 256, 7: 21 / 1024, 14: 21 / 4096}
+_WIDEST = 255
+
+
+def mean_factor(count: int) -> float:
+    """Return how many times the true mean of this many values the NPU gives.
+
+    >>> mean_factor(16), round(mean_factor(36), 6), round(mean_factor(81), 7)
+    (1.0, 1.001953, 0.9986572)
+    """
+    shifts = range(7 + math.ceil(math.log2(count)))
+    powers = [2.0**n for n in shifts]
+    best = min(powers, key=lambda power: abs(round(power / count) / power - 1 / count))
+    return count * round(best / count) / best
+
+
+def pool_factor(height: int, width: int) -> float:
+    """Return how many times the true average of a square window the NPU gives.
+
+    >>> pool_factor(7, 7), pool_factor(256, 256)
+    (1.0048828125, 1.0)
+    """
+    if max(height, width) > _WIDEST:
+        return 1.0
+    if height == width and height in _TABLE:
+        return height * width * _TABLE[height]
+    return mean_factor(height * width)
+
+
+def scale_average_pools(model: ir.Model, notes: list[str]) -> int:
+    """Put the NPU's factor behind every average pool of a square window; return how many.
+
+    A window that reaches over the edge divides by fewer values, so pools with such windows stay
+    exact, as do rectangular ones and those of unknown size; `notes` names them.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> scale_average_pools(ir.Model(graph, ir_version=10), [])
+    0
+    """
+    names = NameScope(model)
+    scaled = 0
+    for _, graph in iter_graphs(model):
+        for node in list(graph):
+            if node.domain or node.op_type not in ("AveragePool", "GlobalAveragePool"):
+                continue
+            window = _window(node)
+            if isinstance(window, str):
+                notes.append(f"pool {node.name!r} was not simulated: {window}")
+                continue
+            factor = pool_factor(*window)
+            if factor != 1:
+                multiply_behind(node, factor, names)
+                scaled += 1
+    return scaled
+
+
+def _window(pool: ir.Node) -> tuple[int, int] | str:
+    """Return the window of a pool, or why there is no single one that the NPU has."""
+    x = pool.inputs[0]
+    if x is not None and element_type(x) not in (ir.DataType.FLOAT, None):
+        return f"it computes in {element_type(x)}"
+    if pool.op_type == "GlobalAveragePool":
+        if x is None or x.shape is None:
+            return "the shape of its input is not known"
+        window = list(x.shape[2:])
+    else:
+        window = list(pool.attributes.get_ints("kernel_shape", []))
+        if _reaches_over(pool, x):
+            return "some of its windows reach over the edge"
+    if len(window) != 2:
+        return f"it has {len(window)} dimensions in place of height and width"
+    height, width = window
+    if not isinstance(height, int) or not isinstance(width, int):
+        return "height and width are not fixed"
+    if height != width:
+        return f"its window of {height}x{width} is not square"
+    return height, width
+
+
+def _reaches_over(pool: ir.Node, x: ir.Value | None) -> bool:
+    """Return whether a window may average fewer values than it has places."""
+    pads = pool.attributes.get_ints("pads", [])
+    padded = any(pads) or pool.attributes.get_string("auto_pad", "NOTSET").startswith("SAME")
+    if padded and not pool.attributes.get_int("count_include_pad", 0):
+        return True
+    if not pool.attributes.get_int("ceil_mode", 0):
+        return False
+    kernel = pool.attributes.get_ints("kernel_shape", [])
+    strides = pool.attributes.get_ints("strides", [1] * len(kernel))
+    pads = pads or [0] * (2 * len(kernel))
+    dilations = pool.attributes.get_ints("dilations", [1] * len(kernel))
+    if x is None or x.shape is None:
+        return True
+    for axis, size in enumerate(x.shape[2:]):
+        if not isinstance(size, int):
+            return True
+        span = dilations[axis] * (kernel[axis] - 1) + 1
+        if (size + pads[axis] + pads[axis + len(kernel)] - span) % strides[axis]:
+            return True
+    return False
+
+
+def scale_means(model: ir.Model, notes: list[str]) -> int:
+    """Put the NPU's factor behind every ReduceMean over a fixed number of values; return how many.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> scale_means(ir.Model(graph, ir_version=10), [])
+    0
+    """
+    names = NameScope(model)
+    scaled = 0
+    for _, graph in iter_graphs(model):
+        for node in list(graph):
+            if node.op_type != "ReduceMean" or node.domain:
+                continue
+            if element_type(node.outputs[0]) not in (ir.DataType.FLOAT, None):
+                continue
+            count = _reduced(node)
+            if count is None:
+                notes.append(f"mean {node.name!r} was not simulated: how much it covers varies")
+            elif count > 0 and (factor := mean_factor(count)) != 1:
+                multiply_behind(node, factor, names)
+                scaled += 1
+    return scaled
+
+
+def _reduced(mean: ir.Node) -> int | None:
+    """Return how many values each mean is of."""
+    x = mean.inputs[0]
+    if x is None or x.shape is None:
+        return None
+    axes = known_axes(mean)
+    if axes is None:
+        if len(mean.inputs) > 1 and mean.inputs[1] is not None:
+            given = mean.inputs[1].const_value
+            if given is None or given.size:
+                return None  # computed at run time
+        if mean.attributes.get_int("noop_with_empty_axes", 0):
+            return 1
+        axes = tuple(range(len(x.shape)))
+    sizes = [x.shape[axis] for axis in axes]
+    whole = [size for size in sizes if isinstance(size, int)]
+    return math.prod(whole) if len(whole) == len(sizes) else None

@@ -1,0 +1,75 @@
+"""Split a global average over more values than hardware can add up into two pools.
+
+The mean of the means of equal windows is the mean of all: an AveragePool of d_h x d_w goes before
+the GlobalAveragePool, with d the largest divisor of a side that is not above its square root.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from bitwright.graph.naming import NameScope
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.building import Builder
+
+__all__ = ["split_large_pools"]
+
+_MOST = 512
+"""How many values a pool of the NPU adds up."""
+
+
+def split_large_pools(model: ir.Model, notes: list[str]) -> int:
+    """Put an AveragePool before every GlobalAveragePool over more than 512 values; return how many.
+
+    Why a large pool stays, or one of unknown size, goes to `notes`.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> split_large_pools(ir.Model(graph, ir_version=10), [])
+    0
+    """
+    names = NameScope(model)
+    split = 0
+    for _, graph in iter_graphs(model):
+        for node in list(graph):
+            if node.op_type == "GlobalAveragePool" and not node.domain:
+                split += _split(node, names, notes)
+    return split
+
+
+def _split(pool: ir.Node, names: NameScope, notes: list[str]) -> bool:
+    x = pool.inputs[0]
+    if x is None or x.shape is None or len(x.shape) != 4:
+        notes.append(
+            f"pool {pool.name!r} was not split: its input is not known to be 4-dimensional"
+        )
+        return False
+    height, width = x.shape[2], x.shape[3]
+    if not isinstance(height, int) or not isinstance(width, int):
+        notes.append(f"pool {pool.name!r} was not split: height and width are not fixed")
+        return False
+    if height * width <= _MOST:
+        return False
+    first = _smaller_factor(height), _smaller_factor(width)
+    left = height // first[0], width // first[1]
+    if math.prod(first) > _MOST or math.prod(left) > _MOST:
+        notes.append(
+            f"pool {pool.name!r} over {height}x{width} values was not split: "
+            f"no two pools of at most {_MOST} values make it up"
+        )
+        return False
+    averaged = Builder(pool, names).add(
+        "AveragePool",
+        [x],
+        f"{pool.outputs[0].name}_part",
+        {"kernel_shape": list(first), "strides": list(first)},
+        shape=ir.Shape([x.shape[0], x.shape[1], *left]),
+    )
+    pool.replace_input_with(0, averaged)
+    return True
+
+
+def _smaller_factor(number: int) -> int:
+    """Return the largest divisor that is not above the square root; 1 for a prime."""
+    return next(d for d in range(math.isqrt(number), 0, -1) if number % d == 0)

@@ -1,0 +1,90 @@
+"""Write a Split as one Slice for each of its outputs, for hardware without Split."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.constants import read_tensor
+from bitwright.graph.naming import NameScope
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.building import Builder
+from bitwright.prepare.rewiring import remove_nodes
+
+__all__ = ["split_to_slice"]
+
+
+def split_to_slice(model: ir.Model, notes: list[str]) -> int:
+    """Replace every Split whose sizes are known in advance; return how many.
+
+    The slices are called after the Split, with a number, and write its tensors. Why a Split stays
+    goes to `notes`.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> split_to_slice(ir.Model(graph, ir_version=10), [])
+    0
+    """
+    if model.opset_imports.get("", 0) < 10:  # where a Slice takes no inputs
+        return 0
+    names = NameScope(model)
+    replaced = 0
+    for _, graph in iter_graphs(model):
+        for node in list(graph):
+            if node.op_type != "Split" or node.domain:
+                continue
+            sizes = _sizes(node)
+            if sizes is None:
+                notes.append(f"Split {node.name!r} became no slices: its sizes are not fixed")
+                continue
+            _replace(node, sizes, names)
+            replaced += 1
+    return replaced
+
+
+def _sizes(split: ir.Node) -> list[int] | None:
+    """Return how much of the axis each output gets."""
+    if "split" in split.attributes:
+        return list(split.attributes.get_ints("split", []))
+    given = split.inputs[1] if len(split.inputs) > 1 else None
+    if given is not None:
+        array = read_tensor(given)
+        return None if array is None else [int(size) for size in array.reshape(-1)]
+    x = split.inputs[0]
+    axis = split.attributes.get_int("axis", 0)
+    if x is None or x.shape is None or not -len(x.shape) <= axis < len(x.shape):
+        return None
+    total = x.shape[axis]
+    if not isinstance(total, int):
+        return None
+    count = split.attributes.get_int("num_outputs", len(split.outputs))
+    part = -(-total // count)  # the last one is smaller where it does not come out even
+    return [max(0, min(part, total - index * part)) for index in range(count)]
+
+
+def _replace(split: ir.Node, sizes: list[int], names: NameScope) -> None:
+    x = split.inputs[0]
+    build = Builder(split, names)
+    axis = build.constant(
+        np.array([split.attributes.get_int("axis", 0)], np.int64), f"{split.name}_axis"
+    )
+    bounds = pairwise(accumulate(sizes, initial=0))
+    for index, (output, (start, end)) in enumerate(zip(split.outputs, bounds, strict=False)):
+        if not output.name or not (output.uses() or output.is_graph_output()):
+            continue
+        starts, ends = (
+            build.constant(np.array([number], np.int64), f"{output.name}_{what}")
+            for what, number in (("start", start), ("end", end))
+        )
+        part = build.add(
+            "Slice",
+            [x, starts, ends, axis],
+            f"{output.name}_slice",
+            node_name=names.fresh(f"{split.name}_{index}"),
+        )
+        part.shape = output.shape
+        part.type = output.type if output.type is not None else part.type
+        ir.convenience.replace_all_uses_with(output, part, replace_graph_outputs=True)
+        part.name = output.name
+    remove_nodes([split])
