@@ -11,6 +11,7 @@ from bitwright.decide.planner import decide
 from bitwright.decide.trained import lay_out_trained, trained_recipe
 from bitwright.decide.unsigned import shift_to_unsigned
 from bitwright.decide.validation import check_plan
+from bitwright.decide.weight_only import plan_weights, product_source, weight_input
 
 __all__ = [
     "Layout",
@@ -20,7 +21,10 @@ __all__ = [
     "lay_out_dynamic",
     "lay_out_trained",
     "needed_opset",
+    "plan_weights",
+    "product_source",
     "shift_to_unsigned",
     "trained_recipe",
     "vote_grids",
+    "weight_input",
 ]

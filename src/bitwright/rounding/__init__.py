@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
 from bitwright.rounding.nearest import round_to_nearest
+from bitwright.rounding.store import BlockStore
 
-__all__ = ["round_to_nearest"]
+__all__ = ["BlockStore", "HessianFactor", "factor_hessian", "gptq", "round_to_nearest"]

@@ -1,0 +1,119 @@
+"""Rounded weights on disk, one file each: what is finished survives an interruption."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from bitwright.errors import DataError
+from bitwright.files import write_file
+from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
+
+__all__ = ["BlockStore"]
+
+
+class BlockStore:
+    """A folder of rounded weights; one without a folder of its own vanishes when it is closed.
+
+    `job` says what the weights belong to. A folder that holds those of another job is refused.
+
+    >>> from bitwright.numerics.blocks import quantize_in_blocks
+    >>> with BlockStore() as store:
+    ...     store.put("w", quantize_in_blocks(np.eye(16), BlockFormat(block_size=16)))
+    ...     "w" in store, store.get("w").shape
+    (True, (16, 16))
+    """
+
+    def __init__(self, folder: str | Path | None = None, *, job: str = "") -> None:
+        self._temporary = folder is None
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="bitwright-weights-") if folder is None else folder
+        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        marker = self.folder / "job.json"
+        if marker.exists():
+            found = json.loads(marker.read_text(encoding="utf-8")).get("job")
+            if found != job:
+                raise DataError(
+                    f"the folder {str(self.folder)!r} holds weights of another model, recipe or "
+                    "data; delete it, or name another one."
+                )
+        elif any(self.folder.iterdir()):
+            raise DataError(
+                f"the folder {str(self.folder)!r} is not empty and holds no weights of ours; name "
+                "another one."
+            )
+        else:
+            write_file(marker, json.dumps({"job": job}))
+
+    def put(self, name: str, blocks: QuantizedBlocks) -> None:
+        """Keep a weight: all of it, or nothing."""
+        from safetensors.numpy import save
+
+        tensors: dict[str, Any] = {"codes": blocks.codes}
+        scales = blocks.scales
+        # The file format knows no bfloat16 of numpy's; its bits will do.
+        tensors["scales"] = scales.view(np.uint16) if scales.dtype.kind == "V" else scales
+        if blocks.zero_points is not None:
+            tensors["zero_points"] = blocks.zero_points
+        form = blocks.format
+        described = {
+            "name": name,
+            "bits": str(form.bits),
+            "block_size": str(form.block_size),
+            "symmetric": str(form.symmetric),
+            "negative_scales": str(form.negative_scales),
+            "scale_type": form.scale_type,
+        }
+        write_file(self._path(name), save(tensors, metadata=described))
+
+    def get(self, name: str) -> QuantizedBlocks:
+        """Return a weight, read from its file."""
+        from safetensors import safe_open
+
+        with safe_open(self._path(name), framework="numpy") as file:
+            described = file.metadata()
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        form = BlockFormat(
+            bits=int(described["bits"]),
+            block_size=int(described["block_size"]),
+            symmetric=described["symmetric"] == "True",
+            negative_scales=described["negative_scales"] == "True",
+            scale_type=described["scale_type"],
+        )
+        scales = tensors["scales"]
+        if form.scale_type == "bfloat16":
+            import ml_dtypes
+
+            scales = scales.view(ml_dtypes.bfloat16)
+        return QuantizedBlocks(form, tensors["codes"], scales, tensors.get("zero_points"))
+
+    def __contains__(self, name: str) -> bool:
+        return self._path(name).exists()
+
+    def _path(self, name: str) -> Path:
+        # Names of tensors hold slashes, and some are longer than a file's may be.
+        return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.safetensors"
+
+    def close(self) -> None:
+        """Remove a folder that was only lent."""
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> BlockStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
