@@ -1,0 +1,294 @@
+"""Block-wise weights in the bytes that ONNX Runtime's operators read, and which of them it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import TargetError
+from bitwright.numerics.arrays import Float
+from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
+from bitwright.numerics.packing import pack, unpack
+
+__all__ = [
+    "NBitsTensors",
+    "check_nbits_support",
+    "kind_of_zero_points",
+    "pack_fp_q4",
+    "pack_nbits",
+    "pack_table",
+    "slow_reason",
+    "unpack_fp_q4",
+    "unpack_nbits",
+    "widen",
+]
+
+Array = npt.NDArray[Any]
+ZeroPoints = Literal["none", "packed", "float"]
+
+_BITS = (2, 4, 8)
+_BLOCK_SIZES = (16, 32, 64, 128, 256)
+# Whole columns are stored as blocks of this size that have the same scale.
+_COLUMN_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NBitsTensors:
+    """The inputs of a MatMulNBits node, and its attributes.
+
+    `codes` is [N, blocks, bytes], `scales` [N, blocks], `zero_points` [N, bytes], each output's row
+    filled up to whole bytes, or [N, blocks] of floats, or None for the middle code.
+    """
+
+    codes: npt.NDArray[np.uint8]
+    scales: Array
+    zero_points: Array | None
+    rows: int
+    bits: int
+    block_size: int
+
+    @property
+    def columns(self) -> int:
+        """N, the number of outputs."""
+        return int(self.codes.shape[0])
+
+
+def check_nbits_support(
+    bits: int,
+    block_size: int,
+    zero_points: ZeroPoints = "packed",
+    *,
+    accuracy_level: int = 0,
+    op_type: Literal["MatMulNBits", "GatherBlockQuantized"] = "MatMulNBits",
+) -> None:
+    """Raise a TargetError for what ONNX Runtime's CPU kernels cannot run, with the reason.
+
+    >>> check_nbits_support(4, 32)
+    >>> check_nbits_support(3, 32)
+    Traceback (most recent call last):
+    bitwright.errors.TargetError: MatMulNBits has kernels for 2, 4 and 8 bits, not for 3.
+    """
+    if bits not in _BITS:
+        raise TargetError(f"{op_type} has kernels for 2, 4 and 8 bits, not for {bits}.")
+    if block_size not in _BLOCK_SIZES:
+        raise TargetError(
+            f"{op_type} has kernels for blocks of 16, 32, 64, 128 and 256, not of {block_size}."
+        )
+    if accuracy_level not in range(5):
+        raise TargetError(
+            f"the accuracy level of MatMulNBits is 0 (unset), 1 (float32), 2 (float16), 3 "
+            f"(bfloat16) or 4 (int8), not {accuracy_level}."
+        )
+    if zero_points == "float" and bits == 8:
+        raise TargetError(
+            f"{op_type} with 8 bits fails when it first runs if its zero points are floats; "
+            "use integers."
+        )
+
+
+def slow_reason(
+    bits: int, block_size: int, zero_points: ZeroPoints = "packed", *, accuracy_level: int = 0
+) -> str | None:
+    """Return why MatMulNBits on the CPU would unpack the whole weight at each run, or None.
+
+    That takes 10 to 25 times as long as the float product when one row is multiplied.
+
+    >>> slow_reason(4, 32)
+    >>> slow_reason(8, 32)
+    '8-bit weights are fast at accuracy level 4 only'
+    """
+    if zero_points == "float":
+        return "zero points that are floats have no fast kernel"
+    if bits == 4:
+        return None
+    if accuracy_level != 4:
+        return f"{bits}-bit weights are fast at accuracy level 4 only"
+    if bits == 2 and block_size not in (32, 64, 128):
+        return f"2-bit weights are fast in blocks of 32, 64 and 128, not of {block_size}"
+    return None
+
+
+def pack_nbits(blocks: QuantizedBlocks) -> NBitsTensors:
+    """Return a weight as MatMulNBits reads it.
+
+        Whole columns become blocks of 128 with the same scale. The last block is filled with the middle
+        code, which the operator does not read.
+
+        >>> from bitwright.numerics.arrays import Float
+    from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
+        >>> packed = pack_nbits(quantize_in_blocks(np.ones((48, 3)), BlockFormat(block_size=16)))
+        >>> packed.codes.shape, packed.scales.shape, packed.zero_points.shape
+        ((3, 3, 8), (3, 3), (3, 2))
+    """
+    blocks = _with_stored_blocks(blocks)
+    bits, size = blocks.format.bits, blocks.format.block_size
+    check_nbits_support(bits, size, kind_of_zero_points(blocks))
+    rows, columns = blocks.shape
+    count = blocks.format.blocks(rows)
+    codes = np.full((columns, count * size), blocks.format.middle, np.uint8)
+    codes[:, :rows] = blocks.codes.T
+    return NBitsTensors(
+        codes=_pack(codes.reshape(columns, count, size), bits),
+        scales=np.ascontiguousarray(blocks.scales.T),
+        zero_points=_pack_zero_points(blocks),
+        rows=rows,
+        bits=bits,
+        block_size=size,
+    )
+
+
+def pack_table(blocks: QuantizedBlocks) -> NBitsTensors:
+    """Return a table of embeddings as GatherBlockQuantized reads it in uint8.
+
+    `blocks` holds the table transposed, [width, entries], so that a block is part of one entry. The
+    bytes are those of MatMulNBits, [entries, bytes], without the filling of the last block: where
+    the width is a multiple of the block size, a head can share them with its embedding.
+    """
+    blocks = _with_stored_blocks(blocks)
+    bits, size = blocks.format.bits, blocks.format.block_size
+    kind = kind_of_zero_points(blocks)
+    check_nbits_support(bits, size, kind, op_type="GatherBlockQuantized")
+    rows = blocks.shape[0]
+    if kind == "float":
+        raise TargetError("GatherBlockQuantized has integer zero points only.")
+    if rows * bits % 8:
+        raise TargetError(
+            f"GatherBlockQuantized reads whole bytes, and {rows} values of {bits} bits end within "
+            "one."
+        )
+    return NBitsTensors(
+        codes=_pack(np.ascontiguousarray(blocks.codes.T), bits),
+        scales=np.ascontiguousarray(blocks.scales.T),
+        zero_points=_pack_zero_points(blocks),
+        rows=rows,
+        bits=bits,
+        block_size=size,
+    )
+
+
+def widen(blocks: QuantizedBlocks) -> QuantizedBlocks:
+    """Return the same weight in the next width that ONNX Runtime has kernels for: 2, 4 or 8 bits.
+
+        >>> from bitwright.numerics.arrays import Float
+    from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
+        >>> wide = widen(quantize_in_blocks(np.ones((16, 1)), BlockFormat(bits=3, symmetric=True)))
+        >>> wide.format.bits, wide.zero_points.tolist()
+        (4, [[4]])
+    """
+    bits = next(width for width in _BITS if width >= blocks.format.bits)
+    if bits == blocks.format.bits:
+        return blocks
+    zeros = blocks.zero_points
+    if zeros is None:  # the middle of fewer codes is another one
+        zeros = np.full(blocks.scales.shape, blocks.format.middle, np.uint8)
+    format = replace(blocks.format, bits=bits, symmetric=False)
+    return QuantizedBlocks(format, blocks.codes, blocks.scales, zeros)
+
+
+def kind_of_zero_points(blocks: QuantizedBlocks) -> ZeroPoints:
+    """Return how the zero points of a weight are stored."""
+    if blocks.zero_points is None:
+        return "none"
+    return "packed" if blocks.zero_points.dtype == np.uint8 else "float"
+
+
+def unpack_nbits(packed: NBitsTensors) -> QuantizedBlocks:
+    """Return the weight that the inputs of a MatMulNBits node hold.
+
+        >>> from bitwright.numerics.arrays import Float
+    from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
+        >>> blocks = quantize_in_blocks(np.eye(16), BlockFormat(block_size=16))
+        >>> bool((unpack_nbits(pack_nbits(blocks)).codes == blocks.codes).all())
+        True
+    """
+    columns, count, _ = packed.codes.shape
+    codes = _unpack(packed.codes, packed.bits, packed.block_size)
+    codes = codes.reshape(columns, -1)[:, : packed.rows].T
+    zeros = packed.zero_points
+    if zeros is not None:
+        if zeros.dtype == np.uint8:
+            zeros = _unpack(zeros.reshape(columns, -1), packed.bits, count)
+        zeros = np.ascontiguousarray(zeros.reshape(columns, count).T)
+    scales = np.ascontiguousarray(packed.scales.reshape(columns, count).T)
+    format = BlockFormat(
+        bits=packed.bits,
+        block_size=packed.block_size,
+        symmetric=zeros is None,
+        scale_type=cast(Float, scales.dtype.name),
+    )
+    return QuantizedBlocks(format, np.ascontiguousarray(codes), scales, zeros)
+
+
+def pack_fp_q4(blocks: QuantizedBlocks) -> npt.NDArray[np.uint8]:
+    """Return a weight as MatMulFpQ4 of ONNX Runtime 1.16 reads it: one run of bytes.
+
+    Block after block, output after output: the scale in float32, the zero point in a byte (not
+    where the format is symmetric), and the codes, number j and number j + 16 in one byte.
+    """
+    if blocks.format.bits != 4 or blocks.format.block_size != 32:
+        raise TargetError("MatMulFpQ4 has 4 bits and blocks of 32; choose these or MatMulNBits.")
+    rows, columns = blocks.shape
+    count = blocks.format.blocks(rows)
+    codes = np.full((columns, count * 32), blocks.format.middle, np.uint8)
+    codes[:, :rows] = blocks.codes.T
+    halves = codes.reshape(columns, count, 2, 16)
+    parts: list[Array] = [
+        np.ascontiguousarray(blocks.scales.T.astype("<f4"))
+        .view(np.uint8)
+        .reshape(columns, count, 4)
+    ]
+    if blocks.zero_points is not None:
+        parts.append(blocks.zero_points.T.astype(np.uint8)[:, :, None])
+    parts.append(halves[:, :, 0] | halves[:, :, 1] << 4)
+    return np.concatenate(parts, axis=2).reshape(-1)
+
+
+def unpack_fp_q4(
+    blob: npt.NDArray[np.uint8], rows: int, columns: int, *, symmetric: bool
+) -> QuantizedBlocks:
+    """Return the weight that a MatMulFpQ4 node holds."""
+    count = -(-rows // 32)
+    table = blob.reshape(columns, count, -1)
+    scales = np.ascontiguousarray(table[:, :, :4]).view("<f4")[:, :, 0].astype(np.float32)
+    zeros = None if symmetric else np.ascontiguousarray(table[:, :, 4].T)
+    halves = table[:, :, 4 if symmetric else 5 :]
+    codes = np.stack([halves & 15, halves >> 4], axis=2).reshape(columns, -1)[:, :rows]
+    format = BlockFormat(bits=4, block_size=32, symmetric=symmetric)
+    return QuantizedBlocks(
+        format, np.ascontiguousarray(codes.T), np.ascontiguousarray(scales.T), zeros
+    )
+
+
+def _with_stored_blocks(blocks: QuantizedBlocks) -> QuantizedBlocks:
+    """Return a weight whose block length is one that the operators take."""
+    if blocks.format.block_size != -1:
+        return blocks
+    format = replace(blocks.format, block_size=_COLUMN_BLOCK)
+    count = format.blocks(blocks.shape[0])
+    zeros = blocks.zero_points
+    return QuantizedBlocks(
+        format,
+        blocks.codes,
+        np.repeat(blocks.scales, count, axis=0),
+        None if zeros is None else np.repeat(zeros, count, axis=0),
+    )
+
+
+def _pack_zero_points(blocks: QuantizedBlocks) -> Array | None:
+    if blocks.zero_points is None:
+        return None
+    rows = np.ascontiguousarray(blocks.zero_points.T)
+    if rows.dtype == np.uint8:
+        return _pack(rows, blocks.format.bits)
+    return rows.astype(blocks.scales.dtype)
+
+
+def _pack(values: Array, bits: int) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(values) if bits == 8 else pack(values, bits)
+
+
+def _unpack(packed: Array, bits: int, count: int) -> Array:
+    return packed[..., :count] if bits == 8 else unpack(packed, bits, count, signed=False)

@@ -1,0 +1,236 @@
+"""Packed weights, held against ONNX Runtime's kernels and a float64 product of what is stored."""
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models_for_tests import FLOAT, FLOAT16, INT64, build, info, node, normal, run
+
+from bitwright.errors import TargetError
+from bitwright.numerics.blocks import BlockFormat, Grid, quantize_in_blocks, round_on_grid
+from bitwright.numerics.nbits import (
+    check_nbits_support,
+    kind_of_zero_points,
+    pack_fp_q4,
+    pack_nbits,
+    pack_table,
+    slow_reason,
+    unpack_fp_q4,
+    unpack_nbits,
+    widen,
+)
+
+SIZES = (16, 32, 64, 128, 256)
+
+
+def product(packed, *, level=0, dtype=FLOAT, bias=None):
+    """Return a model of one MatMulNBits."""
+    constants = {"codes": packed.codes, "scales": packed.scales}
+    names = ["x", "codes", "scales"]
+    if packed.zero_points is not None:
+        constants["zeros"] = packed.zero_points
+        names.append("zeros")
+    if bias is not None:
+        constants["bias"] = bias
+        names += [""] * (5 - len(names)) + ["bias"]
+    attributes = {"K": packed.rows, "N": packed.columns, "bits": packed.bits}
+    attributes |= {"block_size": packed.block_size, "accuracy_level": level}
+    only = node("MatMulNBits", names, ["y"], domain="com.microsoft", **attributes)
+    x, y = (info(name, ["m", size], dtype) for name, size in (("x", packed.rows), ("y", None)))
+    return build([only], [x], [y], constants, domains=["com.microsoft"])
+
+
+def make_blocks(rows, columns, seed=0, **format):
+    weights = normal(rows, columns, seed=seed)
+    return quantize_in_blocks(weights, BlockFormat(**format))
+
+
+@pytest.mark.parametrize("level", range(5))
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("block_size", SIZES)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_the_runtime_computes_what_is_stored(bits, block_size, symmetric, level):
+    """Also where K ends within a block, an output has an odd number of blocks, or N is odd."""
+    for rows, columns in ((512, 32), (300, 7), (144, 1)):
+        blocks = make_blocks(rows, columns, bits=bits, block_size=block_size, symmetric=symmetric)
+        x = normal(5, rows, seed=1)
+        expected = x.astype(np.float64) @ blocks.dequantize()
+        (actual,) = run(product(pack_nbits(blocks), level=level), {"x": x})
+        tolerance = 2e-2 if level == 4 else 2e-6
+        np.testing.assert_allclose(actual, expected, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_float_zero_points_run(bits):
+    format = BlockFormat(bits=bits)
+    weights = normal(80, 6)
+    grid = Grid(np.full((3, 6), 0.4, np.float32), normal(3, 6, seed=2) + 2)
+    blocks = round_on_grid(weights, grid, format)
+    assert kind_of_zero_points(blocks) == "float"
+    x = normal(5, 80, seed=1)
+    (actual,) = run(product(pack_nbits(blocks)), {"x": x})
+    np.testing.assert_allclose(actual, x @ blocks.dequantize(), atol=1e-4)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_half_floats_and_a_bias_run(symmetric):
+    blocks = make_blocks(100, 9, symmetric=symmetric, scale_type="float16")
+    bias = normal(9, seed=3, dtype=np.float16)
+    x = normal(5, 100, seed=1, dtype=np.float16)
+    expected = x.astype(np.float64) @ blocks.dequantize() + bias
+    packed = pack_nbits(blocks)
+    (actual,) = run(product(packed, dtype=FLOAT16, bias=bias), {"x": x})
+    np.testing.assert_allclose(actual, expected, atol=5e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_every_width_runs_in_the_next_one_that_has_kernels(bits, symmetric):
+    blocks = make_blocks(70, 5, bits=bits, symmetric=symmetric)
+    wide = widen(blocks)
+    assert wide.format.bits in (2, 4, 8)
+    np.testing.assert_array_equal(wide.dequantize(), blocks.dequantize())
+    x = normal(3, 70)
+    (actual,) = run(product(pack_nbits(wide)), {"x": x})
+    np.testing.assert_allclose(actual, x @ blocks.dequantize(), atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [64, 128, 300])
+def test_whole_columns_are_stored_as_equal_blocks(rows):
+    blocks = make_blocks(rows, 6, block_size=-1)
+    packed = pack_nbits(blocks)
+    assert packed.block_size == 128
+    x = normal(4, rows)
+    (actual,) = run(product(packed), {"x": x})
+    np.testing.assert_allclose(actual, x @ blocks.dequantize(), atol=2e-4)
+
+
+formats = st.builds(
+    BlockFormat,
+    bits=st.sampled_from([2, 4, 8]),
+    block_size=st.sampled_from(SIZES),
+    symmetric=st.booleans(),
+    scale_type=st.sampled_from(["float32", "float16", "bfloat16"]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 9), formats)
+def test_unpacking_undoes_packing(rows, columns, format):
+    blocks = quantize_in_blocks(normal(rows, columns, seed=rows), format)
+    packed = pack_nbits(blocks)
+    count = format.blocks(rows)
+    assert packed.codes.shape == (columns, count, format.block_size * format.bits // 8)
+    if packed.zero_points is not None:
+        assert packed.zero_points.shape == (columns, -(-count * format.bits // 8))
+    back = unpack_nbits(packed)
+    np.testing.assert_array_equal(back.codes, blocks.codes)
+    np.testing.assert_array_equal(back.scales, blocks.scales)
+    if format.symmetric:
+        assert back.zero_points is None
+    else:
+        np.testing.assert_array_equal(back.zero_points, blocks.zero_points)
+    assert back.format == format
+
+
+def lookup(packed, *, dtype=FLOAT):
+    constants = {"codes": packed.codes, "scales": packed.scales}
+    names = ["codes", "at", "scales"]
+    if packed.zero_points is not None:
+        constants["zeros"] = packed.zero_points
+        names.append("zeros")
+    only = node(
+        "GatherBlockQuantized",
+        names,
+        ["y"],
+        domain="com.microsoft",
+        gather_axis=0,
+        quantize_axis=1,
+        bits=packed.bits,
+        block_size=packed.block_size,
+    )
+    inputs, outputs = [info("at", ["m"], INT64)], [info("y", None, dtype)]
+    return build([only], inputs, outputs, constants, domains=["com.microsoft"])
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("width", "block_size"), [(64, 16), (96, 32), (200, 64), (12, 16)])
+def test_embeddings_are_looked_up_as_stored(bits, symmetric, width, block_size):
+    blocks = make_blocks(width, 11, bits=bits, block_size=block_size, symmetric=symmetric)
+    at = np.array([3, 0, 10, 3])
+    (actual,) = run(lookup(pack_table(blocks)), {"at": at})
+    np.testing.assert_allclose(actual, blocks.dequantize().T[at], rtol=1e-6)
+
+
+def test_a_head_has_the_bytes_of_its_embedding_where_blocks_are_full():
+    for symmetric in (True, False):
+        blocks = make_blocks(96, 10, symmetric=symmetric)
+        head, table = pack_nbits(blocks), pack_table(blocks)
+        np.testing.assert_array_equal(head.codes.reshape(10, -1), table.codes)
+        np.testing.assert_array_equal(head.scales, table.scales)
+        if not symmetric:
+            np.testing.assert_array_equal(head.zero_points, table.zero_points)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_old_blobs_are_laid_out_as_onnx_runtime_1_16_has_them(symmetric):
+    """No later version runs them, so the bytes are taken apart by hand."""
+    blocks = make_blocks(64, 3, symmetric=symmetric)
+    blob = pack_fp_q4(blocks)
+    size = 20 if symmetric else 21
+    assert blob.dtype == np.uint8 and blob.shape == (3 * 2 * size,)
+    second = blob[size : 2 * size]  # output 0, block 1
+    assert second[:4].view(np.float32)[0] == blocks.scales[1, 0]
+    if not symmetric:
+        assert second[4] == blocks.zero_points[1, 0]
+    codes = blocks.codes[32:, 0]
+    np.testing.assert_array_equal(second[-16:] & 15, codes[:16])
+    np.testing.assert_array_equal(second[-16:] >> 4, codes[16:])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 100), st.integers(1, 5), st.booleans())
+def test_unpacking_undoes_the_old_blobs(rows, columns, symmetric):
+    blocks = make_blocks(rows, columns, seed=rows, symmetric=symmetric)
+    back = unpack_fp_q4(pack_fp_q4(blocks), rows, columns, symmetric=symmetric)
+    np.testing.assert_array_equal(back.dequantize(), blocks.dequantize())
+
+
+@pytest.mark.parametrize("bits", [3, 5, 6, 7])
+def test_widths_without_a_kernel_are_refused_as_the_runtime_does(bits):
+    blocks = make_blocks(32, 2, bits=bits)
+    with pytest.raises(TargetError, match=f"2, 4 and 8 bits, not for {bits}"):
+        pack_nbits(blocks)
+    packed = pack_nbits(make_blocks(32, 2))
+    model = product(packed)
+    next(a for a in model.graph.node[0].attribute if a.name == "bits").i = bits
+    with pytest.raises(Exception, match=r"bits|shape"):
+        onnxruntime.InferenceSession(model.SerializeToString())
+
+
+def test_what_the_table_excludes_is_refused_with_the_reason():
+    with pytest.raises(TargetError, match="blocks of 16, 32, 64, 128 and 256, not of 512"):
+        check_nbits_support(4, 512)
+    with pytest.raises(TargetError, match="accuracy level of MatMulNBits is 0"):
+        check_nbits_support(4, 32, accuracy_level=5)
+    with pytest.raises(TargetError, match="8 bits fails when it first runs"):
+        check_nbits_support(8, 32, "float")
+    with pytest.raises(TargetError, match="4 bits and blocks of 32"):
+        pack_fp_q4(make_blocks(32, 2, block_size=16))
+    with pytest.raises(TargetError, match="3 values of 4 bits end within one"):
+        pack_table(make_blocks(3, 2))
+
+
+def test_slow_kernels_are_named():
+    assert slow_reason(4, 32, "packed") is None and slow_reason(8, 32, accuracy_level=4) is None
+    assert "floats" in slow_reason(4, 32, "float", accuracy_level=4)
+    assert "level 4" in slow_reason(8, 32) and "level 4" in slow_reason(2, 32)
+    assert "blocks of 32, 64 and 128" in slow_reason(2, 16, accuracy_level=4)
+
+
+def test_bfloat16_scales_are_kept():
+    packed = pack_nbits(make_blocks(32, 2, scale_type="bfloat16"))
+    assert packed.scales.dtype == ml_dtypes.bfloat16
