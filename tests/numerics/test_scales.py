@@ -38,6 +38,7 @@ from bitwright.numerics import (
     smallest_bias_scale,
     symmetric_zero_point,
 )
+from bitwright.numerics.scales import ceil_scale
 
 INTEGERS = [t for t in QTYPES.values() if t.is_integer]
 integers = st.sampled_from(INTEGERS)
@@ -282,6 +283,19 @@ def test_int16_scales_are_the_nearest_of_all(scale):
     assert ours in ALL_INT16_SCALES
     assert abs(ours - scale) == np.abs(around - scale).min()
     assert float(np.float32(ours)) == ours
+
+
+@settings(max_examples=100)
+@given(st.floats(1e-4, 3e4), st.sampled_from(["float", "power-of-two", "int16"]))
+def test_the_next_scale_of_a_kind_is_the_nearest_from_above(scale, kind):
+    up = float(ceil_scale(scale, kind))
+    assert up >= scale
+    if kind == "float":
+        assert up == scale
+    elif kind == "power-of-two":
+        assert up == float(ceil_power_of_two(scale))
+    else:
+        assert up == ALL_INT16_SCALES[np.searchsorted(ALL_INT16_SCALES, scale)]
 
 
 def test_int16_scales_of_the_vendors_examples():
