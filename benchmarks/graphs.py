@@ -100,6 +100,25 @@ def resnet50(seed: int = 0, size: int = 224) -> onnx.ModelProto:
     return b.finish(b.classifier(x, channels), size)
 
 
+def resnet18(seed: int = 0, size: int = 224) -> onnx.ModelProto:
+    """Return a graph with the layers and sizes of ResNet-18: 11.7 million parameters."""
+    b = _Builder(seed)
+    x = b.relu(b.conv("image", 3, 64, 7, stride=2))
+    x = b.node("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    channels = 64
+    for stage in range(4):
+        width = 64 << stage
+        for block in range(2):
+            stride = 2 if block == 0 and stage else 1
+            y = b.relu(b.conv(x, channels, width, 3, stride=stride))
+            y = b.conv(y, width, width, 3, gain=0.5)
+            if channels != width:
+                x = b.conv(x, channels, width, 1, stride=stride, gain=1.0)
+            x = b.relu(b.node("Add", [y, x]))
+            channels = width
+    return b.finish(b.classifier(x, channels), size)
+
+
 def mobilenet_v2(seed: int = 0, size: int = 224) -> onnx.ModelProto:
     """Return a graph with the layers and sizes of MobileNetV2: 3.5 million parameters."""
     b = _Builder(seed)
@@ -131,11 +150,12 @@ def make_images(count: int, seed: int, size: int = 224) -> np.ndarray:
 
 
 GRAPHS = {"resnet50": resnet50, "mobilenetv2": mobilenet_v2}
+SMALL_GRAPHS = {"resnet18": resnet18, "mobilenetv2": mobilenet_v2}
 
 
 def write_graph(name: str, folder: Path) -> Path:
     """Build one of the graphs, unless the folder has it already."""
     path = folder / f"{name}.onnx"
     if not path.exists():
-        onnx.save(GRAPHS[name](), path)
+        onnx.save({**GRAPHS, **SMALL_GRAPHS}[name](), path)
     return path

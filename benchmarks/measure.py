@@ -20,9 +20,11 @@ class Measured:
     extra: dict[str, float]
 
 
-def run_apart(script: str, *arguments: object, timeout: float = 3600) -> Measured | str:
+def run_apart(
+    script: str, *arguments: object, timeout: float = 3600, python: str = sys.executable
+) -> Measured | str:
     """Run `script arguments…` and return what it printed last as JSON, or why it failed."""
-    command = [sys.executable, str(HERE / script), *(str(argument) for argument in arguments)]
+    command = [python, str(HERE / script), *(str(argument) for argument in arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
