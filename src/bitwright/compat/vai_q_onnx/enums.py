@@ -48,7 +48,7 @@ class LayerWiseMethod(Enum):
 
 
 class ExtendedCalibrationMethod(Enum):
-    """How the range of a weight with a float scale is searched."""
+    """How a range with a float scale is searched."""
 
     MinMSE = 0
 
@@ -126,7 +126,13 @@ _FORMATS: dict[str, dict[str, str]] = {
 
 _METHODS: dict[str, type[Enum]] = {
     kind.__name__: kind
-    for kind in (CalibrationMethod, PowerOfTwoMethod, Int16Method, LayerWiseMethod)
+    for kind in (
+        CalibrationMethod,
+        PowerOfTwoMethod,
+        Int16Method,
+        LayerWiseMethod,
+        ExtendedCalibrationMethod,
+    )
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod
 from bitwright.compat.vai_q_onnx.enums import (
+    ExtendedCalibrationMethod,
     Int16Method,
     PowerOfTwoMethod,
     read_format,
@@ -158,6 +159,9 @@ def _ranges(method: Enum, parts: VitisParts) -> dict[str, Any]:
     if in_powers and "weight" in asked:
         raise RecipeError("WeightCalibrateMethod is for float scales; weights get the same method.")
     symmetric = bool(asked.get("symmetric", in_powers))
+    if method is ExtendedCalibrationMethod.MinMSE:
+        scales = "int16" if parts.scales.get("int16") else "float"
+        return {"ranges": MSE(symmetric=symmetric), "weight_ranges": MSE(), "scales": scales}
     if parts.scales.get("int16") or method is Int16Method.MinMax:
         # The same aim with a finer grid of scales: the least error, or nothing clipped.
         plain: RangeMethod = (
