@@ -19,7 +19,7 @@ from models_for_tests import (
 )
 
 import bitwright
-from bitwright import CrossLayerEqualization, Recipe, RecipeError
+from bitwright import CrossLayerEqualization, Recipe, RecipeError, Rewrites
 from bitwright.equalize import cle
 
 RELU = [("Relu", [], {})]
@@ -281,6 +281,15 @@ def test_one_scale_a_tensor_is_much_better_on_an_equalized_net():
     even = quantized(model, samples, EVEN)
     assert "equalized 3 depthwise triples of layers" in even.plan.notes
     assert quality(model, even, samples) > quality(model, plain, samples) + 6
+
+
+def test_a_net_of_relu6_is_equalized_once_the_six_is_gone():
+    model = make_mobilenet(width=1.5, clip=(0, 6))
+    samples = make_samples(model, 8)
+    refused = quantized(model, samples, EVEN)
+    assert refused.plan.notes[-1].startswith("found no layers to equalize")
+    even = quantized(model, samples, EVEN, rewrite=Rewrites(clip6_to_relu=True))
+    assert "equalized 3 depthwise triples of layers" in even.plan.notes
 
 
 def test_a_plan_is_applied_to_the_same_equalized_net(tmp_path):
