@@ -114,14 +114,13 @@ def slow_reason(
 def pack_nbits(blocks: QuantizedBlocks) -> NBitsTensors:
     """Return a weight as MatMulNBits reads it.
 
-        Whole columns become blocks of 128 with the same scale. The last block is filled with the middle
-        code, which the operator does not read.
+    Whole columns become blocks of 128 with the same scale. The last block is filled with the middle
+    code, which the operator does not read.
 
-        >>> from bitwright.numerics.arrays import Float
-    from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-        >>> packed = pack_nbits(quantize_in_blocks(np.ones((48, 3)), BlockFormat(block_size=16)))
-        >>> packed.codes.shape, packed.scales.shape, packed.zero_points.shape
-        ((3, 3, 8), (3, 3), (3, 2))
+    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
+    >>> packed = pack_nbits(quantize_in_blocks(np.ones((48, 3)), BlockFormat(block_size=16)))
+    >>> packed.codes.shape, packed.scales.shape, packed.zero_points.shape
+    ((3, 3, 8), (3, 3), (3, 2))
     """
     blocks = _with_stored_blocks(blocks)
     bits, size = blocks.format.bits, blocks.format.block_size
@@ -172,11 +171,10 @@ def pack_table(blocks: QuantizedBlocks) -> NBitsTensors:
 def widen(blocks: QuantizedBlocks) -> QuantizedBlocks:
     """Return the same weight in the next width that ONNX Runtime has kernels for: 2, 4 or 8 bits.
 
-        >>> from bitwright.numerics.arrays import Float
-    from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-        >>> wide = widen(quantize_in_blocks(np.ones((16, 1)), BlockFormat(bits=3, symmetric=True)))
-        >>> wide.format.bits, wide.zero_points.tolist()
-        (4, [[4]])
+    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
+    >>> wide = widen(quantize_in_blocks(np.ones((16, 1)), BlockFormat(bits=3, symmetric=True)))
+    >>> wide.format.bits, wide.zero_points.tolist()
+    (4, [[4]])
     """
     bits = next(width for width in _BITS if width >= blocks.format.bits)
     if bits == blocks.format.bits:
@@ -198,11 +196,10 @@ def kind_of_zero_points(blocks: QuantizedBlocks) -> ZeroPoints:
 def unpack_nbits(packed: NBitsTensors) -> QuantizedBlocks:
     """Return the weight that the inputs of a MatMulNBits node hold.
 
-        >>> from bitwright.numerics.arrays import Float
-    from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-        >>> blocks = quantize_in_blocks(np.eye(16), BlockFormat(block_size=16))
-        >>> bool((unpack_nbits(pack_nbits(blocks)).codes == blocks.codes).all())
-        True
+    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
+    >>> blocks = quantize_in_blocks(np.eye(16), BlockFormat(block_size=16))
+    >>> bool((unpack_nbits(pack_nbits(blocks)).codes == blocks.codes).all())
+    True
     """
     columns, count, _ = packed.codes.shape
     codes = _unpack(packed.codes, packed.bits, packed.block_size)
