@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any
 from bitwright._version import __version__
 
 if TYPE_CHECKING:
-    from bitwright.api import apply_plan, import_qat, inspect, make_plan, preprocess, quantize
-    from bitwright.assess import Inspection, OutputComparison
+    from bitwright.api import (
+        apply_plan,
+        import_qat,
+        inspect,
+        make_plan,
+        preprocess,
+        quantize,
+        verify,
+    )
+    from bitwright.assess import Finding, Inspection, OutputComparison, Verification
     from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
     from bitwright.compat.vai_q_onnx.enums import (
         PowerOfTwoMethod,
@@ -69,8 +77,9 @@ _HOMES = {
         "make_plan",
         "preprocess",
         "quantize",
+        "verify",
     ),
-    "bitwright.assess": ("Inspection", "OutputComparison"),
+    "bitwright.assess": ("Finding", "Inspection", "OutputComparison", "Verification"),
     "bitwright.compat.onnxruntime.enums": ("CalibrationMethod", "QuantFormat", "QuantType"),
     "bitwright.compat.vai_q_onnx.enums": (
         "PowerOfTwoMethod",
@@ -126,6 +135,7 @@ __all__ = [
     "DataError",
     "Distribution",
     "Entropy",
+    "Finding",
     "ImagePreprocess",
     "Inspection",
     "Limits",
@@ -155,6 +165,7 @@ __all__ = [
     "SmoothQuant",
     "TargetError",
     "TensorPlan",
+    "Verification",
     "VitisQuantFormat",
     "VitisQuantType",
     "__version__",
@@ -168,6 +179,7 @@ __all__ = [
     "preprocess",
     "quantize",
     "quantize_static",
+    "verify",
 ]
 
 

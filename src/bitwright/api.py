@@ -1,4 +1,4 @@
-"""The verbs: quantize, make a plan, apply a plan, import a trained model, pre-process, inspect."""
+"""The verbs: quantize, plan, apply a plan, import a trained model, pre-process, inspect, verify."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
-from bitwright.assess import Inspection, inspect_model
+from bitwright.assess import Inspection, Verification, inspect_model, verify_model
 from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
 from bitwright.observe import MEMORY_BUDGET
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
-__all__ = ["apply_plan", "import_qat", "inspect", "make_plan", "preprocess", "quantize"]
+__all__ = ["apply_plan", "import_qat", "inspect", "make_plan", "preprocess", "quantize", "verify"]
 
 RecipeSource = str | Path | dict[str, Any] | Recipe | None
 
@@ -269,6 +269,21 @@ def inspect(model: ModelSource) -> Inspection:
     False
     """
     return inspect_model(graph.load_model(model))
+
+
+def verify(model: ModelSource, target: str = "cpu") -> Verification:
+    """Check a quantized model, whoever made it, against what its target can run.
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        target: `"npu-cnn"` also checks the limits of the NPU's shifters.
+
+    >>> import bitwright
+    >>> found = bitwright.verify(bitwright.load_demo().model_path)
+    >>> [str(finding) for finding in found.findings]
+    ['model: quantized: nothing in it is quantized; quantize it first']
+    """
+    return verify_model(graph.load_model(model, sort=False), target)
 
 
 def _finish(

@@ -5,13 +5,18 @@ from __future__ import annotations
 from bitwright.assess.inspection import Inspection, inspect_model
 from bitwright.assess.noise import decibels, match_weights, signal_and_noise
 from bitwright.assess.outputs import OutputComparison, compare_outputs
+from bitwright.assess.verification import VERIFIED_TARGETS, Finding, Verification, verify_model
 
 __all__ = [
+    "VERIFIED_TARGETS",
+    "Finding",
     "Inspection",
     "OutputComparison",
+    "Verification",
     "compare_outputs",
     "decibels",
     "inspect_model",
     "match_weights",
     "signal_and_noise",
+    "verify_model",
 ]

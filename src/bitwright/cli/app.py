@@ -21,6 +21,7 @@ from bitwright.cli.plan import plan_command
 from bitwright.cli.preprocess import preprocess_command
 from bitwright.cli.quantize import quantize_command
 from bitwright.cli.recipes import recipes_command
+from bitwright.cli.verify import verify_command
 from bitwright.errors import BitwrightError
 
 __all__ = ["main"]
@@ -36,6 +37,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan_command,
     "apply": apply_command,
     "inspect": inspect_command,
+    "verify": verify_command,
     "preprocess": preprocess_command,
     "recipes": recipes_command,
     "demo": demo_command,

@@ -23,26 +23,26 @@ SOURCE_KEY = "bitwright.source"
 """Where `model.meta` keeps the absolute path that a model was read from."""
 
 
-def load_model(source: ModelSource) -> ir.Model:
+def load_model(source: ModelSource, *, sort: bool = True) -> ir.Model:
     """Return a model of our own to work on; what the caller passed is never modified.
 
     A path is opened lazily: external data stays on disk until a tensor is read. Nodes come back in
-    topological order.
+    topological order, unless `sort` is False.
 
     >>> load_model("no_such_model.onnx")
     Traceback (most recent call last):
     bitwright.errors.ModelError: there is no file 'no_such_model.onnx'; check the path.
     """
     if isinstance(source, ir.Model):
-        return _adopt(source)
+        return _adopt(source, sort)
     if isinstance(source, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
-        return _from_proto(proto, "the model", folder=None)
+        return _from_proto(proto, "the model", folder=None, sort=sort)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         proto, extents = read_proto(path)
-        model = _from_proto(proto, repr(str(path)), folder=path.absolute().parent)
+        model = _from_proto(proto, repr(str(path)), folder=path.absolute().parent, sort=sort)
         if extents:
             file = StoredFile(path)
             for name, extent in extents.items():
@@ -118,7 +118,7 @@ def read_proto(path: Path) -> tuple[onnx.ModelProto, dict[str, Extent]]:
     return proto, extents
 
 
-def _from_proto(proto: onnx.ModelProto, what: str, folder: Path | None) -> ir.Model:
+def _from_proto(proto: onnx.ModelProto, what: str, folder: Path | None, sort: bool) -> ir.Model:
     if not proto.HasField("graph"):
         raise ModelError(f"{what} holds no graph; give a model that an ONNX exporter wrote.")
     if not proto.opset_import:
@@ -137,10 +137,10 @@ def _from_proto(proto: onnx.ModelProto, what: str, folder: Path | None) -> ir.Mo
         model.graph.opset_imports[""] = model.graph.opset_imports.pop("ai.onnx")
     if folder is not None:
         _attach_external_data(model, what, folder)
-    return _sorted(model, what)
+    return _sorted(model, what) if sort else model
 
 
-def _adopt(source: ir.Model) -> ir.Model:
+def _adopt(source: ir.Model, sort: bool) -> ir.Model:
     if not source.graph.opset_imports:
         raise ModelError("the model does not say which opset it uses; set graph.opset_imports.")
     try:
@@ -159,7 +159,7 @@ def _adopt(source: ir.Model) -> ir.Model:
                 slot.tensor.base_dir = folders[slot.name]
     for slot in tensor_slots(model):
         slot.put(_twin(slot.tensor))
-    return _sorted(model, "the model")
+    return _sorted(model, "the model") if sort else model
 
 
 def _twin(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -36,7 +36,8 @@ def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
         return plan
     counts = Counter(moved.values())
     rules = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
-    notes = [f"moved {len(moved)} scales to what the NPU's shifters can do ({rules})"]
+    scales = "scale" if len(moved) == 1 else "scales"
+    notes = [f"moved {len(moved)} {scales} to what the NPU's shifters can do ({rules})"]
     changed = msgspec.structs.replace(plan, tensors=work.positions.tensors())
     return changed.with_notes([*notes, *work.notes])
 

@@ -1,0 +1,67 @@
+"""Checks for the NPU: power-of-two scales, one a tensor, within what its shifters can do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from bitwright.assess.verification.findings import Finding
+from bitwright.assess.verification.quantizers import Quantizers, name_of, position_of
+from bitwright.graph.npu_sites import find_npu_sites
+from bitwright.numerics.npu_limits import LIMIT_RULES, Site
+
+__all__ = ["check_granularity", "check_limits", "check_powers_of_two"]
+
+
+def check_powers_of_two(quantizers: Quantizers) -> Iterable[Finding]:
+    """Find scales that no shift can apply."""
+    for quantizer in quantizers.found.values():
+        if quantizer.scale is None:
+            continue
+        scales = [float(scale) for scale in quantizer.scale.reshape(-1)]
+        odd = [s for s in scales if position_of(s) is not None and math.frexp(s)[0] != 0.5]
+        if odd:
+            yield Finding(
+                "power_of_two",
+                name_of(quantizer.node),
+                f"its scale {odd[0]:g} is no power of two",
+                {"scale": odd[0]},
+            )
+
+
+def check_granularity(quantizers: Quantizers) -> Iterable[Finding]:
+    """Find tensors with more than one scale."""
+    for quantizer in quantizers.found.values():
+        if quantizer.scale is not None and quantizer.scale.size != 1:
+            yield Finding(
+                "per_tensor",
+                name_of(quantizer.node),
+                f"it has {quantizer.scale.size} scales, and the NPU takes one for each tensor",
+                {"scales": quantizer.scale.size},
+            )
+
+
+def check_limits(quantizers: Quantizers) -> Iterable[Finding]:
+    """Find the positions that the NPU's shifters cannot bring together."""
+    positions = quantizers.positions()
+    sites = find_npu_sites(quantizers.model.graph.all_nodes(), quantizers)
+    for rule in LIMIT_RULES:
+        for node, site in sites:
+            for bound in rule.bounds(site, positions):
+                if not bound.holds(positions):
+                    value = bound.value(positions)
+                    yield Finding(
+                        rule.name,
+                        name_of(node),
+                        f"{bound.label} is {value} and {bound.allowed}",
+                        _named(site, positions),
+                    )
+
+
+def _named(site: Site, positions: Mapping[str, int]) -> dict[str, int]:
+    several = len(site.inputs) > 1
+    refs = {f"input {i}" if several else "input": ref for i, ref in enumerate(site.inputs)}
+    refs |= {"weight": site.weight, "bias": site.bias, "output": site.output}
+    return {
+        name: positions[ref] for name, ref in refs.items() if ref is not None and ref in positions
+    }

@@ -1,0 +1,108 @@
+"""Checks of scales, zero points and integer biases, whatever the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.assess.verification.findings import Finding
+from bitwright.assess.verification.quantizers import Quantizer, Quantizers, name_of
+
+__all__ = ["check_biases", "check_scales", "check_zero_points"]
+
+_SMALLEST_NORMAL = {ir.DataType.FLOAT: 2.0**-126, ir.DataType.FLOAT16: 2.0**-14}
+
+# The input of a bias, as it is numbered in each op that has one.
+_BIASED = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
+
+
+def check_scales(quantizers: Quantizers) -> Iterable[Finding]:
+    """Find scales that no value survives."""
+    for quantizer in quantizers.found.values():
+        if quantizer.scale is None:
+            continue
+        values = quantizer.scale.astype(np.float64).reshape(-1)
+        declared = quantizer.node.inputs[1]
+        dtype = None if declared is None else declared.dtype
+        tiny = _SMALLEST_NORMAL.get(dtype or ir.DataType.FLOAT, 0.0)
+        for wrong, what in (
+            (np.isnan(values), "not a number"),
+            (np.isinf(values), "infinite"),
+            (values == 0, "zero, which divides by zero"),
+            (values < 0, "negative"),
+            ((values > 0) & (values < tiny), "denormal, which many kernels take for zero"),
+        ):
+            if wrong.any():
+                some = "" if values.size == 1 else f"{wrong.sum()} of {values.size} scales: "
+                value = float(values[wrong][0])
+                yield _about(quantizer, "scale", f"{some}{value:g} is {what}", value)
+
+
+def check_zero_points(quantizers: Quantizers) -> Iterable[Finding]:
+    """Find zero points of another type or shape than they belong to."""
+    for quantizer in quantizers.found.values():
+        zero_point, stored = quantizer.zero_point, quantizer.stored_type
+        if quantizer.zero_point_type not in (None, stored) and stored is not None:
+            assert quantizer.zero_point_type is not None
+            types = f"{quantizer.zero_point_type.name.lower()} beside {stored.name.lower()} values"
+            yield _about(quantizer, "zero_point", f"its zero point is {types}", types)
+        if zero_point is None:
+            continue
+        if stored == ir.DataType.INT32 and np.any(zero_point != 0):
+            value = int(zero_point.reshape(-1)[0])
+            yield _about(
+                quantizer, "zero_point", f"int32 has no zero point, and {value} is given", value
+            )
+        if quantizer.scale is not None and zero_point.size != quantizer.scale.size:
+            sizes = f"{zero_point.size} zero points for {quantizer.scale.size} scales"
+            yield _about(quantizer, "zero_point", f"it has {sizes}", sizes)
+
+
+def check_biases(quantizers: Quantizers) -> Iterable[Finding]:
+    """Find int32 biases that were cut off, or whose scale is not the accumulator's."""
+    for node in quantizers.model.graph.all_nodes():
+        index = _BIASED.get(node.op_type)
+        bias = None if index is None else quantizers.quantizer_before(node, index)
+        if bias is None or bias.stored_type not in (ir.DataType.INT32, ir.DataType.INT16):
+            continue
+        integers = bias.node.inputs[0]
+        tensor = None if integers is None else ir.convenience.get_const_tensor(integers)
+        if tensor is not None and bias.stored_type == ir.DataType.INT32:
+            reach = np.abs(tensor.numpy().astype(np.int64)).max(initial=0)
+            if reach >= 2**31 - 1:
+                yield Finding(
+                    "bias",
+                    name_of(node),
+                    "its int32 bias reaches the end of its type and was cut off",
+                    {"largest": int(reach)},
+                )
+        yield from _check_bias_scale(quantizers, node, bias)
+
+
+def _check_bias_scale(quantizers: Quantizers, node: ir.Node, bias: Quantizer) -> Iterable[Finding]:
+    source, weight = (quantizers.quantizer_before(node, index) for index in (0, 1))
+    if bias.stored_type != ir.DataType.INT32 or source is None or weight is None:
+        return
+    if source.scale is None or weight.scale is None or bias.scale is None:
+        return
+    if source.scale.size != 1 or bias.scale.size not in (1, weight.scale.size):
+        return
+    wanted = source.scale.astype(np.float64).reshape(-1) * weight.scale.astype(np.float64)
+    given = bias.scale.astype(np.float64)
+    # A kernel adds the integers as they are; a thousandth is far beyond any rounding of scales.
+    off = ~np.isclose(given.reshape(-1), wanted.reshape(-1), rtol=1e-3, atol=0.0)
+    if off.any():
+        pair = float(given.reshape(-1)[np.argmax(off) % given.size]), float(wanted[np.argmax(off)])
+        yield Finding(
+            "bias",
+            name_of(node),
+            f"its int32 bias has the scale {pair[0]:g}, but is added where input x weight "
+            f"have {pair[1]:g}",
+            {"bias scale": pair[0], "input scale x weight scale": pair[1]},
+        )
+
+
+def _about(quantizer: Quantizer, rule: str, message: str, value: object) -> Finding:
+    return Finding(rule, name_of(quantizer.node), message, {rule: value})
