@@ -1,5 +1,6 @@
 """Number types, scale formulas, quantizing and bit packing: numpy in, numpy out."""
 
+from bitwright.numerics.block_formats import round_to_blocks
 from bitwright.numerics.packing import pack, unpack
 from bitwright.numerics.quantize import dequantize, fake_quantize, quantize
 from bitwright.numerics.scales import (
@@ -16,6 +17,7 @@ from bitwright.numerics.scales import (
 )
 from bitwright.numerics.types import (
     BFLOAT16,
+    BFP16,
     FLOAT8E4M3FN,
     FLOAT8E5M2,
     FLOAT16,
@@ -24,6 +26,15 @@ from bitwright.numerics.types import (
     INT8,
     INT16,
     INT32,
+    MX4,
+    MX6,
+    MX9,
+    MXFP4E2M1,
+    MXFP6E2M3,
+    MXFP6E3M2,
+    MXFP8E4M3,
+    MXFP8E5M2,
+    MXINT8,
     QTYPES,
     UINT2,
     UINT4,
@@ -36,6 +47,7 @@ from bitwright.numerics.types import (
 
 __all__ = [
     "BFLOAT16",
+    "BFP16",
     "FLOAT8E4M3FN",
     "FLOAT8E5M2",
     "FLOAT16",
@@ -44,6 +56,15 @@ __all__ = [
     "INT8",
     "INT16",
     "INT32",
+    "MX4",
+    "MX6",
+    "MX9",
+    "MXFP4E2M1",
+    "MXFP6E2M3",
+    "MXFP6E3M2",
+    "MXFP8E4M3",
+    "MXFP8E5M2",
+    "MXINT8",
     "QTYPES",
     "UINT2",
     "UINT4",
@@ -64,6 +85,7 @@ __all__ = [
     "qtype",
     "quantize",
     "restricted_asymmetric_parameters",
+    "round_to_blocks",
     "smallest_bias_scale",
     "symmetric_zero_point",
     "unpack",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import RecipeError
+from bitwright.numerics.block_formats import round_to_blocks
 from bitwright.numerics.types import QType
 
 __all__ = ["dequantize", "fake_quantize", "quantize"]
@@ -29,9 +30,11 @@ def quantize(
 
     A scale of one element covers the tensor; a vector covers the channels along `axis`; with
     `block_size`, a scale of x's rank covers blocks along `axis`, the last of which may be
-    shorter. Ties round to even. 32-bit types are computed in float64, all others in float32
-    as ONNX Runtime does. NaN stays NaN in a float type and becomes the lowest integer: ONNX
-    Runtime gives that or the zero point, depending on the kernel and the machine.
+    shorter. Ties round to even. 32-bit types are computed in float64, but divided in float32
+    where x and the scale are float32, as the vendor's operator does; all others are computed in
+    float32 as ONNX Runtime does. NaN stays NaN in a float type and becomes the lowest integer:
+    ONNX Runtime gives that or the zero point, depending on the kernel and the machine. Block
+    formats have no scale: `round_to_blocks` says what they are.
 
     >>> from bitwright.numerics.types import INT8, UINT8
     >>> quantize([0.25, -1.0, 9.0], 0.1, 10, UINT8)
@@ -40,21 +43,25 @@ def quantize(
     array([[1, 2],
            [6, 8]], dtype=int8)
     """
+    if qtype.kind == "block":
+        return round_to_blocks(x, qtype, axis)
     wide = qtype.is_integer and qtype.bits == 32
     work = np.dtype(np.float64 if wide else np.float32)
-    values = np.asarray(x).astype(work, copy=False)
-    step = _spread(_in(scale, work), values.shape, axis, block_size)
+    both_single = np.asarray(x).dtype == np.float32 and np.asarray(scale).dtype == np.float32
+    quotient = np.dtype(np.float32) if both_single else work
+    values = np.asarray(x).astype(quotient, copy=False)
+    step = _spread(_in(scale, quotient), values.shape, axis, block_size)
     # An input near the largest float over a small scale may overflow: it saturates below.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         scaled = np.asarray(values / step)
-        if not qtype.is_integer:
-            # Saturate first: ml_dtypes would give NaN or infinity beyond the type's end.
-            np.clip(scaled, qtype.lowest, qtype.highest, out=scaled)
-            return scaled.astype(qtype.dtype)
-        np.rint(scaled, out=scaled)
+        if qtype.is_integer:
+            np.rint(scaled, out=scaled)
         offset = _spread(_in(zero_point, work), values.shape, axis, block_size)
-        scaled += offset
+        scaled = np.asarray(scaled + offset)
+    # Saturate first: casts beyond a type's end wrap around, or give NaN or infinity.
     np.clip(scaled, qtype.lowest, qtype.highest, out=scaled)
+    if not qtype.is_integer:
+        return scaled.astype(qtype.dtype)
     np.nan_to_num(scaled, copy=False, nan=qtype.lowest)
     return scaled.astype(qtype.dtype)
 
@@ -84,7 +91,8 @@ def dequantize(
         offset = _spread(_in(zero_point, np.dtype(exact)), values.shape, axis, block_size)
         centred = (values.astype(exact) - offset).astype(work)
     else:
-        centred = values.astype(work)
+        offset = _spread(_in(zero_point, work), values.shape, axis, block_size)
+        centred = np.asarray(values.astype(work) - offset)
     with np.errstate(over="ignore"):
         centred *= step
         return centred.astype(result, copy=False)

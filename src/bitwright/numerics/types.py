@@ -11,6 +11,7 @@ from bitwright.errors import RecipeError, did_you_mean
 
 __all__ = [
     "BFLOAT16",
+    "BFP16",
     "FLOAT8E4M3FN",
     "FLOAT8E5M2",
     "FLOAT16",
@@ -19,6 +20,15 @@ __all__ = [
     "INT8",
     "INT16",
     "INT32",
+    "MX4",
+    "MX6",
+    "MX9",
+    "MXFP4E2M1",
+    "MXFP6E2M3",
+    "MXFP6E3M2",
+    "MXFP8E4M3",
+    "MXFP8E5M2",
+    "MXINT8",
     "QTYPES",
     "UINT2",
     "UINT4",
@@ -48,7 +58,7 @@ class QType:
         self,
         name: str,
         bits: int,
-        kind: Literal["int", "float"],
+        kind: Literal["int", "float", "block"],
         signed: bool,
         lowest: float,
         highest: float,
@@ -72,13 +82,22 @@ class QType:
         return self.kind == "int"
 
     @property
+    def needs_range(self) -> bool:
+        """Whether a scale must be chosen: wide floats and blocks with exponents need none.
+
+        >>> INT8.needs_range, FLOAT8E4M3FN.needs_range, BFLOAT16.needs_range, BFP16.needs_range
+        (True, True, False, False)
+        """
+        return self.is_integer or (self.kind == "float" and self.bits == 8)
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """The numpy dtype that holds one value an element (unpacked).
 
         >>> UINT4.dtype, UINT16.dtype
         (dtype('uint8'), dtype('uint16'))
         """
-        return _STORAGE[self.name]
+        return np.dtype(np.float32) if self.kind == "block" else _STORAGE[self.name]
 
     def bounds(self, *, symmetric: bool = False, reduced: bool = False) -> tuple[int, int]:
         """Return the integer range (qmin, qmax) a scale is spread over.
@@ -121,6 +140,13 @@ def _float(name: str, bits: int, highest: float, onnx_type: int, min_opset: int)
     return QType(name, bits, "float", True, -highest, highest, onnx_type, min_opset)
 
 
+def _block(name: str, bits: int) -> QType:
+    # Each is a set of float32 values: that is how tensors of it are stored and computed with.
+    return QType(name, bits, "block", True, -_FLOAT_MAX, _FLOAT_MAX, 1, 0)
+
+
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+
 INT2 = _integer("int2", 2, True, 26, 25)
 UINT2 = _integer("uint2", 2, False, 25, 25)
 INT4 = _integer("int4", 4, True, 22, 21)
@@ -135,6 +161,18 @@ FLOAT16 = _float("float16", 16, 65504.0, 10, 0)
 BFLOAT16 = _float("bfloat16", 16, 255 * 2.0**120, 16, 0)
 FLOAT8E4M3FN = _float("float8e4m3fn", 8, 448.0, 17, 19)
 FLOAT8E5M2 = _float("float8e5m2", 8, 57344.0, 19, 19)
+# Blocks of values with one exponent; `bits` are those of one element. What they are exactly is
+# in `bitwright.numerics.block_formats`.
+BFP16 = _block("bfp16", 8)
+MX9 = _block("mx9", 8)
+MX6 = _block("mx6", 5)
+MX4 = _block("mx4", 3)
+MXINT8 = _block("mxint8", 8)
+MXFP8E5M2 = _block("mxfp8e5m2", 8)
+MXFP8E4M3 = _block("mxfp8e4m3", 8)
+MXFP6E3M2 = _block("mxfp6e3m2", 6)
+MXFP6E2M3 = _block("mxfp6e2m3", 6)
+MXFP4E2M1 = _block("mxfp4e2m1", 4)
 
 QTYPES = {
     t.name: t
@@ -153,6 +191,16 @@ QTYPES = {
         BFLOAT16,
         FLOAT8E4M3FN,
         FLOAT8E5M2,
+        BFP16,
+        MX9,
+        MX6,
+        MX4,
+        MXINT8,
+        MXFP8E5M2,
+        MXFP8E4M3,
+        MXFP6E3M2,
+        MXFP6E2M3,
+        MXFP4E2M1,
     )
 }
 

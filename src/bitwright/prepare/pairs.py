@@ -28,7 +28,7 @@ _MOVERS = frozenset(
     "Transpose Reshape Squeeze Unsqueeze Flatten Identity MaxPool Slice DepthToSpace SpaceToDepth "
     "Expand Tile".split()
 )
-_QTYPES = {t.onnx_type: t for t in QTYPES.values()}
+_QTYPES = {t.onnx_type: t for t in QTYPES.values() if t.kind != "block"}
 
 
 @dataclass(frozen=True, slots=True)

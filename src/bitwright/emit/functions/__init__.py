@@ -1,0 +1,17 @@
+"""Bodies of the vendor's operators, in standard ones, so that every runtime can run them."""
+
+from __future__ import annotations
+
+from bitwright.emit.functions.blocks import block_attributes, block_function, block_op
+from bitwright.emit.functions.scaled import Use, distinguishing_attributes, scaled_function
+from bitwright.emit.functions.writing import VENDOR_DOMAIN
+
+__all__ = [
+    "VENDOR_DOMAIN",
+    "Use",
+    "block_attributes",
+    "block_function",
+    "block_op",
+    "distinguishing_attributes",
+    "scaled_function",
+]
