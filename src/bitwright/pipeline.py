@@ -21,10 +21,12 @@ from bitwright.data import (
     RandomData,
     Sample,
     Samples,
+    channels_first_specs,
     hold_back,
     keep_samples,
     open_data,
     random_samples,
+    to_channels_last,
 )
 from bitwright.decide import (
     Layout,
@@ -52,7 +54,7 @@ from bitwright.observe import (
     save_sketches,
 )
 from bitwright.plan import QuantPlan, Smoothing
-from bitwright.prepare import prepare
+from bitwright.prepare import approximate, prepare_exactly, simulation_steps, turned_inputs
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
 from bitwright.rounding import round_to_nearest
@@ -90,6 +92,8 @@ class Job:
     samples_are_unseen: bool = False
     data_description: str = "no data"
     _session: Any = None
+    _reference: ir.Model | None = None
+    """The float model before it was made to imitate hardware; None: `model` itself."""
     _keep_float: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -102,13 +106,27 @@ class Job:
         graph.refuse_unsupported(model)
         model = upgrade_for(model, recipe, notes)
         named = {node.name for node in model.graph.all_nodes()}
-        notes += prepare(model, optimize=recipe.optimize)
+        notes += prepare_exactly(model, optimize=recipe.optimize, rewrite=recipe.rewrite)
+        # What follows changes the function on purpose: results are measured against this one.
+        reference = graph.clone_model(model)
+        told = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)
+        notes += told
         _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
         _infer_shapes(model, recipe)
         if recipe.equalize is not None:
             notes.append(str(equalize_layers(model, recipe.equalize)))
-        graph.stamp_versions(model)
-        return cls(model, recipe, notes, size, source, providers)
+        for one in (model, reference):
+            graph.stamp_versions(one)
+        return cls(
+            model,
+            recipe,
+            notes,
+            size,
+            source,
+            providers,
+            _reference=reference if told else None,
+            _keep_float=simulation_steps(model),
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -155,7 +173,7 @@ class Job:
         folding = self.recipe.smooth is None or self.recipe.smooth.folding
         added = apply_smoothing(self.model, smoothing, folding=folding)
         # It has to see the outliers in float: behind a quantizer they would be all there is.
-        self._keep_float = dict.fromkeys(added, "it divides by the smoothing factors")
+        self._keep_float |= dict.fromkeys(added, "it divides by the smoothing factors")
         tensors = "tensor" if len(smoothing) == 1 else "tensors"
         self.notes.append(
             f"smoothed {len(smoothing)} {tensors}, {len(smoothing) - len(added)} without a new node"
@@ -222,7 +240,8 @@ class Job:
 
     def _read_twice(self, calibration: Calibration) -> Calibration:
         """Return the same data in a form that two passes can read."""
-        samples = self._open_given(calibration)
+        self._check_given(calibration)
+        samples = self._read(calibration)
         kept = keep_samples(samples, most_bytes=calibration.memory_budget)
         return replace(calibration, data=kept, limit=None, preprocess=None)
 
@@ -289,7 +308,7 @@ class Job:
         self.data_description = f"{seen.samples} samples of {samples.description}"
         return seen, stream
 
-    def _open_given(self, calibration: Calibration) -> Samples:
+    def _check_given(self, calibration: Calibration) -> None:
         if calibration.data is None:
             raise DataError(
                 f"recipe {self.recipe.name!r} quantizes activations and needs calibration data; "
@@ -301,22 +320,29 @@ class Job:
                 "calibrated on random data: the model shows that it runs, not how accurate it can "
                 "be"
             )
+
+    def _open_given(self, calibration: Calibration) -> Samples:
+        self._check_given(calibration)
         return self.open_data(calibration)
 
     def open_data(self, calibration: Calibration) -> Samples:
-        """Return the samples as a stream of checked feeds."""
+        """Return the samples, which are in the layout of the given model, as checked feeds."""
+        return to_channels_last(self._read(calibration), turned_inputs(self.model))
+
+    def _read(self, calibration: Calibration) -> Samples:
+        specs = channels_first_specs(self.inputs, turned_inputs(self.model))
         data = calibration.data
         if isinstance(data, RandomData):
-            return data.samples(self.inputs)
-        return open_data(
-            data, self.inputs, limit=calibration.limit, preprocess=calibration.preprocess
-        )
+            return data.samples(specs)
+        return open_data(data, specs, limit=calibration.limit, preprocess=calibration.preprocess)
 
     # Running ------------------------------------------------------------------------------
 
     def _float_session(self) -> Any:
         if self._session is None:
-            self._session = graph.open_session(self.model, providers=self.providers)
+            self._session = graph.open_session(
+                self._reference or self.model, providers=self.providers
+            )
         return self._session
 
     def _try_out(self, session: Any) -> None:
@@ -377,8 +403,9 @@ def _refuse_merged_nodes(recipe: Recipe, merged: set[str | None]) -> None:
     for name in (*(select.nodes or ()), *select.exclude, *select.input_nodes, *select.output_nodes):
         if name in merged:
             raise RecipeError(
-                f"node {name!r} was merged into its neighbours before quantizing; name one of "
-                "those, or set optimize=false to keep the model's nodes as they are."
+                f"node {name!r} was merged into its neighbours or rewritten before quantizing; "
+                "name what it became, or set optimize=false (and no rewrite) to keep the model's "
+                "nodes as they are."
             )
 
 

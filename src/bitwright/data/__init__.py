@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
 from bitwright.data.keeping import keep_samples
+from bitwright.data.layouts import channels_first_specs, to_channels_last
 from bitwright.data.random import RandomData, random_samples
 from bitwright.data.sources import Samples, open_data
 from bitwright.data.specs import InputSpec, Sample, check_sample, session_inputs
@@ -17,10 +18,12 @@ __all__ = [
     "RandomData",
     "Sample",
     "Samples",
+    "channels_first_specs",
     "check_sample",
     "hold_back",
     "keep_samples",
     "open_data",
     "random_samples",
     "session_inputs",
+    "to_channels_last",
 ]
