@@ -23,9 +23,13 @@ __all__ = [
     "Grid",
     "QuantizedBlocks",
     "block_diagonals",
+    "block_tiles",
+    "collect",
     "fit_grid",
+    "metric_in_blocks",
     "quantize_in_blocks",
     "round_on_grid",
+    "usable_scales",
 ]
 
 Array = npt.NDArray[Any]
@@ -156,8 +160,8 @@ def fit_grid(
     rows, columns = work.shape
     count = format.blocks(rows)
     scales, zeros = xp.empty(count, columns), xp.empty(count, columns)
-    measure = None if metric is None else _as_blocks(xp.array(metric), format, rows, xp)
-    for blocks, sides, part in _tiles(work, format, xp):
+    measure = None if metric is None else metric_in_blocks(xp.array(metric), format, rows, xp)
+    for blocks, sides, part in block_tiles(work, format, xp):
         low, high = xp.amin(part, 1), xp.amax(part, 1)
         if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
             raise ModelError("the weight holds NaN or infinity; mend the model or leave it float.")
@@ -185,7 +189,7 @@ def round_on_grid(
     codes = np.empty(work.shape, np.uint8)
     length = format.length(work.shape[0])
     whole = _integers(grid.zero_points, xp)
-    for blocks, sides, part in _tiles(work, format, xp):
+    for blocks, sides, part in block_tiles(work, format, xp):
         scale, zero = grid.scales[blocks, None, sides], grid.zero_points[blocks, None, sides]
         steps = part / scale
         found = xp.rint_(steps) + zero if whole else xp.rint_(steps + zero)
@@ -234,17 +238,17 @@ def _parameters(low: Any, high: Any, format: BlockFormat, xp: Arrays) -> tuple[A
             scale = xp.where(-low >= high, -low, -high) / format.middle
         else:
             scale = xp.maximum(-low, high) * (2 / format.highest)
-        scale = _usable(scale, format, xp)
+        scale = usable_scales(scale, format, xp)
         return scale, nothing + format.middle
     # Zero belongs to every range: otherwise the zero point of a block of one sign lies outside
     # the codes, and clipping it moves the whole block.
     low, high = xp.minimum(low, nothing), xp.maximum(high, nothing)
-    scale = _usable((high - low) / format.highest, format, xp)
+    scale = usable_scales((high - low) / format.highest, format, xp)
     zero = xp.clip_(xp.rint(-low / scale), 0, format.highest)
     return scale, xp.where(high == low, nothing + format.middle, zero)
 
 
-def _usable(scale: Any, format: BlockFormat, xp: Arrays) -> Any:
+def usable_scales(scale: Any, format: BlockFormat, xp: Arrays) -> Any:
     """Return scales as they are stored, none of them zero."""
     stored = xp.rounded(scale, format.scale_type)
     # Where a scale vanishes so do all of the weights, up to what the type can hold.
@@ -279,7 +283,7 @@ def _integers(zeros: Any, xp: Arrays) -> bool:
     return bool((zeros == xp.rint(zeros)).all())
 
 
-def _as_blocks(metric: Any, format: BlockFormat, rows: int, xp: Arrays) -> Any:
+def metric_in_blocks(metric: Any, format: BlockFormat, rows: int, xp: Arrays) -> Any:
     """Return a metric of rows as [blocks, length], and one of blocks as it is."""
     length, count = format.length(rows), format.blocks(rows)
     if tuple(metric.shape) == (count, length, length):
@@ -294,7 +298,7 @@ def _as_blocks(metric: Any, format: BlockFormat, rows: int, xp: Arrays) -> Any:
     return padded.reshape(count, length)
 
 
-def _tiles(work: Any, format: BlockFormat, xp: Arrays) -> Iterator[tuple[slice, slice, Any]]:
+def block_tiles(work: Any, format: BlockFormat, xp: Arrays) -> Iterator[tuple[slice, slice, Any]]:
     """Yield (blocks, columns, weights [n, length, columns]) in pieces of about `xp.chunk`."""
     rows, columns = work.shape
     length, count = format.length(rows), format.blocks(rows)

@@ -54,8 +54,8 @@ class HessianFactor:
     """[K, K], unit lower triangular, in that order: what earlier rows' changes do to a row."""
     costs: Any
     """[K], in that order: what a squared rounding error costs once later rows make up for it."""
-    diagonal: Any
-    """[K], in the weight's own order: what a squared change costs by itself."""
+    metric: Any
+    """The costs in the weight's own order: by them the scales of blocks are chosen."""
     act_order: bool
     xp: Arrays
 
@@ -105,11 +105,14 @@ def factor_hessian(
     # M' = J L' J with J the reversal; each row over its own diagonal element.
     sizes = xp.copy(factor.diagonal())
     factor /= sizes
+    costs = xp.array(sizes[xp.indices(ends[::-1].copy())] ** 2)
+    metric = xp.zeros(rows)
+    metric[places] = costs
     return HessianFactor(
         order=places,
         lower=xp.copy(xp.array(xp.flip(factor.T))),
-        costs=xp.array(sizes[xp.indices(ends[::-1].copy())] ** 2),
-        diagonal=xp.array(xp.numpy(diagonal) + added),
+        costs=costs,
+        metric=metric,
         act_order=act_order,
         xp=xp,
     )
@@ -127,10 +130,10 @@ def gptq(
 ) -> QuantizedBlocks:
     """Return a weight [K, N] rounded so that its output changes as little as may be.
 
-    The grid is `grid`, or the best of `shrinks` by the Hessian's diagonal: from the weights as they
-    are (`static_groups`, needed with act_order), or as earlier roundings have left them when
-    their block's turn comes. With `guard`, a column (an output) that nearest rounding on the
-    plain grid would serve better is rounded so: none is ever worse.
+    The grid is `grid`, or the best of `shrinks` by what errors cost: from the weights as they are
+    (`static_groups`, needed with act_order), or as earlier roundings have left them when their
+    block's turn comes. With `guard`, a column (an output) that nearest rounding on the plain
+    grid would serve better is rounded so: none is ever worse.
     """
     xp = factor.xp
     work = xp.array(weights)
@@ -147,7 +150,7 @@ def gptq(
             "chosen before: use static_groups=True."
         )
     if grid is None:
-        grid = fit_grid(work, format, shrinks=shrinks, metric=factor.diagonal, xp=xp)
+        grid = fit_grid(work, format, shrinks=shrinks, metric=factor.metric, xp=xp)
     codes, losses = _sweep(work, factor, format, grid, shrinks if moving else None)
     result = collect(codes, grid, format, xp)
     return _guarded(result, losses, work, factor) if guard else result
@@ -218,7 +221,7 @@ def _refit(
     stop = start + carried.shape[0]
     # `carried` is what the rows lack before they have made up for each other.
     current = work[start:stop] + xp.solve(factor.lower[start:stop, start:stop], carried)
-    metric = factor.diagonal[start:stop]
+    metric = factor.metric[start:stop]
     if stop - start < format.length(work.shape[0]):
         whole = xp.zeros(format.length(work.shape[0]), work.shape[1])
         whole[: stop - start] = current

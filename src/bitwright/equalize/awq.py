@@ -1,0 +1,151 @@
+"""AWQ: enlarge the rows of a weight that large inputs meet, so that rounding hurts them less.
+
+J. Lin et al., "AWQ" (2024, arXiv:2306.00978). Channel k of a layer's input is divided by s[k] and
+row k of its weight multiplied by it: the same product, but another grid. The factors are powers of
+the inputs' mean magnitudes, the best of a few by the error of the layer's output, which the second
+moment of its inputs gives without keeping any of them. What is tried is quantized exactly as it
+will be stored, in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import DataError
+from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.numerics.blocks import (
+    SHRINKS,
+    BlockFormat,
+    Grid,
+    block_diagonals,
+    fit_grid,
+    round_on_grid,
+)
+from bitwright.numerics.second_moment import output_error
+
+__all__ = ["awq_clip", "awq_scales", "scale_moment", "scale_rows"]
+
+F64 = npt.NDArray[np.float64]
+
+_SMALLEST = 1e-4
+ALPHAS = tuple(step / 20 for step in range(21))
+"""Powers of the inputs' magnitudes that are tried."""
+
+
+def awq_scales(
+    weights: Sequence[npt.ArrayLike],
+    magnitudes: npt.ArrayLike,
+    moment: npt.ArrayLike,
+    format: BlockFormat,
+    *,
+    alphas: Sequence[float] = ALPHAS,
+    shrinks: Sequence[float] = (1.0,),
+    most_columns: int = 512,
+    xp: Arrays = NUMPY,
+) -> F64:
+    """Return the factors s [K] for layers that read the same input: weights times, inputs over s.
+
+    `magnitudes` are the mean |x| of the input's channels, `moment` its second moment. Two
+    families are tried, |x|^alpha and |x|^alpha / |w|^(1 - alpha) with |w| the mean share of a row
+    in its blocks' ranges; ones where none of them is better than that. Of wide layers evenly
+    spaced columns stand for all.
+
+    >>> import numpy as np
+    >>> weights = np.random.default_rng(0).standard_normal((64, 16))
+    >>> large = np.where(np.arange(64) < 2, 30.0, 1.0)
+    >>> found = awq_scales([weights], large, np.diag(large**2), BlockFormat())
+    >>> bool(found[:2].min() > found[2:].max())
+    True
+    """
+    sizes = np.asarray(magnitudes, np.float64)
+    parts = [_sample(np.asarray(weight), most_columns) for weight in weights]
+    if not parts or any(part.shape[0] != sizes.size for part in parts):
+        raise DataError(
+            f"the inputs have {sizes.size} channels, the weights "
+            f"{[part.shape[0] for part in parts]} rows: give layers that read these inputs."
+        )
+    matrix = xp.array(moment)
+    tried = [np.ones(sizes.size), *_candidates(sizes, _shares(parts, format), alphas)]
+    errors = []
+    for factors in tried:
+        column = xp.array(factors)[:, None]
+        error = 0.0
+        for part in parts:
+            scaled = xp.array(part) * column
+            grid = fit_grid(scaled, format, shrinks=shrinks, xp=xp)
+            stored = round_on_grid(scaled, grid, format, xp=xp).dequantize(np.float32)
+            change = (xp.array(stored) - scaled) / column
+            error += float(output_error(change, matrix, xp=xp).mean())
+        errors.append(error)
+    return tried[int(np.argmin(errors))]
+
+
+def awq_clip(
+    weights: npt.ArrayLike,
+    moment: npt.ArrayLike,
+    format: BlockFormat,
+    *,
+    shrinks: Sequence[float] = SHRINKS,
+    xp: Arrays = NUMPY,
+) -> Grid:
+    """Return the grid whose blocks are clipped where that lowers what each adds to the output.
+
+    Weights and moment are those after scaling (`scale_rows`, `scale_moment`). Round on it to
+    nearest with `round_on_grid`, or hand it to GPTQ.
+    """
+    metric = block_diagonals(moment, format, xp=xp)
+    return fit_grid(weights, format, shrinks=shrinks, metric=metric, xp=xp)
+
+
+def scale_rows(weights: npt.ArrayLike, factors: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return a weight [K, N] with each row times its factor, in the weight's own type.
+
+    >>> scale_rows([[1.0, 2.0], [3.0, 4.0]], [1.0, 2.0]).tolist()
+    [[1.0, 2.0], [6.0, 8.0]]
+    """
+    array = np.asarray(weights)
+    return np.asarray((array * np.asarray(factors)[:, None]).astype(array.dtype))
+
+
+def scale_moment(moment: npt.ArrayLike, factors: npt.ArrayLike) -> F64:
+    """Return the second moment of inputs that have been divided by the factors.
+
+    >>> scale_moment([[4.0, 2.0], [2.0, 1.0]], [2.0, 1.0]).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    over = 1 / np.asarray(factors, np.float64)
+    return np.asarray(moment, np.float64) * over[:, None] * over
+
+
+def _sample(weight: npt.NDArray[Any], most: int) -> npt.NDArray[np.float32]:
+    step = max(1, weight.shape[1] // most)
+    return weight[:, ::step].astype(np.float32)
+
+
+def _shares(parts: Sequence[npt.NDArray[np.float32]], format: BlockFormat) -> F64:
+    """Return how much of its block's largest magnitude a row takes, on average over outputs."""
+    total = 0.0
+    for part in parts:
+        rows = part.shape[0]
+        length = format.length(rows)
+        sizes = np.abs(part)
+        largest = np.maximum.reduceat(sizes, np.arange(0, rows, length), axis=0)
+        over = np.repeat(largest, length, axis=0)[:rows]
+        total = total + (sizes / np.where(over > 0, over, 1)).mean(axis=1, dtype=np.float64)
+    return np.asarray(total / len(parts))
+
+
+def _candidates(sizes: F64, shares: F64, alphas: Sequence[float]) -> list[F64]:
+    sizes = np.maximum(sizes, _SMALLEST * max(float(sizes.max()), 1e-30))
+    shares = np.maximum(shares, _SMALLEST)
+    found = []
+    for alpha in alphas:
+        for factors in (sizes**alpha, sizes**alpha / shares ** (1 - alpha)):
+            # Around one, so that scaled weights stay well within the range of their type.
+            middle = np.sqrt(factors.max() * factors.min())
+            found.append(np.maximum(factors / middle, _SMALLEST))
+    return found

@@ -1,0 +1,191 @@
+"""Refit a quantized weight to the inputs of its layer: the scales, and then the codes as well.
+
+For fixed codes the best scales are a least-squares problem in what the layer puts out; for fixed
+scales so is each code, up to rounding. Each step below solves one of them exactly, so that the
+error on the calibration data never grows: block after block, the rows of a block and then its
+scale (coordinate descent, as QuantEase does for codes: K. Behdin et al. 2023, arXiv:2309.01885).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import DataError
+from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.numerics.blocks import (
+    BlockFormat,
+    Grid,
+    QuantizedBlocks,
+    block_tiles,
+    collect,
+    fit_grid,
+    metric_in_blocks,
+    usable_scales,
+)
+
+__all__ = ["estimate_scales", "refine"]
+
+
+def estimate_scales(
+    weights: npt.ArrayLike,
+    format: BlockFormat,
+    importance: npt.ArrayLike,
+    *,
+    grid: Grid | None = None,
+    rounds: int = 8,
+    xp: Arrays = NUMPY,
+) -> Grid:
+    """Return a grid refitted to how much each row of the weight matters (a Hessian's diagonal).
+
+    Round to nearest, take the scale that suits the codes best by weighted least squares, and again;
+    of all rounds each block keeps the best. `grid` is where to start, or min and max.
+
+    >>> import numpy as np
+    >>> weights = np.linspace(-1, 1, 32)[:, None]
+    >>> found = estimate_scales(weights, BlockFormat(bits=2), np.ones(32))
+    >>> bool(abs(found.scales[0, 0]) < 2 / 3)
+    True
+    """
+    work = xp.array(weights)
+    grid = fit_grid(work, format, xp=xp) if grid is None else grid
+    measure = metric_in_blocks(xp.array(importance), format, work.shape[0], xp)
+    scales = xp.copy(grid.scales)
+    for blocks, sides, part in block_tiles(work, format, xp):
+        weighed = measure[blocks][:, :, None]
+        scale, zero = grid.scales[blocks, sides], grid.zero_points[blocks, sides]
+        best = None
+        for _ in range(rounds + 1):
+            steps = xp.clip_(xp.rint_(part / scale[:, None]) + zero[:, None], 0, format.highest)
+            steps -= zero[:, None]
+            error = part - steps * scale[:, None]
+            cost = (error * error * weighed).sum(axis=1)
+            if best is None:
+                best = (cost, scale)
+            better = cost < best[0]
+            best = (xp.where(better, cost, best[0]), xp.where(better, scale, best[1]))
+            size = (steps * steps * weighed).sum(axis=1)
+            fitted = (steps * part * weighed).sum(axis=1) / xp.where(size > 0, size, size + 1)
+            scale = usable_scales(xp.where(fitted != 0, fitted, scale), format, xp)
+        scales[blocks, sides] = best[1] if best is not None else scale
+    return Grid(scales, grid.zero_points)
+
+
+def refine(
+    weights: npt.ArrayLike,
+    blocks: QuantizedBlocks,
+    hessian: npt.ArrayLike,
+    *,
+    rounds: int = 2,
+    codes: bool = True,
+    damping: float = 0.01,
+    xp: Arrays = NUMPY,
+) -> QuantizedBlocks:
+    """Return a quantized weight with its scales, and with `codes` its codes, refitted to the data.
+
+    `hessian` is the second moment of the layer's inputs; `damping` times the mean of its diagonal
+    is added to that, so that directions which the data does not show are left alone. By this
+    measure no output's error grows. A round costs as much as the Hessian times the weight.
+    """
+    work = xp.array(weights)
+    format = blocks.format
+    rows = work.shape[0]
+    matrix = xp.array(hessian)
+    if tuple(matrix.shape) != (rows, rows) or blocks.shape != tuple(work.shape):
+        raise DataError(
+            f"the weight {tuple(work.shape)}, its codes {blocks.shape} and the Hessian "
+            f"{tuple(matrix.shape)} do not belong together."
+        )
+    matrix = xp.copy(matrix)
+    ends = np.arange(rows)
+    matrix[ends, ends] += damping * float(matrix.diagonal().sum()) / rows
+    length = format.length(rows)
+    scales = xp.copy(xp.array(blocks.scales))
+    zeros = blocks.zero_points
+    offsets = scales * 0 + format.middle if zeros is None else xp.array(zeros)
+    steps = xp.array(blocks.codes) - _spread(offsets, length, rows)
+    change = steps * _spread(scales, length, rows) - work
+    # What one unit of change in each row adds to half of the error's slope there.
+    slope = matrix @ change
+    for _ in range(rounds):
+        for place in range(format.blocks(rows)):
+            start, stop = place * length, min((place + 1) * length, rows)
+            own = matrix[start:stop, start:stop]
+            before = xp.copy(change[start:stop])
+            mine = slope[start:stop]
+            if codes:
+                _descend(
+                    change[start:stop],
+                    steps[start:stop],
+                    mine,
+                    own,
+                    scales[place],
+                    offsets[place],
+                    format,
+                    xp,
+                )
+            _refit(change[start:stop], steps[start:stop], mine, own, scales, place, format, xp)
+            moved = change[start:stop] - before
+            # The rows of the block itself have been kept up to date.
+            slope[:start] += matrix[:start, start:stop] @ moved
+            slope[stop:] += matrix[stop:, start:stop] @ moved
+    found = xp.numpy(xp.rint(steps + _spread(offsets, length, rows))).astype(np.uint8)
+    return collect(found, Grid(scales, offsets), format, xp)
+
+
+def _spread(values: Any, length: int, rows: int) -> Any:
+    """Return the values of blocks [blocks, N] for each row."""
+    places = [row // length for row in range(rows)]
+    return values[places]
+
+
+def _descend(
+    change: Any,
+    steps: Any,
+    slope: Any,
+    own: Any,
+    scale: Any,
+    zero: Any,
+    format: BlockFormat,
+    xp: Arrays,
+) -> None:
+    """Give each row of a block, one after the other, its best codes; all arrays in place."""
+    curvatures = xp.numpy(own.diagonal()).tolist()
+    for row, curvature in enumerate(curvatures):
+        if curvature <= 0:  # the input is always zero: nothing to gain
+            continue
+        best = xp.rint_(steps[row] - slope[row] / (curvature * scale))
+        best += zero
+        xp.clip_(best, 0, format.highest)
+        best -= zero
+        moved = (best - steps[row]) * scale
+        steps[row] = best
+        change[row] += moved
+        slope += own[:, row, None] * moved
+
+
+def _refit(
+    change: Any,
+    steps: Any,
+    slope: Any,
+    own: Any,
+    scales: Any,
+    place: int,
+    format: BlockFormat,
+    xp: Arrays,
+) -> None:
+    """Give a block its best scale; all arrays in place."""
+    bent = own @ steps
+    curvature = (steps * bent).sum(axis=0)
+    first = (steps * slope).sum(axis=0)
+    step = -first / xp.where(curvature > 0, curvature, curvature * 0 + float("inf"))
+    old = scales[place]
+    new = usable_scales(old + step, format, xp)
+    # A scale of zero, or one that its type rounds too far off, is no gain.
+    gain = 2 * (new - old) * first + (new - old) ** 2 * curvature
+    moved = xp.where(gain < 0, new - old, old * 0)
+    scales[place] = old + moved
+    change += steps * moved
+    slope += bent * moved

@@ -1,0 +1,136 @@
+"""AWQ: the function stays, the error of the output falls, and siblings share what is chosen."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from weights_for_tests import make_layer, total_error
+
+from bitwright.equalize.awq import ALPHAS, awq_clip, awq_scales, scale_moment, scale_rows
+from bitwright.errors import DataError
+from bitwright.numerics.arrays import arrays_on
+from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks, round_on_grid
+from bitwright.rounding.gptq import factor_hessian, gptq
+from bitwright.rounding.scale_estimation import refine
+
+
+def scaled(weights, moment, format, **options):
+    factors = awq_scales([weights], moment.mean_magnitudes(), moment.matrix(), format, **options)
+    return factors, scale_rows(weights, factors), scale_moment(moment.matrix(), factors)
+
+
+def test_scaling_changes_neither_the_product_nor_the_error_it_is_measured_by():
+    weights, moment = make_layer(48, 6)
+    factors = np.exp(np.random.default_rng(1).standard_normal(48))
+    inputs = np.random.default_rng(2).standard_normal((5, 48))
+    np.testing.assert_allclose(
+        (inputs / factors) @ scale_rows(weights.astype(float), factors), inputs @ weights, rtol=1e-6
+    )
+    moved = scale_moment(moment.matrix(), factors)
+    change = np.random.default_rng(3).standard_normal((48, 6))
+    np.testing.assert_allclose(
+        np.einsum("kn,kl,ln->", change * factors[:, None], moved, change * factors[:, None]),
+        np.einsum("kn,kl,ln->", change, moment.matrix(), change),
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    bits=st.integers(2, 8),
+    symmetric=st.booleans(),
+    rows=st.integers(20, 90),
+)
+def test_the_output_error_never_grows(seed, bits, symmetric, rows):
+    weights, moment = make_layer(rows, 8, seed=seed)
+    format = BlockFormat(bits=bits, symmetric=symmetric)
+    plain = total_error(weights, quantize_in_blocks(weights, format), moment.matrix())
+    _, wider, moved = scaled(weights, moment, format, alphas=(0.25, 0.5, 1.0))
+    found = total_error(wider, quantize_in_blocks(wider, format), moved)
+    assert found <= plain * 1.001
+
+
+def test_the_best_of_the_candidates_is_taken():
+    """The candidates' errors differ, which is what makes the search one."""
+    weights, moment = make_layer(96, 16)
+    format = BlockFormat()
+    errors = []
+    for alpha in ALPHAS[::4]:
+        _, wider, moved = scaled(weights, moment, format, alphas=(alpha,))
+        errors.append(total_error(wider, quantize_in_blocks(wider, format), moved))
+    _, wider, moved = scaled(weights, moment, format, alphas=ALPHAS[::4])
+    best = total_error(wider, quantize_in_blocks(wider, format), moved)
+    assert best == pytest.approx(min(errors)) and max(errors) > 1.2 * min(errors)
+
+
+def test_methods_add_up():
+    """Scaling, then clipping, then GPTQ, then refining: each on what the one before left."""
+    weights, moment = make_layer(256, 64, samples=1024)
+    hessian, format = moment.matrix(), BlockFormat()
+    _, wider, moved = scaled(weights, moment, format)
+    grid = awq_clip(wider, moved, format)
+    steps = [
+        total_error(weights, quantize_in_blocks(weights, format), hessian),
+        total_error(wider, quantize_in_blocks(wider, format), moved),
+        total_error(wider, round_on_grid(wider, grid, format), moved),
+        total_error(wider, gptq(wider, factor_hessian(moved), format, grid=grid), moved),
+    ]
+    found = gptq(wider, factor_hessian(moved), format, grid=grid)
+    steps.append(total_error(wider, refine(wider, found, moved), moved))
+    for before, after in itertools.pairwise(steps):
+        assert after < 0.95 * before
+    assert steps[-1] < 0.15 * steps[0]
+    alone = gptq(weights, factor_hessian(hessian), format)
+    assert steps[3] < total_error(weights, alone, hessian)
+
+
+def test_layers_that_read_one_tensor_get_one_scaling_that_serves_all():
+    first, moment = make_layer(64, 10)
+    second = np.random.default_rng(5).standard_normal((64, 30)).astype(np.float32)
+    format = BlockFormat()
+    factors = awq_scales([first, second], moment.mean_magnitudes(), moment.matrix(), format)
+    moved = scale_moment(moment.matrix(), factors)
+
+    def mean_errors(weights, hessian):
+        return sum(
+            total_error(w, quantize_in_blocks(w, format), hessian) / w.shape[1] for w in weights
+        )
+
+    wider = [scale_rows(w, factors) for w in (first, second)]
+    assert mean_errors(wider, moved) < mean_errors((first, second), moment.matrix())
+
+
+def test_a_few_columns_stand_for_all_of_a_wide_layer():
+    weights, moment = make_layer(64, 400)
+    format = BlockFormat()
+    _, wider, moved = scaled(weights, moment, format)
+    _, fewer, moved_too = scaled(weights, moment, format, most_columns=40)
+    whole = total_error(wider, quantize_in_blocks(wider, format), moved)
+    part = total_error(fewer, quantize_in_blocks(fewer, format), moved_too)
+    assert part < 1.05 * whole
+
+
+def test_silent_channels_and_empty_rows_are_no_trouble():
+    weights, moment = make_layer(64, 8)
+    weights[3] = 0
+    matrix, sizes = moment.matrix(), moment.mean_magnitudes()
+    matrix[5] = matrix[:, 5] = 0
+    sizes[5] = 0
+    factors = awq_scales([weights], sizes, matrix, BlockFormat())
+    assert np.isfinite(factors).all() and (factors > 0).all()
+
+
+def test_torch_chooses_the_same():
+    pytest.importorskip("torch")
+    weights, moment = make_layer(64, 8)
+    here, there = (
+        scaled(weights, moment, BlockFormat(), xp=arrays_on(name))[0] for name in ("numpy", "torch")
+    )
+    np.testing.assert_allclose(here, there)
+
+
+def test_weights_of_other_inputs_are_refused():
+    with pytest.raises(DataError, match=r"4 channels, the weights \[5\] rows"):
+        awq_scales([np.ones((5, 2))], np.ones(4), np.eye(4), BlockFormat())
