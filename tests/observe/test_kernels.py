@@ -95,11 +95,6 @@ def test_a_whole_channel_of_nan_has_no_extremes():
     assert high.tolist() == [-np.inf, 1.0]
 
 
-def test_numba_can_be_switched_off(monkeypatch):
-    monkeypatch.setenv("BITWRIGHT_NUMBA", "0")
-    assert kernels.default_engine() == "numpy"
-
-
 def test_importing_the_observer_and_watching_extremes_loads_no_compiler():
     program = (
         "import sys, numpy as np; from bitwright.observe import TensorSketch;"

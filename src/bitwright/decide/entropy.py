@@ -100,21 +100,25 @@ def _divergence(
     All sums over bins are differences of running sums, so a threshold costs `levels` steps.
     """
     bins = histogram.size
-    start, end = np.maximum(zero - reach, 0), np.minimum(zero + reach, bins)
     logs = histogram * np.log(np.maximum(histogram, 1e-300))
     running, running_log, running_used = (
         np.concatenate([[0.0], np.cumsum(a)]) for a in (histogram, logs, histogram > 0)
     )
     total = float(running[-1]) + sum(tails)
+    result = np.full(reach.size, np.inf)
+    kept = running[np.minimum(zero + reach, bins)] - running[np.maximum(zero - reach, 0)]
+    allowed = np.flatnonzero(np.maximum(kept, 1e-4) >= total * (1 - _MOST_CLIPPED))
+    reach = reach[allowed]
+    start, end = np.maximum(zero - reach, 0), np.minimum(zero + reach, bins)
     left = running[start] + tails[0]
     right = running[-1] - running[end] + tails[1]
     first, last = histogram[start], histogram[end - 1]
     # sum of p log p, with the two end bins holding what is clipped
     self_term = running_log[end] - running_log[start]
     self_term += _xlogx(first + left) - _xlogx(first) + _xlogx(last + right) - _xlogx(last)
-    borders = start[:, None] + (
-        (end - start)[:, None] * np.arange(levels + 1) / levels
-    ).round().astype(np.int64)
+    borders = start[:, None] + np.rint(
+        (end - start)[:, None] * (np.arange(levels + 1) / levels)
+    ).astype(np.int64)
     sums = np.diff(running[borders], axis=1)
     used = np.diff(running_used[borders], axis=1)
     # An end bin that was empty is occupied once it holds the clipped values.
@@ -126,9 +130,9 @@ def _divergence(
     # Where only clipped values fall, the quantized count is nothing; a small one keeps it finite.
     spread = np.maximum(sums, 1e-4) / np.maximum(used, 1.0)
     cross_term = np.where(mass > 0, mass * np.log(spread), 0.0).sum(axis=1)
-    inside = np.maximum(running[end] - running[start], 1e-4)
-    result: F64 = (self_term - cross_term) / total - np.log(total) + np.log(inside)
-    return np.where(inside < total * (1 - _MOST_CLIPPED), np.inf, result)
+    inside = np.maximum(kept[allowed], 1e-4)
+    result[allowed] = (self_term - cross_term) / total - np.log(total) + np.log(inside)
+    return result
 
 
 def _xlogx(x: F64) -> F64:

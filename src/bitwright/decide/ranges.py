@@ -228,22 +228,23 @@ def _least_error(
 ) -> tuple[F64, F64]:
     """Return the ranges within (low, high), an array each, of the least error.
 
-    `error` takes candidates (one row for each range) and returns their errors. Both ends shrink
-    together first, then each alone, then both by small steps around the best.
+    `error` takes candidates (one row for each range; they broadcast) and returns their errors.
+    Both ends shrink together first, then each alone, then both by small steps around the best.
     """
-    rows = np.arange(low.size)
+    rows = np.arange(low.size)[:, None]
     best_low, best_high = low[:, None], high[:, None]
     least = error(best_low, best_high)
 
     def consider(lows: F64, highs: F64) -> None:
         nonlocal best_low, best_high, least
-        lows, highs = np.broadcast_arrays(lows, highs)
         found = error(lows, highs)
-        first = np.argmin(found, axis=1)
-        better = found[rows, first][:, None] < least
-        least = np.where(better, found[rows, first][:, None], least)
-        best_low = np.where(better, lows[rows, first][:, None], best_low)
-        best_high = np.where(better, highs[rows, first][:, None], best_high)
+        first = np.argmin(found, axis=1)[:, None]
+        of_first = found[rows, first]
+        better = of_first < least
+        if better.any():
+            least = np.where(better, of_first, least)
+            best_low = np.where(better, _chosen(lows, rows, first), best_low)
+            best_high = np.where(better, _chosen(highs, rows, first), best_high)
 
     if one_end:
         # One number: the largest magnitude that is kept.
@@ -261,12 +262,17 @@ def _least_error(
     consider(low[:, None] * shares, best_high)
     consider(best_low, high[:, None] * shares)
     for step in _REFINEMENTS:
-        a, b = np.meshgrid([step, 1.0, 1 / step], [step, 1.0, 1 / step])
+        around = np.array([step, 1.0, 1 / step])
         consider(
-            np.maximum(best_low * a.ravel(), low[:, None]),
-            np.minimum(best_high * b.ravel(), high[:, None]),
+            np.maximum(best_low * np.tile(around, 3), low[:, None]),
+            np.minimum(best_high * np.repeat(around, 3), high[:, None]),
         )
     return best_low[:, 0], best_high[:, 0]
+
+
+def _chosen(ends: F64, rows: Any, columns: Any) -> F64:
+    """Return one end of each row; a single column stands for all."""
+    return ends if ends.shape[1] == 1 else ends[rows, columns]
 
 
 def _min_mse(case: _Case, method: MinMSE) -> tuple[float, float]:
@@ -334,7 +340,7 @@ def _weight_mse(
 
         def error(lows: F64, highs: F64, part: npt.NDArray[Any] = part) -> F64:
             columns = []
-            for a, b in zip(lows.T, highs.T, strict=True):
+            for a, b in zip(*(ends.T for ends in np.broadcast_arrays(lows, highs)), strict=True):
                 grid = Grid.over(
                     a[:, None], b[:, None], qtype, symmetric=symmetric, reduced=reduced
                 )

@@ -6,14 +6,12 @@ the same counts, some ten times slower. Set `BITWRIGHT_NUMBA=0` to force the num
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from bitwright.numerics.compiling import compiled, default_engine
 
 __all__ = [
     "BINS",
@@ -21,9 +19,10 @@ __all__ = [
     "TOP_BIN",
     "Extremes",
     "accumulate",
-    "bin_values",
     "channel_extremes",
     "extremes",
+    "used_bins",
+    "values_of",
 ]
 
 BINS = 1 << 16
@@ -71,7 +70,9 @@ def accumulate(values: F32, lanes: I64, *, engine: str | None = None) -> Extreme
         engine = default_engine()
     if engine == "numpy":
         return _accumulate_numpy(values, lanes)
-    low, high, nan, inf = _compiled()(values.view(np.uint32), values.view(np.int32), *lanes)
+    low, high, nan, inf = compiled(_accumulate_bits)(
+        values.view(np.uint32), values.view(np.int32), *lanes
+    )
     if low > high:
         return Extremes(np.inf, -np.inf, int(nan), int(inf))
     return Extremes(_from_key(low), _from_key(high), int(nan), int(inf))
@@ -121,26 +122,22 @@ def channel_extremes(values: F32, axis: int) -> tuple[F32, F32]:
     return low, high
 
 
-@cache
-def bin_values() -> tuple[I64, F32]:
-    """Return the finite bins in ascending order of value, and these values; -0 is left out."""
-    negative = np.arange(TOP_BIN + 0x8000, 0x8000, -1, dtype=np.int64)
-    bins = np.concatenate([negative, np.arange(0, TOP_BIN + 1, dtype=np.int64)])
-    values = (bins.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    bins.flags.writeable = values.flags.writeable = False
-    return bins, values
+def used_bins(histogram: I64) -> I64:
+    """Return the bins of finite values that hold any, in ascending order of value; -0 is left out.
+
+    >>> histogram = np.zeros(BINS, np.int64)
+    >>> histogram[[0x3F80, 0xBF80, 0xC000]] = 1
+    >>> values_of(used_bins(histogram))
+    array([-2., -1.,  1.], dtype=float32)
+    """
+    used = histogram != 0  # of booleans, numpy finds those that are set much faster
+    negative = np.flatnonzero(used[0x8001 : 0x8000 + TOP_BIN + 1]) + 0x8001
+    return np.concatenate([negative[::-1], np.flatnonzero(used[: TOP_BIN + 1])])
 
 
-def default_engine() -> str:
-    """Return "numba", or "numpy" where numba is missing or switched off."""
-    if os.environ.get("BITWRIGHT_NUMBA", "1") == "0":
-        return "numpy"
-    return "numba" if _numba_is_there() else "numpy"
-
-
-@cache
-def _numba_is_there() -> bool:
-    return find_spec("numba") is not None
+def values_of(bins: I64) -> F32:
+    """Return the values that bins stand for."""
+    return (bins.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _accumulate_numpy(values: F32, lanes: I64) -> Extremes:
@@ -161,20 +158,6 @@ def _from_key(key: int) -> float:
     """Undo the order-preserving map of float32 bit patterns to integers."""
     bits = key if key >= 0 else key ^ 0x7FFFFFFF
     return float(np.array([bits & 0xFFFFFFFF], np.uint32).view(np.float32)[0])
-
-
-@cache
-def _compiled() -> Callable[..., tuple[int, int, int, int]]:
-    import numba
-
-    def compiled(function: Callable[..., Any]) -> Callable[..., tuple[int, int, int, int]]:
-        try:
-            return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
-        except RuntimeError:
-            # No folder to cache in (a read-only installation without a home): compile each time.
-            return numba.njit(nogil=True)(function)  # type: ignore[no-any-return]
-
-    return compiled(_accumulate_bits)
 
 
 def _accumulate_bits(bits: Any, signed: Any, first: Any, second: Any) -> Any:

@@ -227,7 +227,8 @@ class TensorSketch:
                 "only extremes were observed, and this range method needs the histogram; "
                 "observe with detail='histogram'."
             )
-        total: I64 = self._lanes.sum(axis=0)
+        first, second = self._lanes
+        total: I64 = first + second
         return total
 
     def values(self) -> F32:
@@ -242,12 +243,11 @@ class TensorSketch:
         if self._sparse is None:
             histogram = self.histogram()
             histogram[0] += histogram[0x8000]  # both zeros are zero
-            bins, values = kernels.bin_values()
-            ordered = histogram[bins]
-            used = np.flatnonzero(ordered)
+            bins = kernels.used_bins(histogram)
             with np.errstate(invalid="ignore"):
-                clipped = np.clip(values[used], np.float32(self.low), np.float32(self.high))
-            self._sparse = clipped, ordered[used]
+                low, high = np.float32(self.low), np.float32(self.high)
+                clipped = np.clip(kernels.values_of(bins), low, high)
+            self._sparse = clipped, histogram[bins]
         return self._sparse
 
     def state(self) -> SketchState:
