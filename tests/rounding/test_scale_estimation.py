@@ -118,7 +118,10 @@ def test_refining_lowers_the_error_that_gptq_leaves():
     for format in (BlockFormat(), BlockFormat(block_size=128, symmetric=True)):
         found = gptq(weights, factor_hessian(hessian), format)
         before = total_error(weights, found, hessian)
-        assert total_error(weights, refine(weights, found, hessian), hessian) < 0.96 * before
+        assert (
+            total_error(weights, refine(weights, found, hessian, damping=1e-3), hessian)
+            < 0.9 * before
+        )
 
 
 def test_channels_that_are_always_zero_keep_their_codes():
