@@ -106,10 +106,13 @@ def test_the_ends_span_all_levels_at_the_position(grid, low, high, position):
     assert (bottom * 2.0**position).is_integer()
 
 
-def test_many_chunks_add_up():
-    x = np.random.default_rng(1).normal(size=3 * (1 << 14) + 17).astype(np.float32)
+@pytest.mark.parametrize("engine", ["numpy", "numba"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_many_chunks_add_up(engine, dtype):
+    pytest.importorskip("numba")
+    x = np.random.default_rng(1).normal(size=3 * (1 << 14) + 17).astype(dtype)
     scales = np.array([0.25, 2.0**-5])
-    errors = GRIDS[0].squared_errors(x, scales, 0.0)
+    errors = GRIDS[0].squared_errors(x, scales, 0.0, engine=engine)
     for scale, error in zip(scales, errors, strict=True):
         stored = np.clip(np.rint(x.astype(np.float64) / scale), -127, 127)
         assert error == pytest.approx(np.square(x - stored * scale).sum(), rel=1e-12)

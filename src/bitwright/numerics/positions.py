@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bitwright.numerics.compiling import compiled, default_engine
 from bitwright.numerics.scales import middle_of, nearest_power_of_two
 from bitwright.numerics.types import QType
 
@@ -21,7 +22,9 @@ _OFFSETS = np.arange(-1.0, 4.0)
 # Scales are stored in float32, as normal numbers.
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**127
 
-_CHUNK = 1 << 14  # values at a time, so that the temporaries stay in the cache
+# Values at a time: the temporaries stay in the cache, and BLAS adds them up on one thread, which
+# from ten thousand values on it shares with others that wait for each other longer than they work.
+_CHUNK = 1 << 13
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -87,7 +90,14 @@ class PositionGrid:
         best = int(np.argmin(self.squared_errors(flat, scales, zero_point)))
         return round(-float(np.log2(scales[best])))
 
-    def squared_errors(self, values: npt.NDArray[Any], scales: F64, zero_point: float) -> F64:
+    def squared_errors(
+        self,
+        values: npt.NDArray[Any],
+        scales: F64,
+        zero_point: float,
+        *,
+        engine: str | None = None,
+    ) -> F64:
         """Return the sum of squared errors at each scale, in float64.
 
         >>> PositionGrid(-127, 127, True).squared_errors(np.array([0.5, 3.0]), np.array([2.0]), 0)
@@ -95,6 +105,12 @@ class PositionGrid:
         """
         bottom, top = self.qmin - zero_point, self.qmax - zero_point
         errors = np.zeros(scales.shape)
+        if engine is None:  # for a few values the compiler is not worth loading
+            engine = default_engine() if values.size > _CHUNK else "numpy"
+        if engine == "numba":
+            values = np.ascontiguousarray(values).reshape(-1)
+            compiled(_sum_squares, reorder=True)(values, scales, bottom, top, errors)
+            return errors
         for start in range(0, values.size, _CHUNK):
             chunk = values[start : start + _CHUNK].astype(np.float64)
             for index, scale in enumerate(scales):
@@ -111,3 +127,18 @@ class PositionGrid:
         if self.centred or not exact:
             return float(middle_of(self.qmin, self.qmax))
         return float(np.clip(np.rint(self.qmin - low / exact), self.qmin, self.qmax))
+
+
+def _sum_squares(values: Any, scales: Any, bottom: float, top: float, errors: Any) -> None:
+    """Compiled body of `PositionGrid.squared_errors`."""
+    for start in range(0, values.size, _CHUNK):
+        chunk = values[start : start + _CHUNK]
+        for which in range(scales.size):
+            scale, steps = scales[which], 1.0 / scales[which]
+            found = 0.0
+            for i in range(chunk.size):
+                value = np.float64(chunk[i])
+                near = min(max(np.rint(value * steps), bottom), top)
+                error = near * scale - value
+                found += error * error
+            errors[which] += found
