@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).parent / "public_surface.txt"
-MODULES = ("bitwright", "bitwright.compat.onnxruntime", "bitwright.compat.vai_q_onnx")
+MODULES = (
+    "bitwright",
+    "bitwright.compat.onnxruntime",
+    "bitwright.compat.quark",
+    "bitwright.compat.vai_q_onnx",
+)
 
 
 def public_names():
