@@ -16,6 +16,7 @@ from bitwright.recipe import (
     TARGETS,
     Distribution,
     Entropy,
+    LayerwisePercentile,
     MinMax,
     MinMSE,
     NonOverflow,
@@ -38,6 +39,7 @@ methods = st.one_of(
     st.builds(Entropy, bins=st.integers(512, 4096), levels=st.integers(2, 128)),
     st.builds(MSE, symmetric=st.booleans()),
     st.just(Distribution()),
+    st.just(LayerwisePercentile(candidates=(99.0, 100.0), metric="mse")),
 )
 recipes = st.builds(
     Recipe,

@@ -21,6 +21,7 @@ from bitwright.recipe import (
     MSE,
     Distribution,
     Entropy,
+    LayerwisePercentile,
     MinMax,
     MinMSE,
     NonOverflow,
@@ -123,6 +124,33 @@ def test_a_percentile_finds_whole_counts():
     sketch = TensorSketch.of(np.arange(1, 11, dtype=np.float32))
     assert choose_range(sketch, Percentile(percentile=80), UINT8) == (0.0, 9.0)
     assert choose_range(sketch, Percentile(percentile=90), INT8, symmetric=True) == (0.0, 9.0)
+
+
+@distributions
+@grids
+@pytest.mark.parametrize("metric", ["mae", "mse"])
+def test_the_percentile_that_loses_least_on_the_raw_data_wins(name, qtype, symmetric, metric):
+    x = _draw(name, 2.0)[:20_000]
+    sketch = TensorSketch.of(x)
+    method = LayerwisePercentile(candidates=(90.0, 99.0, 99.9, 100.0), metric=metric)
+    chosen = choose_range(sketch, method, qtype, symmetric=symmetric)
+    errors = {}
+    for percentile in method.candidates:
+        ends = choose_range(sketch, Percentile(percentile=percentile), qtype, symmetric=symmetric)
+        scale, zero_point = affine_parameters(*ends, qtype, symmetric=symmetric)
+        kept = dequantize(quantize(x, scale, zero_point, qtype), scale, zero_point)
+        error = np.abs(x.astype(np.float64) - kept)
+        errors.setdefault(ends, np.mean(error if metric == "mae" else error**2))
+    # Where two percentiles are as good as each other, either is right.
+    assert errors[chosen] <= 1.02 * min(errors.values())
+
+
+def test_the_metrics_differ_where_an_outlier_is_costly():
+    x = np.append(_draw("normal", 1.0), np.float32([60.0] * 3))
+    methods = [LayerwisePercentile(candidates=(99.9, 100.0), metric=m) for m in ("mae", "mse")]
+    by_mae, by_mse = (choose_range(TensorSketch.of(x), method, UINT8) for method in methods)
+    assert by_mae[1] < 5
+    assert by_mse[1] == 60
 
 
 def brute_force(x, qtype, symmetric):
@@ -272,6 +300,7 @@ ALL_METHODS = [
     MinMax(moving_average=0.1),
     MinMax(symmetric=True),
     Percentile(percentile=99.0),
+    LayerwisePercentile(),
     Entropy(),
     Distribution(),
     MSE(),

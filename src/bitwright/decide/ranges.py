@@ -30,6 +30,7 @@ from bitwright.recipe import (
     MSE,
     Distribution,
     Entropy,
+    LayerwisePercentile,
     MinMax,
     MinMSE,
     NonOverflow,
@@ -181,6 +182,15 @@ def _percentile(case: _Case, method: Percentile) -> tuple[float, float]:
     return min(cut[0], 0.0), max(cut[1], 0.0)
 
 
+def _layerwise_percentile(case: _Case, method: LayerwisePercentile) -> tuple[float, float]:
+    cuts = [_percentile(case, Percentile(percentile=p)) for p in method.candidates]
+    if method.symmetric:
+        cuts = [(-max(-low, high), max(-low, high)) for low, high in cuts]
+    grid, density = case.grid(*np.array(cuts, np.float64).T), case.density()
+    error = density.error(grid) if method.metric == "mse" else density.absolute_error(grid)
+    return cuts[int(np.argmin(error))]  # of equal ones the first
+
+
 def _entropy(case: _Case, method: Entropy) -> tuple[float, float]:
     # The levels are meant for 8 bits: a finer grid has as many more, a coarser one as many less.
     levels = max(int(method.levels * 2.0 ** (case.qtype.bits - 8)), 2)
@@ -287,6 +297,7 @@ def _min_mse(case: _Case, method: MinMSE) -> tuple[float, float]:
 METHODS: dict[type, Callable[[_Case, Any], tuple[Any, Any]]] = {
     MinMax: _min_max,
     Percentile: _percentile,
+    LayerwisePercentile: _layerwise_percentile,
     Entropy: _entropy,
     Distribution: _symmetric_extremes,
     MSE: _mse,

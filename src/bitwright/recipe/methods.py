@@ -12,6 +12,7 @@ __all__ = [
     "MSE",
     "Distribution",
     "Entropy",
+    "LayerwisePercentile",
     "MinMSE",
     "MinMax",
     "NonOverflow",
@@ -61,6 +62,27 @@ class Percentile(_Method, frozen=True, kw_only=True, tag="percentile", tag_field
             raise RecipeError(f"percentile must lie in (0, 100], not {self.percentile}.")
 
 
+class LayerwisePercentile(
+    _Method, frozen=True, kw_only=True, tag="layerwise-percentile", tag_field="method"
+):
+    """The percentile, of a few, that loses least on each tensor.
+
+    >>> LayerwisePercentile().candidates
+    (99.99, 99.999, 99.99999)
+    """
+
+    candidates: tuple[float, ...] = (99.99, 99.999, 99.99999)
+    metric: Literal["mae", "mse"] = "mae"
+    """What counts as loss: the mean absolute, or the mean squared error."""
+
+    def __post_init__(self) -> None:
+        if not self.candidates:
+            raise RecipeError("layerwise-percentile needs candidates to choose from.")
+        for percentile in self.candidates:
+            if not 0 < percentile <= 100:
+                raise RecipeError(f"candidates must lie in (0, 100], not {percentile}.")
+
+
 class Entropy(_Method, frozen=True, kw_only=True, tag="entropy", tag_field="method"):
     """The range whose quantized distribution is nearest the observed one (KL divergence)."""
 
@@ -94,6 +116,8 @@ class MinMSE(_Method, frozen=True, kw_only=True, tag="min-mse", tag_field="metho
     """Over all data at once, or the scale that is best for most batches."""
 
 
-RangeMethod = MinMax | Percentile | Entropy | Distribution | MSE | NonOverflow | MinMSE
+RangeMethod = (
+    MinMax | Percentile | LayerwisePercentile | Entropy | Distribution | MSE | NonOverflow | MinMSE
+)
 
 ScaleKind = Literal["float", "power-of-two", "int16"]
