@@ -168,15 +168,17 @@ def pack_table(blocks: QuantizedBlocks) -> NBitsTensors:
     )
 
 
-def widen(blocks: QuantizedBlocks) -> QuantizedBlocks:
-    """Return the same weight in the next width that ONNX Runtime has kernels for: 2, 4 or 8 bits.
+def widen(blocks: QuantizedBlocks, least: int = 2) -> QuantizedBlocks:
+    """Return the same weight in the next width from `least` bits on that there are kernels for.
+
+    These widths are 2, 4 and 8 bits.
 
     >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
     >>> wide = widen(quantize_in_blocks(np.ones((16, 1)), BlockFormat(bits=3, symmetric=True)))
     >>> wide.format.bits, wide.zero_points.tolist()
     (4, [[4]])
     """
-    bits = next(width for width in _BITS if width >= blocks.format.bits)
+    bits = next(width for width in _BITS if width >= max(blocks.format.bits, least))
     if bits == blocks.format.bits:
         return blocks
     zeros = blocks.zero_points

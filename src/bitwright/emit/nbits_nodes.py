@@ -1,0 +1,154 @@
+"""Nodes that read a weight in blocks: which ones can, and how each turns into the runtime's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.emit.building import add_initializer
+from bitwright.graph import NameScope
+from bitwright.graph.constants import read_constant
+from bitwright.numerics.nbits import NBitsTensors
+
+__all__ = [
+    "DOMAIN",
+    "add_behind",
+    "become",
+    "reads_transposed",
+    "reason_against",
+    "take_bias",
+    "to_lookup",
+    "to_nbits",
+    "weight_index",
+]
+
+DOMAIN = "com.microsoft"
+
+
+def weight_index(node: ir.Node) -> int:
+    """Return which input of a node is its weight."""
+    return 0 if node.op_type == "Gather" else 1
+
+
+def reads_transposed(node: ir.Node) -> bool:
+    """Return whether a node reads [N, K]: a Gemm that transposes, or the rows of a table."""
+    if node.op_type == "Gather":
+        return True
+    return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", False))
+
+
+def reason_against(node: ir.Node, index: int, wanted: frozenset[str] | None) -> str | None:
+    """Return why a node does not read its weight in blocks, or None."""
+    if wanted is not None and (node.name or "") not in wanted:
+        return f"{node.name!r} is not to read it so"
+    if node.domain or node.op_type not in ("MatMul", "Gemm", "Gather"):
+        return f"{node.op_type} takes no blocks"
+    if index != weight_index(node):
+        return f"{node.op_type} reads it as another input than its weight"
+    attributes = node.attributes
+    if node.op_type == "Gather" and attributes.get_int("axis", 0) not in (0, False):
+        return "Gather looks up columns"
+    if node.op_type == "Gemm" and (
+        attributes.get_int("transA", False)
+        or attributes.get_float("alpha", 1.0) != 1.0
+        or attributes.get_float("beta", 1.0) != 1.0
+    ):
+        return "Gemm transposes its input, or its alpha or beta is not 1"
+    return None
+
+
+def to_nbits(
+    node: ir.Node,
+    packed: NBitsTensors,
+    codes: ir.Value,
+    scales: ir.Value,
+    zeros: ir.Value | None,
+    level: int,
+    names: NameScope,
+) -> None:
+    """Turn a product into MatMulNBits; a bias that is no vector is added behind it."""
+    bias = take_bias(node)
+    inputs: list[ir.Value | None] = [node.inputs[0], codes, scales]
+    if zeros is not None:
+        inputs.append(zeros)
+    behind = None
+    if bias is not None:
+        vector = _as_vector(bias, packed.columns, node, names)
+        if vector is None:
+            behind = bias
+        else:
+            inputs += [None] * (5 - len(inputs)) + [vector]
+    become(node, "MatMulNBits", inputs)
+    numbers = {"K": packed.rows, "N": packed.columns, "bits": packed.bits}
+    numbers |= {"block_size": packed.block_size}
+    if level:
+        numbers["accuracy_level"] = level
+    for key, number in numbers.items():
+        node.attributes[key] = ir.AttrInt64(key, number)
+    if behind is not None:
+        add_behind(node, behind, names)
+
+
+def to_lookup(
+    node: ir.Node,
+    packed: NBitsTensors,
+    data: ir.Value,
+    scales: ir.Value,
+    zeros: ir.Value | None,
+) -> None:
+    """Turn a Gather into GatherBlockQuantized."""
+    inputs = [data, node.inputs[1], scales] + ([] if zeros is None else [zeros])
+    become(node, "GatherBlockQuantized", inputs)
+    for key, number in (
+        ("bits", packed.bits),
+        ("block_size", packed.block_size),
+        ("gather_axis", 0),
+        ("quantize_axis", 1),
+    ):
+        node.attributes[key] = ir.AttrInt64(key, number)
+
+
+def become(node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]) -> None:
+    """Turn a node into one of the runtime's own, in its place and by its name."""
+    node.op_type, node.domain, node.version = op_type, DOMAIN, None
+    node.attributes.clear()
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
+
+
+def take_bias(node: ir.Node) -> ir.Value | None:
+    """Return what a Gemm adds to its product."""
+    return node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None
+
+
+def _as_vector(bias: ir.Value, columns: int, node: ir.Node, names: NameScope) -> ir.Value | None:
+    """Return a Gemm's third input as the bias [N] of MatMulNBits, or None where it is none."""
+    array = read_constant(bias)
+    if array is None or array.size not in (1, columns):
+        return None
+    if array.size == columns and array.shape and array.shape[-1] != columns:
+        return None  # one value for each row of the result
+    if array.shape == (columns,):
+        return bias
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    vector = np.broadcast_to(array.reshape(-1), (columns,)).copy()
+    return add_initializer(graph, names, f"{bias.name}_vector", vector)
+
+
+def add_behind(node: ir.Node, bias: ir.Value, names: NameScope) -> None:
+    """Add a tensor to what a node computes, for all who read that."""
+    graph, result = node.graph, node.outputs[0]
+    assert isinstance(graph, ir.Graph)
+    adding = ir.node("Add", [result, bias], name=names.fresh(f"{node.name}_bias"))
+    total = adding.outputs[0]
+    total.type, total.shape = result.type, result.shape
+    kept = result.name
+    ir.convenience.replace_all_uses_with(result, total, replace_graph_outputs=True)
+    adding.replace_input_with(0, result)
+    result.name = names.fresh(f"{kept}_product")
+    total.name = kept
+    graph.insert_after(node, adding)
