@@ -8,9 +8,26 @@ from typing import Any
 
 import onnx_ir as ir
 
+from bitwright.numerics.block_formats import BLOCK_FORMATS, Microscaling
+
 __all__ = ["Inspection", "inspect_model"]
 
-_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+_DEQUANTIZERS = ("DequantizeLinear", "VitisDequantizeLinear", "ExtendedDequantizeLinear")
+# Operators that round to a block format, as both names of them have it.
+_BLOCK_ROUNDERS = (
+    "BFPFixNeuron",
+    "BFPQuantizeDequantize",
+    "MXFixNeuron",
+    "MXQuantizeDequantize",
+)
+_DEQUANTIZING = (*_DEQUANTIZERS, "FixNeuron", *_BLOCK_ROUNDERS)
+_QUANTIZERS = (
+    "QuantizeLinear",
+    "VitisQuantizeLinear",
+    "ExtendedQuantizeLinear",
+    "DynamicQuantizeLinear",
+    *_DEQUANTIZING,
+)
 _INTEGER_OPS = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger", "MatMulNBits")
 
 
@@ -75,7 +92,7 @@ def inspect_model(model: ir.Model) -> Inspection:
         row["tensors"] += 1
         row["elements"] += tensor.size
         row["bytes"] += tensor.nbytes
-    dequantizers = [node for node in nodes if node.op_type == "DequantizeLinear"]
+    dequantizers = [node for node in nodes if node.op_type in _DEQUANTIZING]
     return Inspection(
         ir_version=model.ir_version,
         opsets=dict(model.opset_imports),
@@ -110,19 +127,39 @@ def _works_on_integers(node: ir.Node) -> bool:
     if node.op_type.startswith(_INTEGER_OPS) or "BlockQuantized" in node.op_type:
         return True
     return any(
-        (producer := value.producer()) is not None and producer.op_type == "DequantizeLinear"
+        (producer := value.producer()) is not None and producer.op_type in _DEQUANTIZING
         for value in node.inputs
         if value is not None
     )
 
 
 def _stored_type(node: ir.Node) -> str:
-    """Return the integer type of a dequantizer, from its zero point or its input."""
+    """Return the type of a dequantizer, from its zero point, its input or its attributes."""
+    if node.op_type in _BLOCK_ROUNDERS:
+        return _block_format(node)
     for index in (2, 0):
         value = node.inputs[index] if len(node.inputs) > index else None
         if value is not None and value.dtype is not None:
             return value.dtype.name.lower()
     return "uint8" if len(node.inputs) < 3 else "unknown"
+
+
+def _block_format(node: ir.Node) -> str:
+    given = {name: attribute.value for name, attribute in node.attributes.items()}
+    for name, known in BLOCK_FORMATS.items():
+        if isinstance(known, Microscaling):
+            if (
+                node.op_type.startswith("MX")
+                and given.get("element_dtype", "int8") == known.element
+            ):
+                return name
+        elif node.op_type.startswith("BFP"):
+            prime = given.get("bfp_method") == "to_bfp_prime"
+            if given.get("bit_width", 16) == known.bit_width and prime == bool(
+                known.sub_block_size
+            ):
+                return name
+    return "blocks"
 
 
 def _granularity(node: ir.Node) -> str:

@@ -117,9 +117,7 @@ def _quantizer(node: ir.Node) -> Quantizer:
     stored = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
     if node.op_type in _QUANTIZE:
         stored = node.outputs[0].dtype or zero_type
-    elif node.op_type in _BOTH:
-        stored = None
-    elif stored is None:
+    elif node.op_type in _BOTH or stored is None:
         stored = zero_type
     return Quantizer(node, scale, zero_point, zero_type, stored)
 
