@@ -7,6 +7,7 @@ import pytest
 from models_for_tests import build, node, normal
 from rewriting import assert_same, op_types, rewrite
 
+from bitwright import graph
 from bitwright.prepare import batch_norm_to_conv
 
 PARAMETERS = {
@@ -61,6 +62,16 @@ def test_it_says_why_one_of_another_rank_stays(shape, reason):
     assert (count, op_types(model)) == (0, {"BatchNormalization": 1})
     assert reason in notes[0]
     assert "'norm'" in notes[0]
+
+
+def test_the_rank_behind_a_convolution_is_that_of_its_kernel():
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["r"]), norm("c")]
+    constants = PARAMETERS | {"w": normal(4, 3, 3, 3)}
+    proto = build(nodes, {"x": [1, 3, 5, 5]}, {"y": None, "r": None}, constants)
+    model, count, notes = rewrite(proto, batch_norm_to_conv, infer=False)
+    assert (count, notes, op_types(model)["Conv"]) == (1, [], 2)
+    graph.infer_shapes(model)
+    assert_same(proto, model)
 
 
 def test_it_says_so_where_parameters_come_at_run_time():

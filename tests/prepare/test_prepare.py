@@ -13,7 +13,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, checker, helper, numpy_helper
+from rewriting import to_last
 
+from bitwright import graph
 from bitwright.prepare import (
     drop_no_ops,
     fold_batch_norm,
@@ -21,7 +23,9 @@ from bitwright.prepare import (
     fold_scale_shift,
     fuse_hard_swish,
     prepare,
+    prepare_exactly,
 )
+from bitwright.recipe import Rewrites
 
 REAL = {
     "ch_PP-OCRv4_det_infer.onnx": [(1, 3, 320, 320), (1, 3, 160, 224)],
@@ -94,6 +98,25 @@ def test_real_models_compute_the_same(name):
         x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
         for a, b in zip(run(proto, x), run(prepared, x), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(a).max()))
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_with_every_exact_rewrite_compute_the_same_in_nhwc(name, optimize):
+    proto = real_model(name)
+    model = ir.from_proto(proto)
+    graph.normalize(model)
+    graph.infer_shapes(model)
+    wanted = Rewrites(**dict.fromkeys(Rewrites.__struct_fields__, True))
+    sentences = prepare_exactly(model, optimize=optimize, rewrite=wanted)
+    assert any("fed as NHWC" in sentence for sentence in sentences)
+    assert is_sorted(model.graph)
+    prepared = ir.to_proto(model)
+    checker.check_model(prepared, full_check=True)
+    assert not {n.op_type for n in prepared.graph.node} & {"BatchNormalization", "Split"}
+    x = np.random.default_rng(0).uniform(-1, 1, REAL[name][0]).astype(np.float32)
+    for a, b in zip(run(proto, x), run(prepared, to_last(x)), strict=True):
+        np.testing.assert_allclose(to_last(a), b, rtol=1e-5, atol=1e-5)  # probabilities
 
 
 @pytest.mark.parametrize("name", REAL)

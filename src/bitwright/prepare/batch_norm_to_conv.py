@@ -51,17 +51,17 @@ def _replace(norm: ir.Node, opset: int, names: NameScope) -> str | None:
     affine = scale_and_shift(norm)
     if affine is None:
         return "its parameters are computed at run time"
-    shape = x.shape if x.shape is not None else y.shape
-    if shape is None:
+    rank = _rank(x) or _rank(y)
+    if rank is None:
         return "the rank of its input is not known"
-    if not 3 <= len(shape) <= 5:
-        return f"its input has {len(shape)} dimensions, not 3 to 5"
+    if not 3 <= rank <= 5:
+        return f"its input has {rank} dimensions, not 3 to 5"
     if element_type(x) not in (ir.DataType.FLOAT, None):
         return f"it computes in {element_type(x)}"
     factor, shift = (array.astype(np.float32) for array in affine)
     if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
         return "its factors overflow float32"
-    ones = (1,) * (len(shape) - 2)
+    ones = (1,) * (rank - 2)
     build = Builder(norm, names)
     weight = build.constant(factor.reshape(-1, 1, *ones), f"{y.name}_weight")
     bias = build.constant(shift, f"{y.name}_bias")
@@ -74,3 +74,14 @@ def _replace(norm: ir.Node, opset: int, names: NameScope) -> str | None:
     )
     build.finish(conv)
     return None
+
+
+def _rank(value: ir.Value) -> int | None:
+    """Return the rank of a tensor, where shape inference gave up that of the kernel before it."""
+    if value.shape is not None:
+        return len(value.shape)
+    conv = value.producer()
+    if conv is None or conv.domain or conv.op_type not in ("Conv", "ConvTranspose"):
+        return None
+    weight = conv.inputs[1]
+    return None if weight is None or weight.shape is None else len(weight.shape)
