@@ -1,3 +1,4 @@
+import pickle
 import sys
 
 import numpy as np
@@ -6,7 +7,8 @@ from onnx import TensorProto, helper
 
 from bitwright.errors import DataError, MissingPackageError
 from bitwright.graph import load_model
-from bitwright.observe import LocalEngine, RayEngine, observe
+from bitwright.numerics.positions import PositionGrid
+from bitwright.observe import LocalEngine, Observation, RayEngine, observe
 
 
 def relu_model():
@@ -41,13 +43,26 @@ def test_no_workers_is_an_error():
         RayEngine(workers=0)
 
 
+def test_shards_in_other_processes_merge_to_the_same_votes():
+    data = samples(9)
+    grids = {"x": [PositionGrid(-127, 127, True)], "y": [PositionGrid(0, 255, False)]}
+    whole = observe(relu_model(), ["x", "y"], data, per_batch=grids, detail="extremes")
+    merged = Observation()
+    for start in range(0, 9, 4):
+        shard = data[start : start + 4]
+        part = observe(relu_model(), ["x", "y"], shard, per_batch=grids, detail="extremes")
+        merged |= pickle.loads(pickle.dumps(part))
+    assert merged == whole
+    assert whole.sketches["x"].votes[grids["x"][0]].total() == 9
+
+
 @pytest.mark.slow
 def test_a_cluster_gives_the_same_as_a_local_pass():
     ray = pytest.importorskip("ray", reason="ray is not installed")
     data = samples(11)
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        options = {"per_channel": {"y": 1}}
+        options = {"per_channel": {"y": 1}, "per_batch": {"x": [PositionGrid(-127, 127, True)]}}
         spread = observe(
             relu_model(), ["x", "y"], iter(data), engine=RayEngine(workers=2, shard=2), **options
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bitwright.decide.density import Density, Grid
+from bitwright.decide.statistics import Sketch
 from bitwright.errors import DataError
 from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.types import QType
@@ -47,7 +48,7 @@ def least_error_position(
     return round(-float(np.log2(scales[int(np.argmin(errors))])))
 
 
-def most_common_position(sketch: Any, grid: PositionGrid) -> int | None:
+def most_common_position(sketch: Sketch, grid: PositionGrid) -> int | None:
     """Return the position that was best for most batches; of as common ones the finest.
 
     >>> from bitwright.observe import TensorSketch
@@ -58,7 +59,7 @@ def most_common_position(sketch: Any, grid: PositionGrid) -> int | None:
     >>> most_common_position(sketch, grid)
     7
     """
-    votes: Mapping[int, int] | None = getattr(sketch, "votes", {}).get(grid)
+    votes = sketch.votes.get(grid)
     if votes is None:
         raise DataError(
             "which scale is best for each batch was not observed, and MinMSE counts that in mode "

@@ -25,6 +25,7 @@ from bitwright.decide.statistics import (
     sketch_points,
 )
 from bitwright.errors import DataError, RecipeError
+from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.types import QType
 from bitwright.recipe import (
     MSE,
@@ -316,6 +317,7 @@ class _Exact:
         self.channel_high: npt.NDArray[np.float32] | None = None
         self.finite = row.size
         self.batches = np.array([[self.low, self.high]], np.float32)
+        self.votes: dict[PositionGrid, dict[int, int]] = {}
 
     def values(self) -> npt.NDArray[Any]:
         return self._values

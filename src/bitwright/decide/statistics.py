@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from bitwright.decide.entropy import entropy_threshold
+from bitwright.numerics.positions import PositionGrid
 
 __all__ = [
     "Sketch",
@@ -37,6 +39,10 @@ class Sketch(Protocol):
     @property
     def batches(self) -> npt.NDArray[np.float32]:
         """One (min, max) row for each batch."""
+
+    @property
+    def votes(self) -> Mapping[PositionGrid, Mapping[int, int]]:
+        """For how many batches each position of a power-of-two grid was the best."""
 
     def values(self) -> npt.NDArray[Any]:
         """Return the histogram's values, ascending."""
