@@ -28,6 +28,9 @@ from bitwright.numerics.blocks import (
 
 __all__ = ["estimate_scales", "refine"]
 
+# Rows of a block that are taken one after the other before the rest of it learns of them.
+_STRIPE = 16
+
 
 def estimate_scales(
     weights: npt.ArrayLike,
@@ -153,17 +156,21 @@ def _descend(
 ) -> None:
     """Give each row of a block, one after the other, its best codes; all arrays in place."""
     curvatures = xp.numpy(own.diagonal()).tolist()
-    for row, curvature in enumerate(curvatures):
-        if curvature <= 0:  # the input is always zero: nothing to gain
-            continue
-        best = xp.rint_(steps[row] - slope[row] / (curvature * scale))
-        best += zero
-        xp.clip_(best, 0, format.highest)
-        best -= zero
-        moved = (best - steps[row]) * scale
-        steps[row] = best
-        change[row] += moved
-        slope += own[:, row, None] * moved
+    for top in range(0, len(curvatures), _STRIPE):
+        end = min(top + _STRIPE, len(curvatures))
+        moved = xp.zeros(end - top, steps.shape[1])
+        for row in range(top, end):
+            if curvatures[row] <= 0:  # the input is always zero: nothing to gain
+                continue
+            here = slope[row] + own[row, top:row] @ moved[: row - top]
+            best = xp.rint_(steps[row] - here / (curvatures[row] * scale))
+            best += zero
+            xp.clip_(best, 0, format.highest)
+            best -= zero
+            moved[row - top] = (best - steps[row]) * scale
+            steps[row] = best
+        change[top:end] += moved
+        slope += own[:, top:end] @ moved
 
 
 def _refit(
