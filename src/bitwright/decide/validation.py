@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.limits import check_limits
 from bitwright.decide.ops import RULES, Skip, constant
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import iter_values
@@ -56,6 +57,7 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
     for name, used in plan.outputs.items():
         if used is not None and used not in plan.tensors:
             raise PlanError(f"graph output {name!r} refers to {used!r}, which has no entry.")
+    check_limits(model, plan)
 
 
 def _clipped_tensors(

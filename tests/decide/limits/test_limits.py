@@ -20,7 +20,7 @@ from bitwright.decide import lay_out
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.parameters import linked_plan
 from bitwright.emit import EMITTERS
-from bitwright.errors import RecipeError
+from bitwright.errors import PlanError, RecipeError
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import Limits, Override
 from bitwright.rounding import round_to_nearest
@@ -266,6 +266,21 @@ def test_other_scales_than_powers_of_two_are_refused():
     plan.tensors["a"] = msgspec.structs.replace(plan.tensors["a"], scale=0.3)
     with pytest.raises(RecipeError, match=r"tensor 'a' has the scale 0.3"):
         apply_limits(model, plan)
+
+
+def test_an_edited_plan_that_breaks_a_limit_is_refused():
+    samples = [{"x": normal(*SHAPE, seed=seed)} for seed in range(4)]
+    model = conv()
+    plan = bitwright.make_plan(model, data=samples, recipe=npu_recipe(), progress=False)
+    assert bitwright.apply_plan(plan, model).plan == plan
+    plan.tensors["w"] = msgspec.structs.replace(plan.tensors["w"], scale=2.0**-25)
+    with pytest.raises(
+        PlanError, match=r"'conv' breaks the limit shift_cut: .* must lie in 0\.\.16"
+    ):
+        bitwright.apply_plan(plan, model)
+    plan.tensors["w"] = msgspec.structs.replace(plan.tensors["w"], scale=0.3)
+    with pytest.raises(PlanError, match=r"has the scale 0\.3"):
+        bitwright.apply_plan(plan, model)
 
 
 # Limits that pull in a circle -----------------------------------------------------------------

@@ -12,13 +12,14 @@ from bitwright.decide.limits.positions import PlanPositions
 from bitwright.decide.limits.settle import settle
 from bitwright.decide.limits.weights import Stored, fit_weight_and_bias
 from bitwright.decide.ops import constant
+from bitwright.errors import PlanError, RecipeError
 from bitwright.graph import iter_values
 from bitwright.graph.npu_sites import find_npu_sites
 from bitwright.numerics.npu_limits import LIMIT_RULES, Bound, LimitRule, Ref, Site
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Limits
 
-__all__ = ["apply_limits"]
+__all__ = ["apply_limits", "check_limits"]
 
 
 def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
@@ -42,17 +43,46 @@ def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
     return changed.with_notes([*notes, *work.notes])
 
 
+def check_limits(model: ir.Model, plan: QuantPlan) -> None:
+    """Raise a `PlanError` for the first limit of its recipe that a plan breaks."""
+    if plan.recipe.limits is None:
+        return
+    try:
+        positions = PlanPositions(plan)
+    except RecipeError as error:
+        raise PlanError(str(error)) from error
+    for node, site in _planned_sites(model, plan, positions):
+        for rule in _chosen_rules(plan.recipe.limits):
+            for bound in rule.bounds(site, positions.now):
+                if not bound.holds(positions.now):
+                    raise PlanError(
+                        f"node {node.name!r} breaks the limit {rule.name}: {bound.label} is "
+                        f"{bound.value(positions.now)} and {bound.allowed}; change its scales, "
+                        "or switch the limit off in the plan's recipe."
+                    )
+
+
+def _chosen_rules(limits: Limits) -> list[LimitRule]:
+    return [rule for rule in LIMIT_RULES if getattr(limits, rule.name)]
+
+
+def _planned_sites(
+    model: ir.Model, plan: QuantPlan, positions: PlanPositions
+) -> list[tuple[ir.Node, Site]]:
+    return [
+        (node, site)
+        for node, site in find_npu_sites(model.graph.all_nodes(), positions)
+        if (planned := plan.nodes.get(node.name or "")) is not None and planned.quantized
+    ]
+
+
 class _Work:
     def __init__(self, model: ir.Model, plan: QuantPlan, limits: Limits) -> None:
         self.positions = PlanPositions(plan)
         self.notes: list[str] = []
         self._limits = limits
-        self._rules = [rule for rule in LIMIT_RULES if getattr(limits, rule.name)]
-        self._sites = [
-            site
-            for node, site in find_npu_sites(model.graph.all_nodes(), self.positions)
-            if plan.nodes[node.name or ""].quantized
-        ]
+        self._rules = _chosen_rules(limits)
+        self._sites = [site for _, site in _planned_sites(model, plan, self.positions)]
         self._users = Counter(ref for site in self._sites for ref in {*_edges(site)})
         self._stored = _own_constants(model, plan, self._users)
 
