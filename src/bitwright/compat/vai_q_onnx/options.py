@@ -90,6 +90,19 @@ def _min_mse_mode(parts: RecipeParts, key: str, value: Any) -> None:
     parts.calibration["mode"] = modes[value]
 
 
+def _metric(parts: RecipeParts, key: str, value: Any) -> None:
+    if value not in ("mae", "mse"):
+        raise RecipeError(f"option {key!r} is 'mae' or 'mse', not {value!r}.")
+    parts.calibration["metric"] = value
+
+
+def _candidates(parts: RecipeParts, key: str, value: Any) -> None:
+    try:
+        parts.calibration["candidates"] = tuple(float(share) for share in value)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"option {key!r} is a list of percentiles, not {value!r}.") from error
+
+
 def _weight_method(parts: RecipeParts, key: str, value: Any) -> None:
     name = getattr(value, "name", value)
     if name not in ("MinMax", "MinMSE"):
@@ -165,6 +178,8 @@ _HANDLERS: dict[str, Handler] = {
     "MinMSEModePof2Scale": _min_mse_mode,
     "WeightCalibrateMethod": _weight_method,
     "Percentile": number("calibration", "percentile", float, 0.0),
+    "LWPMetric": _metric,
+    "PercentileCandidates": _candidates,
     "NumBins": number("calibration", "bins", int, 0),
     "NumQuantizedBins": number("calibration", "levels", int, 2),
     "CalibDataSize": number("data", "limit", int, 1),
@@ -251,8 +266,6 @@ _REFUSED = {
     "AlignTranspose": "a Transpose always keeps the scale of its input",
     "AlignReshape": "a Reshape always keeps the scale of its input",
     "AlignEltwiseQuantType": "give the type of single tensors in TensorQuantOverrides",
-    "LWPMetric": "there is no layer-wise percentile; use CalibrationMethod.Percentile",
-    "PercentileCandidates": "there is no layer-wise percentile; use CalibrationMethod.Percentile",
     "Scenario": "Distribution has one way of reading the standard deviation",
     "MinMSEModeFloatScale": "the search over float scales has one mode",
     "DedicateDQNode": "use DedicatedQDQPair for a pair of its own for each reader",

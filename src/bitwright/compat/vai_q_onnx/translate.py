@@ -11,6 +11,7 @@ from bitwright.compat.onnxruntime.enums import CalibrationMethod
 from bitwright.compat.vai_q_onnx.enums import (
     ExtendedCalibrationMethod,
     Int16Method,
+    LayerWiseMethod,
     PowerOfTwoMethod,
     read_format,
     read_method,
@@ -25,6 +26,7 @@ from bitwright.recipe import (
     CrossLayerEqualization,
     Distribution,
     Entropy,
+    LayerwisePercentile,
     Limits,
     MinMax,
     MinMSE,
@@ -37,7 +39,7 @@ from bitwright.recipe import (
 )
 from bitwright.recipe.hardware import NPU_OP_TYPES
 
-__all__ = ["Request", "to_recipe"]
+__all__ = ["Request", "choose_ranges", "to_recipe"]
 
 Hardware = Literal["npu-cnn", "npu-transformer"] | None
 
@@ -111,7 +113,7 @@ def to_recipe(request: Request, parts: VitisParts, name: str) -> Recipe:
                 "widen_interface": request.widen_interface,
             }
         ),
-        **_ranges(method, parts),
+        **choose_ranges(method, parts),
     )
     # The placement of the tools people come from: every op of a listed type gets its pairs.
     parts.place.update(isolated=True, float_bias_add=False, fuse_activations=_fused(parts, on_npu))
@@ -146,13 +148,16 @@ def _guard_standard_types(*types: QType) -> None:
             )
 
 
-def _ranges(method: Enum, parts: VitisParts) -> dict[str, Any]:
+def choose_ranges(method: Enum, parts: VitisParts) -> dict[str, Any]:
     """Return how ranges and scales are chosen."""
     asked = parts.calibration
     if asked.get("moving_average") and method is not CalibrationMethod.MinMax:
         raise RecipeError("CalibMovingAverage goes with CalibrationMethod.MinMax only.")
     if "percentile" in asked and method is not CalibrationMethod.Percentile:
         raise RecipeError("Percentile goes with CalibrationMethod.Percentile only.")
+    for name, key in (("metric", "LWPMetric"), ("candidates", "PercentileCandidates")):
+        if name in asked and method is not LayerWiseMethod.LayerWisePercentile:
+            raise RecipeError(f"{key} goes with LayerWiseMethod.LayerWisePercentile only.")
     if "mode" in asked and method is not PowerOfTwoMethod.MinMSE:
         raise RecipeError("MinMSEMode goes with PowerOfTwoMethod.MinMSE only.")
     in_powers = isinstance(method, PowerOfTwoMethod)
@@ -183,10 +188,9 @@ def _ranges(method: Enum, parts: VitisParts) -> dict[str, Any]:
     if method is PowerOfTwoMethod.MinMSE:
         chosen = MinMSE(symmetric=symmetric, mode=asked.get("mode", "all"))
         return {"ranges": chosen, "weight_ranges": MinMSE(), "scales": "power-of-two"}
-    raise RecipeError(
-        f"{type(method).__name__}.{method.name} is not supported; use "
-        "CalibrationMethod.Percentile, or CalibrationMethod.Entropy."
-    )
+    layerwise = {name: asked[name] for name in ("candidates", "metric") if name in asked}
+    chosen = LayerwisePercentile(symmetric=symmetric, **layerwise)
+    return {"ranges": chosen, "weight_ranges": _weight_method(asked)}
 
 
 def _float_method(method: CalibrationMethod, asked: dict[str, Any], symmetric: bool) -> RangeMethod:

@@ -1,0 +1,153 @@
+"""`ONNXQuantizer` and `VitisONNXQuantizer`: integer operators from given ranges.
+
+Their methods quantize piece by piece; `quantize_model` makes the whole model at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+
+from bitwright.api import quantize
+from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantizationMode
+from bitwright.compat.quark.pieces import (
+    PieceQuantizer,
+    QuantizationParams,
+    QuantizedValue,
+    QuantizerError,
+    as_type,
+)
+from bitwright.compat.vai_q_onnx.translate import Request
+from bitwright.decide import lay_out
+from bitwright.pipeline import Job
+from bitwright.recipe import Override
+
+__all__ = [
+    "ONNXQuantizer",
+    "QuantizationMode",
+    "QuantizationParams",
+    "QuantizedValue",
+    "QuantizerError",
+    "VitisONNXQuantizer",
+]
+
+Names = Sequence[str] | None
+
+
+class VitisONNXQuantizer(PieceQuantizer):
+    """Quantizes a model to integer operators from given ranges, with any calibration method.
+
+    `tensors_range` maps tensors to (lowest, highest), or is the result of a calibrator;
+    `quantized_tensor_type` maps single tensors to number types of their own.
+
+    >>> import bitwright
+    >>> model = onnx.load(bitwright.load_demo().model_path)
+    >>> quantizer = VitisONNXQuantizer(
+    ...     model, False, False, QuantizationMode.QLinearOps, True, "QInt8", "QUInt8",
+    ...     {"image": (-0.9, 0.9)}, [], [], [], "NonOverflow",
+    ... )
+    >>> float(quantizer.calculate_quantization_params()["image"].scale)
+    0.0078125
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        per_channel: bool,
+        reduce_range: bool,
+        mode: Any,
+        static: bool,
+        weight_qType: Any,  # noqa: N803
+        activation_qType: Any,  # noqa: N803
+        tensors_range: Any,
+        nodes_to_quantize: Names,
+        nodes_to_exclude: Names,
+        op_types_to_quantize: Names,
+        calibrate_method: Any,
+        quantized_tensor_type: Mapping[str, Any] | None = None,
+        extra_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        types = {
+            name: [{"quant_type": as_type(kind, f"type of {name!r}")}]
+            for name, kind in (quantized_tensor_type or {}).items()
+        }
+        options = dict(extra_options or {})
+        if types:
+            options["TensorQuantOverrides"] = {**types, **options.get("TensorQuantOverrides", {})}
+        request = Request(
+            quant_format=QuantFormat.QOperator,
+            calibrate_method=calibrate_method,
+            activation_type=as_type(activation_qType, "activation type"),
+            weight_type=as_type(weight_qType, "weight type"),
+            per_channel=per_channel,
+            reduce_range=reduce_range,
+            op_types=op_types_to_quantize or (),
+            nodes=nodes_to_quantize or (),
+            exclude=nodes_to_exclude or (),
+            optimize=False,
+        )
+        super().__init__(model, mode, static, tensors_range, request, options)
+        self._original = model
+
+    def quantize_model(self) -> onnx.ModelProto:
+        """Return the model in integer operators, with the parameters of the given ranges."""
+        layout = lay_out(Job.open(self._original, self.recipe).model, self.recipe)
+        overrides = dict(self.recipe.overrides)
+        for name in layout.observed:
+            params = self.known_params(name, repr(name))
+            overrides[name] = Override(
+                qtype=params.quant_type,
+                scale=float(params.scale),
+                zero_point=int(params.zero_point),
+            )
+        recipe = self.recipe.replace(overrides=overrides)
+        return quantize(self._original, recipe=recipe).to_proto()
+
+
+class ONNXQuantizer(VitisONNXQuantizer):
+    """The same with float scales from the whole of each range.
+
+    >>> import bitwright
+    >>> model = onnx.load(bitwright.load_demo().model_path)
+    >>> weight = model.graph.initializer[0]
+    >>> mode = QuantizationMode.QLinearOps
+    >>> quantizer = ONNXQuantizer(
+    ...     model, False, False, mode, True, "QInt8", "QUInt8", {}, [], [], []
+    ... )
+    >>> names = quantizer.quantize_initializer(weight, "QInt8")
+    >>> names == tuple(f"{weight.name}_{end}" for end in ("quantized", "zero_point", "scale"))
+    True
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        per_channel: bool,
+        reduce_range: bool,
+        mode: Any,
+        static: bool,
+        weight_qType: Any,  # noqa: N803
+        activation_qType: Any,  # noqa: N803
+        tensors_range: Any,
+        nodes_to_quantize: Names,
+        nodes_to_exclude: Names,
+        op_types_to_quantize: Names,
+        extra_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            per_channel,
+            reduce_range,
+            mode,
+            static,
+            weight_qType,
+            activation_qType,
+            tensors_range,
+            nodes_to_quantize,
+            nodes_to_exclude,
+            op_types_to_quantize,
+            CalibrationMethod.MinMax,
+            extra_options=extra_options,
+        )

@@ -1,0 +1,424 @@
+"""The pieces of a quantizer that works from given ranges: parameters, weights, biases.
+
+They write initializers into `model`, a copy of the given one. Scales, zero points and integers are
+Bitwright's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from bitwright.compat.onnxruntime.enums import (
+    QuantizationMode,
+    QuantizedValueType,
+    as_member,
+)
+from bitwright.compat.vai_q_onnx.enums import read_method, read_type
+from bitwright.compat.vai_q_onnx.options import VitisParts, read_options
+from bitwright.compat.vai_q_onnx.translate import Request, choose_ranges, to_recipe
+from bitwright.decide.ranges import weight_range
+from bitwright.errors import RecipeError
+from bitwright.numerics import INT32, QTYPES, QType, affine_parameters, quantize
+from bitwright.recipe import Override, Recipe
+
+__all__ = ["PieceQuantizer", "QuantizationParams", "QuantizedValue", "QuantizerError", "as_type"]
+
+Array = npt.NDArray[Any]
+Quantized = tuple[list[str], list[str], list[str], list[onnx.NodeProto]]
+
+
+class QuantizerError(RecipeError, ValueError):
+    """A method was asked for what the model or its ranges do not have.
+
+    >>> issubclass(QuantizerError, ValueError)
+    True
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationParams:
+    """The scale and the zero point of an activation, also by name as of a dict.
+
+    >>> QuantizationParams(np.float32(0.5), np.uint8(3), QTYPES["uint8"])["scale"]
+    np.float32(0.5)
+    """
+
+    scale: Any
+    zero_point: Any
+    quant_type: QType
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedValue:
+    """Where the quantized form of a tensor is, and its parameters.
+
+    >>> QuantizedValue("w", "w_quantized", "w_scale", "w_zero_point").axis is None
+    True
+    """
+
+    original_name: str
+    q_name: str
+    scale_name: str
+    zp_name: str
+    value_type: QuantizedValueType = QuantizedValueType.Initializer
+    axis: int | None = None
+
+
+class PieceQuantizer:
+    """Quantizes tensors of a model one by one, and remembers where each of them is."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        mode: Any,
+        static: bool,
+        tensors_range: Any,
+        request: Request,
+        extra_options: Mapping[str, Any] | None,
+    ) -> None:
+        if (
+            as_member(QuantizationMode, mode, "quantization mode")
+            is not QuantizationMode.QLinearOps
+        ):
+            raise QuantizerError("mode is QuantizationMode.QLinearOps; see quantize_dynamic.")
+        if not static:
+            raise QuantizerError("static is True; see quantize_dynamic for the other kind.")
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(model)
+        self.calibrate_method: Enum = read_method(request.calibrate_method)
+        self.recipe: Recipe = to_recipe(request, read_options(extra_options), "quark")
+        self.tensors_range = tensors_range
+        self.parent: PieceQuantizer | None = None
+        """The quantizer of the outer graph, for a body of If, Loop or Scan."""
+        self.quantized_value_map: dict[str, QuantizedValue] = {}
+        self.used_scale_zp_map: dict[str, tuple[Any, Any]] = {}
+        self.quantization_params = self.calculate_quantization_params()
+
+    # What is known --------------------------------------------------------------------------
+
+    def find_quant_scale_zp(self, input_name: str) -> tuple[Any, Any]:
+        """Return the scale and zero point in use for a tensor, also of an outer graph."""
+        if input_name in self.used_scale_zp_map:
+            return self.used_scale_zp_map[input_name]
+        return (None, None) if self.parent is None else self.parent.find_quant_scale_zp(input_name)
+
+    def find_quantized_value(self, input_name: str) -> QuantizedValue | None:
+        """Return where the quantized form of a tensor is, also of an outer graph."""
+        if input_name in self.quantized_value_map:
+            return self.quantized_value_map[input_name]
+        return None if self.parent is None else self.parent.find_quantized_value(input_name)
+
+    def calculate_quantization_params(self) -> dict[str, QuantizationParams] | None:
+        """Return the parameters of each tensor that has a range; None without ranges.
+
+        What a Relu or Clip alone reads has the range of its output, and a Softmax gives [0, 1].
+        """
+        if self.tensors_range is None:
+            return None
+        ranges = self._adjusted(_read_ranges(self.tensors_range))
+        return {name: self._activation_params(name, *ends) for name, ends in ranges.items()}
+
+    def _adjusted(self, ranges: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+        readers: dict[str, int] = {}
+        for node in self.model.graph.node:
+            for name in node.input:
+                readers[name] = readers.get(name, 0) + 1
+        for node in self.model.graph.node:
+            if not self._is_chosen(node) or not node.input or node.output[0] not in ranges:
+                continue
+            source, result = node.input[0], node.output[0]
+            if node.op_type in ("Relu", "Clip") and readers[source] == 1 and source in ranges:
+                ranges[source] = ranges[result]
+            elif node.op_type == "Softmax":
+                ranges[result] = (0.0, 1.0)
+        return ranges
+
+    def _is_chosen(self, node: onnx.NodeProto) -> bool:
+        select = self.recipe.select
+        named = select.nodes is None or node.name in select.nodes
+        typed = select.op_types is None or node.op_type in select.op_types
+        return named and typed and node.name not in select.exclude
+
+    def _activation_params(self, name: str, low: Any, high: Any) -> QuantizationParams:
+        given = self.recipe.overrides.get(name) or Override()
+        qtype = given.qtype or self.recipe.activation
+        if given.scale is not None:
+            return _params(given.scale, given.zero_point, qtype)
+        if given.rmin is not None:
+            low, high = given.rmin, given.rmax
+        if not qtype.needs_range:
+            return _params(1.0, 0, qtype)
+        symmetric = self.recipe.activation_symmetric
+        if given.symmetric is not None:
+            symmetric = given.symmetric
+        elif self.recipe.unsigned_relu and self._is_never_negative(name):
+            symmetric = False
+        scale, zero_point = affine_parameters(
+            low, high, qtype, symmetric=symmetric, kind=self.recipe.scales
+        )
+        return _params(scale, zero_point, qtype)
+
+    def _is_never_negative(self, name: str) -> bool:
+        node = next((n for n in self.model.graph.node if name in n.output), None)
+        if node is None or node.op_type != "Clip":
+            return node is not None and node.op_type == "Relu"
+        low = self._initializer(node.input[1]) if len(node.input) > 1 else None
+        return low is not None and not np.any(numpy_helper.to_array(low))
+
+    # Weights --------------------------------------------------------------------------------
+
+    def quantize_initializer(
+        self,
+        weight: onnx.TensorProto,
+        qType: Any,  # noqa: N803
+        method: Any = None,
+        reduce_range: bool = False,
+        keep_float_weight: bool = False,
+    ) -> tuple[str, str, str]:
+        """Quantize a constant with one scale; return the names of integers, zero point, scale."""
+        known = self.find_quantized_value(weight.name)
+        if known is not None:
+            return known.q_name, known.zp_name, known.scale_name
+        return self._quantize_constant(
+            weight, as_type(qType, "weight type"), method, None, reduce_range, keep_float_weight
+        )
+
+    def quantize_weight_per_channel(
+        self,
+        weight_name: str,
+        weight_qType: Any,  # noqa: N803
+        channel_axis: int,
+        method: Any = None,
+        reduce_range: bool = True,
+        keep_float_weight: bool = False,
+    ) -> tuple[str, str, str]:
+        """Quantize a constant with one scale a channel; return names as the above does."""
+        known = self.find_quantized_value(weight_name)
+        if known is not None:
+            return known.q_name, known.zp_name, known.scale_name
+        weight = self._initializer(weight_name)
+        if weight is None:
+            raise QuantizerError(
+                f"{weight_name!r} is not an initializer, and only constants have channels."
+            )
+        axis = channel_axis + len(weight.dims) if channel_axis < 0 else channel_axis
+        if not 0 <= axis < len(weight.dims):
+            raise QuantizerError(
+                f"{weight_name!r} of shape {list(weight.dims)} has no axis {axis}."
+            )
+        qtype = as_type(weight_qType, "weight type")
+        return self._quantize_constant(weight, qtype, method, axis, reduce_range, keep_float_weight)
+
+    def _quantize_constant(
+        self,
+        weight: onnx.TensorProto,
+        qtype: QType,
+        method: Any,
+        axis: int | None,
+        reduced: bool,
+        keep_float: bool,
+    ) -> tuple[str, str, str]:
+        array = numpy_helper.to_array(weight)
+        scale, zero_point = self._weight_params(array, qtype, method, axis, reduced)
+        found = QuantizedValue(
+            weight.name,
+            f"{weight.name}_quantized",
+            f"{weight.name}_scale",
+            f"{weight.name}_zero_point",
+            axis=axis,
+        )
+        stored = zero_point.astype(qtype.dtype)
+        self._add(found.scale_name, scale.astype(array.dtype))
+        self._add(found.zp_name, stored)
+        if not keep_float:
+            self._add(found.q_name, quantize(array, scale, zero_point, qtype, axis=axis))
+        self.quantized_value_map[weight.name] = found
+        self.used_scale_zp_map[weight.name] = scale, stored
+        return found.q_name, found.zp_name, found.scale_name
+
+    def _weight_params(
+        self, array: Array, qtype: QType, method: Any, axis: int | None, reduced: bool
+    ) -> tuple[Array, Array]:
+        if not qtype.needs_range:
+            return np.asarray(1.0), np.asarray(0)
+        chosen = self.calibrate_method if method is None else read_method(method)
+        fields = choose_ranges(chosen, VitisParts())
+        symmetric = self.recipe.weight_symmetric
+        if symmetric is None or (axis is not None and qtype.signed):
+            symmetric = qtype.signed
+        low, high = weight_range(
+            array, fields["weight_ranges"], qtype, symmetric, axis=axis, reduced=reduced
+        )
+        kind = fields.get("scales", "float")
+        if self.recipe.scales == "int16":
+            kind = "int16"
+        return affine_parameters(low, high, qtype, symmetric=symmetric, reduced=reduced, kind=kind)
+
+    def quantize_weight(
+        self,
+        node: onnx.NodeProto,
+        indices: Iterable[int],
+        reduce_range: bool = False,
+        op_level_per_channel: bool = False,
+        axis: int = -1,
+        from_subgraph: bool = False,
+    ) -> Quantized:
+        """Quantize these inputs of a node: constants as weights, all else by a QuantizeLinear.
+
+        Returns the names of the quantized tensors, of the zero points and of the scales, and the
+        nodes to add before this one.
+        """
+        names: list[tuple[str, str, str]] = []
+        nodes: list[onnx.NodeProto] = []
+        for index in indices:
+            name = node.input[index]
+            weight = self._initializer(name)
+            known = self.find_quantized_value(name)
+            if known is not None:
+                names.append((known.q_name, known.zp_name, known.scale_name))
+            elif weight is None:
+                found, quantizer = self._quantize_activation(node, name)
+                names.append((found.q_name, found.zp_name, found.scale_name))
+                nodes.append(quantizer)
+            elif self.recipe.per_channel and op_level_per_channel:
+                names.append(
+                    self.quantize_weight_per_channel(
+                        name, self.recipe.weight, axis, reduce_range=reduce_range
+                    )
+                )
+            else:
+                names.append(
+                    self.quantize_initializer(weight, self.recipe.weight, reduce_range=reduce_range)
+                )
+        if from_subgraph:
+            # The body reads what stands before its node in the outer graph.
+            self.model.graph.node.extend(nodes)
+        quantized, zero_points, scales = (list(column) for column in zip(*names, strict=True))
+        return quantized, zero_points, scales, nodes
+
+    def _quantize_activation(
+        self, node: onnx.NodeProto, name: str
+    ) -> tuple[QuantizedValue, onnx.NodeProto]:
+        params = self.known_params(name, f"input {name!r} of node {node.name!r}")
+        found = QuantizedValue(
+            name,
+            f"{name}_quantized",
+            f"{name}_scale",
+            f"{name}_zero_point",
+            QuantizedValueType.Input,
+        )
+        self._add(found.scale_name, params.scale)
+        self._add(found.zp_name, params.zero_point)
+        self.quantized_value_map[name] = found
+        self.used_scale_zp_map[name] = params.scale, params.zero_point
+        inputs = [name, found.scale_name, found.zp_name]
+        return found, helper.make_node(
+            "QuantizeLinear", inputs, [found.q_name], name=f"{name}_QuantizeLinear"
+        )
+
+    def known_params(self, name: str, what: str) -> QuantizationParams:
+        """Return the parameters of an activation that has a range."""
+        known = self.quantization_params or {}
+        if name not in known:
+            raise QuantizerError(f"there is no range of {what} in tensors_range.")
+        return known[name]
+
+    # Biases ---------------------------------------------------------------------------------
+
+    def quantize_bias_static(
+        self, bias_name: str, input_name: str, weight_name: str, beta: float = 1.0
+    ) -> str:
+        """Quantize a bias to int32 at input scale x weight scale x beta; return its name."""
+        weight = self.find_quantized_value(weight_name)
+        if weight is None:
+            raise QuantizerError(f"weight {weight_name!r} is not quantized yet; begin with it.")
+        zero_point = self._initializer(weight.zp_name)
+        if zero_point is not None and not _by_number(zero_point.data_type).is_integer:
+            raise QuantizerError(
+                f"the bias {bias_name!r} needs a weight in integers, and {weight_name!r} is not."
+            )
+        bias = self._initializer(bias_name)
+        if bias is None:
+            raise QuantizerError(f"the bias {bias_name!r} is not an initializer.")
+        scale = np.asarray(
+            self._scale_of(input_name)
+            * np.asarray(self.find_quant_scale_zp(weight_name)[0], np.float64)
+            * beta
+        )
+        found = QuantizedValue(
+            bias_name,
+            f"{bias_name}_quantized",
+            f"{bias_name}_quantized_scale",
+            f"{bias_name}_quantized_zero_point",
+            axis=0 if scale.ndim else None,
+        )
+        array = numpy_helper.to_array(bias)
+        stored = scale.astype(array.dtype)
+        axis = 0 if scale.ndim else None
+        self._add(found.q_name, quantize(array, stored, 0, INT32, axis=axis))
+        self._add(found.scale_name, stored)
+        self._add(found.zp_name, np.zeros(scale.shape, np.int32))
+        self.quantized_value_map[bias_name] = found
+        self.used_scale_zp_map[bias_name] = stored, np.zeros(scale.shape, np.int32)
+        return found.q_name
+
+    def _scale_of(self, name: str) -> Any:
+        used, _ = self.find_quant_scale_zp(name)
+        if used is None:
+            used = self.known_params(name, f"input {name!r}").scale
+        return np.asarray(used, np.float64)
+
+    # The model ------------------------------------------------------------------------------
+
+    def _initializer(self, name: str) -> onnx.TensorProto | None:
+        return next((t for t in self.model.graph.initializer if t.name == name), None)
+
+    def _add(self, name: str, array: Any) -> None:
+        if self._initializer(name) is None:
+            tensor = ir.tensor(np.asarray(array), name=name)
+            self.model.graph.initializer.append(ir.to_proto(tensor))
+
+
+def as_type(value: Any, what: str) -> QType:
+    """Return a number type from an enumeration, a name, or a number of `onnx.TensorProto`."""
+    return _by_number(value) if isinstance(value, int) else read_type(value, what)
+
+
+def _by_number(number: int) -> QType:
+    found = next((t for t in QTYPES.values() if t.onnx_type == number and t.kind != "block"), None)
+    if found is None:
+        raise QuantizerError(f"element type {number} of onnx.TensorProto is no quantized type.")
+    return found
+
+
+def _params(scale: Any, zero_point: Any, qtype: QType) -> QuantizationParams:
+    return QuantizationParams(
+        np.asarray(scale, np.float32), np.asarray(zero_point).astype(qtype.dtype), qtype
+    )
+
+
+def _read_ranges(given: Any) -> dict[str, tuple[Any, Any]]:
+    """Return name -> (lowest, highest) from a dict of pairs or from a calibrator's result."""
+    ranges = {}
+    for name, value in given.items():
+        ends = getattr(value, "range_value", value)
+        try:
+            low, high = ends
+        except (TypeError, ValueError) as error:
+            raise QuantizerError(
+                f"tensors_range maps {name!r} to (lowest, highest), not {value!r}."
+            ) from error
+        ranges[name] = (np.asarray(low), np.asarray(high))
+    return ranges
