@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright._version import __version__
-from bitwright.assess import compare_outputs
+from bitwright.assess import OutputComparison, compare_outputs
 from bitwright.data import (
     HeldBack,
     ImagePreprocess,
@@ -37,7 +37,7 @@ from bitwright.decide import (
     shift_to_unsigned,
     vote_grids,
 )
-from bitwright.emit import EMITTERS
+from bitwright.emit import EMITTERS, VENDOR_DOMAIN
 from bitwright.equalize import (
     apply_smoothing,
     equalize_layers,
@@ -59,7 +59,7 @@ from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
 from bitwright.rounding import round_to_nearest
 
-__all__ = ["Calibration", "Job", "input_specs", "upgrade_for"]
+__all__ = ["Calibration", "Job", "input_specs", "sign", "upgrade_for"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,10 @@ class Job:
         graph.refuse_unsupported(model)
         model = upgrade_for(model, recipe, notes)
         named = {node.name for node in model.graph.all_nodes()}
-        notes += prepare_exactly(model, optimize=recipe.optimize, rewrite=recipe.rewrite)
+        if recipe.mode == "weight-only":
+            notes += prepare_weights(model, optimize=recipe.optimize)
+        else:
+            notes += prepare_exactly(model, optimize=recipe.optimize, rewrite=recipe.rewrite)
         # What follows changes the function on purpose: results are measured against this one.
         reference = graph.clone_model(model)
         told = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)
@@ -160,6 +163,8 @@ class Job:
             fingerprint=self.fingerprint,
             tool=f"bitwright {__version__}",
         )
+        if not layout.observed and self.recipe.mode == "static":
+            self.data_description = "no data: these number types need none"
         if not layout.observed and calibration.data is not None:
             self.measure_on(islice(self.open_data(calibration), 8))
             self.samples_are_unseen = True
@@ -188,6 +193,12 @@ class Job:
     def write(self, plan: QuantPlan) -> Result:
         """Emit the quantized model, prove that it runs as users will run it, and measure it."""
         plan, quantized = self._emit(plan)
+        if bare := _ops_without_body(quantized):
+            note = (
+                f"not run or measured here: {' and '.join(bare)} have no body "
+                "(place.portable is off), so only a runtime that knows them can run the model"
+            )
+            return self.result(plan.with_notes([note]), quantized, [])
         try:
             session = graph.open_session(quantized, providers=self.providers)
         except ModelError:
@@ -196,13 +207,22 @@ class Job:
                 raise
             plan, quantized = self._emit(shifted)
             session = graph.open_session(quantized, providers=self.providers)
+        return self.result(plan, quantized, self.run_beside(session))
+
+    def run_beside(self, session: Any) -> list[OutputComparison]:
+        """Run the result, and measure it against float where there are samples."""
         if not self.samples:
             self._try_out(session)
-        comparisons = compare_outputs(
+        return compare_outputs(
             lambda feeds: graph.run_session(self._float_session(), feeds),
             lambda feeds: graph.run_session(session, feeds),
             self.samples,
         )
+
+    def result(
+        self, plan: QuantPlan, quantized: ir.Model, comparisons: list[OutputComparison]
+    ) -> Result:
+        """Return what the job gives back."""
         return Result(
             model=quantized,
             plan=plan,
@@ -224,11 +244,7 @@ class Job:
                 f"{plan.recipe.mode} models cannot be written as {plan.recipe.format} yet."
             )
         told = emitter(quantized, plan, round_to_nearest) or ()
-        quantized.producer_name, quantized.producer_version = "bitwright", __version__
-        quantized.metadata_props["bitwright.version"] = __version__
-        quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)
-        graph.stamp_versions(quantized)
-        graph.check_model(quantized)
+        sign(quantized, plan)
         return plan.with_notes(told), quantized
 
     def measure_on(self, samples: Iterable[Sample]) -> None:
@@ -362,6 +378,15 @@ class Job:
             raise
 
 
+def sign(quantized: ir.Model, plan: QuantPlan) -> None:
+    """Say in a model who made it and how, and check that it is well formed."""
+    quantized.producer_name, quantized.producer_version = "bitwright", __version__
+    quantized.metadata_props["bitwright.version"] = __version__
+    quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)
+    graph.stamp_versions(quantized)
+    graph.check_model(quantized)
+
+
 def upgrade_for(model: ir.Model, recipe: Recipe, notes: list[str]) -> ir.Model:
     """Return the model at an opset that has what the recipe needs, and note the move."""
     before, opset = graph.opset_of(model), needed_opset(model, recipe)
@@ -394,6 +419,17 @@ def _input_spec(value: ir.Value) -> InputSpec:
         value.name,
         value.dtype.numpy(),
         None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape),
+    )
+
+
+def _ops_without_body(model: ir.Model) -> list[str]:
+    """Return the vendor's operators that the model leaves to whoever runs it."""
+    return sorted(
+        {
+            node.op_type
+            for node in model.graph.all_nodes()
+            if node.domain == VENDOR_DOMAIN and node.op_identifier() not in model.functions
+        }
     )
 
 

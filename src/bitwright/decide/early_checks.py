@@ -9,15 +9,20 @@ import onnx_ir as ir
 from bitwright.decide.integer_ops import check_integer_recipe
 from bitwright.decide.ops import constant
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.numerics.types import INT4, INT8, INT16, INT32, UINT4, UINT8, UINT16
-from bitwright.recipe import MinMax, Override, Recipe
+from bitwright.numerics.types import INT4, INT8, INT16, INT32, QTYPES, UINT4, UINT8, UINT16
+from bitwright.recipe import Distribution, MinMax, Override, Percentile, Recipe
 
 __all__ = ["check_recipe", "has_channelwise_activations"]
 
 Names = Mapping[ir.Value, str]
 
+_FLOAT8_METHODS = (MinMax, Percentile, Distribution)
+
 _ACTIVATION_TYPES = (INT8, UINT8, INT16, UINT16)
 _WEIGHT_TYPES = (*_ACTIVATION_TYPES, INT4, UINT4)
+# With bodies of their own for all types, only packed ones have to be constant.
+_EXTENDED_ACTIVATION_TYPES = tuple(t for t in QTYPES.values() if t.bits >= 8 or t.kind == "block")
+_EXTENDED_WEIGHT_TYPES = (*_EXTENDED_ACTIVATION_TYPES, INT4, UINT4)
 
 
 def check_recipe(recipe: Recipe, names: Names) -> None:
@@ -72,12 +77,24 @@ def _check_types(recipe: Recipe, names: Names) -> None:
             types.append((role, override.qtype))
         if override.convert is not None and override.convert.qtype is not None:
             types.append(("activations", override.convert.qtype))
+    extended = recipe.format in ("extended", "fix-neuron")
     for role, qtype in types:
-        known = _ACTIVATION_TYPES if role == "activations" else _WEIGHT_TYPES
+        if extended:
+            known = _EXTENDED_ACTIVATION_TYPES if role == "activations" else _EXTENDED_WEIGHT_TYPES
+        else:
+            known = _ACTIVATION_TYPES if role == "activations" else _WEIGHT_TYPES
         if qtype not in known and not (role == "weights" and qtype == INT32):
+            remedy = "" if extended else ", or the format extended, which has every type"
             raise RecipeError(
                 f"ONNX Runtime has no kernels for {role} in {qtype}; "
-                f"use one of {', '.join(str(choice) for choice in known)}."
+                f"use one of {', '.join(str(choice) for choice in known)}{remedy}."
+            )
+        method = recipe.ranges if role == "activations" else recipe.weight_ranges
+        is_float8 = qtype.kind == "float" and qtype.needs_range
+        if is_float8 and not isinstance(method, _FLOAT8_METHODS):
+            raise RecipeError(
+                f"{qtype} takes the range methods minmax, percentile and distribution; the others "
+                "compare grids of integers."
             )
     if has_channelwise_activations(recipe) and recipe.activation.bits == 8:
         raise RecipeError(

@@ -44,7 +44,8 @@ class Entry:
         if self.role != "activation" or self.shares is not None or self.fixed_range is not None:
             return False
         given = self.override
-        return given is None or (given.scale is None and given.rmin is None)
+        known = given is not None and (given.scale is not None or given.rmin is not None)
+        return self.qtype.needs_range and not known
 
 
 @dataclass(slots=True)

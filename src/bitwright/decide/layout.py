@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.block_axes import choose_block_axes
 from bitwright.decide.dedication import dedicate_pairs
 from bitwright.decide.early_checks import check_recipe, has_channelwise_activations
 from bitwright.decide.entries import Entry, Layout
@@ -68,6 +69,7 @@ class _Builder:
             plan = self._float(node, reason) if reason else self._visit(node)
             self._layout.nodes[name] = plan
         self._read_through(float_by_name)
+        choose_block_axes(self._layout, self._nodes)
         if self._recipe.place.dedicated_pairs:
             dedicate_pairs(self._layout, self._marked, self._names)
         return self._layout
@@ -174,6 +176,7 @@ class _Builder:
             and entry.fixed_range is None
             and entry.override is None
             and entry.role == "activation"
+            and entry.qtype.kind != "block"
             and self._written_by_quantized(source)
         ):
             # What the clip would cut off needs no levels: its input takes its output's range.
@@ -295,6 +298,12 @@ class _Builder:
         source, weight = inputs[0], inputs[rule.weights[-1]]
         if source is None or weight is None or self._channelwise_activations:
             return None
+        stored = self._layout.entries[weight].qtype
+        if not stored.is_integer:  # there is no grid to add up on: it is one more weight
+            return self._mark_constant(node, value, stored, None, 0)
+        if self._layout.entries[source].qtype.bits + stored.bits > 32:
+            # At (input scale x weight scale) 32 bits would hold nothing of it.
+            return self._mark_constant(node, value, INT32, None, 0)
         qtype = INT16 if self._recipe.bias == "int16" else INT32
         return self._layout.enter_bias(
             self._names[value], value, node, rule, (source, weight), qtype
@@ -325,7 +334,9 @@ class _Builder:
                 continue  # what moves values moves channels, too
             if shares and inputs[0] is not None and _leaves_parameters(entry.override):
                 source = self._layout.entries[inputs[0]]
-                if source.axis is None:
+                if source.qtype.kind == "block":
+                    entry.qtype = source.qtype  # moved values lie in other blocks
+                elif source.axis is None:
                     entry.shares = inputs[0]
                     entry.qtype = source.qtype
             elif output_range is not None and _leaves_parameters(entry.override):

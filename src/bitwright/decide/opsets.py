@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bitwright.errors import RecipeError
-from bitwright.numerics.types import INT16
+from bitwright.numerics.types import INT16, QType
 from bitwright.recipe import Recipe
 
 __all__ = ["needed_opset"]
@@ -14,6 +14,8 @@ __all__ = ["needed_opset"]
 _PREFERRED = 13
 _HALF = 19
 _BLOCKS = 21
+# The bodies of extended operators cast to the type of a zero point, and cut shapes in two.
+_BODIES = 15
 
 
 def needed_opset(model: ir.Model, recipe: Recipe) -> int:
@@ -25,12 +27,18 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     >>> needed_opset(model, load_recipe("int8")), needed_opset(model, load_recipe("a16w8"))
     (13, 21)
     """
+    own = model.opset_imports.get("", 1)
+    if recipe.mode == "weight-only":
+        return max(own, _BLOCKS) if recipe.weights.output == "qdq" else own
     overrides = [*recipe.overrides.values()]
     overrides += [o.convert for o in overrides if o.convert is not None]
     types = {recipe.activation, recipe.weight, *(o.qtype for o in overrides if o.qtype)}
     if recipe.bias == "int16" and recipe.quantize_bias:
         types.add(INT16)
-    needed = [model.opset_imports.get("", 1), _PREFERRED]
+    needed = [own, _PREFERRED]
+    if recipe.format in ("extended", "fix-neuron"):
+        needed.append(_BODIES)
+        types = {qtype for qtype in types if not _takes_any_opset(qtype, recipe)}
     for qtype in types:
         if not qtype.min_opset:
             raise RecipeError(
@@ -46,6 +54,16 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     if _has_half_floats(model) and recipe.mode == "static":
         needed.append(_HALF)
     return max(needed)
+
+
+def _takes_any_opset(qtype: QType, recipe: Recipe) -> bool:
+    """Return whether extended operators have the type at any opset that has functions.
+
+    Casts to float8 and tensors of 4 bits are as old as their standard pairs.
+    """
+    if qtype.is_integer and qtype.bits == 16:
+        return recipe.place.extended_ops or recipe.format == "fix-neuron"
+    return not qtype.min_opset or (qtype.bits == 8 and qtype.is_integer)
 
 
 def _has_half_floats(model: ir.Model) -> bool:

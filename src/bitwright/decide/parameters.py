@@ -23,7 +23,7 @@ from bitwright.numerics.scales import (
 )
 from bitwright.numerics.types import QType
 from bitwright.plan import TensorPlan
-from bitwright.recipe import MinMax, MinMSE, RangeMethod, Recipe, ScaleKind
+from bitwright.recipe import Distribution, MinMax, MinMSE, RangeMethod, Recipe, ScaleKind
 
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
@@ -45,8 +45,10 @@ def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -
     given = entry.override
     if given is not None and given.scale is not None:
         return _given_plan(entry)
-    if not entry.qtype.is_integer:
-        return _float_plan(entry, 1.0 if sketch is None else sketch_std(sketch))
+    if not entry.qtype.needs_range:
+        return _unscaled_plan(entry)
+    if not entry.qtype.is_integer and isinstance(_activation_ranges(entry, recipe), Distribution):
+        return _deviation_plan(entry, 1.0 if sketch is None else sketch_std(sketch))
     symmetric = _is_symmetric(entry, recipe)
     axis: int | None = None
     low: Any
@@ -65,6 +67,8 @@ def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -
         if np.ndim(low):
             axis = 1
     dtype = _float_dtype(entry)
+    if not entry.qtype.is_integer:
+        return _spread_plan(entry, low, high, method, recipe.scales)
     if recipe.restricted_asymmetric and not symmetric:
         scale, zero = restricted_asymmetric_parameters(low, high, dtype)
     else:
@@ -92,8 +96,10 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
             f"weight {entry.name!r} holds NaN or infinite values; mend the model or exclude the "
             "nodes that read it."
         )
-    if not entry.qtype.is_integer:
-        return _float_plan(entry, float(np.std(array, dtype=np.float64)))
+    if not entry.qtype.needs_range:
+        return _unscaled_plan(entry)
+    if not entry.qtype.is_integer and isinstance(recipe.weight_ranges, Distribution):
+        return _deviation_plan(entry, float(np.std(array, dtype=np.float64)))
     if entry.operand:
         symmetric = recipe.activation_symmetric
     elif recipe.weight_symmetric is not None:
@@ -108,13 +114,17 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
         symmetric = symmetric if given.symmetric is None else given.symmetric
         reduced = reduced if given.reduce_range is None else given.reduce_range
         ranges = given.ranges or ranges
-    # Kernels with one zero point a channel are rare: channels are symmetric, whatever the type.
-    symmetric = symmetric or (entry.axis is not None and not entry.block_size)
+    # Kernels with one zero point a channel are rare: channels are symmetric, whatever the type,
+    # unless an override says otherwise.
+    if entry.axis is not None and not entry.block_size:
+        symmetric = symmetric or given is None or given.symmetric is not False
     if given is not None and given.rmin is not None:
         low, high, method = given.rmin, given.rmax, "given"
     else:
         low, high = _constant_range(array, entry, ranges, symmetric=symmetric, reduced=reduced)
         method = _method_name(ranges)
+    if not entry.qtype.is_integer:
+        return _spread_plan(entry, low, high, method, recipe.scales)
     scale, zero = affine_parameters(
         low,
         high,
@@ -238,9 +248,26 @@ def _given_plan(entry: Entry) -> TensorPlan:
     return _own_plan(entry, scale, zero, axis if scale.ndim else None, None, "given")
 
 
-def _float_plan(entry: Entry, deviation: float) -> TensorPlan:
+def _spread_plan(entry: Entry, low: Any, high: Any, method: str, kind: ScaleKind) -> TensorPlan:
+    """Return the plan of a small float: the largest value of the range is that of the type."""
+    most = max(abs(float(low)), abs(float(high)))
+    scale = np.asarray(most / entry.qtype.highest, _float_dtype(entry))
+    scale = ceil_scale(scale, kind) if scale > 0 else np.ones_like(scale)
+    span = (low, high) if entry.role == "activation" else None
+    return _own_plan(entry, scale, np.zeros((), np.int64), None, span, method)
+
+
+def _deviation_plan(entry: Entry, deviation: float) -> TensorPlan:
     scale, zero = float_scale(deviation, entry.qtype, dtype=_float_dtype(entry))
     return _own_plan(entry, scale, zero, None, None, "standard deviation")
+
+
+def _unscaled_plan(entry: Entry) -> TensorPlan:
+    """Return the plan of a tensor whose type holds any value: each one, or block, has exponents."""
+    plan = _own_plan(entry, np.ones(()), np.zeros((), np.int64), None, None, "no scale needed")
+    if entry.qtype.kind == "block":
+        return msgspec.structs.replace(plan, axis=entry.axis)
+    return plan
 
 
 def _own_plan(

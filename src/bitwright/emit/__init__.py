@@ -8,11 +8,25 @@ import onnx_ir as ir
 
 from bitwright.emit.bnb4 import emit_bnb4
 from bitwright.emit.dynamic import emit_dynamic
+from bitwright.emit.extended import emit_extended, emit_fix_neuron
+from bitwright.emit.functions import VENDOR_DOMAIN
+from bitwright.emit.nbits import emit_blocks
 from bitwright.emit.qdq import Rounding, emit_qdq
 from bitwright.emit.qoperator import emit_qoperator
 from bitwright.plan import QuantPlan
 
-__all__ = ["EMITTERS", "Rounding", "emit_bnb4", "emit_dynamic", "emit_qdq", "emit_qoperator"]
+__all__ = [
+    "EMITTERS",
+    "VENDOR_DOMAIN",
+    "Rounding",
+    "emit_blocks",
+    "emit_bnb4",
+    "emit_dynamic",
+    "emit_extended",
+    "emit_fix_neuron",
+    "emit_qdq",
+    "emit_qoperator",
+]
 
 Emitter = Callable[[ir.Model, QuantPlan, Rounding], "list[str] | None"]
 
@@ -20,6 +34,8 @@ Emitter = Callable[[ir.Model, QuantPlan, Rounding], "list[str] | None"]
 EMITTERS: dict[tuple[str, str], Emitter] = {
     ("static", "qdq"): emit_qdq,
     ("static", "qoperator"): emit_qoperator,
+    ("static", "extended"): emit_extended,
+    ("static", "fix-neuron"): emit_fix_neuron,
     # Integer operators have one form; a dynamic recipe leaves the format as it is.
     ("dynamic", "qdq"): emit_dynamic,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from bitwright.errors import PlanError
 from bitwright.graph import NameScope, iter_values
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
-__all__ = ["Rounding", "emit_qdq"]
+__all__ = ["QdqWriter", "Rounding", "emit_qdq"]
 
 Array = npt.NDArray[Any]
 Rounding = Callable[[Array, Parameters], Array]
@@ -30,10 +30,12 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
 
     `round_weights` makes the integers, from the float tensor and its final scale.
     """
-    _QdqWriter(model, plan, round_weights).write()
+    QdqWriter(model, plan, round_weights).write()
 
 
-class _QdqWriter:
+class QdqWriter:
+    """Puts a plan into a graph; other dialects of Q/DQ override how single nodes are written."""
+
     def __init__(self, model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
         self._model = model
         self._plan = plan
@@ -131,14 +133,8 @@ class _QdqWriter:
         else:
             fresh = self._names.fresh(name)
             output = ir.Value(name=fresh, type=source.type, shape=source.shape)
-        node = ir.node(
-            "DequantizeLinear",
-            [stored, scale, zero_point],
-            self._attributes(parameters),
-            domain=self._domain,
-            outputs=[output],
-            name=self._names.fresh(f"{label}_DequantizeLinear"),
-        )
+        name = self._names.fresh(f"{label}_DequantizeLinear")
+        node = self.dequantizer([stored, scale, zero_point], parameters, output, name)
         insert_node(graph, node, None)
         return output
 
@@ -163,32 +159,27 @@ class _QdqWriter:
             # The public name stays on what the model gives out.
             tensor.name = self._names.fresh(f"{label}_QuantizeLinear_Input")
             output_name = label
-        attributes = self._attributes(parameters)
         middle = ir.Value(
             name=self._names.fresh(f"{name}_QuantizeLinear_Output{suffix}"),
             type=ir.TensorType(ir.DataType(parameters.qtype.onnx_type)),
             shape=source.shape,
         )
-        quantizer = ir.node(
-            "QuantizeLinear",
+        quantizer = self.quantizer(
             [source, scale, zero_point],
-            attributes,
-            domain=self._domain,
-            outputs=[middle],
-            name=self._names.fresh(f"{name}_QuantizeLinear{suffix}"),
+            parameters,
+            middle,
+            self._names.fresh(f"{name}_QuantizeLinear{suffix}"),
         )
         output = ir.Value(
             name=output_name if result is not None else self._names.fresh(output_name),
             type=source.type,
             shape=source.shape,
         )
-        dequantizer = ir.node(
-            "DequantizeLinear",
+        dequantizer = self.dequantizer(
             [middle, scale, zero_point],
-            attributes,
-            domain=self._domain,
-            outputs=[output],
-            name=self._names.fresh(f"{name}_DequantizeLinear{suffix}"),
+            parameters,
+            output,
+            self._names.fresh(f"{name}_DequantizeLinear{suffix}"),
         )
         insert_node(graph, quantizer, source.producer())
         insert_node(graph, dequantizer, quantizer)
@@ -216,13 +207,11 @@ class _QdqWriter:
             type=first.type,
             shape=first.shape,
         )
-        twin = ir.node(
-            "DequantizeLinear",
+        twin = self.dequantizer(
             [quantizer.outputs[0], *dequantizer.inputs[1:]],
-            dict(dequantizer.attributes),
-            domain=self._domain,
-            outputs=[output],
-            name=self._names.fresh(f"{name}_convert_clone_DequantizeLinear"),
+            self._plan.parameters(key),
+            output,
+            self._names.fresh(f"{name}_convert_clone_DequantizeLinear"),
         )
         insert_node(owner_of(first), twin, quantizer)
         return output
@@ -233,6 +222,41 @@ class _QdqWriter:
             return ""
         number = self._dedicated[entry.tensor] = self._dedicated.get(entry.tensor, 0) + 1
         return f"_{number}"
+
+    # One node -----------------------------------------------------------------------------
+
+    def quantizer(
+        self,
+        inputs: Sequence[ir.Value | None],
+        parameters: Parameters,
+        output: ir.Value,
+        name: str,
+    ) -> ir.Node:
+        """Return a node that quantizes."""
+        return self._standard_node("QuantizeLinear", inputs, parameters, output, name)
+
+    def dequantizer(
+        self,
+        inputs: Sequence[ir.Value | None],
+        parameters: Parameters,
+        output: ir.Value,
+        name: str,
+    ) -> ir.Node:
+        """Return a node that dequantizes."""
+        return self._standard_node("DequantizeLinear", inputs, parameters, output, name)
+
+    def _standard_node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        parameters: Parameters,
+        output: ir.Value,
+        name: str,
+    ) -> ir.Node:
+        attributes = self._attributes(parameters)
+        return ir.node(
+            op_type, inputs, attributes, domain=self._domain, outputs=[output], name=name
+        )
 
     def _attributes(self, parameters: Parameters) -> dict[str, int]:
         attributes: dict[str, int] = {}

@@ -13,15 +13,24 @@ from bitwright.graph.walking import iter_graphs
 
 __all__ = ["find_quantized_nodes", "normalize", "refuse_unsupported"]
 
+_VENDOR_DOMAINS = ("com.vai.quantize", "com.amd.quark")
+"""Domains of quantizers that may bring a body along, which is no reason to forget their name."""
+
 _QUANTIZED_OPS = frozenset(
     {
+        "BFPFixNeuron",
+        "BFPQuantizeDequantize",
         "ConvInteger",
         "DequantizeLinear",
         "DynamicQuantizeLSTM",
         "DynamicQuantizeLinear",
         "DynamicQuantizeMatMul",
+        "ExtendedDequantizeLinear",
+        "ExtendedQuantizeLinear",
         "FixNeuron",
         "GatherBlockQuantized",
+        "MXFixNeuron",
+        "MXQuantizeDequantize",
         "MatMulBnb4",
         "MatMulInteger",
         "MatMulInteger16",
@@ -42,9 +51,9 @@ _QUANTIZED_OPS = frozenset(
 def normalize(model: ir.Model, *, subgraphs: bool = True) -> list[str]:
     """Bring a model to the one form that the rest of Bitwright works on, in place.
 
-    Model-local functions are inlined, Constant nodes become initializers, initializers that are
-    also graph inputs become constants, node names become unique, nodes are sorted and unused
-    initializers go. With subgraphs=False the bodies of If, Loop and Scan keep their Constant nodes.
+    Model-local functions are inlined, but for a vendor's quantizers; Constant nodes become
+    initializers, initializers that are also graph inputs become constants, node names become
+    unique, nodes are sorted and unused initializers go. With subgraphs=False the bodies of If, Loop and Scan keep their Constant nodes.
     Returns a sentence for each thing that a user may want to know.
     """
     notes: list[str] = []
@@ -123,9 +132,12 @@ def _refuse_sparse(model: ir.Model) -> None:
 def _inline_functions(model: ir.Model, notes: list[str]) -> None:
     if not model.functions:
         return
-    names = sorted({function.name for function in model.functions.values()})
+    inlined = [f for f in model.functions.values() if f.domain not in _VENDOR_DOMAINS]
+    if not inlined:
+        return
+    names = sorted({function.name for function in inlined})
     try:
-        InlinePass()(model)
+        InlinePass(criteria=lambda function: function.domain not in _VENDOR_DOMAINS)(model)
     except Exception as error:  # PassError, or whatever a malformed function leads to
         raise ModelError(
             f"the model-local functions ({', '.join(names[:3])}) cannot be inlined; "

@@ -150,11 +150,7 @@ def _check(recipe: Recipe) -> None:
         raise RecipeError(
             f"restricted_asymmetric chooses float scales and contradicts scales={recipe.scales!r}."
         )
-    if recipe.activation.kind == "float" and recipe.weight.kind != "float":
-        raise RecipeError(
-            f"{recipe.activation} activations with {recipe.weight} weights run nowhere; "
-            "use one float type for both."
-        )
+    _check_format(recipe)
     if recipe.activation == INT8 and recipe.weight == UINT8:
         raise RecipeError(
             "int8 activations with uint8 weights have no kernel in ONNX Runtime; "
@@ -170,7 +166,7 @@ def _check(recipe: Recipe) -> None:
         raise RecipeError(
             f"block_size must be 0 (no blocks) or at least 2, not {recipe.block_size}."
         )
-    if recipe.reduce_range and recipe.weight.kind == "float":
+    if recipe.reduce_range and not recipe.weight.is_integer:
         raise RecipeError(f"reduce_range has no meaning for {recipe.weight} weights.")
     if recipe.limits is not None and recipe.scales != "power-of-two":
         raise RecipeError(
@@ -200,6 +196,35 @@ def _check(recipe: Recipe) -> None:
                 re.compile(pattern[3:])
             except re.error as error:
                 raise RecipeError(f"{pattern!r} is not a regular expression: {error}.") from error
+
+
+def _check_format(recipe: Recipe) -> None:
+    """Refuse types that the format has no form for, and options that it has no place for."""
+    activation, weight, place = recipe.activation, recipe.weight, recipe.place
+    if recipe.format not in ("extended", "fix-neuron"):
+        for qtype in (activation, weight):
+            if qtype.kind == "block":
+                raise RecipeError(
+                    f"{qtype} is for the formats extended and fix-neuron; set format='extended'."
+                )
+        if activation.kind == "float" and weight.kind != "float":
+            raise RecipeError(
+                f"{activation} activations with {weight} weights run nowhere in the format "
+                f"{recipe.format}; use one float type for both, or set format='extended'."
+            )
+        return
+    if (recipe.per_channel or recipe.block_size) and not weight.is_integer:
+        given = "per_channel" if recipe.per_channel else "block_size"
+        raise RecipeError(f"{given} has no meaning for {weight} weights; leave it out.")
+    if recipe.limits is not None and not (activation.is_integer and weight.is_integer):
+        raise RecipeError("limits are about integers; leave them out with other number types.")
+    if place.contrib_ops and (place.extended_ops or recipe.format == "fix-neuron"):
+        raise RecipeError(
+            "contrib_ops and extended_ops name two domains for one op; switch one of them off."
+        )
+    if recipe.format == "fix-neuron" and (place.weight_pairs or recipe.block_size):
+        name = "place.weight_pairs" if place.weight_pairs else "block_size"
+        raise RecipeError(f"{name} has no place in the format fix-neuron; leave it out.")
 
 
 # What a dynamic recipe can ask for; all else is about activations, which it does not place.

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from bitwright.emit.functions.blocks import block_attributes, block_function, block_op
-from bitwright.emit.functions.scaled import Use, distinguishing_attributes, scaled_function
+from bitwright.emit.functions.blocks import (
+    block_attributes,
+    block_function,
+    block_op,
+    distinguishing_block_attributes,
+)
+from bitwright.emit.functions.scaled import Op, Use, distinguishing_attributes, scaled_function
 from bitwright.emit.functions.writing import VENDOR_DOMAIN
 
 __all__ = [
     "VENDOR_DOMAIN",
+    "Op",
     "Use",
     "block_attributes",
     "block_function",
     "block_op",
     "distinguishing_attributes",
+    "distinguishing_block_attributes",
     "scaled_function",
 ]

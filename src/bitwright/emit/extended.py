@@ -1,0 +1,245 @@
+"""Write a plan with the vendor's operators, for every number type, and their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.emit.building import add_initializer, insert_node, owner_of
+from bitwright.emit.functions import (
+    VENDOR_DOMAIN,
+    Op,
+    Use,
+    block_attributes,
+    block_function,
+    block_op,
+    distinguishing_attributes,
+    distinguishing_block_attributes,
+    scaled_function,
+)
+from bitwright.emit.qdq import QdqWriter, Rounding
+from bitwright.errors import PlanError
+from bitwright.numerics.quantize import dequantize
+from bitwright.numerics.types import INT32, QType
+from bitwright.plan import Parameters, QuantPlan, TensorPlan
+
+__all__ = ["emit_extended", "emit_fix_neuron"]
+
+Array = npt.NDArray[Any]
+
+
+def emit_extended(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
+    """Turn the float model, in place, into one with pairs of the vendor's operators.
+
+    Tensors in block formats get one operator instead of a pair. With `place.portable` each
+    operator has a body in standard ones; with `place.extended_ops` off, standard operators stand
+    wherever they take the type.
+    """
+    _ExtendedWriter(model, plan, round_weights).write()
+
+
+def emit_fix_neuron(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
+    """Turn the float model, in place, into one with a FixNeuron instead of each pair.
+
+    Constants stay float, rounded to what their type can hold. Biases at (input scale x weight
+    scale) are integers of 32 bits behind a dequantizer: rounding them twice would gain nothing.
+    """
+    _ExtendedWriter(model, plan, round_weights, fused=True).write()
+
+
+class _ExtendedWriter(QdqWriter):
+    def __init__(
+        self, model: ir.Model, plan: QuantPlan, round_weights: Rounding, *, fused: bool = False
+    ) -> None:
+        super().__init__(model, plan, round_weights)
+        self._fused = fused
+        self._opset = model.opset_imports[""]
+        self._scaled_nodes: list[tuple[ir.Node, Op, Use]] = []
+        self._block_nodes: list[tuple[ir.Node, QType]] = []
+
+    def write(self) -> None:
+        """Write the plan, then one body for each of the operators that were used."""
+        super().write()
+        if not self._scaled_nodes and not self._block_nodes:
+            return
+        self._model.opset_imports.setdefault(VENDOR_DOMAIN, 1)
+        if self._plan.recipe.place.portable:
+            self._add_scaled_functions()
+            self._add_block_functions()
+
+    # Bodies -------------------------------------------------------------------------------
+
+    def _add_scaled_functions(self) -> None:
+        for op in dict.fromkeys(op for _, op, _ in self._scaled_nodes):
+            uses = list(dict.fromkeys(use for _, other, use in self._scaled_nodes if other == op))
+            self._add_function(scaled_function(op, uses, self._opset))
+            for node, other, use in self._scaled_nodes:
+                if other == op:
+                    _add_attributes(node, distinguishing_attributes(op, uses, use.qtype))
+
+    def _add_block_functions(self) -> None:
+        for op in dict.fromkeys(node.op_type for node, _ in self._block_nodes):
+            nodes = [item for item in self._block_nodes if item[0].op_type == op]
+            types = list(dict.fromkeys(qtype for _, qtype in nodes))
+            self._add_function(block_function(types, self._opset))
+            for node, qtype in nodes:
+                _add_attributes(node, distinguishing_block_attributes(types, qtype))
+
+    def _add_function(self, function: ir.Function) -> None:
+        self._model.functions[function.identifier()] = function
+        for domain, version in function.opset_imports.items():
+            self._model.opset_imports.setdefault(domain, version)
+
+    # One entry ----------------------------------------------------------------------------
+
+    def _write_entry(
+        self, key: str, entry: TensorPlan, source: ir.Value, result: tuple[ir.Graph, int] | None
+    ) -> ir.Value:
+        parameters = self._plan.parameters(key)
+        if parameters.qtype.kind == "block":
+            axis = _axis_within(parameters.axis, source)
+            node = self._vendor_node(
+                block_op(parameters.qtype), [], block_attributes(parameters.qtype, axis)
+            )
+            self._block_nodes.append((node, parameters.qtype))
+            return self._write_single(entry, source, parameters, result, node)
+        if self._fused and entry.role != "bias":
+            label = self._values[entry.tensor].name or ""
+            scale, zero_point = self._parameter_values(key, label, parameters, source)
+            node = self._scaled_node("FixNeuron", [None, scale, zero_point], parameters)
+            return self._write_single(entry, source, parameters, result, node)
+        return super()._write_entry(key, entry, source, result)
+
+    def _write_single(
+        self,
+        entry: TensorPlan,
+        source: ir.Value,
+        parameters: Parameters,
+        result: tuple[ir.Graph, int] | None,
+        node: ir.Node,
+    ) -> ir.Value:
+        """Put one operator behind a tensor, or behind the rounded values of a constant."""
+        graph = owner_of(source)
+        tensor = self._values[entry.tensor]
+        label = tensor.name or ""
+        suffix = self._dedicated_suffix(entry)
+        name = f"{label}_{node.op_type}"
+        output = node.outputs[0]
+        output.name = self._names.fresh(f"{name}_Output{suffix}")
+        if result is not None:
+            # The public name stays on what the model gives out.
+            tensor.name = self._names.fresh(f"{name}_Input")
+            output.name = label
+        output.type, output.shape = source.type, source.shape
+        node.name = self._names.fresh(f"{name}{suffix}")
+        producer = source.producer()
+        if entry.role != "activation":
+            source = self._rounded_constant(entry, source, parameters)
+        node.replace_input_with(0, source)
+        insert_node(graph, node, producer)
+        if result is not None:
+            owner, index = result
+            owner.outputs[index] = output
+        return output
+
+    def _rounded_constant(
+        self, entry: TensorPlan, source: ir.Value, parameters: Parameters
+    ) -> ir.Value:
+        if source.const_value is None:
+            raise PlanError(f"tensor {entry.tensor!r} is planned as constant, but it is not.")
+        array = source.const_value.numpy()
+        rounded = dequantize(
+            self._round(array, parameters),
+            np.asarray(parameters.scale).astype(np.float32),
+            parameters.zero_point,
+            axis=parameters.axis,
+            block_size=parameters.block_size,
+            dtype=array.dtype,
+        )
+        name = f"{source.name}_rounded"
+        return add_initializer(owner_of(source), self._names, name, rounded)
+
+    # One node -----------------------------------------------------------------------------
+
+    def quantizer(
+        self,
+        inputs: Sequence[ir.Value | None],
+        parameters: Parameters,
+        output: ir.Value,
+        name: str,
+    ) -> ir.Node:
+        """Return a node that quantizes, of the vendor's domain or a standard one."""
+        if self._is_left_standard(parameters):
+            return super().quantizer(inputs, parameters, output, name)
+        return self._scaled_node("VitisQuantizeLinear", inputs, parameters, output, name)
+
+    def dequantizer(
+        self,
+        inputs: Sequence[ir.Value | None],
+        parameters: Parameters,
+        output: ir.Value,
+        name: str,
+    ) -> ir.Node:
+        """Return a node that dequantizes, of the vendor's domain or a standard one."""
+        if self._is_left_standard(parameters):
+            return super().dequantizer(inputs, parameters, output, name)
+        return self._scaled_node("VitisDequantizeLinear", inputs, parameters, output, name)
+
+    def _is_left_standard(self, parameters: Parameters) -> bool:
+        if parameters.block_size:
+            return True  # scales in blocks are ONNX's own; the vendor's operator has none
+        if self._plan.recipe.place.extended_ops or self._fused:
+            return False
+        if parameters.qtype == INT32:
+            return not np.any(parameters.zero_point)
+        return parameters.qtype.is_integer and parameters.qtype.bits <= 16
+
+    def _scaled_node(
+        self,
+        op: Op,
+        inputs: Sequence[ir.Value | None],
+        parameters: Parameters,
+        output: ir.Value | None = None,
+        name: str | None = None,
+    ) -> ir.Node:
+        per_channel = bool(np.ndim(parameters.scale))
+        axis = (parameters.axis or 0) if per_channel else 0
+        node = self._vendor_node(op, inputs, {"axis": axis}, output, name)
+        use = Use(parameters.qtype, per_channel, centred=not np.any(parameters.zero_point))
+        self._scaled_nodes.append((node, op, use))
+        return node
+
+    def _vendor_node(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: dict[str, int] | dict[str, int | str],
+        output: ir.Value | None = None,
+        name: str | None = None,
+    ) -> ir.Node:
+        return ir.node(
+            op,
+            inputs or [None],
+            attributes,
+            domain=VENDOR_DOMAIN,
+            outputs=[output or ir.Value()],
+            name=name,
+        )
+
+
+def _add_attributes(node: ir.Node, attributes: dict[str, Any]) -> None:
+    for attribute in ir.convenience.convert_attributes(attributes):
+        node.attributes[attribute.name] = attribute
+
+
+def _axis_within(axis: int | None, value: ir.Value) -> int:
+    """Return the axis of blocks: the second, or the last of a tensor that has no second."""
+    wanted = 1 if axis is None else axis
+    if value.shape is None:
+        return wanted
+    rank = len(value.shape)
+    return max(min(wanted if wanted >= 0 else wanted + rank, rank - 1), 0)
