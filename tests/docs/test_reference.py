@@ -8,8 +8,11 @@ import pytest
 
 import bitwright
 from bitwright import CrossLayerEqualization, Override, Placement, Recipe, Selection
+from bitwright.compat import vai_q_onnx
 from bitwright.compat.onnxruntime import quantize_static
 from bitwright.compat.onnxruntime.options import _HANDLERS
+from bitwright.compat.vai_q_onnx.options import _HANDLERS as VITIS_HANDLERS
+from bitwright.compat.vai_q_onnx.options import OLD_NAMES
 from bitwright.data import PREPROCESS_PRESETS
 from bitwright.recipe import RangeMethod
 
@@ -45,6 +48,12 @@ def test_every_argument_and_option_of_quantize_static():
     named = quoted("from-onnxruntime.md")
     assert set(signature(quantize_static).parameters) <= named
     assert set(_HANDLERS) <= named
+
+
+def test_every_argument_and_option_of_vai_q_onnx():
+    named = quoted("from-vitis-ai.md")
+    assert set(signature(vai_q_onnx.quantize_static).parameters) - {"others"} <= named
+    assert {*VITIS_HANDLERS, *OLD_NAMES} <= named
 
 
 def test_every_preprocessing_key_and_preset():
