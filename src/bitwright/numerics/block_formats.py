@@ -144,7 +144,7 @@ def round_to_blocks(x: npt.ArrayLike, format: BlockFormat | QType, axis: int | N
     missing = -length % size
     padded = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, missing)])
     with np.errstate(invalid="ignore"):  # a signalling NaN is no news
-        blocks = padded.reshape(*moved.shape[:-1], -1, size).astype(np.float64)
+        blocks = padded.reshape(*moved.shape[:-1], -(-length // size), size).astype(np.float64)
     if isinstance(format, Microscaling):
         rounded = _round_microscaling(blocks, format)
     elif format.sub_block_size:
