@@ -17,7 +17,7 @@ STAGES = ("prepare", "equalize", "observe", "decide", "rounding", "emit", "asses
 # ALLOWED_BESIDE names.
 LEVELS = (
     ("cli", "compat", "__main__"),
-    ("api", "pipeline", "preprocessing", "qat", "result"),
+    ("api", "pipeline", "preprocessing", "qat", "result", "weight_only"),
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
@@ -31,8 +31,11 @@ ALLOWED_BESIDE = {
     ("api", "preprocessing"),
     ("api", "qat"),
     ("api", "result"),
+    ("api", "weight_only"),
     ("pipeline", "result"),
     ("qat", "pipeline"),
+    ("weight_only", "pipeline"),
+    ("weight_only", "result"),
     ("plan", "recipe"),
     ("numerics", "errors"),
     ("files", "errors"),

@@ -10,6 +10,7 @@ from bitwright import graph
 from bitwright.assess import Inspection, Verification, inspect_model, verify_model
 from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
+from bitwright.errors import RecipeError
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
@@ -17,6 +18,7 @@ from bitwright.preprocessing import Preprocessed, preprocess_model
 from bitwright.qat import Format, open_trained
 from bitwright.recipe import Recipe, Selection, load_recipe
 from bitwright.result import Result
+from bitwright.weight_only import WeightJob
 
 if TYPE_CHECKING:
     import os
@@ -46,6 +48,8 @@ def quantize(
     engine: Any = None,
     external_data: bool | None = None,
     providers: Sequence[str] | None = None,
+    work: str | Path | None = None,
+    device: str = "cpu",
     progress: bool | Callable[[int, int | None], None] = True,
 ) -> Result:
     """Quantize a model with calibration data, prove that it runs, and write it.
@@ -66,6 +70,9 @@ def quantize(
         engine: where observation runs, `bitwright.observe.RayEngine()` for a cluster.
         external_data: weights in a file of their own; None: only above 2 GB.
         providers: execution providers of ONNX Runtime for every run.
+        work: weight-only recipes: a folder that keeps each weight as soon as it is rounded; a run
+            that was interrupted goes on from there.
+        device: weight-only recipes: where the arithmetic runs, "cpu", or "cuda" with torch.
         progress: show a bar on a terminal, or call this with (samples done, samples in all).
 
     >>> import bitwright
@@ -78,19 +85,21 @@ def quantize(
     if output is not None:
         graph.check_destination(output, source=model)
     job = Job.open(model, chosen, providers)
-    plan = job.make_plan(
-        Calibration(
-            data=data,
-            limit=limit,
-            preprocess=preprocess,
-            held_back=held_back,
-            sketches=sketches,
-            memory_budget=memory_budget,
-            engine=engine,
-            progress=progress,
-        )
+    calibration = Calibration(
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        held_back=held_back,
+        sketches=sketches,
+        memory_budget=memory_budget,
+        engine=engine,
+        progress=progress,
     )
-    return _finish(job, plan, output, external_data)
+    if chosen.mode == "weight-only":
+        weights = WeightJob(job, calibration, work, device)
+        return _save(weights.write(weights.make_plan()), output, external_data)
+    _refuse_for_weights_only(work=work, device=device)
+    return _save(job.write(job.make_plan(calibration)), output, external_data)
 
 
 def make_plan(
@@ -125,7 +134,11 @@ def make_plan(
         memory_budget=memory_budget,
         progress=progress,
     )
-    return Job.open(model, load_recipe(recipe, target), providers).make_plan(calibration)
+    chosen = load_recipe(recipe, target)
+    job = Job.open(model, chosen, providers)
+    if chosen.mode == "weight-only":
+        return WeightJob(job, calibration).make_plan()
+    return job.make_plan(calibration)
 
 
 def apply_plan(
@@ -141,6 +154,8 @@ def apply_plan(
 ) -> Result:
     """Quantize a model as a plan says; data, if given, only measures the result.
 
+    Weight-only plans with GPTQ round by the data, so they need it.
+
     >>> import bitwright
     >>> demo = bitwright.load_demo()
     >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:16])
@@ -154,10 +169,13 @@ def apply_plan(
     job = Job.open(model, plan.recipe, providers)
     job.smooth(plan.smoothing)
     check_plan(job.model, plan, fingerprint=job.fingerprint)
+    if plan.recipe.mode == "weight-only":
+        calibration = Calibration(data=data, limit=limit, preprocess=preprocess)
+        return _save(WeightJob(job, calibration).write(plan), output, external_data)
     if data is not None:
         calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
         job.measure_on(job.open_data(calibration))
-    return _finish(job, plan, output, external_data)
+    return _save(job.write(plan), output, external_data)
 
 
 def import_qat(
@@ -206,7 +224,7 @@ calibration data instead.
     if data is not None:
         calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
         job.measure_on(job.open_data(calibration))
-    return _finish(job, plan, output, external_data)
+    return _save(job.write(plan), output, external_data)
 
 
 def preprocess(
@@ -286,10 +304,14 @@ def verify(model: ModelSource, target: str = "cpu") -> Verification:
     return verify_model(graph.load_model(model, sort=False), target)
 
 
-def _finish(
-    job: Job, plan: QuantPlan, output: str | Path | None, external_data: bool | None
-) -> Result:
-    result = job.write(plan)
+def _refuse_for_weights_only(*, work: str | Path | None, device: str) -> None:
+    if work is not None:
+        raise RecipeError("a work folder is for weight-only recipes; leave it out.")
+    if device != "cpu":
+        raise RecipeError(f"device={device!r} is for weight-only recipes; leave it out.")
+
+
+def _save(result: Result, output: str | Path | None, external_data: bool | None) -> Result:
     if output is not None:
         result.save(output, external_data=external_data)
     return result

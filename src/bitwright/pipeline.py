@@ -54,7 +54,13 @@ from bitwright.observe import (
     save_sketches,
 )
 from bitwright.plan import QuantPlan, Smoothing
-from bitwright.prepare import approximate, prepare_exactly, simulation_steps, turned_inputs
+from bitwright.prepare import (
+    approximate,
+    prepare_exactly,
+    prepare_weights,
+    simulation_steps,
+    turned_inputs,
+)
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
 from bitwright.rounding import round_to_nearest

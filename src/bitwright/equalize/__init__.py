@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bitwright.equalize.awq import awq_clip, awq_scales
 from bitwright.equalize.cle import Equalized, equalize_layers
 from bitwright.equalize.cle_chains import find_chains
 from bitwright.equalize.smoothquant import apply_smoothing, find_smoothing_points, smoothing_for
@@ -9,6 +10,8 @@ from bitwright.equalize.smoothquant import apply_smoothing, find_smoothing_point
 __all__ = [
     "Equalized",
     "apply_smoothing",
+    "awq_clip",
+    "awq_scales",
     "equalize_layers",
     "find_chains",
     "find_smoothing_points",

@@ -44,6 +44,7 @@ __all__ = [
     "fuse_l2_norm",
     "prepare",
     "prepare_exactly",
+    "prepare_weights",
     "read_trained",
     "reduce_mean_to_pool",
     "simulate_npu",
@@ -138,6 +139,20 @@ def prepare_exactly(
     told += _rewrite(model, _PATTERNS, rewrite)
     told += _fold(model, [step for step in _FOLDING if optimize or not step.is_optimization])
     return told + _rewrite(model, _REWRITES, rewrite)
+
+
+def prepare_weights(model: ir.Model, *, optimize: bool = True) -> list[str]:
+    """Run the passes that bring out weights and leave them as they are, float16 ones too.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> prepare_weights(ir.Model(graph, ir_version=10))
+    []
+    """
+    told = []
+    if optimize:
+        told += _said("removed {} constant, idle or repeated node", fold_constants(model))
+        told += _said("dropped {} no-op", drop_no_ops(model))
+    return told + _said("folded the scalars of {} Gemm node", fold_gemm_scalars(model))
 
 
 def _fold(model: ir.Model, steps: Sequence[_Pass]) -> list[str]:

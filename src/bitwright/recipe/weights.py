@@ -69,13 +69,12 @@ class HQQ(
 ):
     """Half-quadratic search for the grid of each block; needs no data.
 
-    >>> HQQ(iterations=10).iterations
-    10
+    >>> HQQ().float_zero_points
+    False
     """
 
-    iterations: int = 20
-    norm: float = 0.7
-    """The p of the norm that outliers are measured with."""
+    float_zero_points: bool = False
+    """Zero points as published, not rounded: for GPUs, as they are slow on CPUs."""
 
 
 RoundingMethod = Nearest | GPTQ | HQQ
@@ -126,8 +125,8 @@ class WeightOnly(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """No zero points: smaller, and less accurate."""
     rounding: RoundingMethod = Nearest()
     awq: AWQ | None = None
-    refit_scales: bool = False
-    """Fit the scale of each block to its rounded values, weighted by the inputs."""
+    refine: int = 0
+    """How often the scales and values of all blocks are fitted again to what the layer reads."""
     sequential: bool = True
     """Each layer is rounded for the inputs that the quantized layers before it give."""
     output: Literal["matmul-nbits", "qdq", "matmul-fpq4", "float"] = "matmul-nbits"
@@ -153,6 +152,8 @@ class WeightOnly(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                     f"block_size of weights must be a power of two from 16 on, or -1 for whole "
                     f"columns, not {size}."
                 )
+        if self.refine < 0:
+            raise RecipeError(f"refine of weights must not be negative, as {self.refine} is.")
         if self.accuracy_level is not None and not 0 <= self.accuracy_level <= 4:
             raise RecipeError(f"accuracy_level must lie in 0..4, not {self.accuracy_level}.")
 
@@ -162,6 +163,6 @@ class WeightOnly(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         rounders = (self.rounding, *(o.rounding for o in self.overrides.values()))
         return (
             self.awq is not None
-            or self.refit_scales
+            or self.refine > 0
             or any(isinstance(rounder, GPTQ) for rounder in rounders)
         )

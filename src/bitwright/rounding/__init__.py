@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
+from bitwright.rounding.hqq import hqq
 from bitwright.rounding.nearest import round_to_nearest
+from bitwright.rounding.scale_estimation import estimate_scales, refine
 from bitwright.rounding.store import BlockStore
 
-__all__ = ["BlockStore", "HessianFactor", "factor_hessian", "gptq", "round_to_nearest"]
+__all__ = [
+    "BlockStore",
+    "HessianFactor",
+    "estimate_scales",
+    "factor_hessian",
+    "gptq",
+    "hqq",
+    "refine",
+    "round_to_nearest",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -32,10 +31,14 @@ class BlockStore:
     """
 
     def __init__(self, folder: str | Path | None = None, *, job: str = "") -> None:
-        self._temporary = folder is None
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="bitwright-weights-") if folder is None else folder
-        )
+        # Whoever reads from the store holds it, and with it the folder.
+        self._lent = None
+        if folder is None:
+            self._lent = tempfile.TemporaryDirectory(
+                prefix="bitwright-weights-", ignore_cleanup_errors=True
+            )
+            folder = self._lent.name
+        self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         marker = self.folder / "job.json"
         if marker.exists():
@@ -104,8 +107,8 @@ class BlockStore:
 
     def close(self) -> None:
         """Remove a folder that was only lent."""
-        if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lent is not None:
+            self._lent.cleanup()
 
     def __enter__(self) -> BlockStore:
         return self

@@ -1,0 +1,154 @@
+"""A weight-only job: plan, round in turn, write; data only where a method asks for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from bitwright import graph
+from bitwright._version import __version__
+from bitwright.data import Sample, hold_back
+from bitwright.decide import plan_weights
+from bitwright.emit import emit_blocks
+from bitwright.errors import DataError
+from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
+from bitwright.numerics.blocks import QuantizedBlocks
+from bitwright.pipeline import Calibration, Job, sign
+from bitwright.plan import QuantPlan
+from bitwright.result import Result
+from bitwright.rounding import BlockStore
+from bitwright.weight_only.sequence import find_scaling, round_weights
+
+__all__ = ["WeightJob"]
+
+LARGEST_MEASURED = 2 << 30
+"""Bytes of float model up to which the result is run beside it."""
+
+
+@dataclass(slots=True)
+class WeightJob:
+    """A job whose recipe quantizes weights only.
+
+    `work` is a folder that keeps each weight as soon as it is rounded: a run that was interrupted
+    goes on from there. `device` is where the heavy arithmetic runs: "cpu", or "cuda" with torch.
+    """
+
+    job: Job
+    calibration: Calibration
+    work: str | Path | None = None
+    device: str = "cpu"
+
+    def make_plan(self) -> QuantPlan:
+        """Decide about every weight; with AWQ, also what inputs are divided by."""
+        job = self.job
+        plan = self._decide()
+        if job.recipe.weights.awq is not None:
+            scaling = find_scaling(
+                job.model,
+                plan,
+                self._samples(),
+                xp=self._arrays(),
+                providers=job.providers,
+                progress=self._progress(),
+            )
+            if scaling:
+                job.smooth(scaling)
+                plan = msgspec.structs.replace(self._decide(), smoothing=scaling)
+        plan.notes[:0] = job.notes
+        return plan
+
+    def write(self, plan: QuantPlan) -> Result:
+        """Round every weight, emit the model, prove that it runs, and measure it."""
+        job = self.job
+        needs_data = plan.recipe.weights.needs_data
+        store = BlockStore(self.work, job=self._job_name(plan))
+        round_weights(
+            job.model,
+            plan,
+            self._samples() if needs_data else None,
+            store,
+            xp=self._arrays(),
+            providers=job.providers,
+            progress=self._progress(),
+        )
+        if not needs_data and self.calibration.data is not None:
+            job.measure_on(islice(job.open_data(self.calibration), 8))
+            job.samples_are_unseen = True
+        quantized = graph.clone_model(job.model)
+        options = plan.recipe.weights
+        told = emit_blocks(
+            quantized,
+            _Stored(store, plan),
+            readers={name: planned.nodes for name, planned in plan.weights.items()},
+            output=options.output,
+            accuracy_level=options.accuracy_level,
+        )
+        sign(quantized, plan)
+        plan = plan.with_notes(told)
+        if job.float_size > LARGEST_MEASURED:
+            note = "not run beside the float model, which is too large to be open twice"
+            return job.result(plan.with_notes([note]), quantized, [])
+        session = graph.open_session(quantized, providers=job.providers)
+        return job.result(plan, quantized, job.run_beside(session))
+
+    def _decide(self) -> QuantPlan:
+        return plan_weights(
+            self.job.model,
+            self.job.recipe,
+            fingerprint=self.job.fingerprint,
+            tool=f"bitwright {__version__}",
+        )
+
+    def _samples(self) -> Iterator[Sample]:
+        """Yield the calibration data, holding some back to measure on."""
+        if self.calibration.data is None:
+            raise DataError(
+                f"recipe {self.job.recipe.name!r} weighs errors by what each layer reads and needs "
+                "calibration data; give data, or take a recipe that needs none (int4-rtn)."
+            )
+        samples = self.job.open_data(self.calibration)
+        most = 8 if self.calibration.held_back else 0
+        stream = hold_back(samples, most=most)
+        count = 0
+        for sample in stream:
+            count += 1
+            yield sample
+        self.job.samples = stream.evaluation
+        self.job.samples_are_unseen = bool(stream.held)
+        self.job.data_description = f"{count} samples of {samples.description}"
+
+    def _arrays(self) -> Arrays:
+        return NUMPY if self.device == "cpu" else arrays_on(self.device)
+
+    def _progress(self) -> Callable[[int, int], None] | None:
+        return self.calibration.progress if callable(self.calibration.progress) else None
+
+    def _job_name(self, plan: QuantPlan) -> str:
+        """Return what a folder of weights must belong to: this model, plan and data."""
+        if self.work is None:
+            return ""
+        digest = hashlib.sha256(self.job.content_fingerprint.encode())
+        digest.update(msgspec.json.encode((plan.weights, plan.smoothing, plan.recipe.weights)))
+        return digest.hexdigest()
+
+
+class _Stored(Mapping[str, QuantizedBlocks]):
+    """The weights of a plan, each read from the store when it is asked for."""
+
+    def __init__(self, store: BlockStore, plan: QuantPlan) -> None:
+        self._store = store
+        self._names = tuple(plan.weights)
+
+    def __getitem__(self, name: str) -> QuantizedBlocks:
+        return self._store.get(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

@@ -1,0 +1,206 @@
+"""Weights rounded one after the other, each for the inputs that the ones before it leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.equalize import awq_clip, awq_scales
+from bitwright.errors import DataError
+from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.numerics.blocks import (
+    SHRINKS,
+    BlockFormat,
+    Grid,
+    QuantizedBlocks,
+    fit_grid,
+    round_on_grid,
+)
+from bitwright.numerics.second_moment import SecondMoment
+from bitwright.observe import Stop, Walk
+from bitwright.plan import QuantPlan, Smoothing
+from bitwright.recipe import GPTQ, HQQ, Nearest, WeightOnly
+from bitwright.rounding import BlockStore, HessianFactor, factor_hessian, gptq, hqq, refine
+from bitwright.weight_only.sites import Site, weight_sites
+
+__all__ = ["find_scaling", "round_weights"]
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+
+
+def round_weights(
+    model: ir.Model,
+    plan: QuantPlan,
+    samples: Iterable[Feeds] | None,
+    store: BlockStore,
+    *,
+    xp: Arrays = NUMPY,
+    providers: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Round every weight of the plan into the store; those that are in it already stay.
+
+    Methods that weigh errors by a layer's inputs need samples. In a sequential recipe, each layer
+    sees the inputs that the rounded layers before it give.
+    """
+    options = plan.recipe.weights
+    sites = weight_sites(model, plan)
+    watched: dict[str, list[Site]] = {}
+    for site in sites:
+        wants_inputs = options.needs_data or isinstance(site.plan.rounding, GPTQ)
+        if site.source is not None and wants_inputs:
+            watched.setdefault(site.source, []).append(site)
+    total, done = len(sites), 0
+
+    def finish(site: Site, blocks: QuantizedBlocks) -> None:
+        nonlocal done
+        store.put(site.name, blocks)
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    if watched and samples is None:
+        method = next(iter(watched.values()))[0].plan.rounding
+        raise DataError(
+            f"the rounding {type(method).__name__} weighs errors by what each layer reads and "
+            "needs calibration data; give data, or choose nearest or hqq."
+        )
+    seen = {site.name for group in watched.values() for site in group}
+    for site in sites:
+        if site.name not in seen and site.name not in store:
+            finish(site, _round(site, None, options, xp))
+    if not watched:
+        return
+    assert samples is not None
+    starts = {_first_reader(model, source): source for source in watched}
+    with Walk(model, list(starts), samples, providers=providers) as walk:
+        for stop in walk:
+            group = watched[starts[stop.node]]
+            if not all(site.name in store for site in group):
+                inputs = _Inputs(stop, starts[stop.node], group[0].shape[0], xp)
+                for site in group:
+                    if site.name not in store:
+                        finish(site, _round(site, inputs, options, xp))
+            if options.sequential:
+                for site in group:
+                    stop.put_weight(site.value.name or "", site.restore(store.get(site.name)))
+
+
+def _first_reader(model: ir.Model, source: str) -> str:
+    for node in model.graph:
+        if any(value is not None and value.name == source for value in node.inputs):
+            return node.name or ""
+    raise AssertionError(f"nothing reads {source!r}")
+
+
+class _Inputs:
+    """What a layer reads, in the forms that methods ask for; each is made once for its siblings."""
+
+    def __init__(self, stop: Stop, source: str, channels: int, xp: Arrays) -> None:
+        moment = SecondMoment(channels, xp=xp)
+        for array in stop.values(source):
+            moment.update(array)
+        self.moment = moment.matrix()
+        self.magnitudes = moment.mean_magnitudes()
+        self._xp = xp
+        self._factors: dict[tuple[float, bool], HessianFactor] = {}
+
+    def factor(self, method: GPTQ) -> HessianFactor:
+        """Return the moment factored for GPTQ."""
+        key = (method.damping, method.act_order)
+        if key not in self._factors:
+            self._factors[key] = factor_hessian(
+                self.moment, damping=method.damping, act_order=method.act_order, xp=self._xp
+            )
+        return self._factors[key]
+
+
+def _round(site: Site, inputs: _Inputs | None, options: WeightOnly, xp: Arrays) -> QuantizedBlocks:
+    """Return one weight rounded as its plan says."""
+    method, form, weight = site.plan.rounding, site.format(), site.read()
+    if isinstance(method, HQQ):
+        blocks = hqq(weight, form, float_zero_points=method.float_zero_points, xp=xp)
+    else:
+        grid = _grid(weight, form, method, inputs, options, xp)
+        if isinstance(method, GPTQ):
+            assert inputs is not None
+            blocks = gptq(weight, inputs.factor(method), form, grid=grid)
+        else:
+            blocks = round_on_grid(weight, grid, form, xp=xp)
+    if options.refine and inputs is not None:
+        blocks = refine(weight, blocks, inputs.moment, rounds=options.refine, xp=xp)
+    return blocks
+
+
+def _grid(
+    weight: Array,
+    form: BlockFormat,
+    method: Nearest | GPTQ,
+    inputs: _Inputs | None,
+    options: WeightOnly,
+    xp: Arrays,
+) -> Grid:
+    """Return the scales and zero points that a weight's blocks are rounded with."""
+    shrinks = SHRINKS if method.clip else (1.0,)
+    if inputs is None:
+        return fit_grid(weight, form, shrinks=shrinks, xp=xp)
+    if options.awq is not None and options.awq.clip:
+        return awq_clip(weight, inputs.moment, form, xp=xp)
+    return fit_grid(weight, form, shrinks=shrinks, metric=inputs.moment.diagonal(), xp=xp)
+
+
+# AWQ ------------------------------------------------------------------------------------------
+
+
+def find_scaling(
+    model: ir.Model,
+    plan: QuantPlan,
+    samples: Iterable[Feeds],
+    *,
+    xp: Arrays = NUMPY,
+    providers: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Smoothing]:
+    """Return what AWQ divides the inputs of products by, and multiplies their weights with."""
+    options = plan.recipe.weights
+    assert options.awq is not None
+    alphas = np.linspace(0, 1, options.awq.grid + 1).tolist()
+    groups = _by_source(weight_sites(model, plan))
+    starts = {_first_reader(model, source): source for source in groups}
+    found: dict[str, Smoothing] = {}
+    with Walk(model, list(starts), samples, providers=providers) as walk:
+        for stop in walk:
+            source = starts[stop.node]
+            # A weight that others read too would be scaled for them as well.
+            group = [site for site in groups[source] if len(site.plan.nodes) == 1]
+            if group:
+                inputs = _Inputs(stop, source, group[0].shape[0], xp)
+                factors = awq_scales(
+                    [site.read() for site in group],
+                    inputs.magnitudes,
+                    inputs.moment,
+                    group[0].format(),
+                    alphas=alphas,
+                    xp=xp,
+                )
+                if np.any(factors != 1):
+                    # As float32, in which the model will hold them: the plan gives the same bytes.
+                    stored = factors.astype(np.float32).astype(np.float64)
+                    names = tuple(site.plan.nodes[0] for site in group)
+                    found[source] = Smoothing(nodes=names, factors=tuple(stored.tolist()))
+            if progress is not None:
+                progress(len(found), len(groups))
+    return found
+
+
+def _by_source(sites: Iterable[Site]) -> dict[str, list[Site]]:
+    groups: dict[str, list[Site]] = {}
+    for site in sites:
+        if site.source is not None:
+            groups.setdefault(site.source, []).append(site)
+    return groups

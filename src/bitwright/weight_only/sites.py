@@ -1,0 +1,95 @@
+"""The weights of a plan in their model: where each is, which way round, and what it multiplies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.decide import product_source, weight_input
+from bitwright.graph import iter_values
+from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
+from bitwright.plan import QuantPlan, WeightPlan
+
+__all__ = ["Site", "weight_sites"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One weight of the plan in its model: where it is, which way round, and what it reads."""
+
+    name: str
+    """The plan's name for it."""
+    value: ir.Value
+    plan: WeightPlan
+    transposed: bool
+    """Whether it is stored as [N, K]."""
+    source: str | None
+    """The tensor of the main graph that it is multiplied with, None where none can be seen."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """K and N."""
+        assert self.value.shape is not None
+        first, second = (int(size) for size in self.value.shape)  # type: ignore[arg-type]
+        return (second, first) if self.transposed else (first, second)
+
+    def read(self) -> Array:
+        """Return the weight as [K, N]."""
+        tensor = self.value.const_value
+        assert tensor is not None
+        array = tensor.numpy()
+        return array.T if self.transposed else array
+
+    def format(self) -> BlockFormat:
+        """Return the form of its blocks; scales have the weight's own type."""
+        assert self.value.dtype is not None
+        kinds = {ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
+        return BlockFormat(
+            bits=self.plan.bits,
+            block_size=self.plan.block_size,
+            symmetric=self.plan.symmetric,
+            scale_type=kinds.get(self.value.dtype, "float32"),  # type: ignore[arg-type]
+        )
+
+    def restore(self, blocks: QuantizedBlocks) -> Array:
+        """Return rounded values in the form that the model stores the weight in."""
+        assert self.value.dtype is not None
+        array = blocks.dequantize(np.float32)
+        return (array.T if self.transposed else array).astype(self.value.dtype.numpy())
+
+
+def weight_sites(model: ir.Model, plan: QuantPlan) -> list[Site]:
+    """Return the plan's weights, in the order in which the model reads them."""
+    values = dict(iter_values(model))
+    nodes = {node.name or "": node for node in model.graph.all_nodes()}
+    places = {name: index for index, name in enumerate(nodes)}
+    found = []
+    for name, planned in plan.weights.items():
+        readers = [nodes[reader] for reader in planned.nodes]
+        first = min(readers, key=lambda node: places[node.name or ""])
+        value = values[name]
+        assert value is first.inputs[weight_input(first)] or len(readers) > 1
+        sources = {product_source(node) for node in readers if node.graph is model.graph}
+        source = next((s for s in sources if s is not None), None)
+        found.append(
+            Site(
+                name, value, planned, _is_transposed(first), None if source is None else source.name
+            )
+        )
+    order = {
+        name: places[min(plan.weights[name].nodes, key=places.__getitem__)] for name in plan.weights
+    }
+    return sorted(found, key=lambda site: order[site.name])
+
+
+def _is_transposed(node: ir.Node) -> bool:
+    """Whether a node reads [N, K]: a Gemm that transposes, or a table with one row a token."""
+    if node.op_type == "Gather":
+        return True
+    return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
