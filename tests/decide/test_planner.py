@@ -18,11 +18,12 @@ from models_for_tests import (
     run,
     weight,
 )
+from onnx import numpy_helper
 
 import bitwright
 from bitwright.errors import DataError, ModelError
 from bitwright.numerics.types import INT8, INT16, UINT8, UINT16
-from bitwright.recipe import MSE, MinMax, Percentile, Placement, Recipe, Selection
+from bitwright.recipe import MSE, MinMax, Override, Percentile, Placement, Recipe, Selection
 
 
 def quantize(model, samples=None, **fields):
@@ -279,3 +280,22 @@ def test_every_float_node_carries_a_reason():
     for model in (make_cnn(), make_transformer()):
         plan = quantize(model, select=Selection(exclude=("re:.*(fc|norm1)",))).plan
         assert all(n.reason for n in plan.nodes.values() if n.action == "float")
+
+
+# Channels ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+def test_an_override_gives_each_channel_a_zero_point(format):
+    model = make_cnn()
+    model.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.abs(constants_of(model)["w1"]), "w1")
+    )
+    samples = make_samples(model)
+    kept = quantize(model, samples, per_channel=True, format=format)
+    asked = {"w1": Override(symmetric=False)}
+    moved = quantize(model, samples, per_channel=True, format=format, overrides=asked)
+    assert not np.any(kept.plan.tensors["w1"].zero_point)
+    assert np.all(np.array(moved.plan.tensors["w1"].zero_point) == -128)
+    assert moved.plan.tensors["w1"].scale[0] < 0.6 * kept.plan.tensors["w1"].scale[0]
+    assert quality(model, moved, samples) > 35

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from dynamic_models import DYNAMIC_MODELS, dynamic_samples
 from models_for_tests import constants_of, make_cnn, make_transformer, quality, run
+from PIL import Image, ImageDraw
 
 import bitwright
 from bitwright import graph
@@ -68,15 +69,30 @@ SETTINGS = {
     "per channel": {"per_channel": True},
     "reduced range": {"reduce_range": True},
     "asymmetric": {"extra_options": {"WeightSymmetric": False}},
+    "asymmetric channels": {"per_channel": True, "extra_options": {"WeightSymmetric": False}},
 }
 
 # What the peer leaves float, refuses or gets wrong, and is right here.
 PEER_LEAVES = {"Gemm, all attributes"}
-PEER_BREAKS = {("MatMul with a vector", "per channel"), ("MatMul of batches", "per channel")}
+PEER_BREAKS = {
+    *(
+        (f"MatMul {what}", f"{kind}channel{more}")
+        for what in ("with a vector", "of batches")
+        for kind, more in (("per ", ""), ("asymmetric ", "s"))
+    ),
+    ("LSTM", "asymmetric channels"),
+    ("LSTM both ways", "asymmetric channels"),
+}
 
-# By design channels of a Conv are scaled here, whose errors average out behind a global pool, and
-# directions of an LSTM are symmetric here; either tool may be ahead by a little then.
-NEAR = {("cnn", "per channel"): 1.5, ("LSTM both ways", "asymmetric"): 1.5}
+# Here channels of a Conv have a scale each, and uint8 weights of an LSTM a zero point; there the
+# whole weight has one scale, and the LSTM is int8. That is better on average over weights, not for
+# every single weight, and so it is measured.
+AVERAGED = {
+    ("cnn", "per channel"),
+    ("cnn", "asymmetric channels"),
+    ("LSTM", "uint8"),
+    ("LSTM both ways", "uint8"),
+}
 
 MODELS = {
     **DYNAMIC_MODELS,
@@ -91,23 +107,45 @@ def test_the_same_operators_and_no_larger_error(tmp_path, name, setting):
     model = MODELS[name]()
     samples = dynamic_samples(model, 8)
     if (name, setting) in PEER_BREAKS or name in PEER_LEAVES:
-        ours.quantize_dynamic(model, tmp_path / "q.onnx", per_channel=setting == "per channel")
+        given = dict(SETTINGS[setting])
+        if "weight_type" in given:
+            given["weight_type"] = ours.QuantType[given["weight_type"]]
+        ours.quantize_dynamic(model, tmp_path / "q.onnx", **given)
         assert quality(model, tmp_path / "q.onnx", samples) > 30
         pytest.skip("the peer leaves it float or writes a model that does not run")
     mine, theirs = quantize_both(tmp_path, model, **SETTINGS[setting])
     assert integer_ops(mine) == integer_ops(theirs)
     assert {o.name for o in mine.graph.output} == {o.name for o in theirs.graph.output}
-    slack = NEAR.get((name, setting), 0.1)
-    assert quality(model, mine, samples) > quality(model, theirs, samples) - slack
+    if (name, setting) not in AVERAGED:
+        assert quality(model, mine, samples) > quality(model, theirs, samples) - 0.1
+        return
+    ahead = []
+    for seed in range(8):
+        model = with_other_weights(MODELS[name](), seed)
+        mine, theirs = quantize_both(tmp_path, model, **SETTINGS[setting])
+        ahead.append(quality(model, mine, samples) - quality(model, theirs, samples))
+    assert np.mean(ahead) > 0
 
 
-@pytest.mark.parametrize("setting", ["default", "uint8", "reduced range", "asymmetric"])
+def with_other_weights(model, seed):
+    """Return the model with every float weight drawn anew, of the same size."""
+    rng = np.random.default_rng(seed)
+    for initializer in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(initializer)
+        if array.dtype == np.float32:
+            drawn = (array.std() * rng.standard_normal(array.shape)).astype(np.float32)
+            initializer.CopyFrom(onnx.numpy_helper.from_array(drawn, initializer.name))
+    return model
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_weights_are_the_same_integers_by_the_same_names(tmp_path, setting):
     model = make_transformer()
     mine, theirs = map(constants_of, quantize_both(tmp_path, model, **SETTINGS[setting]))
     assert set(mine) == set(theirs)
     for name, array in theirs.items():
-        np.testing.assert_array_equal(mine[name], array, err_msg=name)
+        # Zero points of channels that are all alike are one here.
+        np.testing.assert_array_equal(np.broadcast_to(mine[name], array.shape), array, err_msg=name)
 
 
 def test_nodes_and_tensors_have_the_same_names(tmp_path):
@@ -145,26 +183,63 @@ def for_peer(folder, path):
     return onnx.load(folder / "for_peer.onnx")
 
 
-def compare_real(folder, path, samples, **options):
+def scores_of(model):
+    """Return the model cut off before its last squashing, behind which small errors vanish."""
+    (*_, last) = (n for n in model.graph.node if n.op_type in ("Softmax", "Sigmoid", "ReduceMax"))
+    return last.input[0]
+
+
+def ending_at(model, name):
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    del model.graph.output[:]
+    model.graph.output.append(onnx.ValueInfoProto(name=name))
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    return model
+
+
+def compare_real(folder, path, samples, *, scores=True, **options):
     """Return (our error, the peer's error) in dB against the float model."""
-    float_model = onnx.load(path)
-    mine, theirs = quantize_both(folder, for_peer(folder, path), **options)
-    ours.quantize_dynamic(path, folder / "straight.onnx", **options)
-    wanted = quality(float_model, folder / "straight.onnx", samples)
-    assert abs(wanted - quality(float_model, mine, samples)) < 3
-    return quality(float_model, mine, samples), quality(float_model, theirs, samples)
+    float_model = for_peer(folder, path)
+    both = quantize_both(folder, float_model, **options)
+    if not options:
+        ours.quantize_dynamic(path, folder / "straight.onnx")
+        wanted = quality(float_model, folder / "straight.onnx", samples[:2])
+        assert abs(wanted - quality(float_model, both[0], samples[:2])) < 3
+    models = (float_model, *both)
+    if scores:
+        end = scores_of(float_model)
+        models = tuple(ending_at(model, end) for model in models)
+    return tuple(quality(models[0], model, samples) for model in models[1:])
 
 
-@pytest.mark.parametrize("kind", ["cls", "det"])
-def test_text_models(tmp_path, kind):
-    path = package_file("rapidocr_onnxruntime", f"*_{kind}_infer.onnx")
+def pictures_of_text(height, width, count):
     rng = np.random.default_rng(0)
-    shape = (1, 3, 48, 192) if kind == "cls" else (1, 3, 96, 96)
-    samples = [{"x": rng.uniform(-1, 1, shape).astype(np.float32)} for _ in range(3)]
+    found = []
+    for index in range(count):
+        image = Image.new("RGB", (width, height), tuple(rng.integers(180, 256, 3).tolist()))
+        words = "".join(chr(code) for code in rng.integers(65, 123, 14))
+        place = (int(rng.integers(0, width // 2)), int(rng.integers(0, height - 12)))
+        ImageDraw.Draw(image).text(place, words, fill=tuple(rng.integers(0, 120, 3).tolist()))
+        pixels = np.asarray(image.rotate(180 * (index % 2)), np.float32) / 127.5 - 1
+        found.append({"x": np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "gained"),
+    [
+        ("cls", (48, 192), 0.5),
+        ("det", (96, 96), 3),
+        pytest.param("rec", (48, 96), 6, marks=pytest.mark.slow),
+    ],
+)
+def test_text_models(tmp_path, kind, size, gained):
+    path = package_file("rapidocr_onnxruntime", f"*_{kind}_infer.onnx")
+    samples = pictures_of_text(*size, 6)
     mine, theirs = compare_real(tmp_path, path, samples)
-    assert mine > theirs - 0.5
+    assert mine > theirs - 0.1
     mine, theirs = compare_real(tmp_path, path, samples, per_channel=True)
-    assert mine > theirs + 3 or kind == "cls"  # two numbers a picture are a coarse measure
+    assert mine > theirs + gained
 
 
 def test_a_voice_detector_with_an_lstm_in_a_branch(tmp_path):
@@ -194,16 +269,23 @@ def test_a_voice_detector_with_an_lstm_in_a_branch(tmp_path):
 
 def test_a_file_type_detector(tmp_path):
     path = package_file("magika", "model.onnx")
-    texts = [file.read_bytes()[:1024] for file in sorted(Path(__file__).parent.glob("*.py"))]
+    # The code, the documents and the models around here: one kind of file tells too little.
+    here = Path(__file__).parents[2]
+    files = [file for kind in ("*.py", "*.md", "*.toml", "Makefile") for file in here.glob(kind)]
+    files += sorted(Path(__file__).parent.glob("*.py")) + sorted((here / "docs").glob("*.md"))
+    texts = [file.read_bytes()[:1024] for file in [*files, path]]
+    texts += [bytes(range(256)) * 4, b"\x89PNG\r\n\x1a\n" + bytes(900), b"<html><p>" * 100]
     samples = []
     for text in texts:
         numbers = np.full(2048, 256, np.int32)
         numbers[: len(text)] = numbers[2048 - len(text) :] = np.frombuffer(text, np.uint8)
         samples.append({"bytes": numbers[None]})
-    mine, theirs = compare_real(tmp_path, path, samples)
-    assert mine > theirs - 0.5
-    answers, wanted = (run(onnx.load(p), samples) for p in (tmp_path / "ours.onnx", path))
-    assert [a[0].argmax() for a in answers] == [w[0].argmax() for w in wanted]
+    for options in ({}, {"per_channel": True}, {"per_channel": True, "reduce_range": True}):
+        mine, theirs = compare_real(tmp_path, path, samples, **options)
+        assert mine > theirs - 0.1
+    answers, wanted = (run(onnx.load(p), samples) for p in (tmp_path / "straight.onnx", path))
+    same = [a[0].argmax() == w[0].argmax() for a, w in zip(answers, wanted, strict=True)]
+    assert np.mean(same) > 0.9
 
 
 def test_a_sentence_encoder(tmp_path):
@@ -220,5 +302,5 @@ def test_a_sentence_encoder(tmp_path):
         for _ in range(3)
     ]
     for options in ({}, {"per_channel": True}):
-        mine, theirs = compare_real(tmp_path, path, samples, **options)
-        assert mine > theirs - 0.5
+        mine, theirs = compare_real(tmp_path, path, samples, scores=False, **options)
+        assert mine > theirs - 0.1

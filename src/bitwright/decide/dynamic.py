@@ -93,9 +93,11 @@ class _DynamicBuilder:
         value = node.inputs[index]
         assert value is not None
         override = self._recipe.overrides.get(self._names[value])
-        if block_size and self._recipe.weight == UINT8:
-            # The kernel of the LSTM takes channels, but only around one zero point.
-            override = _with(override, symmetric=True)
+        if axis is not None:
+            asked = self._recipe.weight_symmetric
+            symmetric = self._recipe.weight.signed if asked is None else asked
+            symmetric = symmetric or not _takes_zero_points(node, value, block_size)
+            override = _with(override, symmetric=symmetric)
         return self._enter(node, value, self._recipe.weight, axis, block_size, override)
 
     def table(self, node: ir.Node, index: int) -> str:
@@ -215,6 +217,17 @@ class _DynamicBuilder:
                     f"overrides: {name!r} is no weight that is quantized; a dynamic model "
                     "measures its activations at every run."
                 )
+
+
+def _takes_zero_points(node: ir.Node, weight: ir.Value, block_size: int) -> bool:
+    """Whether the integer operator takes a zero point for each channel of a weight.
+
+    Those of an LSTM take one for each direction, and none for each row; a product of stacks of
+    matrices would want one for each matrix, too.
+    """
+    if node.op_type == "LSTM":
+        return not block_size
+    return node.op_type != "Conv" and _rank(weight) == 2
 
 
 def _is_float(value: ir.Value | None) -> bool:

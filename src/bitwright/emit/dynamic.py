@@ -42,7 +42,7 @@ def emit_dynamic(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> N
 
 
 def _write_matmul(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
-    left, right = (writer.operand(node, index, keys) for index in (0, 1))
+    left, right = (writer.operand(node, index, keys, zero_points="several") for index in (0, 1))
     result = _multiply(writer, node, left, right, node.name or "", node.outputs[0].name or "")
     writer.replace(node, result)
 
@@ -50,7 +50,13 @@ def _write_matmul(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
 def _write_gemm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     """Write alpha * A' * B' + beta * C; the transposed copy of a constant is made once."""
     left, right = (
-        writer.operand(node, index, keys, turned=bool(node.attributes.get_int(turn, 0)))
+        writer.operand(
+            node,
+            index,
+            keys,
+            turned=bool(node.attributes.get_int(turn, 0)),
+            zero_points="several",
+        )
         for index, turn in enumerate(("transA", "transB"))
     )
     name, label = node.name or "", node.outputs[0].name or ""
@@ -118,7 +124,7 @@ def _write_conv(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
 def _write_lstm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     # DynamicQuantizeLSTM wants each direction's weights as (inputs, 4 * hidden).
     weights = [
-        writer.operand(node, index, keys, order=(0, 2, 1), zero_points=True) for index in (1, 2)
+        writer.operand(node, index, keys, order=(0, 2, 1), zero_points="each") for index in (1, 2)
     ]
     rest = [node.inputs[i] if i < len(node.inputs) else None for i in range(3, 8)]
     inputs = [
@@ -132,7 +138,7 @@ def _write_lstm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
 
 
 def _write_attention(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
-    data, weight = (writer.operand(node, index, keys) for index in (0, 1))
+    data, weight = (writer.operand(node, index, keys, zero_points="several") for index in (0, 1))
     bias, mask, past = (node.inputs[i] if i < len(node.inputs) else None for i in (2, 3, 4))
     if bias is None:
         assert weight.value.const_value is not None

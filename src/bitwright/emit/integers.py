@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,10 @@ _MICROSOFT = "com.microsoft"
 
 _Axes = tuple[int, ...] | None
 
+ZeroPoints = Literal["one", "several", "each"]
+"""What a kernel takes beside the scales of channels: one zero point for all, one or as many as
+there are channels, or always one for each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Integers:
@@ -49,7 +54,7 @@ class IntegerWriter:
         self._values = dict(iter_values(model))
         self._activations: dict[ir.Value, Integers] = {}
         self._stored: dict[tuple[str, _Axes], ir.Value] = {}
-        self._scales: dict[tuple[str, _Axes, bool], tuple[ir.Value, ir.Value]] = {}
+        self._scales: dict[tuple[str, _Axes, ZeroPoints], tuple[ir.Value, ir.Value]] = {}
         self._dequantizers: list[ir.Node] = []
 
     def finish(self) -> None:
@@ -76,12 +81,12 @@ class IntegerWriter:
         turned: bool = False,
         order: _Axes = None,
         scale_shape: _Axes = None,
-        zero_points: bool = False,
+        zero_points: ZeroPoints = "one",
     ) -> Integers:
         """Return what a node reads, as integers: a stored constant, or quantized at run time.
 
         `turned` swaps the axes of a matrix, `order` those of any constant; `scale_shape` is the
-        shape that scales of channels get, and with `zero_points` each has a zero point beside it.
+        shape that scales of channels get, and `zero_points` says which the node takes.
         """
         key, value = keys[index] if index < len(keys) else None, node.inputs[index]
         assert value is not None
@@ -124,13 +129,16 @@ class IntegerWriter:
         self._activations[value] = Integers(integers, scale, zero_point)
         return self._activations[value]
 
-    def _constant(self, key: str, order: _Axes, scale_shape: _Axes, zero_points: bool) -> Integers:
+    def _constant(
+        self, key: str, order: _Axes, scale_shape: _Axes, zero_points: ZeroPoints
+    ) -> Integers:
         source = self._values[self._plan.tensors[key].tensor]
         label = source.name or ""
         parameters = self._plan.parameters(key)
         zeros = np.asarray(parameters.zero_point)
-        if np.unique(zeros).size > 1:
-            raise PlanError(f"tensor {key!r}: integer operators take one zero point for a weight.")
+        alike = np.unique(zeros).size == 1
+        if not alike and (parameters.block_size or zero_points == "one"):
+            raise PlanError(f"tensor {key!r}: its integer operator takes one zero point for it.")
         if (key, order) not in self._stored:
             tensor = source.const_value
             assert tensor is not None
@@ -149,8 +157,10 @@ class IntegerWriter:
                 scale = scale.squeeze(parameters.axis)  # the one block is the whole axis
             elif scale.ndim and scale_shape is not None:
                 scale = scale.reshape(scale_shape)
-            zero = zeros.reshape(-1)[0].astype(parameters.qtype.dtype)
-            zero = np.full(scale.shape if zero_points else (), zero)
+            if alike:
+                shape = scale.shape if zero_points == "each" else ()
+                zeros = np.full(shape, zeros.reshape(-1)[0])
+            zero = zeros.astype(parameters.qtype.dtype)
             # Parameters live in the main graph, where every subgraph can read them.
             self._scales[place] = (
                 self.constant(f"{label}_scale", scale),
