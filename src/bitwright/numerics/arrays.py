@@ -20,7 +20,7 @@ Float = Literal["float16", "bfloat16", "float32", "float64"]
 
 
 # Elements that are worked on at once: a few arrays of this size fit the cache of one core.
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
 
 
 class Arrays:
@@ -81,9 +81,13 @@ class Arrays:
         """Return the smallest along an axis."""
         return np.min(values, axis=axis)
 
-    def clip_(self, values: Any, low: float, high: float) -> Any:
-        """Limit the values in place."""
-        return np.clip(values, low, high, out=values)
+    def clip_(self, values: Any, low: Any, high: Any) -> Any:
+        """Limit the values in place, by numbers or by arrays."""
+        if np.ndim(low) == 0:
+            return np.clip(values, low, high, out=values)
+        # With arrays as bounds np.clip takes three times as long.
+        np.maximum(values, low, out=values)
+        return np.minimum(values, high, out=values)
 
     def rint_(self, values: Any) -> Any:
         """Round in place, ties to even."""
@@ -168,7 +172,7 @@ class _TorchArrays(Arrays):
     def amin(self, values: Any, axis: int) -> Any:
         return values.amin(axis)
 
-    def clip_(self, values: Any, low: float, high: float) -> Any:
+    def clip_(self, values: Any, low: Any, high: Any) -> Any:
         return values.clamp_(low, high)
 
     def rint_(self, values: Any) -> Any:

@@ -160,7 +160,8 @@ def fit_grid(
     rows, columns = work.shape
     count = format.blocks(rows)
     scales, zeros = xp.empty(count, columns), xp.empty(count, columns)
-    measure = None if metric is None else metric_in_blocks(xp.array(metric), format, rows, xp)
+    metric = xp.zeros(rows) + 1 if metric is None else xp.array(metric)
+    measure = metric_in_blocks(metric, format, rows, xp)
     for blocks, sides, part in block_tiles(work, format, xp):
         low, high = xp.amin(part, 1), xp.amax(part, 1)
         if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
@@ -169,8 +170,7 @@ def fit_grid(
         for shrink in shrinks:
             scale, zero = _parameters(low * shrink, high * shrink, format, xp)
             if len(shrinks) > 1:
-                error = _error(part, scale, zero, format, xp)
-                cost = _cost(error, None if measure is None else measure[blocks], xp)
+                cost = _cost(part, scale, zero, measure[blocks], format, xp)
                 if best is not None:
                     better = cost < best[0]
                     cost = xp.where(better, cost, best[0])
@@ -257,26 +257,18 @@ def usable_scales(scale: Any, format: BlockFormat, xp: Arrays) -> Any:
     return xp.where(xp.abs(stored) < smallest, tiny, stored)
 
 
-def _error(part: Any, scale: Any, zero: Any, format: BlockFormat, xp: Arrays) -> Any:
-    """Return what rounding blocks [n, length, N] on grids [n, N] changes."""
-    scale, zero = scale[:, None], zero[:, None]
-    work = part / scale
-    xp.rint_(work)
-    work += zero
-    xp.clip_(work, 0, format.highest)
-    work -= zero
-    work *= scale
-    work -= part
-    return work
-
-
-def _cost(error: Any, measure: Any, xp: Arrays) -> Any:
-    if measure is not None and measure.ndim == 3:
-        return (xp.matmul(measure, error) * error).sum(axis=1)
-    squares = error * error
-    if measure is not None:
-        squares *= measure[:, :, None]
-    return squares.sum(axis=1)
+def _cost(part: Any, scale: Any, zero: Any, measure: Any, format: BlockFormat, xp: Arrays) -> Any:
+    """Return what rounding blocks [n, length, N] on grids [n, N] costs, for each."""
+    steps = part * (1 / scale)[:, None]
+    error = xp.rint(steps)
+    xp.clip_(error, -zero[:, None], (format.highest - zero)[:, None])
+    error -= steps
+    if measure.ndim == 3:
+        squares = (xp.matmul(measure, error) * error).sum(axis=1)
+    else:
+        error *= error
+        squares = xp.matmul(measure[:, None], error)[:, 0]
+    return squares * scale * scale
 
 
 def _integers(zeros: Any, xp: Arrays) -> bool:
