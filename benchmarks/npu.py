@@ -56,7 +56,7 @@ def draw_line(seed: int) -> np.ndarray:
 
 
 class Subject(NamedTuple):
-    """A model to quantize, the name of its input, and how to make a sample of it."""
+    """A model to quantize, and how to make a sample for it."""
 
     load: Callable[[], onnx.ModelProto]
     sample: Callable[[int], np.ndarray]
