@@ -7,6 +7,7 @@ import onnx
 import onnxruntime.quantization
 import pytest
 from models_for_tests import (
+    FLOAT16,
     Reader,
     build,
     constants_of,
@@ -19,9 +20,12 @@ from models_for_tests import (
     ops,
     producer_of,
     quality,
+    retype,
+    run,
     unchanged,
     weight,
 )
+from onnx import TensorProto
 
 import bitwright
 import bitwright.compat.vai_q_onnx as vai_q_onnx
@@ -256,7 +260,6 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
         ({"enable_dpuu": True}, "Did you mean 'enable_dpu'?"),
         ({"quant_format": "QDG"}, "unknown quantization format 'QDG'"),
         ({"calibrate_method": "MinMSE2"}, "unknown calibration method 'MinMSE2'"),
-        ({"calibrate_method": vai_q_onnx.LayerWiseMethod.LayerWisePercentile}, "not supported"),
         ({"weight_type": "QInt9"}, "unknown weight type 'QInt9'"),
         ({"activation_type": vai_q_onnx.VitisQuantType.QInt32}, "VitisQuantFormat.QDQ with it"),
         ({"extra_options": {"CalibMovingAverage": True}}, "CalibrationMethod.MinMax only"),
@@ -458,3 +461,96 @@ def test_quantizing_with_cross_layer_equalization(paths):
         },
     )
     check(paths)
+
+
+# Float16 ------------------------------------------------------------------------------------
+
+
+def interface(model):
+    return {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
+
+
+def test_quantizing_float16_models(paths):
+    half = retype(make_cnn(), np.float16, FLOAT16)
+    onnx.save(half, paths[0])
+    vai_q_onnx.quantize_static(
+        paths[0],
+        paths[1],
+        Reader(paths[2]),
+        quant_format=ORT.QuantFormat.QDQ,
+        calibrate_method=vai_q_onnx.PowerOfTwoMethod.MinMSE,
+        activation_type=ORT.QuantType.QUInt8,
+        weight_type=ORT.QuantType.QInt8,
+        enable_dpu=True,
+        convert_fp16_to_fp32=True,
+        extra_options={"ActivationSymmetric": True},
+    )
+    model = onnx.load(paths[1])
+    assert interface(model) == {TensorProto.FLOAT}
+    assert quality(make_cnn(), model, paths[2]) > 20
+    kept = vai_q_onnx.quantize_static(paths[0], None, Reader(paths[2]))
+    assert interface(kept) == {FLOAT16}
+
+
+# Channels last ------------------------------------------------------------------------------
+
+
+def test_converting_nchw_models_to_nhwc(paths):
+    vai_q_onnx.quantize_static(
+        paths[0],
+        paths[1],
+        Reader(paths[2]),
+        quant_format=ORT.QuantFormat.QDQ,
+        calibrate_method=vai_q_onnx.PowerOfTwoMethod.MinMSE,
+        activation_type=ORT.QuantType.QUInt8,
+        weight_type=ORT.QuantType.QInt8,
+        enable_dpu=True,
+        extra_options={"ActivationSymmetric": True},
+        convert_nchw_to_nhwc=True,
+    )
+    model = onnx.load(paths[1])
+    dims = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    assert dims == [1, 12, 12, 3]
+    turned = [{"x": sample["x"].transpose(0, 2, 3, 1)} for sample in paths[2]]
+    expected, given = run(onnx.load(paths[0]), paths[2]), run(model, turned)
+    assert max(np.abs(a[0] - b[0]).max() for a, b in zip(expected, given, strict=True)) < 0.2
+
+
+# Other precisions ---------------------------------------------------------------------------
+
+TYPES = vai_q_onnx.VitisQuantType
+
+
+@pytest.mark.parametrize(
+    ("activation", "kept", "least"),
+    [
+        (TYPES.QInt16, TYPES.QInt16, 60),
+        (TYPES.QUInt16, TYPES.QUInt16, 50),
+        (TYPES.QInt32, TYPES.QInt32, 80),
+        (TYPES.QUInt32, TYPES.QUInt32, 80),
+        (TYPES.QFloat16, TYPES.QFloat16, 50),
+        (TYPES.QBFloat16, TYPES.QBFloat16, 35),
+        (TYPES.QInt16, ORT.QuantType.QInt8, 30),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_quantizing_to_other_precisions(paths, activation, kept, least):
+    vai_q_onnx.quantize_static(
+        paths[0],
+        paths[1],
+        Reader(paths[2]),
+        calibrate_method=vai_q_onnx.PowerOfTwoMethod.MinMSE,
+        quant_format=vai_q_onnx.VitisQuantFormat.QDQ,
+        activation_type=activation,
+        weight_type=kept,
+    )
+    model = check(paths, least)
+    assert ops(model)["VitisQuantizeLinear"] and ops(model)["VitisDequantizeLinear"]
+
+
+def test_fix_neurons(paths):
+    vai_q_onnx.quantize_static(
+        paths[0], paths[1], Reader(paths[2]), quant_format=vai_q_onnx.VitisQuantFormat.FixNeuron
+    )
+    model = check(paths)
+    assert ops(model)["FixNeuron"] and not ops(model)["QuantizeLinear"]

@@ -209,7 +209,13 @@ class _ExtendedWriter(QdqWriter):
         per_channel = bool(np.ndim(parameters.scale))
         axis = (parameters.axis or 0) if per_channel else 0
         node = self._vendor_node(op, inputs, {"axis": axis}, output, name)
-        use = Use(parameters.qtype, per_channel, centred=not np.any(parameters.zero_point))
+        source = inputs[0]
+        use = Use(
+            parameters.qtype,
+            per_channel,
+            centred=not np.any(parameters.zero_point),
+            stored=source is not None and source.const_value is not None,
+        )
         self._scaled_nodes.append((node, op, use))
         return node
 

@@ -138,6 +138,7 @@ def quantize_static(
         calibration_data_path,
         random_data_reader_input_shape,
         parts.data,
+        is_needed=recipe.activation.needs_range,
     )
     _tell_once(parts.sentences)
     result = quantize(
@@ -185,7 +186,14 @@ def _op_types(
     return sorted({node.op_type for node in model.graph.node} - {"Constant", "Cast", "Shape"})
 
 
-def _data(reader: Any, path: str | Path | None, shape: Any, asked: Mapping[str, Any]) -> Any:
+def _data(
+    reader: Any,
+    path: str | Path | None,
+    shape: Any,
+    asked: Mapping[str, Any],
+    *,
+    is_needed: bool,
+) -> Any:
     """Return the calibration data: a reader, files, or random numbers where there is neither."""
     if reader is not None and path is not None:
         raise DataError("calibration_data_reader and calibration_data_path: give one of them.")
@@ -194,6 +202,8 @@ def _data(reader: Any, path: str | Path | None, shape: Any, asked: Mapping[str, 
         raise DataError("UseRandomData contradicts the calibration data that was given.")
     if given is not None:
         return given
+    if not is_needed and not asked.get("random"):
+        return None
     if len(shape) and asked.get("shapes"):
         raise DataError(
             "random_data_reader_input_shape and RandomDataReaderInputShape are the same; "

@@ -39,6 +39,8 @@ class Use:
     per_channel: bool = False
     centred: bool = False
     """All zero points are 0."""
+    stored: bool = False
+    """What is dequantized is a constant."""
 
 
 def scaled_function(op: Op, uses: Collection[Use], opset: int) -> ir.Function:
@@ -79,7 +81,9 @@ def distinguishing_attributes(
 def _is_standard(op: Op, use: Use) -> bool:
     """Whether ONNX's own operator does exactly this."""
     if use.qtype == INT32:
-        return op == "VitisDequantizeLinear" and use.centred
+        # Pairs of activations move through their neighbours in the runtime, which would have to
+        # write a QuantizeLinear that there is not.
+        return op == "VitisDequantizeLinear" and use.centred and use.stored
     return use.qtype.is_integer and use.qtype.bits <= 16
 
 
