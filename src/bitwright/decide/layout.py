@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.axes import weight_axis
 from bitwright.decide.block_axes import choose_block_axes
 from bitwright.decide.dedication import dedicate_pairs
 from bitwright.decide.early_checks import check_recipe, has_channelwise_activations
@@ -15,7 +16,6 @@ from bitwright.decide.fusion import fused_reader
 from bitwright.decide.integer_ops import INTEGER_OP_TYPES, INTEGER_OUTPUT_RANGES
 from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
 from bitwright.decide.selection import Selector
-from bitwright.errors import RecipeError
 from bitwright.graph import iter_values
 from bitwright.graph.npu_sites import is_npu_hard_sigmoid, is_simulation
 from bitwright.numerics.types import INT16, INT32, QType
@@ -205,32 +205,9 @@ class _Builder:
             return self._key_for(value, node.name)
         if index not in rule.weights:
             return self._mark_constant(node, value, self._recipe.activation, None, 0, operand=True)
-        axis, block = self._weight_axis(node, index, rule)
-        return self._mark_constant(node, value, self._recipe.weight, axis, block)
-
-    def _weight_axis(self, node: ir.Node, index: int, rule: OpRule) -> tuple[int | None, int]:
-        value = node.inputs[index]
-        assert value is not None
-        shape = constant(value).shape  # type: ignore[union-attr]
         override = self._overrides.get(self._names[value])
-        own = None if rule.channel_axis is None else rule.channel_axis(node, index)
-        if override is not None and (override.axis is not None or override.block_size):
-            where = f"the override of {value.name!r}"
-            axis = _valid_axis(override.axis or 0, len(shape), where)
-            if not override.block_size:
-                _refuse_misread_axis(node, rule, axis, own, override.qtype or self._recipe.weight)
-            return axis, override.block_size or 0
-        block = self._recipe.block_size
-        if block and len(shape) == 2 and node.op_type in ("MatMul", "Gemm"):
-            return 1 if own is None else 1 - own, block
-        if not self._recipe.per_channel or len(shape) < 2:
-            return None, 0
-        custom = self._recipe.place.channel_axes.get(node.op_type)
-        if custom is None:
-            return own, 0
-        axis = _valid_axis(custom, len(shape), f"channel_axes of {node.op_type}")
-        _refuse_misread_axis(node, rule, axis, own, self._recipe.weight)
-        return axis, 0
+        axis, block = weight_axis(node, index, rule, self._recipe, override)
+        return self._mark_constant(node, value, self._recipe.weight, axis, block)
 
     def _mark_activation(self, value: ir.Value) -> str:
         if value not in self._marked:
@@ -411,22 +388,3 @@ def _leaves_parameters(override: Override | None) -> bool:
 
 def _is_float(value: ir.Value | None) -> bool:
     return value is not None and value.dtype in _FLOATS
-
-
-def _refuse_misread_axis(
-    node: ir.Node, rule: OpRule, axis: int, own: int | None, qtype: QType
-) -> None:
-    """Refuse channels that the runtime's integer kernel would take for those of another axis."""
-    if not rule.fixed_axis or qtype.bits != 8 or axis == own:
-        return
-    takes = "one scale for the whole tensor" if own is None else f"channels along axis {own}"
-    raise RecipeError(
-        f"ONNX Runtime's 8-bit {node.op_type} takes {takes} and would compute wrong numbers for "
-        f"the weight of {node.name!r} with scales along axis {axis}; leave the axis out."
-    )
-
-
-def _valid_axis(axis: int, rank: int, where: str) -> int:
-    if not -rank <= axis < rank:
-        raise RecipeError(f"{where} names axis {axis}, but the tensor has {rank} axes.")
-    return axis % rank if rank else axis
