@@ -433,6 +433,19 @@ def test_shapes_of_several_inputs():
         vai_q_onnx.quantize_static(two_input_model(), random_data_reader_input_shape=[2, 8])
 
 
+def test_none_stands_for_an_empty_list(paths):
+    with pytest.warns(UserWarning, match="random numbers"):
+        made = vai_q_onnx.quantize_static(
+            paths[0],
+            input_nodes=None,
+            output_nodes=None,
+            op_types_to_quantize=None,
+            random_data_reader_input_shape=None,
+            extra_options=None,
+        )
+    assert ops(made)["QuantizeLinear"]
+
+
 def test_random_data_is_said_in_the_summary(paths, capsys):
     with pytest.warns(UserWarning, match="random numbers"):
         vai_q_onnx.quantize_static(paths[0], print_summary=True)

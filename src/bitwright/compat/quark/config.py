@@ -55,13 +55,12 @@ class QuantizationConfig:
     include_fast_ft: bool = False
     include_auto_mp: bool = False
     print_summary: bool = True
-    ignore_warnings: bool = True
     extra_options: dict[str, Any] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `quantize_static` that these are."""
-        own = {"use_dynamic_quant", "ignore_warnings"}
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
+        named = (f.name for f in fields(self) if f.name != "use_dynamic_quant")
+        return {name: getattr(self, name) for name in named}
 
 
 @dataclass

@@ -204,6 +204,7 @@ def _data(
         return given
     if not is_needed and not asked.get("random"):
         return None
+    shape = () if shape is None else shape
     if len(shape) and asked.get("shapes"):
         raise DataError(
             "random_data_reader_input_shape and RandomDataReaderInputShape are the same; "
