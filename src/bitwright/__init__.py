@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         VitisQuantType,
     )
     from bitwright.compat.vai_q_onnx.static import quantize_static
-    from bitwright.data import ImagePreprocess, RandomData, open_data
+    from bitwright.data import ImagePreprocess, RandomData, TextData, open_data
     from bitwright.demo import load_demo
     from bitwright.errors import (
         BitwrightError,
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     )
     from bitwright.plan import NodePlan, QuantPlan, TensorPlan
     from bitwright.recipe import (
+        AWQ,
+        GPTQ,
+        HQQ,
         MSE,
         RECIPES,
         TARGETS,
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
         Limits,
         MinMax,
         MinMSE,
+        Nearest,
         NonOverflow,
         Override,
         Percentile,
@@ -65,6 +69,8 @@ if TYPE_CHECKING:
         Selection,
         Simulation,
         SmoothQuant,
+        WeightOnly,
+        WeightOverride,
         load_recipe,
     )
     from bitwright.result import Result
@@ -88,7 +94,7 @@ _HOMES = {
         "VitisQuantType",
     ),
     "bitwright.compat.vai_q_onnx.static": ("quantize_static",),
-    "bitwright.data": ("ImagePreprocess", "RandomData", "open_data"),
+    "bitwright.data": ("ImagePreprocess", "RandomData", "TextData", "open_data"),
     "bitwright.demo": ("load_demo",),
     "bitwright.errors": (
         "BitwrightError",
@@ -102,6 +108,9 @@ _HOMES = {
     ),
     "bitwright.plan": ("NodePlan", "QuantPlan", "TensorPlan"),
     "bitwright.recipe": (
+        "AWQ",
+        "GPTQ",
+        "HQQ",
         "MSE",
         "RECIPES",
         "TARGETS",
@@ -112,6 +121,7 @@ _HOMES = {
         "Limits",
         "MinMSE",
         "MinMax",
+        "Nearest",
         "NonOverflow",
         "Override",
         "Percentile",
@@ -121,6 +131,8 @@ _HOMES = {
         "Selection",
         "Simulation",
         "SmoothQuant",
+        "WeightOnly",
+        "WeightOverride",
         "load_recipe",
     ),
     "bitwright.result": ("Result",),
@@ -128,6 +140,9 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AWQ",
+    "GPTQ",
+    "HQQ",
     "MSE",
     "RECIPES",
     "TARGETS",
@@ -146,6 +161,7 @@ __all__ = [
     "MinMax",
     "MissingPackageError",
     "ModelError",
+    "Nearest",
     "NodePlan",
     "NonOverflow",
     "OutputComparison",
@@ -168,9 +184,12 @@ __all__ = [
     "SmoothQuant",
     "TargetError",
     "TensorPlan",
+    "TextData",
     "Verification",
     "VitisQuantFormat",
     "VitisQuantType",
+    "WeightOnly",
+    "WeightOverride",
     "__version__",
     "apply_plan",
     "import_qat",

@@ -14,7 +14,7 @@ from bitwright.compat.onnxruntime.options import _HANDLERS
 from bitwright.compat.vai_q_onnx.options import _HANDLERS as VITIS_HANDLERS
 from bitwright.compat.vai_q_onnx.options import OLD_NAMES
 from bitwright.data import PREPROCESS_PRESETS
-from bitwright.recipe import RangeMethod
+from bitwright.recipe import AWQ, RangeMethod, RoundingMethod, WeightOnly, WeightOverride
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -28,6 +28,11 @@ def quoted(page):
 @pytest.mark.parametrize("kind", [Recipe, Selection, Placement, Override, CrossLayerEqualization])
 def test_every_field_of_a_recipe_has_its_place(kind):
     assert set(kind.__struct_fields__) <= quoted("recipes.md")
+
+
+@pytest.mark.parametrize("kind", [WeightOnly, WeightOverride, AWQ, *RoundingMethod.__args__])
+def test_every_field_of_weight_only_recipes(kind):
+    assert {kind.__name__, *kind.__struct_fields__} - {"WeightOverride"} <= quoted("weights.md")
 
 
 @pytest.mark.parametrize("method", RangeMethod.__args__, ids=lambda method: method.__name__)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from bitwright.data import RandomData
+    from bitwright.data import RandomData, TextData
 
 __all__ = [
     "DataPath",
+    "Device",
     "Dynamic",
     "Equalize",
     "Exclude",
@@ -35,7 +36,10 @@ __all__ = [
     "Set",
     "Sketches",
     "Target",
+    "Tokenizer",
+    "Tokens",
     "Verbose",
+    "Work",
     "choose_data",
     "read_bytes",
 ]
@@ -73,6 +77,25 @@ Preprocess = Annotated[
         help="How images become arrays: imagenet, unit, raw, or pairs such as "
         "'resize=256,crop=224,mean=0.5,std=0.5'.",
     ),
+]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="The tokenizer.json of a language model: --data is then a text file."
+    ),
+]
+Tokens = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens in each sample of a text (512).")
+]
+Work = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Weight-only recipes: keep finished weights here; an interrupted run goes on.",
+    ),
+]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="Weight-only recipes: cpu, or cuda with torch.")
 ]
 Limit = Annotated[int | None, typer.Option(metavar="N", help="Use at most N samples of the data.")]
 RecipeName = Annotated[
@@ -186,13 +209,21 @@ def read_bytes(text: str) -> int:
 
 def choose_data(
     data: Path | None,
-    random_count: int | None,
-    shapes: Sequence[str] | None,
+    random_count: int | None = None,
+    shapes: Sequence[str] | None = None,
     *,
     limit: int | None = None,
     preprocess: str | None = None,
-) -> Path | RandomData | None:
+    tokenizer: Path | None = None,
+    tokens: int | None = None,
+) -> Path | RandomData | TextData | None:
     """Return the calibration data that the options ask for, or say which of them clash."""
+    if tokenizer is not None:
+        return _choose_text(
+            data, tokenizer, tokens, random_data=random_count, preprocess=preprocess
+        )
+    if tokens is not None:
+        raise typer.BadParameter("--tokens goes with --tokenizer only")
     if random_count is None:
         if shapes:
             raise typer.BadParameter("--input-shape goes with --random-data only")
@@ -203,6 +234,21 @@ def choose_data(
     from bitwright.data import RandomData
 
     return RandomData(count=random_count, shapes=_read_shapes(shapes or ()))
+
+
+def _choose_text(
+    data: Path | None, tokenizer: Path, tokens: int | None, **others: object
+) -> TextData:
+    for name, given in others.items():
+        if given is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"--tokenizer and {option} exclude each other; give one")
+    if data is None:
+        raise typer.BadParameter("--tokenizer reads a text; give it with --data")
+    from bitwright.data import TextData
+
+    length = {} if tokens is None else {"length": tokens}
+    return TextData(text=data, tokenizer=tokenizer, **length)
 
 
 def _read_shapes(texts: Sequence[str]) -> dict[str, Any] | None:

@@ -29,6 +29,8 @@ def plan_command(
     equalize: opt.Equalize = False,
     settings: opt.Set = None,
     preprocess: opt.Preprocess = None,
+    tokenizer: opt.Tokenizer = None,
+    tokens: opt.Tokens = None,
     limit: opt.Limit = None,
     random_data: opt.RandomCount = None,
     input_shape: opt.InputShape = None,
@@ -42,7 +44,15 @@ def plan_command(
     """Decide how to quantize a model and write the plan, to read, edit and apply."""
     screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
     budget = None if memory_budget is None else opt.read_bytes(memory_budget)
-    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+    source = opt.choose_data(
+        data,
+        random_data,
+        input_shape,
+        limit=limit,
+        preprocess=preprocess,
+        tokenizer=tokenizer,
+        tokens=tokens,
+    )
 
     from bitwright import graph
     from bitwright.api import make_plan

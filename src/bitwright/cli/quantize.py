@@ -30,6 +30,8 @@ def quantize_command(
     equalize: opt.Equalize = False,
     settings: opt.Set = None,
     preprocess: opt.Preprocess = None,
+    tokenizer: opt.Tokenizer = None,
+    tokens: opt.Tokens = None,
     limit: opt.Limit = None,
     hold_back: Annotated[
         bool, typer.Option(help="Keep up to eight samples out of calibration to measure with.")
@@ -43,6 +45,8 @@ def quantize_command(
     external_data: opt.ExternalData = None,
     provider: opt.Provider = None,
     memory_budget: opt.MemoryBudget = None,
+    work: opt.Work = None,
+    device: opt.Device = "cpu",
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -50,7 +54,15 @@ def quantize_command(
     """Quantize a model with calibration data, prove that it runs, and write it."""
     screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
     budget = None if memory_budget is None else opt.read_bytes(memory_budget)
-    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+    source = opt.choose_data(
+        data,
+        random_data,
+        input_shape,
+        limit=limit,
+        preprocess=preprocess,
+        tokenizer=tokenizer,
+        tokens=tokens,
+    )
     named = [path.absolute() for path in (output, plan_out, sketches) if path is not None]
     if len(set(named)) < len(named):
         raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
@@ -110,6 +122,8 @@ def quantize_command(
             memory_budget=MEMORY_BUDGET if budget is None else budget,
             external_data=external_data,
             providers=provider or None,
+            work=work,
+            device=device,
             progress=screen.wants_progress,
         )
     if plan_out is not None:

@@ -28,6 +28,22 @@ def recipes_command(
         return
 
     def describe(recipe: Recipe) -> dict[str, Any]:
+        if recipe.mode == "weight-only":
+            weights = recipe.weights
+            return {
+                "name": recipe.name,
+                "activation": "float",
+                "weight": f"int{weights.bits} in blocks of {weights.block_size}",
+                "per_channel": True,
+                "symmetric": weights.symmetric,
+                "ranges": "+".join(
+                    [
+                        *(["awq"] if weights.awq is not None else []),
+                        str(type(weights.rounding).__struct_config__.tag),
+                        *(["refine"] if weights.refine else []),
+                    ]
+                ),
+            }
         return {
             "name": recipe.name,
             "activation": recipe.activation.name,

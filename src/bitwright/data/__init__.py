@@ -9,6 +9,7 @@ from bitwright.data.random import RandomData, random_samples
 from bitwright.data.sources import Samples, open_data
 from bitwright.data.specs import InputSpec, Sample, check_sample, session_inputs
 from bitwright.data.splitting import HeldBack, hold_back
+from bitwright.data.texts import TextData
 
 __all__ = [
     "PREPROCESS_PRESETS",
@@ -18,6 +19,7 @@ __all__ = [
     "RandomData",
     "Sample",
     "Samples",
+    "TextData",
     "channels_first_specs",
     "check_sample",
     "hold_back",

@@ -11,8 +11,22 @@ from bitwright.errors import RecipeError, TargetError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
 from bitwright.recipe.presets import PRESET_ALIASES, PRESETS, why_no_preset
 from bitwright.recipe.value import Recipe
+from bitwright.recipe.weights import AWQ, GPTQ, HQQ, Nearest, WeightOnly
 
 __all__ = ["RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
+
+WEIGHT_RECIPES = tuple(
+    Recipe(name=name, mode="weight-only", weights=weights)
+    for name, weights in (
+        # The best of them that a small language model takes minutes for.
+        ("int4", WeightOnly(rounding=GPTQ(), awq=AWQ(), refine=2)),
+        ("int4-rtn", WeightOnly(rounding=Nearest())),
+        ("int4-gptq", WeightOnly(rounding=GPTQ())),
+        ("int4-awq", WeightOnly(rounding=Nearest(), awq=AWQ())),
+        ("int4-hqq", WeightOnly(rounding=HQQ())),
+        ("int8-weights", WeightOnly(bits=8)),
+    )
+)
 
 RECIPES = {
     recipe.name: recipe
@@ -25,6 +39,7 @@ RECIPES = {
         Recipe(name="a8w4", activation=UINT8, weight=INT4, per_channel=True),
         Recipe(name="a16w4", activation=UINT16, weight=INT4, per_channel=True),
         Recipe(name="int8-dynamic", mode="dynamic", per_channel=True),
+        *WEIGHT_RECIPES,
         *PRESETS,
     )
 }

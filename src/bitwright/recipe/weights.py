@@ -49,14 +49,10 @@ class GPTQ(
     """Rows that matter most are rounded first; blocks stay where they are."""
     clip: bool = True
     """Shrink the range of a block where that lowers its error, weighted by the inputs."""
-    rows: int = 128
-    """How many rows are rounded before their errors are passed on to the rest."""
 
     def __post_init__(self) -> None:
         if not 0 < self.damping <= 1:
             raise RecipeError(f"damping of gptq must lie in (0, 1], not {self.damping}.")
-        if self.rows < 1:
-            raise RecipeError(f"rows of gptq must be at least 1, not {self.rows}.")
 
 
 class HQQ(
