@@ -21,6 +21,7 @@ from bitwright.data import (
     RandomData,
     Sample,
     Samples,
+    TextData,
     channels_first_specs,
     hold_back,
     keep_samples,
@@ -356,6 +357,8 @@ class Job:
         data = calibration.data
         if isinstance(data, RandomData):
             return data.samples(specs)
+        if isinstance(data, TextData):
+            return data.samples(specs, limit=calibration.limit)
         return open_data(data, specs, limit=calibration.limit, preprocess=calibration.preprocess)
 
     # Running ------------------------------------------------------------------------------
