@@ -21,7 +21,7 @@ LEVELS = (
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
-    ("numerics", "files", "errors", "_version"),
+    ("numerics", "files", "progress", "errors", "_version"),
 )
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 

@@ -9,6 +9,7 @@ from bitwright.graph.naming import NameScope
 from bitwright.graph.normalize import find_quantized_nodes, normalize, refuse_unsupported
 from bitwright.graph.opsets import opset_of, upgrade_opset
 from bitwright.graph.pieces import Piece, cut_model, extract_piece
+from bitwright.graph.running import SessionRunner
 from bitwright.graph.saving import (
     EXTERNAL_DATA_THRESHOLD,
     ExternalData,
@@ -44,6 +45,7 @@ __all__ = [
     "NameScope",
     "Piece",
     "RuntimeLimits",
+    "SessionRunner",
     "TensorSlot",
     "assume_types",
     "check_destination",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -14,12 +12,12 @@ import numpy.typing as npt
 from bitwright.errors import DataError
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe.sketch import TensorSketch
+from bitwright.progress import Progress, show_progress
 
 __all__ = ["MEMORY_BUDGET", "Detail", "Engine", "Feeds", "Observation", "Runner", "observe"]
 
 Detail = Literal["extremes", "histogram"]
 Feeds = Mapping[str, npt.NDArray[Any]]
-Progress = bool | Callable[[int, int | None], None]
 
 MEMORY_BUDGET = 512 << 20
 """Bytes of observed tensors that may be alive at once, unless told otherwise."""
@@ -163,7 +161,7 @@ def observe(
         return seen
     runner = as_runner(model, tensors, memory_budget, providers)
     total = len(samples) if isinstance(samples, Sized) else getattr(samples, "len_hint", None)
-    with _reporting(progress, total) as report, _Pipeline(seen) as pipeline:
+    with show_progress(progress, "Observing", total) as report, _Pipeline(seen) as pipeline:
         for feeds in samples:
             for group in runner.groups(feeds):
                 pipeline.push(runner.run(group, feeds))
@@ -183,7 +181,7 @@ def as_runner(
     """Return what runs this model: itself if it is a runner, else sessions of ONNX Runtime."""
     if isinstance(model, Runner):
         return model
-    from bitwright.observe.runner import SessionRunner
+    from bitwright.graph import SessionRunner
 
     # Two sets are alive at a time: one being sketched, one being computed.
     return SessionRunner(
@@ -233,20 +231,3 @@ class _Pipeline:
             # After an error (or Ctrl-C) the set in progress, a fraction of a second, is finished:
             # a thread in compiled code cannot be interrupted.
             self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _reporting(progress: Progress, total: int | None) -> Iterator[Callable[[int], None]]:
-    if callable(progress):
-        yield lambda done: progress(done, total)
-    elif progress and sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("Observing", total=total)
-            yield lambda done: bar.update(task, completed=done)
-    else:
-        yield lambda done: None

@@ -16,7 +16,6 @@ from bitwright.compat.onnxruntime.tensors_data import TensorsData
 from bitwright.data import Samples, open_data
 from bitwright.errors import DataError
 from bitwright.observe import MEMORY_BUDGET, Observation, TensorSketch, observe
-from bitwright.observe.runner import SessionRunner
 from bitwright.pipeline import input_specs
 
 __all__ = ["CalibraterBase", "calibrated_tensors"]
@@ -46,7 +45,7 @@ class CalibraterBase:
         self.per_channel = per_channel
         self.execution_providers: Sequence[str] = ["CPUExecutionProvider"]
         self._seen = Observation()
-        self._runner: SessionRunner | None = None
+        self._runner: graph.SessionRunner | None = None
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -82,7 +81,7 @@ class CalibraterBase:
         """Get ready to run the model."""
         # Without optimizations, which sum in another order: the numbers are then the same, to
         # the bit, as those of ONNX Runtime's calibrators.
-        self._runner = SessionRunner(
+        self._runner = graph.SessionRunner(
             self._model,
             self._tensors(),
             group_bytes=MEMORY_BUDGET // 2,

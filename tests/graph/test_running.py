@@ -4,9 +4,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from bitwright.errors import ModelError
-from bitwright.graph import infer_shapes, load_model
+from bitwright.graph import SessionRunner, infer_shapes, load_model
 from bitwright.observe import observe
-from bitwright.observe.runner import SessionRunner
 
 
 def conv_model(shape=(1, 3, 8, 8)):
@@ -115,7 +114,7 @@ def test_inputs_of_different_sizes_are_observed_together():
 
 
 def test_only_inputs_need_no_session(monkeypatch):
-    import bitwright.observe.runner as module
+    import bitwright.graph.running as module
 
     monkeypatch.setattr(module, "open_session", None)
     seen = observe(conv_model(), ["x"], samples(2))
@@ -138,3 +137,10 @@ def test_nan_in_the_data_is_found_in_every_tensor_it_reaches():
 def test_a_model_that_fails_on_a_sample_says_so():
     with pytest.raises(ModelError, match="does not run"):
         observe(conv_model(), ["y"], [{"x": np.zeros((1, 5, 8, 8), np.float32)}])
+
+
+def test_what_is_looked_at_side_by_side_stays_in_one_group():
+    bundles = [("c1", "y"), ("r1", "c2")]
+    size = 4 * 4 * 8 * 8
+    runner = SessionRunner(conv_model(), NAMES, group_bytes=3 * size, bundles=bundles)
+    assert runner.groups(samples(1)[0]) == [("x", "c1", "y"), ("r1", "c2")]

@@ -12,21 +12,16 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from bitwright.errors import ModelError, did_you_mean
-from bitwright.graph import (
-    Level,
-    clone_model,
-    element_type,
-    expose,
-    infer_shapes,
-    iter_values,
-    load_model,
-    open_session,
-    run_session,
-    static_shape,
-)
-from bitwright.observe.observer import Feeds
+from bitwright.graph.cloning import clone_model
+from bitwright.graph.exposing import expose
+from bitwright.graph.loading import load_model
+from bitwright.graph.sessions import Level, open_session, run_session
+from bitwright.graph.shapes import element_type, infer_shapes, static_shape
+from bitwright.graph.walking import iter_values
 
 __all__ = ["SessionRunner"]
+
+Feeds = Mapping[str, npt.NDArray[Any]]
 
 
 class _Open(NamedTuple):
@@ -58,7 +53,8 @@ class SessionRunner:
 
     The session is fully optimized, unless `level` says otherwise: only the observed tensors are
     outputs, so that what is fused between them stays fused. When the tensors of one sample need
-    more than `group_bytes`, they are cut into groups with a session each.
+    more than `group_bytes`, they are cut into groups with a session each. `bundles` are tensors
+    that are looked at side by side: a group has all of a bundle, or nothing of it.
     """
 
     def __init__(
@@ -69,6 +65,7 @@ class SessionRunner:
         group_bytes: int,
         providers: Sequence[str] | None = None,
         level: Level = "all",
+        bundles: Sequence[Sequence[str]] = (),
     ) -> None:
         self._model = load_model(model)
         self._level = level
@@ -83,6 +80,8 @@ class SessionRunner:
         # What is fed needs no run: it is observed as it comes.
         self._fed = tuple(name for name in self._values if name in inputs)
         self._computed = tuple(name for name in self._values if name not in inputs)
+        bundled = {name for bundle in bundles for name in bundle}
+        self._bundles = [*bundles, *((name,) for name in self._computed if name not in bundled)]
         self._safe = -1  # bytes of input up to which the groups are known to fit
         self._groups: list[tuple[str, ...]] = []
         self._sessions: dict[tuple[str, ...], _Open] = {}
@@ -119,12 +118,14 @@ class SessionRunner:
     def _cut(self, sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
         groups: list[list[str]] = [list(self._fed)]
         filled = 0
-        for name in self._computed:  # in order: neighbours share the work that leads to them
-            if filled and filled + sizes[name] > self._group_bytes:
+        for bundle in self._bundles:  # in order: neighbours share the work that leads to them
+            computed = [name for name in bundle if name not in self._fed]
+            size = sum(sizes[name] for name in computed)
+            if filled and filled + size > self._group_bytes:
                 groups.append([])
                 filled = 0
-            groups[-1].append(name)
-            filled += sizes[name]
+            groups[-1] += computed
+            filled += size
         return [tuple(group) for group in groups]
 
     def _sizes(self, feeds: Feeds) -> dict[str, int]:

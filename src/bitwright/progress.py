@@ -1,0 +1,39 @@
+"""How long work shows that it goes on: a bar on a terminal, or calls of a function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Progress", "show_progress"]
+
+Progress = bool | Callable[[int, int | None], None]
+
+
+@contextmanager
+def show_progress(
+    progress: Progress, what: str, total: int | None
+) -> Iterator[Callable[[int], None]]:
+    """Give a function that takes how much is done, out of `total` where that is known.
+
+    >>> seen = []
+    >>> with show_progress(lambda done, total: seen.append((done, total)), "Counting", 2) as report:
+    ...     report(1)
+    >>> seen
+    [(1, 2)]
+    """
+    if callable(progress):
+        yield lambda done: progress(done, total)
+    elif progress and sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        yield lambda done: None
