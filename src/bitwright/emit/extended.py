@@ -122,7 +122,11 @@ class _ExtendedWriter(QdqWriter):
         result: tuple[ir.Graph, int] | None,
         node: ir.Node,
     ) -> ir.Value:
-        """Put one operator behind a tensor, or behind the rounded values of a constant."""
+        """Put one operator behind a tensor, or behind the rounded values of a constant.
+
+        Constants in blocks are stored as they are: rounding again need not give the same, since
+        -2 times the scale of a block of MXINT8 has another exponent than all that it stands for.
+        """
         graph = owner_of(source)
         tensor = self._values[entry.tensor]
         label = tensor.name or ""
@@ -137,7 +141,7 @@ class _ExtendedWriter(QdqWriter):
         output.type, output.shape = source.type, source.shape
         node.name = self._names.fresh(f"{name}{suffix}")
         producer = source.producer()
-        if entry.role != "activation":
+        if entry.role != "activation" and parameters.qtype.kind != "block":
             source = self._rounded_constant(entry, source, parameters)
         node.replace_input_with(0, source)
         insert_node(graph, node, producer)

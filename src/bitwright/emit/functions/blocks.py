@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _AXES_ARE_INPUTS = 18
-"""The first opset in which the axes of ReduceMax are an input."""
+"""The first opset in which the axes of ReduceMax are an input; those of ReduceSum always are."""
 _FLOAT_MAX = (2 - 2.0**-23) * 2.0**127
 
 
@@ -129,40 +129,38 @@ def _refuse_other_blocks(first: BlockFloat, types: Collection[QType]) -> None:
 
 def _split_lines(format: BlockFormat) -> Iterator[str]:
     """Cut x into `blocks`; the last ones are filled up with zeros."""
-    sub = isinstance(format, BlockFloat) and format.sub_block_size
-    inside = "count, pair" if sub else "size"
+    size = format.block_size
+    inside = "size"
     yield from (
         "values = Cast <to = 1> (x)",
         "nothing = Constant <value_ints = [0]> ()",
+        "nothings = Constant <value_ints = [0, 0, 0, 0]> ()",
         "one = Constant <value_ints = [1]> ()",
+        "ones = Constant <value_ints = [1, 1]> ()",
         "end = Constant <value_ints = [9223372036854775807]> ()",
-        f"size = Constant <value_ints = [{format.block_size}]> ()",
-        "before = Shape <start : int = 0, end : int = @axis> (x)",
+        f"size = Constant <value_ints = [{size}]> ()",
+        f"size_less_one = Constant <value_ints = [{size - 1}]> ()",
+        # [outer, length * inner], then [outer, length, inner]; a 0 keeps what is there.
+        "flat = Flatten <axis : int = @axis> (values)",
         "behind = Shape <start : int = @axis> (x)",
-        "here = Slice (behind, nothing, one)",
-        "after = Slice (behind, one, end)",
-        # An axis beyond the rank counts as one of length 1.
-        "before1 = Concat <axis = 0> (one, before)",
-        "here1 = Concat <axis = 0> (one, here)",
-        "after1 = Concat <axis = 0> (one, after)",
-        "outer = ReduceProd (before1)",
-        "length = ReduceProd (here1)",
-        "inner = ReduceProd (after1)",
-        "folded = Concat <axis = 0> (outer, length, inner)",
-        "matrix = Reshape (values, folded)",
-        "less = Sub (length, one)",
-        "full = Div (less, size)",
-        "number = Add (full, one)",
+        "behind1 = Concat <axis = 0> (behind, ones)",
+        "length = Slice (behind1, nothing, one)",
+        "after = Slice (behind1, one, end)",
+        "inner = ReduceProd (after)",
+        "folded = Concat <axis = 0> (nothing, length, inner)",
+        "matrix = Reshape (flat, folded)",
+        "reach = Add (length, size_less_one)",
+        "number = Div (reach, size)",
         "whole_length = Mul (number, size)",
         "missing = Sub (whole_length, length)",
-        "pads = Concat <axis = 0> (nothing, nothing, nothing, nothing, missing, nothing)",
+        "pads = Concat <axis = 0> (nothings, missing, nothing)",
         "padded = Pad (matrix, pads)",
     )
-    if sub:
-        assert isinstance(format, BlockFloat)
-        yield f"count = Constant <value_ints = [{format.block_size // format.sub_block_size}]> ()"
-        yield f"pair = Constant <value_ints = [{format.sub_block_size}]> ()"
-    yield f"cut = Concat <axis = 0> (outer, number, {inside}, inner)"
+    if isinstance(format, BlockFloat) and format.sub_block_size:
+        pair = format.sub_block_size
+        inside = "pairs"
+        yield f"pairs = Constant <value_ints = [{size // pair}, {pair}]> ()"
+    yield f"cut = Concat <axis = 0> (nothing, number, {inside}, inner)"
     yield "blocks = Reshape (padded, cut)"
     yield "magnitude = Abs (blocks)"
     yield f"largest = Constant <value = float {{{_FLOAT_MAX!r}}}> ()"
@@ -173,7 +171,7 @@ def _split_lines(format: BlockFormat) -> Iterator[str]:
 
 def _join_lines(result: str) -> Iterator[str]:
     """Put the blocks back into the shape and type of x."""
-    yield "long = Concat <axis = 0> (outer, whole_length, inner)"
+    yield "long = Concat <axis = 0> (nothing, whole_length, inner)"
     yield f"joined = Reshape ({result}, long)"
     yield "trimmed = Slice (joined, nothing, length, one)"
     yield "shape = Shape (x)"
@@ -181,12 +179,12 @@ def _join_lines(result: str) -> Iterator[str]:
     yield "y = CastLike (restored, x)"
 
 
-def _peak_lines(opset: int, source: str, result: str, axis: int) -> Iterator[str]:
-    if opset < _AXES_ARE_INPUTS:
-        yield f"{result} = ReduceMax <axes = [{axis}], keepdims = 1> ({source})"
+def _reducing_lines(opset: int, op: str, source: str, result: str, *axes: int) -> Iterator[str]:
+    if opset < _AXES_ARE_INPUTS and op != "ReduceSum":
+        yield f"{result} = {op} <axes = {list(axes)}, keepdims = 1> ({source})"
     else:
-        yield f"{result}_axis = Constant <value_ints = [{axis}]> ()"
-        yield f"{result} = ReduceMax <keepdims = 1> ({source}, {result}_axis)"
+        yield f"{result}_axes = Constant <value_ints = {list(axes)}> ()"
+        yield f"{result} = {op} <keepdims = 1> ({source}, {result}_axes)"
 
 
 def _power_lines(source: str, result: str) -> Iterator[str]:
@@ -240,7 +238,7 @@ def _block_float_lines(format: BlockFloat, opset: int, *, mixed: bool) -> Iterat
     else:
         yield "kept = Identity (blocks)"
         yield "known = Where (finite, magnitude, zero)"
-        yield from _peak_lines(opset, "known", "peak", 2)
+        yield from _reducing_lines(opset, "ReduceMax", "known", "peak", 2)
         yield from _power_lines("peak", "power")
     yield "step_wide = Mul (power, per_power)"
     yield "step = Cast <to = 1> (step_wide)"
@@ -249,8 +247,7 @@ def _block_float_lines(format: BlockFloat, opset: int, *, mixed: bool) -> Iterat
     yield "limited = Clip (mantissas, lowest, highest)"
     yield "rounded = Mul (limited, step)"
     if format.sub_block_size:
-        yield "broken = Div (zero, zero)"
-        yield "result = Where (sound, rounded, broken)"
+        yield "result = Add (rounded, flaw)"
     else:
         yield "result = Where (finite, rounded, blocks)"
     yield from _join_lines("result")
@@ -290,15 +287,12 @@ def _shared_power_lines(format: BlockFloat, opset: int) -> Iterator[str]:
     yield "counts = And (finite, normal)"
     yield "known = Where (counts, magnitude, zero)"
     yield "kept = Where (counts, blocks, zero)"
-    yield "one_value = Constant <value = float {1.0}> ()"
-    yield "flaws = Where (finite, zero, one_value)"
-    yield from _peak_lines(opset, "flaws", "pair_flaw", 3)
-    yield from _peak_lines(opset, "pair_flaw", "flaw", 2)
-    yield "sound = Equal (flaw, zero)"
-    yield from _peak_lines(opset, "known", "pair_peak", 3)
-    yield from _peak_lines(opset, "pair_peak", "peak", 2)
-    yield from _power_lines("pair_peak", "pair_power")
-    yield from _power_lines("peak", "block_power")
+    # Infinity times 0 is NaN, and so is the sum of its block.
+    yield "flaws = Mul (blocks, zero)"
+    yield from _reducing_lines(opset, "ReduceSum", "flaws", "flaw", 2, 3)
+    yield from _reducing_lines(opset, "ReduceMax", "known", "peak", 3)
+    yield from _power_lines("peak", "pair_power")
+    yield from _reducing_lines(opset, "ReduceMax", "pair_power", "block_power", 2)
     yield f"shift = Constant <value = double {{{shift!r}}}> ()"
     yield "shifted = Mul (block_power, shift)"
     yield "power = Max (pair_power, shifted)"
@@ -337,7 +331,7 @@ def _microscaling_lines(format: Microscaling, opset: int, *, mixed: bool) -> Ite
         source = f"value_float : float = @{name}" if mixed else f"value = float {{{number!r}}}"
         yield f"{name} = Constant <{source}> ()"
     yield "known = Where (finite, magnitude, zero)"
-    yield from _peak_lines(opset, "known", "peak", 2)
+    yield from _reducing_lines(opset, "ReduceMax", "known", "peak", 2)
     yield from _power_lines("peak", "power")
     yield "per_power_wide = Cast <to = 11> (per_power)"
     yield "scale_any = Mul (power, per_power_wide)"
