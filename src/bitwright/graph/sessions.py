@@ -27,7 +27,7 @@ from bitwright.graph.tensors import (
 )
 from bitwright.graph.versions import runtime_limits
 
-__all__ = ["Level", "open_session", "run_session", "runtime_reason"]
+__all__ = ["Level", "checked_providers", "open_session", "run_session", "runtime_reason"]
 
 Level = Literal["disabled", "basic", "extended", "all"]
 
@@ -57,6 +57,7 @@ _SHARED_TYPES = frozenset(
 _SMALLEST_SHARED = 64 << 10
 
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
+_OPTIMIZED_DATA_ENTRY = "session.optimized_model_external_initializers_file_name"
 
 
 def open_session(
@@ -67,6 +68,8 @@ def open_session(
     providers: Sequence[str] | None = None,
     memory_arena: bool = False,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
+    optimized_to: Path | None = None,
+    profile_to: Path | None = None,
 ) -> ort.InferenceSession:
     """Open a model in ONNX Runtime, or raise a ModelError with the runtime's reason.
 
@@ -74,9 +77,17 @@ def open_session(
     cores, `providers` None means the CPU. The memory arena is off because it never gives memory
     back. `custom_ops` are libraries to register. External data is read where it lies; nothing is
     copied. An IR version that the runtime would not read is lowered for the session only.
+    The runtime writes the graph that it made of the model to the file `optimized_to`, and the
+    times of all nodes to files whose names begin with `profile_to`.
     """
-    chosen = _checked_providers(providers)
+    chosen = checked_providers(providers)
     options = _make_options(level, threads, memory_arena, custom_ops)
+    if optimized_to is not None:
+        options.optimized_model_filepath = str(optimized_to)
+        options.add_session_config_entry(_OPTIMIZED_DATA_ENTRY, f"{optimized_to.name}.data")
+    if profile_to is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile_to)
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         try:
@@ -150,7 +161,12 @@ _REASON_EDITS = tuple(
 )
 
 
-def _checked_providers(providers: Sequence[str] | None) -> list[str]:
+def checked_providers(providers: Sequence[str] | None) -> list[str]:
+    """Return the execution providers to use, or say which of them cannot be.
+
+    >>> checked_providers(None)
+    ['CPUExecutionProvider']
+    """
     if providers is None:
         return ["CPUExecutionProvider"]
     available = ort.get_available_providers()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from bitwright.assess.quantizers import Quantizers
 from bitwright.assess.verification.findings import Finding, Verification
 from bitwright.assess.verification.form import (
     check_domains,
@@ -25,7 +26,6 @@ from bitwright.assess.verification.parameters import (
     check_scales,
     check_zero_points,
 )
-from bitwright.assess.verification.quantizers import Quantizers
 from bitwright.errors import TargetError, did_you_mean
 from bitwright.numerics.npu_limits import LIMIT_RULES
 

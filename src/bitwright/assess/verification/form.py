@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from bitwright.assess.quantizers import Quantizers, name_of
 from bitwright.assess.verification.findings import Finding
-from bitwright.assess.verification.quantizers import Quantizers, name_of
 from bitwright.errors import ModelError
 from bitwright.graph import check_model, check_order, find_quantized_nodes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from bitwright.assess.quantizers import Quantizers, name_of, position_of
 from bitwright.assess.verification.findings import Finding
-from bitwright.assess.verification.quantizers import Quantizers, name_of, position_of
 from bitwright.graph.npu_sites import find_npu_sites
 from bitwright.numerics.npu_limits import LIMIT_RULES, Site
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
 from bitwright.assess.verification.findings import Finding
-from bitwright.assess.verification.quantizers import Quantizer, Quantizers, name_of
 
 __all__ = ["check_biases", "check_scales", "check_zero_points"]
 
