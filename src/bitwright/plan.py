@@ -98,6 +98,8 @@ class WeightPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     block_size: int
     symmetric: bool = False
     rounding: RoundingMethod
+    awq: bool = True
+    """Whether the recipe's `awq`, if it has one, is for this weight too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weights_for_tests import make_layer, total_error
 
-from bitwright.equalize.awq import ALPHAS, awq_clip, awq_scales, scale_moment, scale_rows
+from bitwright.equalize.awq import (
+    ALPHAS,
+    awq_clip,
+    awq_scales,
+    awq_shrink,
+    scale_moment,
+    scale_rows,
+)
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks, round_on_grid
@@ -134,3 +141,15 @@ def test_torch_chooses_the_same():
 def test_weights_of_other_inputs_are_refused():
     with pytest.raises(DataError, match=r"4 channels, the weights \[5\] rows"):
         awq_scales([np.ones((5, 2))], np.ones(4), np.eye(4), BlockFormat())
+
+
+def test_one_shrink_for_a_whole_weight_is_the_best_of_those_tried():
+    weights, moment = make_layer(64, 8, seed=5)
+    format, tried = BlockFormat(bits=3), (1.0, 0.9, 0.8, 0.7, 0.6)
+    hessian = moment.matrix()
+    errors = {
+        part: total_error(weights, quantize_in_blocks(weights, format, shrinks=(part,)), hessian)
+        for part in tried
+    }
+    chosen = awq_shrink(weights, hessian, format, shrinks=tried)
+    assert chosen == min(errors, key=errors.__getitem__) != 1.0

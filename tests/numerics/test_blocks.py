@@ -14,6 +14,7 @@ from bitwright.numerics.blocks import (
     Grid,
     block_diagonals,
     fit_grid,
+    fit_shared_grid,
     quantize_in_blocks,
     round_on_grid,
 )
@@ -228,3 +229,17 @@ def test_what_cannot_be_is_refused():
     for bad in (np.nan, np.inf):
         with pytest.raises(ModelError, match="NaN or infinity"):
             quantize_in_blocks([[1.0], [bad]], BlockFormat())
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_columns_that_share_a_grid_have_that_of_one_long_column(symmetric):
+    """Blocks of 16 rows and 5 columns with one scale are blocks of 80 rows of one column."""
+    weights = np.random.default_rng(0).standard_normal((32, 5)).astype(np.float32)
+    format = BlockFormat(block_size=16, symmetric=symmetric)
+    shared = fit_shared_grid(weights, format, shrinks=SHRINKS)
+    whole = BlockFormat(block_size=-1, symmetric=symmetric)
+    for block in range(2):
+        column = weights[16 * block : 16 * block + 16].reshape(-1, 1)
+        alone = fit_grid(column, whole, shrinks=SHRINKS)
+        assert np.all(shared.scales[block] == alone.scales[0, 0])
+        assert np.all(shared.zero_points[block] == alone.zero_points[0, 0])

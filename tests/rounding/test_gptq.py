@@ -8,7 +8,13 @@ from weights_for_tests import column_errors, make_layer, total_error
 
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.arrays import arrays_on
-from bitwright.numerics.blocks import BlockFormat, fit_grid, quantize_in_blocks
+from bitwright.numerics.blocks import (
+    BlockFormat,
+    Grid,
+    fit_grid,
+    quantize_in_blocks,
+    round_on_grid,
+)
 from bitwright.rounding.gptq import factor_hessian, gptq
 
 
@@ -204,3 +210,13 @@ def test_what_cannot_be_is_refused():
         factor_hessian(np.array([[1.0, 5000.0], [5000.0, 1.0]]))
     with pytest.raises(DataError, match="square matrix"):
         factor_hessian(np.zeros((4, 3)))
+
+
+def test_all_columns_can_share_the_scales_of_a_block():
+    weights, moment = make_layer()
+    found = gptq(weights, factor_hessian(moment.matrix()), BlockFormat(), per_column=False)
+    assert (found.scales == found.scales[:, :1]).all()
+    assert (found.zero_points == found.zero_points[:, :1]).all()
+    plain = round_on_grid(weights, Grid(found.scales, found.zero_points), BlockFormat())
+    hessian = moment.matrix()
+    assert total_error(weights, found, hessian) < 0.8 * total_error(weights, plain, hessian)

@@ -244,3 +244,48 @@ def test_a_plan_of_another_model_is_refused():
     plan = bitwright.make_plan(make_block(), recipe=Recipe(mode="weight-only"))
     with pytest.raises(PlanError, match="another model"):
         bitwright.apply_plan(plan, make_block(depth=1))
+
+
+def test_awq_can_scale_only_or_clip_only_and_leave_a_node_out():
+    data = make_samples(16)
+    plain = run(WeightOnly(rounding=Nearest(clip=False), **BITS3))
+    for awq in (AWQ(clip=False), AWQ(scale=False)):
+        found = run(WeightOnly(rounding=Nearest(clip=False), awq=awq, **BITS3), data=data)
+        assert bool(found.plan.smoothing) is awq.scale
+        assert error_of(found) < error_of(plain)
+    left = run(
+        WeightOnly(
+            rounding=Nearest(clip=False),
+            awq=AWQ(scale=False),
+            overrides={"head/MatMul": WeightOverride(awq=False)},
+            **BITS3,
+        ),
+        data=data,
+    )
+    arrays = [r.model.graph.initializers["head_rounded"].const_value.numpy() for r in (left, plain)]
+    np.testing.assert_array_equal(*arrays)
+
+
+def test_nearest_keeps_the_part_of_a_range_that_is_asked_for():
+    whole, part = (
+        run(WeightOnly(rounding=Nearest(clip=False, shrink=shrink)))
+        .model.graph.initializers["head_scales"]
+        .const_value.numpy()
+        for shrink in (1.0, 0.5)
+    )
+    np.testing.assert_allclose(part, whole / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Nearest(shrink=0.5), "what clip searches"),
+        (lambda: Nearest(clip=False, shrink=0), r"\(0, 1\]"),
+        (lambda: AWQ(scale=False, clip=False), "does nothing"),
+        (lambda: WeightOnly(rounding=GPTQ(per_column=False), refine=1), "one for all"),
+        (lambda: WeightOnly(rounding=GPTQ(per_column=False), awq=AWQ()), "one for all"),
+    ],
+)
+def test_contradictory_methods_are_refused(make, message):
+    with pytest.raises(RecipeError, match=message):
+        make()

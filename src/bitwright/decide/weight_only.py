@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.selection import Selector
@@ -69,7 +70,9 @@ class _Planner:
                 elif _same_form(known, wanted):
                     # Who needs data decides: the rounding of a shared weight must serve both.
                     keep = known if isinstance(known.rounding, GPTQ) else wanted
-                    weights[key] = _with_nodes(keep, (*known.nodes, *wanted.nodes))
+                    weights[key] = msgspec.structs.replace(
+                        keep, nodes=(*known.nodes, *wanted.nodes)
+                    )
                 else:
                     reason = (
                         f"it shares the weight {key!r} with {known.nodes[0]!r}, which asks for "
@@ -144,6 +147,7 @@ class _Planner:
             block_size=options.block_size if given.block_size is None else given.block_size,
             symmetric=options.symmetric if given.symmetric is None else given.symmetric,
             rounding=rounding,
+            awq=given.awq is not False,
         )
 
 
@@ -157,16 +161,6 @@ def _same_form(one: WeightPlan, other: WeightPlan) -> bool:
         other.bits,
         other.block_size,
         other.symmetric,
-    )
-
-
-def _with_nodes(plan: WeightPlan, nodes: tuple[str, ...]) -> WeightPlan:
-    return WeightPlan(
-        nodes=nodes,
-        bits=plan.bits,
-        block_size=plan.block_size,
-        symmetric=plan.symmetric,
-        rounding=plan.rounding,
     )
 
 

@@ -27,7 +27,7 @@ from bitwright.numerics.blocks import (
 )
 from bitwright.numerics.second_moment import output_error
 
-__all__ = ["awq_clip", "awq_scales", "scale_moment", "scale_rows"]
+__all__ = ["awq_clip", "awq_scales", "awq_shrink", "scale_moment", "scale_rows"]
 
 F64 = npt.NDArray[np.float64]
 
@@ -99,6 +99,30 @@ def awq_clip(
     """
     metric = block_diagonals(moment, format, xp=xp)
     return fit_grid(weights, format, shrinks=shrinks, metric=metric, xp=xp)
+
+
+def awq_shrink(
+    weights: npt.ArrayLike,
+    moment: npt.ArrayLike,
+    format: BlockFormat,
+    *,
+    shrinks: Sequence[float],
+    xp: Arrays = NUMPY,
+) -> float:
+    """Return the part of their ranges that all blocks of a weight do best with, as one number.
+
+    `awq_clip` chooses for each block, which is better; this is for tools that keep one number.
+
+    >>> awq_shrink(np.eye(16), np.eye(16), BlockFormat(block_size=16), shrinks=(1.0, 0.5))
+    1.0
+    """
+    work = xp.array(weights)
+    errors = []
+    for shrink in shrinks:
+        grid = fit_grid(work, format, shrinks=(shrink,), xp=xp)
+        stored = round_on_grid(work, grid, format, xp=xp).dequantize(np.float32)
+        errors.append(float(output_error(xp.array(stored) - work, moment, xp=xp).mean()))
+    return shrinks[int(np.argmin(errors))]
 
 
 def scale_rows(weights: npt.ArrayLike, factors: npt.ArrayLike) -> npt.NDArray[Any]:

@@ -26,6 +26,7 @@ __all__ = [
     "block_tiles",
     "collect",
     "fit_grid",
+    "fit_shared_grid",
     "metric_in_blocks",
     "quantize_in_blocks",
     "round_on_grid",
@@ -164,8 +165,7 @@ def fit_grid(
     measure = metric_in_blocks(metric, format, rows, xp)
     for blocks, sides, part in block_tiles(work, format, xp):
         low, high = xp.amin(part, 1), xp.amax(part, 1)
-        if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
-            raise ModelError("the weight holds NaN or infinity; mend the model or leave it float.")
+        _refuse_broken(low, high, xp)
         best = None
         for shrink in shrinks:
             scale, zero = _parameters(low * shrink, high * shrink, format, xp)
@@ -179,6 +179,47 @@ def fit_grid(
                 best = (cost, scale, zero)
         scales[blocks, sides], zeros[blocks, sides] = scale, zero
     return Grid(scales, zeros)
+
+
+def fit_shared_grid(
+    weights: npt.ArrayLike,
+    format: BlockFormat,
+    *,
+    shrinks: Sequence[float] = (1.0,),
+    metric: Any = None,
+    xp: Arrays = NUMPY,
+) -> Grid:
+    """Return one scale and zero point for all columns of a block; see `fit_grid` for the options.
+
+    >>> fit_shared_grid([[1.0, 3.0], [0.0, 0.0]], BlockFormat(block_size=16)).scales.round(2)
+    array([[0.2, 0.2]], dtype=float32)
+    """
+    work = xp.array(weights)
+    rows, columns = work.shape
+    count = format.blocks(rows)
+    low, high = xp.zeros(count, 1) + float("inf"), xp.zeros(count, 1) - float("inf")
+    for blocks, _, part in block_tiles(work, format, xp):
+        low[blocks, 0] = xp.minimum(low[blocks, 0], xp.amin(xp.amin(part, 2), 1))
+        high[blocks, 0] = xp.maximum(high[blocks, 0], xp.amax(xp.amax(part, 2), 1))
+    _refuse_broken(low, high, xp)
+    metric = xp.zeros(rows) + 1 if metric is None else xp.array(metric)
+    measure = metric_in_blocks(metric, format, rows, xp)
+    best = None
+    for shrink in shrinks:
+        scale, zero = _parameters(low * shrink, high * shrink, format, xp)
+        cost = xp.zeros(count, 1)
+        if len(shrinks) > 1:
+            for blocks, _, part in block_tiles(work, format, xp):
+                found = _cost(part, scale[blocks], zero[blocks], measure[blocks], format, xp)
+                cost[blocks, 0] += found.sum(axis=1)
+        if best is None:
+            best = (cost, scale, zero)
+        better = cost < best[0]
+        pairs = zip((cost, scale, zero), best, strict=True)
+        best = tuple(xp.where(better, new, old) for new, old in pairs)
+    assert best is not None
+    spread = xp.zeros(count, columns)
+    return Grid(best[1] + spread, best[2] + spread)
 
 
 def round_on_grid(
@@ -227,6 +268,11 @@ def block_diagonals(matrix: Any, format: BlockFormat, *, xp: Arrays = NUMPY) -> 
         part = work[block * length : (block + 1) * length, block * length : (block + 1) * length]
         result[block, : part.shape[0], : part.shape[1]] = part
     return result
+
+
+def _refuse_broken(low: Any, high: Any, xp: Arrays) -> None:
+    if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
+        raise ModelError("the weight holds NaN or infinity; mend the model or leave it float.")
 
 
 def _parameters(low: Any, high: Any, format: BlockFormat, xp: Arrays) -> tuple[Any, Any]:

@@ -27,6 +27,14 @@ class Nearest(
 
     clip: bool = True
     """Shrink the range of a block where that lowers its squared error."""
+    shrink: float = 1.0
+    """Without `clip`: the part of each block's range that is kept."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.shrink <= 1:
+            raise RecipeError(f"shrink of nearest must lie in (0, 1], not {self.shrink}.")
+        if self.clip and self.shrink != 1:
+            raise RecipeError("shrink of nearest is what clip searches; set clip=false with it.")
 
 
 class GPTQ(
@@ -49,6 +57,8 @@ class GPTQ(
     """Rows that matter most are rounded first; blocks stay where they are."""
     clip: bool = True
     """Shrink the range of a block where that lowers its error, weighted by the inputs."""
+    per_column: bool = True
+    """A scale for each output of a block; false: one for all of them, which is less accurate."""
 
     def __post_init__(self) -> None:
         if not 0 < self.damping <= 1:
@@ -83,6 +93,8 @@ class AWQ(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     10
     """
 
+    scale: bool = True
+    """Scale inputs at all; without it only `clip` is left."""
     grid: int = 20
     """How many strengths between none and full are tried."""
     clip: bool = True
@@ -91,6 +103,8 @@ class AWQ(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def __post_init__(self) -> None:
         if self.grid < 2:
             raise RecipeError(f"grid of awq must be at least 2, not {self.grid}.")
+        if not (self.scale or self.clip):
+            raise RecipeError("awq with neither scale nor clip does nothing; leave it out.")
 
 
 class WeightOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,6 +118,8 @@ class WeightOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     block_size: int | None = None
     symmetric: bool | None = None
     rounding: RoundingMethod | None = None
+    awq: bool | None = None
+    """False: neither scale its inputs nor search its ranges where `awq` is on."""
     keep_float: bool = False
 
 
@@ -147,6 +163,14 @@ class WeightOnly(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 raise RecipeError(
                     f"block_size of weights must be a power of two from 16 on, or -1 for whole "
                     f"columns, not {size}."
+                )
+        rounders = (self.rounding, *(o.rounding for o in self.overrides.values()))
+        if any(isinstance(rounder, GPTQ) and not rounder.per_column for rounder in rounders):
+            fits = "refine" if self.refine else "awq.clip" if self.awq and self.awq.clip else None
+            if fits is not None:
+                raise RecipeError(
+                    f"{fits} fits a scale to each output, and per_column=false of gptq wants one "
+                    "for all; leave one of them out."
                 )
         if self.refine < 0:
             raise RecipeError(f"refine of weights must not be negative, as {self.refine} is.")

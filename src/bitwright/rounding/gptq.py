@@ -30,6 +30,7 @@ from bitwright.numerics.blocks import (
     QuantizedBlocks,
     collect,
     fit_grid,
+    fit_shared_grid,
     round_on_grid,
 )
 
@@ -126,13 +127,15 @@ def gptq(
     grid: Grid | None = None,
     static_groups: bool = True,
     shrinks: Sequence[float] = SHRINKS,
+    per_column: bool = True,
     guard: bool = True,
 ) -> QuantizedBlocks:
     """Return a weight [K, N] rounded so that its output changes as little as may be.
 
     The grid is `grid`, or the best of `shrinks` by what errors cost: from the weights as they are
     (`static_groups`, needed with act_order), or as earlier roundings have left them when their
-    block's turn comes. With `guard`, a column (an output) that nearest rounding on the plain
+    block's turn comes. Without `per_column` all columns of a block share one scale, chosen
+    beforehand. With `guard`, a column (an output) that nearest rounding on the plain
     grid would serve better is rounded so: none is ever worse.
     """
     xp = factor.xp
@@ -143,17 +146,19 @@ def gptq(
             f"the weight has {rows} rows, the Hessian {factor.lower.shape[0]}: it is of another "
             "layer's input."
         )
-    moving = grid is None and not static_groups and format.block_size != -1
+    moving = grid is None and per_column and not static_groups and format.block_size != -1
     if moving and factor.act_order:
         raise RecipeError(
             "with act_order the rows of a block are not rounded together, so its scale must be "
             "chosen before: use static_groups=True."
         )
     if grid is None:
-        grid = fit_grid(work, format, shrinks=shrinks, metric=factor.metric, xp=xp)
+        fit = fit_grid if per_column else fit_shared_grid
+        grid = fit(work, format, shrinks=shrinks, metric=factor.metric, xp=xp)
     codes, losses = _sweep(work, factor, format, grid, shrinks if moving else None)
     result = collect(codes, grid, format, xp)
-    return _guarded(result, losses, work, factor) if guard else result
+    # The other rounding has a scale for each column.
+    return _guarded(result, losses, work, factor) if guard and per_column else result
 
 
 def _sweep(

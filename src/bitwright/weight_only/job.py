@@ -47,7 +47,8 @@ class WeightJob:
         """Decide about every weight; with AWQ, also what inputs are divided by."""
         job = self.job
         plan = self._decide()
-        if job.recipe.weights.awq is not None:
+        awq = job.recipe.weights.awq
+        if awq is not None and awq.scale:
             scaling = find_scaling(
                 job.model,
                 plan,

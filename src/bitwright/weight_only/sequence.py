@@ -14,10 +14,8 @@ from bitwright.errors import DataError
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import (
     SHRINKS,
-    BlockFormat,
-    Grid,
     QuantizedBlocks,
-    fit_grid,
+    quantize_in_blocks,
     round_on_grid,
 )
 from bitwright.numerics.second_moment import SecondMoment
@@ -123,35 +121,33 @@ class _Inputs:
 def _round(site: Site, inputs: _Inputs | None, options: WeightOnly, xp: Arrays) -> QuantizedBlocks:
     """Return one weight rounded as its plan says."""
     method, form, weight = site.plan.rounding, site.format(), site.read()
+    shrinks: Sequence[float] = (method.shrink if isinstance(method, Nearest) else 1.0,)
+    if not isinstance(method, HQQ) and method.clip:
+        shrinks = SHRINKS
+    clipped = options.awq is not None and options.awq.clip and site.plan.awq
     if isinstance(method, HQQ):
         blocks = hqq(weight, form, float_zero_points=method.float_zero_points, xp=xp)
+    elif isinstance(method, GPTQ):
+        assert inputs is not None
+        grid = awq_clip(weight, inputs.moment, form, xp=xp) if clipped else None
+        blocks = gptq(
+            weight,
+            inputs.factor(method),
+            form,
+            grid=grid,
+            shrinks=shrinks,
+            per_column=method.per_column,
+        )
+    elif inputs is None:
+        blocks = quantize_in_blocks(weight, form, shrinks=shrinks, xp=xp)
+    elif clipped:
+        blocks = round_on_grid(weight, awq_clip(weight, inputs.moment, form, xp=xp), form, xp=xp)
     else:
-        grid = _grid(weight, form, method, inputs, options, xp)
-        if isinstance(method, GPTQ):
-            assert inputs is not None
-            blocks = gptq(weight, inputs.factor(method), form, grid=grid)
-        else:
-            blocks = round_on_grid(weight, grid, form, xp=xp)
+        metric = inputs.moment.diagonal()
+        blocks = quantize_in_blocks(weight, form, shrinks=shrinks, metric=metric, xp=xp)
     if options.refine and inputs is not None:
         blocks = refine(weight, blocks, inputs.moment, rounds=options.refine, xp=xp)
     return blocks
-
-
-def _grid(
-    weight: Array,
-    form: BlockFormat,
-    method: Nearest | GPTQ,
-    inputs: _Inputs | None,
-    options: WeightOnly,
-    xp: Arrays,
-) -> Grid:
-    """Return the scales and zero points that a weight's blocks are rounded with."""
-    shrinks = SHRINKS if method.clip else (1.0,)
-    if inputs is None:
-        return fit_grid(weight, form, shrinks=shrinks, xp=xp)
-    if options.awq is not None and options.awq.clip:
-        return awq_clip(weight, inputs.moment, form, xp=xp)
-    return fit_grid(weight, form, shrinks=shrinks, metric=inputs.moment.diagonal(), xp=xp)
 
 
 # AWQ ------------------------------------------------------------------------------------------
@@ -177,7 +173,7 @@ def find_scaling(
         for stop in walk:
             source = starts[stop.node]
             # A weight that others read too would be scaled for them as well.
-            group = [site for site in groups[source] if len(site.plan.nodes) == 1]
+            group = [s for s in groups[source] if s.plan.awq and len(s.plan.nodes) == 1]
             if group:
                 inputs = _Inputs(stop, source, group[0].shape[0], xp)
                 factors = awq_scales(
