@@ -1,0 +1,321 @@
+"""What would mend what hurts: rules that turn findings into a sentence and a command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bitwright.assess.report.subject import ReportSubject
+from bitwright.assess.report.tensors import TensorView
+from bitwright.assess.report.verdict import judge
+from bitwright.recipe import RECIPES, MinMax, Recipe
+
+__all__ = ["RULES", "Advice", "advise"]
+
+_SPREAD = 8.0
+"""Times the middle channel from which one scale for a weight wastes three bits of most channels."""
+_WASTED = 0.25
+"""Share of the range that holds nearly all values, below which two bits are lost to outliers."""
+_CLIPPED = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to try: what, why, and the command that does it."""
+
+    title: str
+    why: str
+    command: str | None = None
+
+
+Rule = Callable[[ReportSubject], Advice | None]
+
+
+def advise(subject: ReportSubject) -> list[Advice]:
+    """Return what to try, the most promising first; one entry at least."""
+    found = [advice for rule in RULES if (advice := rule(subject)) is not None]
+    return found or [
+        Advice(
+            "Nothing to mend",
+            "No node stands out, no range is far too wide or too narrow, and the outputs are close "
+            "to float.",
+        )
+    ]
+
+
+# Rules ----------------------------------------------------------------------------------------
+
+
+def use_real_data(subject: ReportSubject) -> Advice | None:
+    """Ranges of random data are ranges of nothing."""
+    if subject.plan is None or not any("random data" in note for note in subject.plan.notes):
+        return None
+    words = _words(subject, data="--data PATH")
+    return Advice(
+        "Calibrate on real data",
+        "Ranges were chosen on random data, so every figure here is about random data too.",
+        words,
+    )
+
+
+def leave_worst_float(subject: ReportSubject) -> Advice | None:
+    """A few nodes that lose much more than the others are cheap to leave float."""
+    if _is_good(subject):
+        return None
+    names = [subject.nodes[place].measured.name for place in subject.outstanding()]
+    if not names:
+        return None
+    recipe = subject.recipe
+    kept = () if recipe is None else recipe.select.exclude
+    options = [f"--exclude {shlex.quote(name)}" for name in dict.fromkeys([*kept, *names])]
+    many = "this node" if len(names) == 1 else f"these {len(names)} nodes"
+    why = subject.regained or (
+        f"Fed with float values, {_listed(names)} {'loses' if len(names) == 1 else 'lose'} far "
+        "more than the other nodes do."
+    )
+    return Advice(f"Leave {many} float", why, _words(subject, *options))
+
+
+def scale_each_channel(subject: ReportSubject) -> Advice | None:
+    """One scale for channels of very different size rounds the small ones to nothing."""
+    recipe = subject.recipe
+    if recipe is not None and (recipe.per_channel or _needs_one_scale(recipe)):
+        return None
+    weight = _most_uneven(subject)
+    if weight is None:
+        return None
+    return Advice(
+        "Give each channel of a weight its own scale",
+        f"{_uneven(weight)}, and they share one scale.",
+        _words(subject, "--set per_channel=true"),
+    )
+
+
+def even_out_channels(subject: ReportSubject) -> Advice | None:
+    """Where hardware wants one scale a weight, consecutive weights can share their sizes."""
+    recipe = subject.recipe
+    if recipe is None or not _needs_one_scale(recipe) or recipe.equalize is not None:
+        return None
+    weight = _most_uneven(subject)
+    if weight is None:
+        return None
+    return Advice(
+        "Even out channels between layers",
+        f"{_uneven(weight)}, and this recipe has one scale for each weight.",
+        _words(subject, "--equalize"),
+    )
+
+
+def cut_off_outliers(subject: ReportSubject) -> Advice | None:
+    """Min-max ranges follow the one largest value ever seen."""
+    recipe = subject.recipe
+    if _is_good(subject) or not _calibrates(recipe):
+        return None
+    if recipe is not None and (not isinstance(recipe.ranges, MinMax) or recipe.limits is not None):
+        return None
+    wasted = {
+        view.name: share
+        for view in _activations(subject)
+        if (share := _used_by_most(view)) is not None and share < _WASTED
+    }
+    if not wasted:
+        return None
+    name = min(wasted, key=lambda key: wasted[key])
+    many = "1 activation" if len(wasted) == 1 else f"{len(wasted)} activations"
+    return Advice(
+        "Cut off outliers",
+        f"{many} {'has' if len(wasted) == 1 else 'have'} 99.9 % of the values in less than a "
+        f"quarter of the range; in {name} it is {wasted[name]:.1%}.".replace("%.", " %."),
+        _words(subject, "--ranges mse"),
+    )
+
+
+def keep_large_values(subject: ReportSubject) -> Advice | None:
+    """Ranges that cut off more than the rarest values distort what is left."""
+    recipe = subject.recipe
+    if recipe is None or not _calibrates(recipe) or recipe.limits is not None:
+        return None
+    clipped = {v.name: v.clipped for v in _activations(subject) if (v.clipped or 0) > _CLIPPED}
+    if not clipped:
+        return None
+    name = max(clipped, key=lambda key: clipped[key] or 0)
+    share = f"{clipped[name]:.1%}".replace("%", " %")
+    if isinstance(recipe.ranges, MinMax):
+        why = f"{share} of {name} lie outside what calibration saw: its data is not like this."
+        return Advice("Calibrate on more varied data", why, _words(subject, data="--data PATH"))
+    why = f"{share} of {name} lie outside its range and are cut off."
+    return Advice("Keep large values", why, _words(subject, "--ranges minmax"))
+
+
+def smooth_products(subject: ReportSubject) -> Advice | None:
+    """Transformers have a few channels of huge activations, which weights can take over."""
+    recipe = subject.recipe
+    if _is_good(subject) or not _calibrates(recipe):
+        return None
+    if recipe is not None and (recipe.smooth is not None or recipe.limits is not None):
+        return None
+    products = [n for n in subject.nodes if n.quantized and n.measured.op in ("MatMul", "Gemm")]
+    if len(products) < 4 or len(products) < 0.1 * len(subject.nodes):
+        return None
+    outlying = [
+        node for node in products
+        if any(
+            (view := subject.tensors.get(key)) is not None
+            and view.role == "activation"
+            and (share := _used_by_most(view)) is not None
+            and share < _WASTED
+            for label, key in node.tensors
+            if label.startswith("input")
+        )
+    ]  # fmt: skip
+    if not outlying:
+        return None
+    return Advice(
+        "Let weights take over large activations",
+        f"{len(outlying)} of {len(products)} matrix products read activations with outliers, as "
+        "transformers do; SmoothQuant moves them into the weights.",
+        _words(subject, "--set smooth={}"),
+    )
+
+
+def store_more_bits(subject: ReportSubject) -> Advice | None:
+    """Weights of few bits are the first to blame for a poor model."""
+    recipe = subject.recipe
+    if _is_good(subject) or recipe is None:
+        return None
+    blocks = recipe.mode == "weight-only"
+    bits = recipe.weights.bits if blocks else recipe.weight.bits
+    if bits >= 8 or not (blocks or recipe.weight.is_integer):
+        return None
+    return Advice(
+        "Store weights in 8 bits",
+        f"Weights have {bits} bits now, which is {2**bits} levels.",
+        _words(subject, recipe="int8-weights") if blocks else _words(subject, "--set weight=int8"),
+    )
+
+
+def use_sixteen_bits(subject: ReportSubject) -> Advice | None:
+    """When no single node is to blame, all activations may need more bits."""
+    recipe = subject.recipe
+    if _is_good(subject) or not _calibrates(recipe):
+        return None
+    if recipe is not None and (recipe.activation.bits > 8 or recipe.limits is not None):
+        return None
+    return Advice(
+        "Give activations 16 bits",
+        "It costs speed, and keeps the size: weights stay in 8 bits.",
+        _words(subject, recipe="a16w8"),
+    )
+
+
+def find_what_is_slow(subject: ReportSubject) -> Advice | None:
+    """A quantized model that is no faster has ops that fell back to float."""
+    latency = subject.latency
+    if latency is None or latency.speedup >= 0.95:
+        return None
+    return Advice(
+        "Find out what is slow",
+        "The quantized model takes longer than float: ops that are not fused, or that this "
+        "processor has no integer kernel for.",
+        shlex.join(["bitwright", "bench", subject.float_name, subject.quantized_name]),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    use_real_data,
+    leave_worst_float,
+    scale_each_channel,
+    even_out_channels,
+    cut_off_outliers,
+    keep_large_values,
+    smooth_products,
+    store_more_bits,
+    use_sixteen_bits,
+    find_what_is_slow,
+)
+
+
+# What the rules ask -----------------------------------------------------------------------------
+
+
+def _is_good(subject: ReportSubject) -> bool:
+    return judge(subject).level in ("good", "unknown")
+
+
+def _calibrates(recipe: Recipe | None) -> bool:
+    return recipe is None or recipe.mode == "static"
+
+
+def _needs_one_scale(recipe: Recipe) -> bool:
+    return recipe.limits is not None
+
+
+def _activations(subject: ReportSubject) -> Iterator[TensorView]:
+    return (view for view in subject.tensors.values() if view.role == "activation")
+
+
+def _most_uneven(subject: ReportSubject) -> TensorView | None:
+    """Return the weight of one scale whose channels differ most, if they differ much."""
+    weights = [
+        view
+        for view in subject.tensors.values()
+        if view.role == "weight" and view.scale.size == 1 and view.spread > _SPREAD
+    ]
+    return max(weights, key=lambda view: view.spread, default=None)
+
+
+def _uneven(weight: TensorView) -> str:
+    assert weight.peaks is not None
+    return (
+        f"Channel {int(weight.peaks.argmax())} of {weight.name} is {weight.spread:.0f} times as "
+        "large as the middle one"
+    )
+
+
+def _used_by_most(view: TensorView) -> float | None:
+    """Return the share of the range between the 0.05 % smallest and largest values."""
+    histogram, limits = view.histogram, view.range
+    if histogram is None or limits is None or histogram.finite < 1000:
+        return None
+    total = histogram.counts.sum()
+    reached = histogram.counts.cumsum()
+    first = int((reached <= 0.0005 * total).sum())
+    last = int((reached < 0.9995 * total).sum())
+    width = (histogram.high - histogram.low) / histogram.counts.size
+    whole = limits[1] - limits[0]
+    return min((last - first + 1) * width / whole, 1.0) if whole > 0 else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = list(names[:3])
+    if len(names) > len(shown):
+        return f"{', '.join(shown)} and {len(names) - len(shown)} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+
+
+def _words(
+    subject: ReportSubject, *options: str, recipe: str | None = None, data: str | None = None
+) -> str:
+    """Return the command that quantizes the same model with these options on top."""
+    given = data if data is not None else subject.data_option or "--data PATH"
+    calibrated = subject.recipe is None or subject.recipe.mode == "static"
+    parts = [
+        "bitwright quantize",
+        shlex.quote(subject.float_name),
+        "-o better.onnx",
+        *([given] if calibrated else []),
+        *_recipe_option(subject.recipe, recipe),
+        *options,
+    ]
+    return " ".join(parts)
+
+
+def _recipe_option(used: Recipe | None, instead: str | None) -> list[str]:
+    if instead is not None:
+        return [f"--recipe {instead}"]
+    if used is None:
+        return []
+    if RECIPES.get(used.name) == used:
+        return [f"--recipe {used.name}"]
+    return ["--recipe recipe.json"]  # the page offers it for saving

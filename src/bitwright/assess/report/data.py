@@ -1,0 +1,154 @@
+"""Everything that the report shows, as plain data that JSON can hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bitwright._version import __version__
+from bitwright.assess.outputs import OutputComparison
+from bitwright.assess.report.advice import advise
+from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject
+from bitwright.assess.report.verdict import judge
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe
+
+__all__ = ["build_report_data"]
+
+_SHOWN = ("mode", "format", "activation", "weight", "ranges", "per_channel")
+_MOST_PLAN_BYTES = 1_000_000
+"""A larger plan is not carried along: the report stays small enough to mail."""
+
+
+def build_report_data(subject: ReportSubject) -> dict[str, Any]:
+    """Return the report as plain data; `render_page` makes a page of it."""
+    keys = {key: place for place, key in enumerate(subject.tensors)}
+    verdict = judge(subject)
+    return {
+        "tool": f"bitwright {__version__}",
+        "float": {"name": subject.float_name, "bytes": subject.float_bytes},
+        "quantized": {"name": subject.quantized_name, "bytes": subject.quantized_bytes},
+        "verdict": {"level": verdict.level, "sentence": verdict.sentence},
+        "latency": _latency(subject.latency),
+        "samples": subject.samples,
+        "data": subject.data,
+        "outputs": [_output(output) for output in subject.outputs],
+        "coverage": _coverage(subject.nodes),
+        "advice": [{"title": a.title, "why": a.why, "command": a.command} for a in advise(subject)],
+        "worst": list(subject.worst),
+        "hurts": subject.outstanding(),
+        "nodes": [_node(node, keys) for node in subject.nodes],
+        "tensors": [view.to_dict() for view in subject.tensors.values()],
+        "recipe": None if subject.recipe is None else subject.recipe.to_json(),
+        "settings": None if subject.recipe is None else _settings(subject.recipe),
+        "plan": _plan(subject.plan),
+    }
+
+
+def _node(node: ReportNode, keys: Mapping[str, int]) -> dict[str, Any]:
+    measured = node.measured
+    return {
+        "name": measured.name,
+        "op": measured.op,
+        "depth": measured.depth,
+        "quantized": node.quantized,
+        "reason": measured.reason,
+        "output": measured.output,
+        "sqnr": _number(measured.sqnr),
+        "local": _number(measured.local_sqnr),
+        "cosine": _number(measured.cosine),
+        "error": _number(measured.max_error),
+        "saturated": _number(measured.saturated),
+        "used": _number(measured.used),
+        "tensors": [[label, keys[key]] for label, key in node.tensors if key in keys],
+    }
+
+
+def _output(output: OutputComparison) -> dict[str, Any]:
+    return {
+        "name": output.name,
+        "sqnr": _number(output.sqnr),
+        "cosine": _number(output.cosine),
+        "error": _number(output.largest_error),
+        "agreement": _number(output.agreement),
+    }
+
+
+def _latency(latency: Latency | None) -> dict[str, Any] | None:
+    if latency is None:
+        return None
+    return {
+        "float_ms": _number(latency.float_ms),
+        "quantized_ms": _number(latency.quantized_ms),
+        "detail": latency.detail,
+    }
+
+
+def _coverage(nodes: Sequence[ReportNode]) -> dict[str, Any]:
+    total = Counter(node.measured.op for node in nodes)
+    quantized = Counter(node.measured.op for node in nodes if node.quantized)
+    reasons = Counter(
+        (node.measured.reason or "not said", node.measured.op)
+        for node in nodes
+        if not node.quantized
+    )
+    return {
+        "nodes": len(nodes),
+        "quantized": quantized.total(),
+        "ops": [
+            {"op": op, "nodes": count, "quantized": quantized[op]}
+            for op, count in sorted(total.items(), key=lambda item: (-item[1], item[0]))
+        ],
+        "reasons": [
+            {"reason": reason, "op": op, "nodes": count}
+            for (reason, op), count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+        ],
+    }
+
+
+def _settings(recipe: Recipe) -> dict[str, str]:
+    """Return the fields of a recipe that matter most, and all that are not as usual."""
+    plain, given = (json.loads(one.to_json()) for one in (Recipe(), recipe))
+    return {
+        name: _in_words(value)
+        for name, value in given.items()
+        if name not in ("version", "name") and (name in _SHOWN or value != plain[name])
+    }
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        set_ones = {k: v for k, v in value.items() if v not in (None, False, [], {})}
+        method = set_ones.pop("method", None)
+        rest = ", ".join(f"{key} {_in_words(inner)}" for key, inner in set_ones.items())
+        return ": ".join(filter(None, (method, rest))) or "on"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return {True: "yes", False: "no", None: "no"}.get(value) or str(value)
+
+
+def _plan(plan: QuantPlan | None) -> dict[str, Any] | None:
+    if plan is None:
+        return None
+    text = plan.to_json()
+    fits = len(text) <= _MOST_PLAN_BYTES
+    return {
+        "tool": plan.tool,
+        "fingerprint": plan.fingerprint,
+        "tensors": len(plan.tensors),
+        "notes": list(plan.notes),
+        "bytes": len(text),
+        "json": text if fits else None,
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    """Return a number as JSON can hold it: JavaScript reads "Infinity" back as a number."""
+    if value is None or math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return float(f"{value:.6g}")

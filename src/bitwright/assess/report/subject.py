@@ -1,0 +1,110 @@
+"""What a report is about: two models, and what was measured of them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bitwright.assess.outputs import OutputComparison
+from bitwright.assess.report.tensors import TensorView
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe
+
+__all__ = ["Latency", "MeasuredNode", "ReportNode", "ReportSubject"]
+
+_SHARE, _MOST_NAMED = 0.05, 8
+"""Share and number of the nodes that are called outstanding at most."""
+_GAP = 6.0
+"""Decibels below the middle of all nodes from which a node is."""
+
+
+class MeasuredNode(Protocol):
+    """What the report wants to know of a node's error; `NodeComparison` is the usual one."""
+
+    name: str
+    op: str
+    depth: int
+    action: str
+    reason: str | None
+    output: str
+    sqnr: float | None
+    cosine: float | None
+    max_error: float | None
+    local_sqnr: float | None
+    saturated: float | None
+    used: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportNode:
+    """One node with its errors, and the tensors that are drawn for it."""
+
+    measured: MeasuredNode
+    tensors: Sequence[tuple[str, str]] = ()
+    """(what it is to the node, key of a tensor), such as ("weight", "conv1.w")."""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the node works on quantized values."""
+        return self.measured.action != "float"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """How long one run takes, in milliseconds.
+
+    >>> Latency(float_ms=10.0, quantized_ms=4.0).speedup
+    2.5
+    """
+
+    float_ms: float
+    quantized_ms: float
+    detail: str = ""
+    """How it was measured: runs, threads, provider."""
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster the quantized model is; below 1 it is slower."""
+        return self.float_ms / self.quantized_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSubject:
+    """Two models, what was measured of them, and how one became the other."""
+
+    float_name: str
+    quantized_name: str
+    float_bytes: int
+    quantized_bytes: int
+    outputs: Sequence[OutputComparison]
+    nodes: Sequence[ReportNode]
+    """In the order of the graph."""
+    worst: Sequence[int]
+    """Places of the nodes that hurt, the worst first."""
+    tensors: Mapping[str, TensorView] = field(default_factory=dict)
+    samples: int = 0
+    data: str = ""
+    """What was measured on, in words."""
+    data_option: str = ""
+    """The same as options of the command, such as "--data images"."""
+    latency: Latency | None = None
+    recipe: Recipe | None = None
+    plan: QuantPlan | None = None
+    regained: str | None = None
+    """What a sensitivity search found: how much comes back for which nodes."""
+
+    def outstanding(self) -> list[int]:
+        """Return the places of the few nodes that lose much more than the others."""
+        worst = [place for place in self.worst if self.nodes[place].quantized]
+        if self.regained is not None:
+            return worst
+        local = [node.measured.local_sqnr if node.quantized else None for node in self.nodes]
+        finite = [value for value in local if value is not None and math.isfinite(value)]
+        if not finite:
+            return []
+        enough = statistics.median(finite) - _GAP
+        most = min(_MOST_NAMED, max(1, int(_SHARE * len(self.nodes))))
+        return [p for p in worst if (value := local[p]) is not None and value < enough][:most]

@@ -1,0 +1,205 @@
+import shlex
+from itertools import chain
+
+import numpy as np
+import pytest
+from report_examples import Measured, activation, output, subject, weight
+
+from bitwright import load_demo
+from bitwright.assess.report import Latency, ReportNode, advise
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Percentile, Recipe, Selection, load_recipe
+
+POOR = [output(8.0, 0.4)]
+
+
+def commands(given):
+    return {advice.title: advice.command for advice in advise(given)}
+
+
+def nodes_with(local):
+    return [Measured(name=f"n{place}", local_sqnr=value) for place, value in enumerate(local)]
+
+
+def with_outliers(name="x"):
+    return activation(name, np.append(np.random.default_rng(0).standard_normal(20_000), 400.0))
+
+
+def uneven(name="w", **changes):
+    array = np.random.default_rng(0).standard_normal((16, 4, 3, 3))
+    array[5] *= 1000
+    return weight(name, array, **changes)
+
+
+def test_a_good_model_has_nothing_to_mend():
+    [advice] = advise(subject())
+    assert advice.title == "Nothing to mend" and advice.command is None
+
+
+def test_a_node_far_below_the_others_is_left_float():
+    given = subject(nodes_with([40, 41, 9, 42]), worst=[2, 0, 1, 3], outputs=POOR)
+    command = commands(given)["Leave this node float"]
+    assert command.endswith("--recipe int8 --exclude n2")
+    assert "n0" not in command
+
+
+def test_nodes_that_are_all_alike_are_not_blamed():
+    given = subject(nodes_with([40, 41, 39, 42]), outputs=POOR)
+    assert not any("float" in title for title in commands(given))
+
+
+def test_what_was_left_float_before_stays_float():
+    recipe = load_recipe("int8").replace(select=Selection(exclude=("head",)))
+    given = subject(nodes_with([40, 9, 41]), worst=[1, 0, 2], outputs=POOR, recipe=recipe)
+    command = commands(given)["Leave this node float"]
+    assert "--recipe recipe.json --exclude head --exclude n1" in command
+
+
+def test_names_are_quoted_for_the_shell():
+    names = "a b; rm -rf ~", "it's", "$(whoami)"
+    nodes = [Measured(name=name, local_sqnr=5.0) for name in names]
+    nodes += nodes_with([40.0] * 60)
+    given = subject(nodes, outputs=POOR, float_name="my model.onnx")
+    words = shlex.split(commands(given)["Leave these 3 nodes float"])
+    assert [words[i + 1] for i, word in enumerate(words) if word == "--exclude"] == list(names)
+    assert words[2] == "my model.onnx"
+
+
+def test_a_large_channel_asks_for_a_scale_of_its_own():
+    given = subject(tensors=[uneven()])
+    assert (
+        "--set per_channel=true" in commands(given)["Give each channel of a weight its own scale"]
+    )
+    assert "Channel 5 of w" in advise(given)[0].why
+
+
+@pytest.mark.parametrize("view", [weight(), uneven(per_channel=True)])
+def test_even_channels_and_channels_with_scales_do_not(view):
+    assert list(commands(subject(tensors=[view]))) == ["Nothing to mend"]
+
+
+def test_hardware_with_one_scale_a_weight_evens_out_channels():
+    given = subject(tensors=[uneven()], recipe=load_recipe("npu-cnn"))
+    found = commands(given)
+    assert found["Even out channels between layers"].endswith("--recipe npu-cnn --equalize")
+    assert "Give each channel of a weight its own scale" not in found
+    assert "Even out channels between layers" not in commands(
+        subject(tensors=[uneven()], recipe=load_recipe("xint8"))
+    )
+
+
+def test_outliers_are_cut_off():
+    given = subject(tensors=[with_outliers(), activation("usual")], outputs=POOR)
+    assert commands(given)["Cut off outliers"].endswith("--ranges mse")
+    assert "Cut off outliers" not in commands(subject(tensors=[activation()], outputs=POOR))
+    clipping = load_recipe("int8").replace(ranges=Percentile())
+    assert "Cut off outliers" not in commands(
+        subject(tensors=[with_outliers()], outputs=POOR, recipe=clipping)
+    )
+
+
+def test_values_that_are_cut_off_are_kept_by_minmax():
+    narrow = activation(top=1.0)
+    assert narrow.clipped > 0.01
+    recipe = load_recipe("int8").replace(ranges=Percentile(percentile=60))
+    assert commands(subject(tensors=[narrow], recipe=recipe))["Keep large values"].endswith(
+        "--recipe recipe.json --ranges minmax"
+    )
+    # Min-max cuts nothing off that calibration has seen: other data is needed.
+    assert "--data PATH" in commands(subject(tensors=[narrow]))["Calibrate on more varied data"]
+
+
+def test_transformers_with_outliers_are_smoothed():
+    nodes = [
+        ReportNode(measured=Measured(name=f"mm{n}", op="MatMul"), tensors=[("input", "x")])
+        for n in range(5)
+    ]
+    given = subject(nodes, tensors=[with_outliers()], outputs=POOR)
+    title = "Let weights take over large activations"
+    assert commands(given)[title].endswith("--set smooth={}")
+    assert title not in commands(subject(nodes, tensors=[activation("x")], outputs=POOR))
+
+
+def test_a_poor_model_gets_activations_of_16_bits():
+    assert commands(subject(outputs=POOR))["Give activations 16 bits"].endswith("--recipe a16w8")
+    wide = subject(outputs=POOR, recipe=load_recipe("a16w8"))
+    assert "Give activations 16 bits" not in commands(wide)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "option"),
+    [
+        (load_recipe("a8w4"), "--set weight=int8"),
+        (load_recipe("int4"), "--recipe int8-weights"),
+    ],
+)
+def test_weights_of_few_bits_get_more(recipe, option):
+    command = commands(subject(outputs=POOR, recipe=recipe))["Store weights in 8 bits"]
+    assert command.endswith(option)
+    assert "Store weights in 8 bits" not in commands(subject(recipe=recipe))
+
+
+def test_random_data_is_told_apart_from_real_data():
+    plan = QuantPlan(
+        fingerprint="",
+        recipe=Recipe(),
+        tensors={},
+        nodes={},
+        notes=["calibrated on random data: x"],
+    )
+    assert "--data PATH" in commands(subject(plan=plan))["Calibrate on real data"]
+
+
+def test_a_slower_model_is_profiled():
+    slow = Latency(float_ms=1.0, quantized_ms=2.0)
+    assert commands(subject(latency=slow)) == {
+        "Find out what is slow": "bitwright bench model.onnx model-int8.onnx"
+    }
+    assert "Find out what is slow" not in commands(
+        subject(latency=Latency(float_ms=2.0, quantized_ms=1.0))
+    )
+
+
+def test_recipes_without_calibration_need_no_data():
+    given = subject(
+        nodes_with([40, 9, 41]), worst=[1], outputs=POOR, recipe=load_recipe("int8-dynamic")
+    )
+    assert "--data" not in commands(given)["Leave this node float"]
+
+
+def test_without_a_recipe_the_command_names_none():
+    given = subject(nodes_with([40, 9, 41]), worst=[1], outputs=POOR, recipe=None)
+    assert "--recipe" not in commands(given)["Leave this node float"]
+
+
+def test_every_quantize_command_is_one_that_the_command_line_takes(monkeypatch):
+    import typer
+
+    from bitwright import api
+    from bitwright.cli import main
+
+    asked = {}
+
+    def quantize(model, output, *, recipe, **options):
+        asked[recipe.to_json()] = recipe
+        raise typer.Exit(0)
+
+    monkeypatch.setattr(api, "quantize", quantize)
+    poor = {"outputs": POOR, "float_name": str(load_demo().model_path)}
+    products = [
+        ReportNode(measured=Measured(name=f"m{n}", op="MatMul"), tensors=[("input", "x")])
+        for n in range(4)
+    ]
+    subjects = [
+        subject(nodes_with([5, 40, 40]), tensors=[uneven(), with_outliers()], **poor),
+        subject(products, tensors=[with_outliers()], **poor),
+        subject(recipe=load_recipe("a8w4"), **poor),
+        subject(recipe=load_recipe("int4"), **poor),
+        subject(tensors=[uneven()], recipe=load_recipe("npu-cnn"), **poor),
+    ]
+    lines = set(chain.from_iterable(commands(given).values() for given in subjects))
+    for line in sorted(lines):
+        words = shlex.split(line.replace("--recipe recipe.json", "--recipe int8"))
+        assert main(words[1:]) == 0, line
+    # Each command asks for something else.
+    assert len(asked) == len(lines) >= 7

@@ -1,0 +1,57 @@
+import math
+
+import pytest
+from report_examples import Measured, output, subject
+
+from bitwright.assess.report import Latency, judge
+
+
+@pytest.mark.parametrize(
+    ("sqnr", "agreement", "level"),
+    [
+        (math.inf, None, "good"),
+        (31.0, None, "good"),
+        (21.0, 1.0, "good"),
+        (21.0, 0.9, "fair"),
+        (10.0, 0.96, "fair"),
+        (10.0, 0.5, "poor"),
+        (-math.inf, None, "poor"),
+    ],
+)
+def test_the_level_follows_noise_and_answers(sqnr, agreement, level):
+    assert judge(subject(outputs=[output(sqnr, agreement)])).level == level
+
+
+def test_the_worst_output_decides():
+    assert judge(subject(outputs=[output(40.0), output(3.0, 0.1, "mask")])).level == "poor"
+
+
+def test_the_sentence_has_accuracy_size_speed_and_what_hurts():
+    said = judge(
+        subject(
+            [Measured(name="a", local_sqnr=40.0), Measured(name="culprit", local_sqnr=3.0)],
+            worst=[1, 0],
+            outputs=[output(8.0, 0.5)],
+            latency=Latency(float_ms=9.0, quantized_ms=3.0),
+        )
+    ).sentence
+    assert said == (
+        "Poor: the quantized model often answers something else than the float one (8.0 dB signal "
+        "to noise, the same top answer in 50.0 % of cases), and is 3.8 times smaller and 3.0 times "
+        "faster. What hurts most is culprit."
+    )
+
+
+def test_a_good_model_blames_nobody():
+    assert "hurts" not in judge(subject()).sentence
+
+
+def test_larger_and_slower_are_said_too():
+    given = subject(
+        float_bytes=100, quantized_bytes=250, latency=Latency(float_ms=1.0, quantized_ms=2.0)
+    )
+    assert "2.5 times larger and 2.0 times slower" in judge(given).sentence
+
+
+def test_without_outputs_nothing_is_claimed():
+    assert judge(subject(outputs=[])).level == "unknown"
