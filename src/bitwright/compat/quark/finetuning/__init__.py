@@ -1,0 +1,1 @@
+"""What `quark.onnx.finetuning` offers, by the same names; needs torch."""

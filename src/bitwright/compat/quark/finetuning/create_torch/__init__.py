@@ -1,0 +1,1 @@
+"""What `quark.onnx.finetuning.create_torch` offers, by the same names; needs torch."""

@@ -1,0 +1,278 @@
+"""The torch quantizers of `quark.onnx.finetuning.create_torch.base_qdq_quantizers`.
+
+The functions pass gradients on as they come; the modules stop them outside of the range.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitwright.errors import MissingPackageError
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingPackageError(
+        "torch is not installed, and these quantizers are torch modules; install bitwright[torch]."
+    ) from error
+
+from bitwright.rounding import torch_quantizers as core
+from bitwright.rounding.torch_quantizers import RoundHalfToEven
+
+__all__ = [
+    "AdaroundConstants",
+    "AdaroundINTQuantizer",
+    "FPQuantizer",
+    "INTDeQuantFunction",
+    "INTQuantDequantFunction",
+    "INTQuantFunction",
+    "INTQuantizer",
+    "RoundHalfToEven",
+]
+
+# torch is untyped for us, so its classes are too.
+# mypy: disable-error-code="misc"
+
+
+class INTQuantFunction(torch.autograd.Function):
+    """Quantize as QuantizeLinear does, to whole floats; the gradient passes straight through.
+
+    >>> one, zero = torch.tensor(1.0), torch.tensor(0)
+    >>> INTQuantFunction.apply(torch.tensor([2.5]), one, zero, -128, 127, RoundHalfToEven)
+    tensor([2.])
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        min_q: torch.Tensor,
+        max_q: torch.Tensor,
+        round_func: Any,
+    ) -> torch.Tensor:
+        """Return the integers."""
+        return core.quantize(tensor, scale, zero_point, min_q, max_q, _callable(round_func))
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_output: torch.Tensor
+    ) -> tuple[torch.Tensor, None, None, None, None, None]:
+        """Pass the gradient on."""
+        return grad_output, None, None, None, None, None
+
+
+class INTDeQuantFunction(torch.autograd.Function):
+    """Dequantize as DequantizeLinear does; the gradient is the scale.
+
+    >>> INTDeQuantFunction.apply(torch.tensor([4.0]), torch.tensor(0.5), torch.tensor(1))
+    tensor([1.5000])
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the floats."""
+        ctx.save_for_backward(scale)
+        return core.dequantize(tensor, scale, zero_point)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Multiply the gradient by the scale."""
+        (scale,) = ctx.saved_tensors
+        return grad_output * scale, None, None
+
+
+class INTQuantDequantFunction(torch.autograd.Function):
+    """Quantize and dequantize as a Q/DQ pair does; the gradient passes straight through.
+
+    >>> half, zero = torch.tensor(0.5), torch.tensor(0)
+    >>> INTQuantDequantFunction.apply(torch.tensor([0.7]), half, zero, -128, 127, RoundHalfToEven)
+    tensor([0.5000])
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        min_q: torch.Tensor,
+        max_q: torch.Tensor,
+        round_func: Any,
+    ) -> torch.Tensor:
+        """Return the tensor as it reads behind the pair."""
+        return core.fake_quantize(tensor, scale, zero_point, min_q, max_q, _callable(round_func))
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_output: torch.Tensor
+    ) -> tuple[torch.Tensor, None, None, None, None, None]:
+        """Pass the gradient on."""
+        return grad_output, None, None, None, None, None
+
+
+class INTQuantizer(torch.nn.Module):
+    """A quantizer with its parameters; called, it quantizes and dequantizes.
+
+    `q_folded` is kept for whoever writes the result back: it says that the model stores integers
+    and has no QuantizeLinear here.
+
+    >>> quantizer = INTQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
+    >>> quantizer(torch.tensor([0.7, 99.0]))
+    tensor([ 0.5000, 63.5000])
+    """
+
+    def __init__(
+        self,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        min_q: torch.Tensor,
+        max_q: torch.Tensor,
+        ch_axis: int = 0,
+        q_folded: bool = False,
+    ) -> None:
+        super().__init__()
+        self.scale = scale
+        self.zero_point = zero_point
+        self.min_q = min_q
+        self.max_q = max_q
+        self.ch_axis = ch_axis
+        self.q_folded = q_folded
+
+    def round_impl(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the nearest integers, ties to even."""
+        return RoundHalfToEven.apply(tensor)
+
+    def tensor_sync(self, tensor: torch.Tensor) -> None:
+        """Bring the parameters to the tensor's device, in a shape that covers its channels."""
+        self.scale, self.zero_point = (
+            core.spread(parameter.to(tensor.device), self.ch_axis, tensor.ndim)
+            for parameter in (self.scale, self.zero_point)
+        )
+        self.min_q, self.max_q = (
+            bound.to(tensor.device) if isinstance(bound, torch.Tensor) else bound
+            for bound in (self.min_q, self.max_q)
+        )
+
+    def quantize(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what QuantizeLinear gives, as whole floats."""
+        self.tensor_sync(tensor)
+        return core.quantize(
+            tensor, self.scale, self.zero_point, self.min_q, self.max_q, self.round_impl
+        )
+
+    def dequantize(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what DequantizeLinear gives."""
+        self.tensor_sync(tensor)
+        return core.dequantize(tensor, self.scale, self.zero_point)
+
+    def quantize_dequantize(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what a Q/DQ pair gives, in the tensor's type."""
+        self.tensor_sync(tensor)
+        return core.fake_quantize(
+            tensor, self.scale, self.zero_point, self.min_q, self.max_q, self.round_impl
+        )
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Quantize and dequantize."""
+        return self.quantize_dequantize(tensor)
+
+
+class AdaroundConstants:
+    """The ends of AdaRound's stretched sigmoid.
+
+    >>> AdaroundConstants.ZETA, AdaroundConstants.GAMMA
+    (1.1, -0.1)
+    """
+
+    GAMMA = core.GAMMA
+    ZETA = core.ZETA
+
+
+class AdaroundINTQuantizer(INTQuantizer):
+    """A quantizer that learns which weights to round up: `alpha`, made from the first tensor.
+
+    With `use_soft_rounding` off, weights are rounded up where alpha is not negative.
+
+    >>> quantizer = AdaroundINTQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
+    >>> quantizer(torch.tensor([0.7])).detach()
+    tensor([0.7000])
+    >>> quantizer.use_soft_rounding = False
+    >>> quantizer(torch.tensor([0.7])).detach()
+    tensor([0.5000])
+    """
+
+    def __init__(
+        self,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        min_q: torch.Tensor,
+        max_q: torch.Tensor,
+        ch_axis: int = 0,
+        q_folded: bool = False,
+    ) -> None:
+        super().__init__(scale, zero_point, min_q, max_q, ch_axis, q_folded)
+        self.alpha: torch.nn.Parameter | None = None
+        self.use_soft_rounding = True
+
+    def round_impl(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the scaled weights rounded as alpha says, softly or hard."""
+        if self.alpha is None:
+            self._start_from(tensor)
+        assert self.alpha is not None
+        if self.use_soft_rounding:
+            up = core.soft_rounding(self.alpha)
+        else:
+            up = (self.alpha >= 0).to(tensor.dtype)
+        return torch.floor(tensor) + up
+
+    def initialize_alpha(self, tensor: torch.Tensor) -> None:
+        """Make alpha so that the soft rounding gives the tensor itself."""
+        self.tensor_sync(tensor)
+        self._start_from(tensor / self.scale)
+
+    def _start_from(self, scaled: torch.Tensor) -> None:
+        fraction = (scaled - torch.floor(scaled)).detach()
+        self.alpha = torch.nn.Parameter(core.rounding_for(fraction))
+
+
+class FPQuantizer(INTQuantizer):
+    """A quantizer to float16 or bfloat16, with a scale and zero point all the same.
+
+    >>> one, zero = torch.tensor(1.0), torch.tensor(0.0)
+    >>> FPQuantizer(one, zero, -3e38, 3e38)(torch.tensor([1.001]))
+    tensor([1.])
+    """
+
+    def __init__(
+        self,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        min_q: torch.Tensor,
+        max_q: torch.Tensor,
+        ch_axis: int = 0,
+        q_folded: bool = False,
+        quant_type: torch.dtype = torch.bfloat16,
+    ) -> None:
+        super().__init__(scale, zero_point, min_q, max_q, ch_axis, q_folded)
+        self.quant_type = quant_type
+
+    def quantize(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor in its type."""
+        self.tensor_sync(tensor)
+        return core.cast_to_type(
+            tensor, self.scale, self.zero_point, self.min_q, self.max_q, self.quant_type
+        )
+
+    def quantize_dequantize(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor as it reads once stored in its type."""
+        values = self.quantize(tensor)
+        return core.dequantize(values, self.scale, self.zero_point, tensor.dtype)
+
+
+def _callable(round_func: Any) -> Any:
+    """Take a Function for what applies it."""
+    return getattr(round_func, "apply", round_func)

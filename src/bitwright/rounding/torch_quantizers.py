@@ -1,0 +1,169 @@
+"""Quantizers that gradients pass through, with the bits of ONNX Runtime's kernels (needs torch).
+
+Rounding has no useful derivative. The straight-through estimate takes it for the identity, so that
+what is left of a quantizer is a clamp: the gradient passes inside the range and stops outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = [
+    "GAMMA",
+    "ZETA",
+    "RoundHalfToEven",
+    "cast_to_type",
+    "dequantize",
+    "fake_quantize",
+    "quantize",
+    "rounding_for",
+    "soft_rounding",
+    "spread",
+]
+
+ZETA = 1.1
+"""Upper end of the stretched sigmoid (AdaRound, Nagel et al. 2020, eq. 23)."""
+GAMMA = -0.1
+"""Its lower end: beyond both, weights stop at 0 and 1 and no longer move."""
+
+Round = Callable[[torch.Tensor], torch.Tensor]
+
+
+class RoundHalfToEven(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """Round to the nearest integer, ties to even; the gradient passes as if nothing had happened.
+
+    >>> RoundHalfToEven.apply(torch.tensor([0.5, 1.5]))
+    tensor([0., 2.])
+    """
+
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
+        """Round."""
+        return torch.round(t)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:
+        """Pass the gradient on."""
+        return grad_output
+
+
+def quantize(
+    tensor: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    low: Any,
+    high: Any,
+    rounding: Round = RoundHalfToEven.apply,
+) -> torch.Tensor:
+    """Return round(tensor / scale) + zero_point within [low, high], as whole floats.
+
+    Halves are computed in float32, as ONNX Runtime does.
+
+    >>> quantize(torch.tensor([0.3, -9.0]), torch.tensor(0.1), torch.tensor(10), 0, 255)
+    tensor([13.,  0.])
+    """
+    work = _work_type(tensor)
+    values = rounding(tensor.to(work) / scale.to(work)) + zero_point.to(work)
+    return torch.clamp(values, low, high)
+
+
+def dequantize(
+    tensor: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return (tensor - zero_point) * scale, in the type of the scale if no other is given.
+
+    >>> dequantize(torch.tensor([13, 0]), torch.tensor(0.5), torch.tensor(10))
+    tensor([ 1.5000, -5.0000])
+    """
+    work = _work_type(tensor)
+    values = (tensor.to(work) - zero_point.to(work)) * scale.to(work)
+    return values.to(dtype or scale.dtype)
+
+
+def fake_quantize(
+    tensor: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    low: Any,
+    high: Any,
+    rounding: Round = RoundHalfToEven.apply,
+) -> torch.Tensor:
+    """Return the tensor as it reads after quantizing and dequantizing, in its own type.
+
+    A scale that learns gets the gradient of a learned step size (LSQ, Esser et al. 2020, eq. 3):
+    it is what the straight-through estimate gives.
+
+    >>> x = torch.tensor([0.3, 100.0], requires_grad=True)
+    >>> y = fake_quantize(x, torch.tensor(0.25), torch.tensor(0), -128, 127)
+    >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
+    ([0.25, 31.75], [1.0, 0.0])
+    """
+    values = quantize(tensor, scale, zero_point, low, high, rounding)
+    return dequantize(values, scale, zero_point, tensor.dtype)
+
+
+def cast_to_type(
+    tensor: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    low: Any,
+    high: Any,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Return tensor / scale + zero_point within [low, high] as float16 or bfloat16.
+
+    >>> one, zero = torch.tensor(1.0), torch.tensor(0.0)
+    >>> cast_to_type(torch.tensor([1.001, 1e9]), one, zero, -3e38, 3e38, torch.float16).tolist()
+    [1.0009765625, 65504.0]
+    """
+    work = _work_type(tensor)
+    values = tensor.to(work) / scale.to(work) + zero_point.to(work)
+    # First within the range: what lies beyond a type's end would turn into infinity.
+    info = torch.finfo(dtype)
+    values = torch.clamp(values, max(float(low), info.min), min(float(high), info.max))
+    return values.to(dtype)
+
+
+# AdaRound -------------------------------------------------------------------------------------
+
+
+def soft_rounding(alpha: torch.Tensor) -> torch.Tensor:
+    """Return how far each weight is rounded up: 0 is down, 1 is up.
+
+    >>> soft_rounding(torch.tensor([-9.0, 0.0, 9.0]))
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    return torch.clamp(torch.sigmoid(alpha) * (ZETA - GAMMA) + GAMMA, 0, 1)
+
+
+def rounding_for(fraction: torch.Tensor) -> torch.Tensor:
+    """Return the alpha whose soft rounding is this fraction of a step, from 0 up to 1.
+
+    >>> round(float(soft_rounding(rounding_for(torch.tensor(0.3)))), 6)
+    0.3
+    """
+    return -torch.log((ZETA - GAMMA) / (fraction - GAMMA) - 1)
+
+
+# Shapes and types -----------------------------------------------------------------------------
+
+
+def spread(parameter: torch.Tensor, axis: int, rank: int) -> torch.Tensor:
+    """Return scales or zero points in a shape that broadcasts along an axis.
+
+    >>> spread(torch.ones(3), 1, 4).shape
+    torch.Size([1, 3, 1, 1])
+    """
+    if parameter.numel() == 1:
+        return parameter.reshape(())
+    return parameter.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
+
+
+def _work_type(tensor: torch.Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
