@@ -345,6 +345,13 @@ def test_a_saved_model_is_the_same_and_is_known_to_be_quantized(cnn, tmp_path):
             bitwright.quantize(path, data=samples)
 
 
+@pytest.mark.parametrize("qtype", [INT16, INT32, BFLOAT16, MXINT8], ids=str)
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_written_passes_verification(cnn, format, qtype):
+    result = quantize_to(qtype, *cnn, format=format)
+    assert bitwright.verify(as_proto(result)).findings == ()
+
+
 def test_a_plan_applied_again_gives_the_same_bytes(cnn):
     model, samples = cnn
     result = quantize(model, samples, format="extended", activation=INT16, weight=INT8)

@@ -50,7 +50,8 @@ def check_zero_points(quantizers: Quantizers) -> Iterable[Finding]:
             yield _about(quantizer, "zero_point", f"its zero point is {types}", types)
         if zero_point is None:
             continue
-        if stored == ir.DataType.INT32 and np.any(zero_point != 0):
+        standard = quantizer.node.domain in ("", "ai.onnx", "com.microsoft")
+        if standard and stored == ir.DataType.INT32 and np.any(zero_point != 0):
             value = int(zero_point.reshape(-1)[0])
             yield _about(
                 quantizer, "zero_point", f"int32 has no zero point, and {value} is given", value
@@ -67,6 +68,8 @@ def check_biases(quantizers: Quantizers) -> Iterable[Finding]:
         bias = None if index is None else quantizers.quantizer_before(node, index)
         if bias is None or bias.stored_type not in (ir.DataType.INT32, ir.DataType.INT16):
             continue
+        if not _adds_up_in_32_bits(quantizers, node):
+            continue
         integers = bias.node.inputs[0]
         tensor = None if integers is None else ir.convenience.get_const_tensor(integers)
         if tensor is not None and bias.stored_type == ir.DataType.INT32:
@@ -79,6 +82,13 @@ def check_biases(quantizers: Quantizers) -> Iterable[Finding]:
                     {"largest": int(reach)},
                 )
         yield from _check_bias_scale(quantizers, node, bias)
+
+
+def _adds_up_in_32_bits(quantizers: Quantizers, node: ir.Node) -> bool:
+    """Return whether products of these types fit the accumulator that a bias belongs to."""
+    factors = [quantizers.quantizer_before(node, index) for index in (0, 1)]
+    types = [None if factor is None else factor.stored_type for factor in factors]
+    return sum(0 if dtype is None else int(dtype.bitwidth) for dtype in types) <= 32
 
 
 def _check_bias_scale(quantizers: Quantizers, node: ir.Node, bias: Quantizer) -> Iterable[Finding]:
