@@ -15,9 +15,11 @@ from bitwright.assess.report import (
     channel_peaks,
 )
 from bitwright.plan import NodePlan, QuantPlan
-from bitwright.recipe import load_recipe
+from bitwright.recipe import Recipe, load_recipe
 
 OPS = ("Conv", "Relu", "Conv", "Add", "Relu", "MatMul", "Softmax")
+
+EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>'\"&"
 
 
 @dataclass
@@ -101,6 +103,28 @@ def subject(nodes=None, *, worst=None, tensors=None, **changes):
             "recipe": load_recipe("int8"),
             **changes,
         }
+    )
+
+
+def evil_subject():
+    """Return a report in which every name tries to become a script."""
+    node = ReportNode(
+        measured=Measured(name=EVIL, op=EVIL, action="float", reason=EVIL, output=EVIL),
+        tensors=[("input", EVIL), ("weight", EVIL + "w")],
+    )
+    plan = QuantPlan(
+        fingerprint=EVIL, tool=EVIL, recipe=Recipe(name=EVIL), tensors={}, nodes={}, notes=[EVIL]
+    )
+    return subject(
+        [node, Measured(name=EVIL + "2", local_sqnr=1.0)],
+        outputs=[output(1.0, 0.1, EVIL)],
+        tensors=[activation(EVIL), weight(EVIL + "w")],
+        float_name=EVIL,
+        quantized_name=EVIL,
+        data=EVIL,
+        data_option=EVIL,
+        recipe=Recipe(name=EVIL),
+        plan=plan,
     )
 
 

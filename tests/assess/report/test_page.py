@@ -7,13 +7,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_examples import Measured, activation, network, output, subject, weight
+from report_examples import EVIL, Measured, activation, evil_subject, network, subject, weight
 
-from bitwright.assess.report import ReportNode, build_report_data, render_page
+from bitwright.assess.report import build_report_data, render_page
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-
-EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>'\"&"
 
 
 class Elements(HTMLParser):
@@ -40,27 +38,6 @@ def page_of(given):
 
 def data_in(page):
     return json.loads(Elements(page).scripts[0])
-
-
-def evil_subject():
-    node = ReportNode(
-        measured=Measured(name=EVIL, op=EVIL, action="float", reason=EVIL, output=EVIL),
-        tensors=[("input", EVIL), ("weight", EVIL + "w")],
-    )
-    plan = QuantPlan(
-        fingerprint=EVIL, tool=EVIL, recipe=Recipe(name=EVIL), tensors={}, nodes={}, notes=[EVIL]
-    )
-    return subject(
-        [node, Measured(name=EVIL + "2", local_sqnr=1.0)],
-        outputs=[output(1.0, 0.1, EVIL)],
-        tensors=[activation(EVIL), weight(EVIL + "w")],
-        float_name=EVIL,
-        quantized_name=EVIL,
-        data=EVIL,
-        data_option=EVIL,
-        recipe=Recipe(name=EVIL),
-        plan=plan,
-    )
 
 
 def test_names_from_the_model_never_become_markup():
