@@ -58,6 +58,7 @@ _SMALLEST_SHARED = 64 << 10
 
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 _OPTIMIZED_DATA_ENTRY = "session.optimized_model_external_initializers_file_name"
+_OPTIMIZED_LIMIT_ENTRY = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
 def open_session(
@@ -70,6 +71,7 @@ def open_session(
     custom_ops: Sequence[str | os.PathLike[str]] = (),
     optimized_to: Path | None = None,
     profile_to: Path | None = None,
+    entries: Mapping[str, str] | None = None,
 ) -> ort.InferenceSession:
     """Open a model in ONNX Runtime, or raise a ModelError with the runtime's reason.
 
@@ -78,16 +80,20 @@ def open_session(
     back. `custom_ops` are libraries to register. External data is read where it lies; nothing is
     copied. An IR version that the runtime would not read is lowered for the session only.
     The runtime writes the graph that it made of the model to the file `optimized_to`, and the
-    times of all nodes to files whose names begin with `profile_to`.
+    times of all nodes to files whose names begin with `profile_to`. `entries` are the runtime's
+    own session options by name.
     """
     chosen = checked_providers(providers)
     options = _make_options(level, threads, memory_arena, custom_ops)
     if optimized_to is not None:
         options.optimized_model_filepath = str(optimized_to)
         options.add_session_config_entry(_OPTIMIZED_DATA_ENTRY, f"{optimized_to.name}.data")
+        options.add_session_config_entry(_OPTIMIZED_LIMIT_ENTRY, str(1 << 20))
     if profile_to is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile_to)
+    for name, value in (entries or {}).items():
+        options.add_session_config_entry(name, value)
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         try:

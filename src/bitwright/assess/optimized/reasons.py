@@ -1,0 +1,214 @@
+"""Why ONNX Runtime leaves a node between Q/DQ pairs in float.
+
+The rules are those of its CPU provider (QDQ selectors), each seen by optimizing a model that
+breaks just this one; `tests/assess/optimized` does it again with the installed version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
+
+__all__ = ["explain_float"]
+
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+_POINTWISE = frozenset(
+    {"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax",
+     "Where"}
+)  # fmt: skip
+_MOVING = frozenset(
+    {"DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "MaxPool", "Reshape",
+     "Resize", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)  # fmt: skip
+# Inputs that hold values to compute with; those behind are shapes, indices or the like.
+_DATA_INPUTS = {"Conv": (0, 1), "Gemm": (0, 1), "MatMul": (0, 1), "Where": (1, 2)}
+_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+_LOWEST = {ir.DataType.INT8: -128, ir.DataType.UINT8: 0}
+
+
+class _Site:
+    """A node in an optimized graph, with the quantizers that still stand around it."""
+
+    def __init__(self, node: ir.Node, quantizers: Quantizers) -> None:
+        self.node = node
+        self.op = node.op_type.removeprefix("Fused")
+        several = self.op in ("Add", "Mul", "Concat")
+        places = range(len(node.inputs)) if several else _DATA_INPUTS.get(self.op, (0,))
+        self.places = tuple(places)
+        self.inputs = [quantizers.quantizer_before(node, place) for place in self.places]
+        self.bias = quantizers.quantizer_before(node, 2) if self.op in ("Conv", "Gemm") else None
+        self.has_float_bias = self.bias is None and (
+            self.op in ("Conv", "Gemm") and len(node.inputs) > 2 and node.inputs[2] is not None
+        )
+        uses = [use for value in node.outputs for use in value.uses()]
+        self.outputs = [
+            quantizers.found[use.node]
+            for use in uses
+            if use.node.op_type == "QuantizeLinear" and use.idx == 0
+        ]
+        self.float_readers = [use.node for use in uses if use.node.op_type != "QuantizeLinear"]
+        self.is_output = any(value.is_graph_output() for value in node.outputs)
+
+    @property
+    def activations(self) -> list[Quantizer]:
+        """All quantizers but that of a stored weight."""
+        first = self.inputs[:1] if self.op in ("Conv", "Gemm") else self.inputs
+        return [quantizer for quantizer in first if quantizer is not None] + self.outputs
+
+
+def explain_float(node: ir.Node, quantizers: Quantizers) -> str:
+    """Return why the runtime could not fuse the quantizers around a node of its graph."""
+    site = _Site(node, quantizers)
+    for rule in _RULES:
+        for reason in rule(site):
+            return reason
+    return "ONNX Runtime fuses no quantizers with it here"
+
+
+def _has_no_kernel(site: _Site) -> Iterator[str]:
+    if site.op not in _PRODUCTS | _POINTWISE | _MOVING:
+        yield f"ONNX Runtime has no integer kernel for {site.op}"
+    mode = site.node.attributes.get("mode")
+    if site.op == "Resize" and mode is not None and mode.value != "nearest":
+        yield f"ONNX Runtime resizes integers by the nearest only, not {mode.value}"
+
+
+def _reads_float(site: _Site) -> Iterator[str]:
+    for place, quantizer in zip(site.places, site.inputs, strict=True):
+        value = site.node.inputs[place]
+        if quantizer is None and value is not None:
+            yield f"its input {value.name!r} is float: it has no Q/DQ pair"
+
+
+def _has_computed_parameters(site: _Site) -> Iterator[str]:
+    for quantizer in (*site.inputs, *site.outputs):
+        scale = None if quantizer is None else quantizer.node.inputs[1]
+        if scale is not None and scale.producer() is not None:
+            yield f"the scale {scale.name!r} is computed at run time"
+
+
+def _has_other_width(site: _Site) -> Iterator[str]:
+    for quantizer in (*site.inputs, *site.outputs):
+        kind = None if quantizer is None else quantizer.stored_type
+        if kind is None or kind in _BYTES:
+            continue
+        if site.op not in _MOVING or site.op in ("MaxPool", "Resize"):
+            yield f"ONNX Runtime's {site.op} works on 8 bits only, and not on {kind.name.lower()}"
+
+
+def _keeps_activation(site: _Site) -> Iterator[str]:
+    fused = site.node.attributes.get("activation")
+    if fused is None:
+        return
+    for quantizer in site.outputs:
+        lowest = _LOWEST.get(quantizer.stored_type or ir.DataType.UINT8)
+        zero_point = quantizer.zero_point
+        if fused.value == "Relu" and zero_point is not None and lowest is not None:
+            yield (
+                f"the Relu behind it is no part of its quantizer, whose zero point is "
+                f"{int(zero_point.reshape(-1)[0])} and not {lowest}"
+            )
+    yield f"{fused.value} stands between it and its quantizer, and has no pair of its own"
+
+
+def _has_many_scales(site: _Site) -> Iterator[str]:
+    for quantizer in site.activations:
+        if quantizer.scale is not None and quantizer.scale.size > 1 and site.op != "MatMul":
+            yield f"its activations have {quantizer.scale.size} scales, one for each channel"
+
+
+def _has_split_weight(site: _Site) -> Iterator[str]:
+    weight = site.inputs[1] if site.op in ("Gemm", "MatMul") and len(site.inputs) > 1 else None
+    if weight is None or weight.scale is None or weight.scale.size < 2:
+        return
+    attributes = weight.node.attributes
+    if "block_size" in attributes and attributes["block_size"].value:
+        yield f"its weight has a scale for each block of {attributes['block_size'].value} values"
+    axis = attributes["axis"].value if "axis" in attributes else 1
+    turned = "transB" in site.node.attributes and site.node.attributes["transB"].value
+    if site.op == "Gemm" and axis % 2 != (0 if turned else 1):
+        yield f"its weight has scales along axis {axis}, across which it is summed up"
+
+
+def _writes_float(site: _Site) -> Iterator[str]:
+    if site.op in ("MatMul", "Gemm") and not site.outputs:
+        if site.has_float_bias:
+            yield "its bias is float and its output has no Q/DQ pair: only an int32 bias will do"
+        return
+    name = site.node.outputs[0].name
+    if not site.outputs:
+        yield f"its output {name!r} has no Q/DQ pair"
+    elif site.is_output:
+        yield f"its output {name!r} is also an output of the model, in float"
+    elif site.float_readers:
+        reader = name_of(site.float_readers[0])
+        yield f"its output {name!r} is also read in float, by {reader!r}"
+
+
+def _has_wrong_bias(site: _Site) -> Iterator[str]:
+    if site.bias is None:
+        return
+    if site.bias.stored_type != ir.DataType.INT32:
+        kind = "float" if site.bias.stored_type is None else site.bias.stored_type.name.lower()
+        yield f"its bias is {kind}, and only int32 can be added to integers"
+    scales = [quantizer.scale for quantizer in (*site.inputs, site.bias) if quantizer is not None]
+    source, weight, given = (None if scale is None else scale.astype(float) for scale in scales)
+    if source is None or weight is None or given is None:
+        return
+    if given.size not in (1, weight.size) or not np.allclose(given, source * weight, rtol=1e-3):
+        yield "its bias has another scale than input scale x weight scale"
+
+
+def _has_factors(site: _Site) -> Iterator[str]:
+    for name in ("alpha", "beta"):
+        factor = site.node.attributes.get(name)
+        if site.op == "Gemm" and factor is not None and factor.value != 1.0:
+            yield f"its {name} is {factor.value:g}, and ONNX Runtime's integer Gemm has none"
+
+
+def _mixes_types(site: _Site) -> Iterator[str]:
+    kinds = {quantizer.stored_type for quantizer in site.activations} - {None}
+    if len(kinds) > 1:
+        names = " and ".join(sorted(kind.name.lower() for kind in kinds if kind is not None))
+        yield f"it reads and writes {names}, and its kernel wants one type"
+    if site.op in _PRODUCTS and len(site.inputs) > 1:
+        source, weight = (None if q is None else q.stored_type for q in site.inputs[:2])
+        if source == ir.DataType.INT8 and weight == ir.DataType.UINT8:
+            yield "its activations are int8 and its weight is uint8, which no kernel takes"
+
+
+def _changes_scale(site: _Site) -> Iterator[str]:
+    if site.op not in _MOVING:
+        return
+    before = site.inputs[0]
+    for after in site.outputs:
+        if before is None or before.scale is None or after.scale is None:
+            continue
+        pair = float(before.scale.reshape(-1)[0]), float(after.scale.reshape(-1)[0])
+        if not np.array_equal(before.scale, after.scale):
+            yield (
+                f"the pairs before and behind it have the scales {pair[0]:g} and {pair[1]:g}, so "
+                "that it cannot pass the integers on"
+            )
+        elif not np.array_equal(before.zero_point, after.zero_point):  # type: ignore[arg-type]
+            yield "the pairs before and behind it have different zero points"
+
+
+_RULES: tuple[Callable[[_Site], Iterator[str]], ...] = (
+    _has_no_kernel,
+    _keeps_activation,
+    _reads_float,
+    _has_computed_parameters,
+    _has_other_width,
+    _has_many_scales,
+    _has_split_weight,
+    _writes_float,
+    _mixes_types,
+    _has_wrong_bias,
+    _has_factors,
+    _changes_scale,
+)

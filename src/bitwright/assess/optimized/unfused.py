@@ -1,0 +1,86 @@
+"""Nodes that stand between Q/DQ pairs and that ONNX Runtime runs in float all the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from bitwright.assess.optimized.graphs import OptimizedModel
+from bitwright.assess.optimized.reasons import explain_float
+from bitwright.assess.quantizers import Quantizers
+
+__all__ = ["Unfused", "find_unfused", "is_quantizer", "works_on_integers"]
+
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_INTEGER_OPS = (
+    "ConvInteger",
+    "DynamicQuantize",
+    "GatherBlockQuantized",
+    "MatMulBnb4",
+    "MatMulInteger",
+    "MatMulNBits",
+    "QAttention",
+    "QEmbedLayerNormalization",
+    "QGemm",
+    "QLinear",
+    "QMoE",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfused:
+    """One node that was meant to work on integers, and why it does not."""
+
+    node: str
+    op: str
+    reason: str
+
+
+def works_on_integers(node: ir.Node) -> bool:
+    """Whether a node of an optimized graph computes with quantized values."""
+    return node.op_type.startswith(_INTEGER_OPS)
+
+
+def is_quantizer(node: ir.Node | None) -> bool:
+    """Whether a node does nothing but turn floats into integers or back."""
+    return node is not None and node.op_type in _QUANTIZERS
+
+
+def find_unfused(optimized: OptimizedModel) -> dict[ir.Node, Unfused]:
+    """Return the nodes of the optimized graph that dequantize what they read, in its order.
+
+    Counted are nodes with stored integers, and those with quantizers on both sides. A node that
+    reads a dequantized value and was never meant to be quantized is not.
+    """
+    quantizers = Quantizers(optimized.model)
+    origins = optimized.origins()
+    found = {}
+    for node in optimized.model.graph.all_nodes():
+        if is_quantizer(node) or works_on_integers(node):
+            continue
+        if _reads_stored(node) or (_reads_quantized(node) and _is_quantized_behind(node)):
+            origin = origins.get(node, node)
+            name = origin.name or origin.outputs[0].name or origin.op_type
+            reason = explain_float(node, quantizers)
+            found[node] = Unfused(name, origin.op_type, reason)
+    return found
+
+
+def _dequantizers(node: ir.Node) -> list[ir.Node]:
+    makers = (value.producer() for value in node.inputs if value is not None)
+    return [maker for maker in makers if maker is not None and maker.op_type == "DequantizeLinear"]
+
+
+def _reads_quantized(node: ir.Node) -> bool:
+    return bool(_dequantizers(node))
+
+
+def _reads_stored(node: ir.Node) -> bool:
+    integers = (maker.inputs[0] for maker in _dequantizers(node))
+    return any(value is not None and value.is_initializer() for value in integers)
+
+
+def _is_quantized_behind(node: ir.Node) -> bool:
+    readers = [use.node for value in node.outputs for use in value.uses()]
+    return any(reader.op_type == "QuantizeLinear" for reader in readers)
