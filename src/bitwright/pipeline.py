@@ -116,7 +116,12 @@ class Job:
         if recipe.mode == "weight-only":
             notes += prepare_weights(model, optimize=recipe.optimize)
         else:
-            notes += prepare_exactly(model, optimize=recipe.optimize, rewrite=recipe.rewrite)
+            notes += prepare_exactly(
+                model,
+                optimize=recipe.optimize,
+                widen=recipe.float16 == "widen",
+                rewrite=recipe.rewrite,
+            )
         # What follows changes the function on purpose: results are measured against this one.
         reference = graph.clone_model(model)
         told = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)

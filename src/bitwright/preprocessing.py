@@ -101,7 +101,7 @@ def _upgrade(model: ir.Model) -> tuple[ir.Model, list[str]]:
 def _optimize(model: ir.Model) -> tuple[ir.Model, list[str]]:
     notes = graph.normalize(model)
     graph.infer_shapes(model)
-    notes += prepare(model)
+    notes += prepare(model, widen=False)
     graph.check_model(model)
     return model, notes
 

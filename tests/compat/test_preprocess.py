@@ -12,8 +12,10 @@ import onnxruntime
 import pytest
 from models_for_tests import (
     FLOAT,
+    FLOAT16,
     INT64,
     build,
+    constants_of,
     info,
     make_cnn,
     make_samples,
@@ -21,6 +23,7 @@ from models_for_tests import (
     node,
     normal,
     ops,
+    retype,
     run,
     sqnr,
     unchanged,
@@ -164,7 +167,7 @@ def test_verbose_lets_the_inference_log(tmp_path, caplog):
 
 
 def test_a_step_that_cannot_run_is_named_and_the_others_run(tmp_path, monkeypatch):
-    def broken(model):
+    def broken(model, **options):
         raise bitwright.ModelError("the folder is on strike.")
 
     monkeypatch.setattr("bitwright.preprocessing.prepare", broken)
@@ -489,3 +492,14 @@ print(int(status.split("VmHWM:")[1].split()[0]) // 1024)
     assert "Identity" not in ops(ready)
     assert shapes_of(ready)["m0"] == ("n", 8192)
     assert (tmp_path / "ready.onnx.data").stat().st_size == size
+
+
+def test_a_float16_model_stays_float16(tmp_path):
+    model = retype(make_cnn(), np.float16, FLOAT16)
+    onnx.save(model, tmp_path / "model.onnx")
+    quant_pre_process(tmp_path / "model.onnx", tmp_path / "ready.onnx")
+    ready = onnx.load(tmp_path / "ready.onnx")
+    assert "Cast" not in {node.op_type for node in ready.graph.node}
+    assert {array.dtype.name for array in constants_of(ready).values() if array.ndim > 1} == {
+        "float16"
+    }

@@ -13,6 +13,7 @@ from bitwright.decide.dedication import dedicate_pairs
 from bitwright.decide.early_checks import check_recipe, has_channelwise_activations
 from bitwright.decide.entries import Entry, Layout
 from bitwright.decide.fusion import fused_reader
+from bitwright.decide.half_floats import half_float_refusals
 from bitwright.decide.integer_ops import INTEGER_OP_TYPES, INTEGER_OUTPUT_RANGES
 from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
 from bitwright.decide.selection import Selector
@@ -53,6 +54,7 @@ class _Builder:
         self._fused: dict[ir.Value, bool] = {}
         self._overrides = dict(recipe.overrides)
         self._names = {value: name for name, value in iter_values(model)}
+        self._half_floats = half_float_refusals(model, recipe)
         self._channelwise_activations = has_channelwise_activations(recipe)
         self._for_npu = recipe.limits is not None or recipe.simulate is not None
 
@@ -121,6 +123,8 @@ class _Builder:
             return Skip(f"{node.op_type} takes quantized values from opset {rule.min_opset} on")
         if self._recipe.format == "qoperator" and node.op_type not in INTEGER_OP_TYPES:
             return Skip(f"ONNX Runtime has no integer {node.op_type} for the format qoperator")
+        if (node.name or "") in self._half_floats:
+            return Skip(self._half_floats[node.name or ""])
         if rule.refuse is not None and (refusal := rule.refuse(node)) is not None:
             return refusal
         if is_simulation(node) and not any(value in self._fused for value in node.inputs):
@@ -270,6 +274,8 @@ class _Builder:
         if value is None or array is None or not _is_float(value):
             return None
         override = self._overrides.get(self._names[value])
+        if value.dtype == ir.DataType.FLOAT16 and override is None:
+            return None  # the product of two scales is below what float16 resolves
         if override is not None or self._recipe.bias == "weight":
             return self._mark_constant(node, value, self._recipe.weight, None, 0)
         source, weight = inputs[0], inputs[rule.weights[-1]]
@@ -346,6 +352,8 @@ class _Builder:
         result = node.outputs[0]
         if len(result.uses()) != 1 or result.is_graph_output():
             return False
+        if result.dtype == ir.DataType.FLOAT16:
+            return False  # what it fuses into takes float32 scales only
         reader, index = next(iter(result.uses()))
         return reader.op_type == "Add" and constant(reader.inputs[1 - index]) is not None
 

@@ -12,7 +12,8 @@ __all__ = ["needed_opset"]
 
 # Below 13 DequantizeLinear knows no channels, and several ops take no 8-bit values.
 _PREFERRED = 13
-_HALF = 19
+# Before, QLinearMatMul takes no float16 scales.
+_HALF = 21
 _BLOCKS = 21
 # The bodies of extended operators cast to the type of a zero point, and cut shapes in two.
 _BODIES = 15
@@ -50,8 +51,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
             needed.append(qtype.min_opset)
     if recipe.block_size or any(o.block_size for o in overrides):
         needed.append(_BLOCKS)
-    # Dynamic models quantize in float32 whatever the model's own type is.
-    if _has_half_floats(model) and recipe.mode == "static":
+    if recipe.float16 == "keep" and _has_half_floats(model):
         needed.append(_HALF)
     return max(needed)
 

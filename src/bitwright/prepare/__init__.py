@@ -106,6 +106,7 @@ def prepare(
     model: ir.Model,
     *,
     optimize: bool = True,
+    widen: bool = True,
     rewrite: Rewrites = Rewrites(),  # noqa: B008 (frozen)
     simulate: Simulation | None = None,
 ) -> list[str]:
@@ -115,7 +116,7 @@ def prepare(
     >>> prepare(ir.Model(graph, ir_version=10))
     []
     """
-    return prepare_exactly(model, optimize=optimize, rewrite=rewrite) + approximate(
+    return prepare_exactly(model, optimize=optimize, widen=widen, rewrite=rewrite) + approximate(
         model, rewrite=rewrite, simulate=simulate
     )
 
@@ -124,15 +125,18 @@ def prepare_exactly(
     model: ir.Model,
     *,
     optimize: bool = True,
+    widen: bool = True,
     rewrite: Rewrites = Rewrites(),  # noqa: B008 (frozen)
 ) -> list[str]:
     """Run the passes that leave what the model computes, but for rounding and its inputs' layout.
+
+    Without `widen`, float16 stays.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> prepare_exactly(ir.Model(graph, ir_version=10))
     []
     """
-    widened = widen_half_floats(model, interface=rewrite.widen_interface)
+    widened = widen_half_floats(model, interface=rewrite.widen_interface) if widen else 0
     told = _said("widened {} float16 tensor", widened)
     if optimize:
         told += _said("removed {} constant, idle or repeated node", fold_constants(model))

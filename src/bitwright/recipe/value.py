@@ -77,6 +77,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Weight-only mode: bits, blocks, rounding and the form written."""
     assumed_type: Literal["float32", "float16"] | None = None
     """The element type of tensors for which none can be inferred, behind unknown operators."""
+    float16: Literal["widen", "keep"] = "widen"
+    """What becomes of float16 inside the model: computed in float32, or kept, with scales in
+    float16 and only those ops quantized that the runtime takes so."""
     optimize: bool = True
     """Fold constants and batch norms before quantizing."""
 
@@ -151,6 +154,16 @@ def _check(recipe: Recipe) -> None:
             f"restricted_asymmetric chooses float scales and contradicts scales={recipe.scales!r}."
         )
     _check_format(recipe)
+    if recipe.float16 == "keep" and recipe.format not in ("qdq", "qoperator"):
+        raise RecipeError(
+            f"the format {recipe.format} computes scales in float32; leave out float16='keep'."
+        )
+    wide = [t for t in (recipe.activation, recipe.weight) if t.bits > 8]
+    if recipe.float16 == "keep" and wide:
+        raise RecipeError(
+            f"float16 resolves 11 bits, too few to hold {wide[0]} values; leave out "
+            "float16='keep', or take 8-bit types."
+        )
     if recipe.activation == INT8 and recipe.weight == UINT8:
         raise RecipeError(
             "int8 activations with uint8 weights have no kernel in ONNX Runtime; "

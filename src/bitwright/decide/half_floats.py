@@ -1,0 +1,45 @@
+"""What a model that keeps its float16 can have in integers.
+
+ONNX Runtime reads and writes 8 bits with float16 scales, from opset 19 on. But it also fuses a
+quantized op with the pairs around it into an integer kernel, and those take float32 scales, all but
+QLinearMatMul (from opset 21 on): it then refuses the model. Found by running every op in both
+formats; `tests/jobs/test_half_floats.py` does so again.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from bitwright.recipe import Recipe
+
+__all__ = ["half_float_refusals"]
+
+_FUSED = frozenset(
+    {"Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "Mul",
+     "Resize", "Where"}
+)  # fmt: skip
+# The runtime does not fuse these by itself, or does without the float16 scale.
+_WRITTEN = frozenset({"EmbedLayerNormalization", "Sigmoid", "Softmax"})
+
+
+def half_float_refusals(model: ir.Model, recipe: Recipe) -> dict[str, str]:
+    """Return the nodes that have to stay float because they work on float16, and why.
+
+    >>> x, y = (ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT16)) for n in "xy")
+    >>> node = ir.node("LeakyRelu", [x], outputs=[y], name="relu")
+    >>> model = ir.Model(ir.Graph([x], [y], nodes=[node]), ir_version=10)
+    >>> half_float_refusals(model, Recipe(float16="keep"))
+    {'relu': 'the integer LeakyRelu takes float32 scales only, and float16 is kept'}
+    >>> half_float_refusals(model, Recipe())
+    {}
+    """
+    if recipe.float16 != "keep":
+        return {}
+    refused = _FUSED | _WRITTEN if recipe.format == "qoperator" else _FUSED
+    reason = "the integer {} takes float32 scales only, and float16 is kept"
+    return {
+        node.name or "": reason.format(node.op_type)
+        for node in model.graph.all_nodes()
+        if node.op_type in refused
+        and any(value.dtype == ir.DataType.FLOAT16 for value in node.outputs)
+    }
