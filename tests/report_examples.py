@@ -36,6 +36,7 @@ class Measured:
     cosine: float | None = 0.9999
     max_error: float | None = 0.01
     local_sqnr: float | None = 45.0
+    channel_sqnr: float | None = None
     saturated: float | None = 0.0
     used: float | None = 0.9
 

@@ -47,15 +47,15 @@ def test_the_policy_of_the_page_stops_what_would_be_injected(browser, small):
 
 def test_headings_sort_both_ways_and_what_was_not_measured_comes_last(browser, small):
     browser.open(small)
-    heading = browser.one("th[data-key=local] button")
+    heading = browser.one("th[data-key=alone] button")
     heading.click()
     up = browser.column(ALONE)
     assert numbers(up) == sorted(numbers(up)) and float(up[0]) == 11.3
-    assert browser.one("th[data-key=local]").get_attribute("aria-sort") == "ascending"
+    assert browser.one("th[data-key=alone]").get_attribute("aria-sort") == "ascending"
     heading.click()
     down = browser.column(ALONE)
     assert numbers(down) == sorted(numbers(down), reverse=True) and down[0] != ABSENT
-    assert browser.one("th[data-key=local]").get_attribute("aria-sort") == "descending"
+    assert browser.one("th[data-key=alone]").get_attribute("aria-sort") == "descending"
     assert browser.one("th[data-key=place]").get_attribute("aria-sort") is None
 
 
@@ -124,7 +124,7 @@ def test_arrow_keys_move_through_the_chart(browser, small):
 
 def test_arrow_keys_move_through_the_table_as_it_is_sorted(browser, small):
     browser.open(small)
-    browser.one("th[data-key=local] button").click()
+    browser.one("th[data-key=alone] button").click()
     browser.js("document.getElementById('grid').focus()")
     browser.press(Keys.HOME, Keys.ARROW_DOWN)
     second = small.nodes[small.worst[1]].measured.name

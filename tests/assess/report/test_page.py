@@ -71,7 +71,7 @@ def test_infinities_and_missing_figures_survive_json():
         Measured(name="b", sqnr=-math.inf),
     ]
     found = data_in(page_of(subject(nodes)))["nodes"]
-    assert (found[0]["sqnr"], found[0]["local"], found[0]["error"]) == ("Infinity", None, None)
+    assert (found[0]["sqnr"], found[0]["alone"], found[0]["error"]) == ("Infinity", None, None)
     assert found[1]["sqnr"] == "-Infinity"
 
 

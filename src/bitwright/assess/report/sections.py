@@ -96,7 +96,7 @@ def worst_section(data: Data) -> str:
                 str(rank),
                 node["name"],
                 node["op"],
-                show_decibels(node["local"]),
+                show_decibels(node["alone"]),
                 show_decibels(node["sqnr"]),
                 show_percent(node["saturated"]),
             )

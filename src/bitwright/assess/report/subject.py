@@ -34,6 +34,7 @@ class MeasuredNode(Protocol):
     cosine: float | None
     max_error: float | None
     local_sqnr: float | None
+    channel_sqnr: float | None
     saturated: float | None
     used: float | None
 
@@ -45,6 +46,12 @@ class ReportNode:
     measured: MeasuredNode
     tensors: Sequence[tuple[str, str]] = ()
     """(what it is to the node, key of a tensor), such as ("weight", "conv1.w")."""
+
+    @property
+    def alone(self) -> float | None:
+        """The error of this node alone, in dB; each channel counts alike where that is known."""
+        measured = self.measured
+        return measured.local_sqnr if measured.channel_sqnr is None else measured.channel_sqnr
 
     @property
     def quantized(self) -> bool:
@@ -101,10 +108,10 @@ class ReportSubject:
         worst = [place for place in self.worst if self.nodes[place].quantized]
         if self.regained is not None:
             return worst
-        local = [node.measured.local_sqnr if node.quantized else None for node in self.nodes]
-        finite = [value for value in local if value is not None and math.isfinite(value)]
+        alone = [node.alone if node.quantized else None for node in self.nodes]
+        finite = [value for value in alone if value is not None and math.isfinite(value)]
         if not finite:
             return []
         enough = statistics.median(finite) - _GAP
         most = min(_MOST_NAMED, max(1, int(_SHARE * len(self.nodes))))
-        return [p for p in worst if (value := local[p]) is not None and value < enough][:most]
+        return [p for p in worst if (value := alone[p]) is not None and value < enough][:most]

@@ -3,8 +3,8 @@
 const CHART = { height: 300, left: 46, right: 14, top: 26, bottom: 40 };
 
 function makeChart(host, nodes, hurting, choose) {
-  const ceiling = Math.max(20, ...nodes.map((n) => clampedTop(n.sqnr)), ...nodes.map((n) => clampedTop(n.local)));
-  const lowest = Math.min(0, ...nodes.map((n) => finiteOr(n.sqnr, 0)), ...nodes.map((n) => finiteOr(n.local, 0)));
+  const ceiling = Math.max(20, ...nodes.map((n) => clampedTop(n.sqnr)), ...nodes.map((n) => clampedTop(n.alone)));
+  const lowest = Math.min(0, ...nodes.map((n) => finiteOr(n.sqnr, 0)), ...nodes.map((n) => finiteOr(n.alone, 0)));
   const top = Math.ceil(ceiling / 10) * 10;
   const bottom = Math.max(-20, Math.floor(lowest / 10) * 10);
   let view = [0, Math.max(nodes.length - 1, 1)];
@@ -34,7 +34,7 @@ function makeChart(host, nodes, hurting, choose) {
       if (!inView(index)) return;
       const x = xOf(index).toFixed(1);
       if (node.sqnr !== null) lines.push(`${lines.length ? "L" : "M"}${x} ${yOf(node.sqnr).toFixed(1)}`);
-      if (node.local !== null && node.quantized) dots.push(`M${x} ${yOf(node.local).toFixed(1)}h0`);
+      if (node.alone !== null && node.quantized) dots.push(`M${x} ${yOf(node.alone).toFixed(1)}h0`);
       if (!node.quantized) ticks.push(`M${x} ${base}v-7`);
     });
     const levels = ticksBetween(bottom, top, 5);
@@ -61,7 +61,7 @@ function makeChart(host, nodes, hurting, choose) {
   function ranks() {
     const marks = [];
     hurting.forEach((index, rank) => {
-      const value = nodes[index].local ?? nodes[index].sqnr;
+      const value = nodes[index].alone ?? nodes[index].sqnr;
       if (value === null || !inView(index)) return;
       const x = xOf(index), y = yOf(value);
       marks.unshift(svg("g", {}, svg("circle", { class: "ring", cx: x, cy: y, r: 7.5 }),
@@ -77,7 +77,7 @@ function makeChart(host, nodes, hurting, choose) {
       if (index === null || !inView(index)) return;
       const node = nodes[index], x = xOf(index);
       parts.push(svg("path", { class: style, d: `M${x} ${CHART.top - 8}V${base}` }));
-      if (node.local !== null) parts.push(svg("circle", { class: "point alone", cx: x, cy: yOf(node.local), r: 4.5 }));
+      if (node.alone !== null) parts.push(svg("circle", { class: "point alone", cx: x, cy: yOf(node.alone), r: 4.5 }));
       if (node.sqnr !== null) parts.push(svg("circle", { class: "point", cx: x, cy: yOf(node.sqnr), r: 4.5 }));
     };
     mark(chosen, "chosen");
@@ -95,7 +95,7 @@ function makeChart(host, nodes, hurting, choose) {
     if (hovered === null) return;
     const node = nodes[hovered];
     tip.replaceChildren(html("b", {}, node.name), `${node.op}, ${node.quantized ? "quantized" : "left float"}`, html("br"),
-      `accumulated ${decibels(node.sqnr)} dB`, html("br"), `alone ${decibels(node.local)} dB`);
+      `accumulated ${decibels(node.sqnr)} dB`, html("br"), `alone ${decibels(node.alone)} dB`);
     const x = (xOf(hovered) / width) * host.clientWidth;
     const flip = x > host.clientWidth / 2;
     tip.style.left = flip ? "auto" : `${x + 14}px`;
@@ -110,7 +110,7 @@ function makeChart(host, nodes, hurting, choose) {
     const reach = Math.max(0.5, 3 * perPixel);
     let best = Math.max(0, Math.min(nodes.length - 1, Math.round(middle)));
     if (reach <= 0.5) return best;
-    const badness = (index) => finiteOr(nodes[index].local ?? nodes[index].sqnr, 999);
+    const badness = (index) => finiteOr(nodes[index].alone ?? nodes[index].sqnr, 999);
     for (let i = Math.max(0, Math.ceil(middle - reach)); i <= Math.min(nodes.length - 1, middle + reach); i++) {
       if (badness(i) < badness(best)) best = i;
     }
@@ -181,7 +181,7 @@ function makeChart(host, nodes, hurting, choose) {
       const node = nodes[index];
       host.setAttribute("aria-valuenow", index + 1);
       host.setAttribute("aria-valuetext",
-        `${node.name}, ${node.op}, accumulated ${decibels(node.sqnr)} dB, alone ${decibels(node.local)} dB`);
+        `${node.name}, ${node.op}, accumulated ${decibels(node.sqnr)} dB, alone ${decibels(node.alone)} dB`);
       drawOverlay();
     },
   };

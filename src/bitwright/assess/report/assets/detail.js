@@ -12,12 +12,12 @@ function makeDetail(host, report, nodes) {
         html("h3", { class: "name" }, node.name),
         html("p", { class: "kind" }, node.quantized ? `${node.op}, quantized` : `${node.op}, left float: ${node.reason || "no reason given"}`),
         html("dl", { class: "facts" },
-          fact("Alone", withUnit(decibels(node.local)), node.hurts),
+          fact("Alone", withUnit(decibels(node.alone)), node.hurts),
           fact("Accumulated", withUnit(decibels(node.sqnr))),
+          fact("Alone, by energy", withUnit(decibels(node.energy))),
           fact("Cosine", node.cosine === null ? "–" : node.cosine.toFixed(5)),
           fact("Max error", significant(node.error)),
-          fact("Clipped", percent(node.saturated), node.saturated > 0.01),
-          fact("Range used", percent(node.used))),
+          fact("Clipped", percent(node.saturated), node.saturated > 0.01)),
         node.quantized ? html("div", { class: "tools" }, exclude) : null,
         ...node.tensors.map(([label, index]) => tensorView(label, report.tensors[index])));
       if (!node.tensors.length) host.append(html("p", { class: "empty" }, "No quantized tensor belongs to this node."));

@@ -6,7 +6,7 @@ const allNodes = report.nodes.map((node, place) => {
   const outputs = node.tensors.filter(([label]) => label.startsWith("output")).map(([, index]) => report.tensors[index]);
   return {
     ...node, place, hurts: hurting.has(place), type: outputs[0]?.type,
-    sqnr: numeric(node.sqnr), local: numeric(node.local), cosine: numeric(node.cosine), error: numeric(node.error),
+    sqnr: numeric(node.sqnr), alone: numeric(node.alone), energy: numeric(node.energy), cosine: numeric(node.cosine), error: numeric(node.error),
     text: `${node.name} ${node.op} ${node.reason ?? ""} ${node.output}`.toLowerCase(),
   };
 });
@@ -16,7 +16,7 @@ const parts = [];
 function choose(place) {
   for (const part of parts) part.show(place);
   const node = allNodes[place];
-  announce(`${node.name}, ${node.op}, ${node.quantized ? `alone ${decibels(node.local)} dB` : "left float"}, accumulated ${decibels(node.sqnr)} dB`);
+  announce(`${node.name}, ${node.op}, ${node.quantized ? `alone ${decibels(node.alone)} dB` : "left float"}, accumulated ${decibels(node.sqnr)} dB`);
 }
 
 const table = makeTable(allNodes, choose);
