@@ -8,8 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from models_for_tests import (
+    BOOL,
     as_proto,
     build,
+    info,
     make_cnn,
     make_mlp,
     make_samples,
@@ -18,6 +20,7 @@ from models_for_tests import (
     normal,
     ops,
     run,
+    tensors,
     weight,
 )
 
@@ -41,7 +44,7 @@ from bitwright.numerics.types import (
     UINT16,
     UINT32,
 )
-from bitwright.recipe import MSE, MinMSE, Override, Placement, Recipe
+from bitwright.recipe import MSE, MinMSE, Override, Placement, Recipe, Selection
 
 FORMATS = ["extended", "fix-neuron"]
 
@@ -350,6 +353,35 @@ def test_a_saved_model_is_the_same_and_is_known_to_be_quantized(cnn, tmp_path):
 def test_what_is_written_passes_verification(cnn, format, qtype):
     result = quantize_to(qtype, *cnn, format=format)
     assert bitwright.verify(as_proto(result)).findings == ()
+
+
+@pytest.mark.parametrize("qtype", [INT16, BFLOAT16, MXINT8], ids=str)
+def test_branches_have_the_bodies_of_the_model(qtype):
+    branches = {
+        "then_branch": onnx.helper.make_graph(
+            [node("MatMul", ["h", "inside"], ["t"], name="product_inside")],
+            "then",
+            [],
+            [info("t", [None, 8])],
+            tensors({"inside": weight(8, 8)}),
+        ),
+        "else_branch": onnx.helper.make_graph(
+            [node("Neg", ["h"], ["e"], name="negative")], "else", [], [info("e", [None, 8])]
+        ),
+    }
+    model = build(
+        [
+            node("MatMul", ["x", "w"], ["h"], name="product"),
+            node("If", ["which"], ["y"], name="branch", **branches),
+        ],
+        [info("x", ["n", 8]), info("which", [], BOOL)],
+        [info("y", ["n", 8])],
+        {"w": weight(8, 8, seed=3)},
+    )
+    samples = [{"x": normal(4, 8, seed=i), "which": np.array(True)} for i in range(3)]
+    result = quantize_to(qtype, model, samples, format="extended", select=Selection(subgraphs=True))
+    assert result.quantized["MatMul"] == 2
+    assert result.outputs[0].sqnr > 30
 
 
 def test_a_plan_applied_again_gives_the_same_bytes(cnn):

@@ -44,7 +44,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
         if not qtype.min_opset:
             raise RecipeError(
                 f"ONNX has no QuantizeLinear to {qtype}; use one of int8, uint8, int16, uint16, "
-                "int4, uint4."
+                "int4, uint4, or the format extended, which has every type."
             )
         # The contrib ops take these types at any opset.
         if not (recipe.place.contrib_ops and qtype.bits in (4, 16)):
