@@ -1,0 +1,202 @@
+"""How fast models are, how much memory they take, and where the time goes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright.assess.bench.feeding import check_shapes, samples_for, write_samples
+from bitwright.assess.bench.process import ModelProcess
+from bitwright.assess.bench.profile import NodeTime, OpTime, Profile, profile_models
+from bitwright.assess.bench.results import Benchmark, ModelBenchmark, SlowerNode
+from bitwright.assess.bench.schedule import run_in_turns
+from bitwright.data import ImagePreprocess, Sample
+from bitwright.errors import ModelError, TargetError
+from bitwright.graph.sessions import checked_providers
+from bitwright.progress import Progress, show_progress
+
+__all__ = [
+    "Benchmark",
+    "ModelBenchmark",
+    "NodeTime",
+    "OpTime",
+    "Profile",
+    "SlowerNode",
+    "bench_models",
+    "measure_latency",
+]
+
+WARM_UP = 3
+"""Runs of each model that are not counted."""
+_ROUNDS_SHOWN = 10
+
+
+class _Subject:
+    """A model to be timed: where it lies, and what it is called."""
+
+    def __init__(self, source: graph.ModelSource, index: int, folder: Path) -> None:
+        path = Path(source) if isinstance(source, (str, os.PathLike)) else None
+        self.model: ir.Model = graph.load_model(source)
+        self.name = str(path) if path is not None else f"model {index + 1}"
+        self.size = graph.file_size(source)
+        # What is in memory must be written for the worker; so must what is too new for the runtime.
+        too_new = self.model.ir_version > graph.runtime_limits().ir_version
+        if path is None or too_new:
+            twin = graph.clone_model(self.model)
+            twin.ir_version = min(twin.ir_version, graph.runtime_limits().ir_version)
+            path = folder / f"{index}.onnx"
+            graph.save_model(twin, path)
+        self.path = path
+
+
+def measure_latency(
+    models: Sequence[graph.ModelSource],
+    *,
+    data: Any = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    batch: int | None = None,
+    runs: int | None = None,
+    seconds: float = 1.0,
+    threads: int | None = None,
+    providers: Sequence[str] | None = None,
+    progress: Progress = False,
+) -> Benchmark:
+    """Time models against each other, each in a process of its own, without a profile."""
+    return bench_models(
+        models,
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        shapes=shapes,
+        batch=batch,
+        runs=runs,
+        seconds=seconds,
+        threads=threads,
+        providers=providers,
+        profile=False,
+        progress=progress,
+    )
+
+
+def bench_models(
+    models: Sequence[graph.ModelSource],
+    *,
+    data: Any = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    batch: int | None = None,
+    runs: int | None = None,
+    seconds: float = 3.0,
+    warm_up: int = WARM_UP,
+    threads: int | None = None,
+    providers: Sequence[str] | None = None,
+    profile: bool = True,
+    progress: Progress = True,
+) -> Benchmark:
+    """Time models against each other, and say where their time goes."""
+    _check_options(models, runs=runs, seconds=seconds, warm_up=warm_up, threads=threads)
+    chosen = checked_providers(providers)
+    with (
+        tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as name,
+        contextlib.ExitStack() as stack,
+    ):
+        folder = Path(name)
+        subjects = [_Subject(model, index, folder) for index, model in enumerate(models)]
+        processes = [
+            stack.enter_context(
+                ModelProcess(each.name, each.path, threads=threads, providers=chosen)
+            )
+            for each in subjects
+        ]
+        check_shapes([process.inputs for process in processes], shapes or {})
+        samples: list[list[Sample]] = []
+        what = ""
+        for index, process in enumerate(processes):
+            if index and process.inputs == processes[index - 1].inputs:
+                samples.append(samples[-1])  # data that can be read only once serves all
+            else:
+                found, what = samples_for(
+                    process.inputs,
+                    data=data,
+                    limit=limit,
+                    preprocess=preprocess,
+                    shapes=shapes,
+                    batch=batch,
+                )
+                samples.append(found)
+            place = folder / str(index)
+            place.mkdir()
+            process.load(write_samples(samples[-1], place))
+            if warm_up:
+                process.burst(runs=warm_up)
+        with show_progress(progress, "Timing", _ROUNDS_SHOWN) as report:
+            times = run_in_turns(processes, runs=runs, seconds=seconds, report=report)
+        figures = [
+            _figures(subject, process, each, feeds)
+            for subject, process, each, feeds in zip(
+                subjects, processes, times, samples, strict=True
+            )
+        ]
+        for process in processes:  # before profiling, which wants the machine for itself
+            process.close()
+        if profile:
+            profiles = profile_models(
+                [subject.model for subject in subjects],
+                samples,
+                threads=threads,
+                providers=chosen,
+            )
+            figures = [
+                replace(each, profile=found) for each, found in zip(figures, profiles, strict=True)
+            ]
+    return Benchmark(tuple(figures), what, threads, tuple(chosen))
+
+
+def _figures(
+    subject: _Subject, process: ModelProcess, times: list[float], samples: list[Sample]
+) -> ModelBenchmark:
+    peak, source = process.peak_memory()
+    return ModelBenchmark(
+        name=subject.name,
+        size=subject.size,
+        times=tuple(1000 * each for each in times),
+        items=sum(map(_items, samples)) / len(samples),
+        open_seconds=process.open_seconds,
+        peak_memory=peak,
+        runtime_memory=process.memory_before,
+        memory_source=source,
+        profile=None,
+    )
+
+
+def _items(sample: Sample) -> int:
+    first = next(iter(sample.values()), None)
+    return int(first.shape[0]) if first is not None and first.ndim else 1
+
+
+def _check_options(
+    models: Sequence[graph.ModelSource],
+    *,
+    runs: int | None,
+    seconds: float,
+    warm_up: int,
+    threads: int | None,
+) -> None:
+    if not models:
+        raise ModelError("there is no model to time; give at least one.")
+    for name, value, least in (("runs", runs, 1), ("threads", threads, 1), ("warm-up", warm_up, 0)):
+        if value is not None and value < least:
+            raise TargetError(f"{name} must be at least {least}, not {value}.")
+    if not seconds > 0:
+        raise TargetError(f"seconds must be above 0, not {seconds:g}.")

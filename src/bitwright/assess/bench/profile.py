@@ -1,0 +1,243 @@
+"""Where the time goes: ONNX Runtime's own times of every node, told by the model's names."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import onnx_ir as ir
+
+from bitwright.assess.optimized import (
+    OptimizedModel,
+    find_unfused,
+    name_nodes,
+    works_on_integers,
+)
+from bitwright.assess.optimized.graphs import read_optimized
+from bitwright.assess.optimized.unfused import is_quantizer
+from bitwright.data import Sample
+from bitwright.graph import open_session, run_session
+
+__all__ = ["Kind", "NodeTime", "OpTime", "Profile", "profile_models"]
+
+Kind = Literal["integer", "float", "quantizer", "layout", "moving"]
+
+_MOST_EVENTS = 20_000
+_MOST_RUNS = 50
+# Nodes that the runtime puts in to please a kernel, and that compute nothing.
+_LAYOUT = frozenset({"Cast", "MemcpyFromHost", "MemcpyToHost", "ReorderInput", "ReorderOutput",
+                     "Reshape", "Transpose"})  # fmt: skip
+_MOVING = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Shape",
+                     "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"})  # fmt: skip
+
+_QUANTIZED_TYPES = frozenset({"int4", "int8", "int16", "uint4", "uint8", "uint16"})
+
+
+class Ran(NamedTuple):
+    """What the runtime ran for a node: the op, and the type of its first input."""
+
+    op: str
+    reads: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTime:
+    """One node as it ran."""
+
+    name: str
+    """Its name in the model; for nodes that the runtime added, the runtime's name."""
+    op: str
+    """What ran, such as QLinearConv for a Conv between pairs."""
+    kind: Kind
+    """Integer or float arithmetic; a quantizer left over; layout that the runtime added; moving
+    of values, which has no arithmetic."""
+    milliseconds: float
+    reason: str | None = None
+    """Why it ran in float, where pairs around it asked for integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """All nodes of one op together."""
+
+    op: str
+    kind: Kind
+    nodes: int
+    milliseconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The time of every node in one run (the median over runs), in the order of the graph."""
+
+    nodes: tuple[NodeTime, ...]
+    runs: int
+
+    @property
+    def milliseconds(self) -> float:
+        """All nodes together; profiling itself takes time too, so this is above the latency."""
+        return sum(node.milliseconds for node in self.nodes)
+
+    def by_op(self) -> list[OpTime]:
+        """Return the time of each op, the longest first.
+
+        >>> node = NodeTime("a", "Conv", "float", 3.0)
+        >>> [(row.op, row.share) for row in Profile((node,), 1).by_op()]
+        [('Conv', 1.0)]
+        """
+        groups: dict[tuple[str, Kind], list[float]] = defaultdict(list)
+        for node in self.nodes:
+            groups[node.op, node.kind].append(node.milliseconds)
+        whole = self.milliseconds or 1.0
+        rows = [
+            OpTime(op, kind, len(times), sum(times), sum(times) / whole)
+            for (op, kind), times in groups.items()
+        ]
+        return sorted(rows, key=lambda row: -row.milliseconds)
+
+    def of_kind(self, kind: Kind) -> list[NodeTime]:
+        """Return the nodes of a kind, the longest first."""
+        found = [node for node in self.nodes if node.kind == kind]
+        return sorted(found, key=lambda node: -node.milliseconds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "runs": self.runs,
+            "milliseconds": self.milliseconds,
+            "ops": [{name: getattr(row, name) for name in row.__slots__} for row in self.by_op()],
+            "nodes": [{name: getattr(n, name) for name in n.__slots__} for n in self.nodes],
+        }
+
+
+def profile_models(
+    models: Sequence[ir.Model],
+    samples: Sequence[Sequence[Sample]],
+    *,
+    threads: int | None = None,
+    providers: Sequence[str] | None = None,
+) -> list[Profile]:
+    """Run models in turns under the runtime's profiler; its files are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as folder:
+        opened = [
+            _Profiled(model, feeds, Path(folder) / str(index), threads, providers)
+            for index, (model, feeds) in enumerate(zip(models, samples, strict=True))
+        ]
+        runs = min(each.affordable_runs for each in opened)
+        for turn in range(runs + 1):  # the first is not counted
+            for each in opened:
+                each.run(turn)
+        return [each.finish() for each in opened]
+
+
+class _Profiled:
+    """A model open under the profiler."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        samples: Sequence[Sample],
+        folder: Path,
+        threads: int | None,
+        providers: Sequence[str] | None,
+    ) -> None:
+        folder.mkdir()
+        named = name_nodes(model)
+        path = folder / "optimized.onnx"
+        self._session = open_session(
+            named,
+            threads=threads,
+            providers=providers,
+            memory_arena=True,
+            optimized_to=path,
+            profile_to=folder / "profile",
+        )
+        self._optimized = OptimizedModel(named, read_optimized(path))
+        self._samples = samples
+
+    @property
+    def affordable_runs(self) -> int:
+        """How many runs give a file that is still quickly read."""
+        nodes = sum(1 for _ in self._optimized.model.graph.all_nodes())
+        return max(3, min(_MOST_RUNS, _MOST_EVENTS // max(nodes, 1)))
+
+    def run(self, turn: int) -> None:
+        run_session(self._session, self._samples[turn % len(self._samples)])
+
+    def finish(self) -> Profile:
+        events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+        times, ran, runs = read_events(events)
+        origins = self._optimized.origins()
+        unfused = find_unfused(self._optimized)
+        nodes = []
+        seen = set()
+        for node in self._optimized.model.graph.all_nodes():
+            key = node.name
+            if not key or key not in times:
+                continue
+            seen.add(key)
+            origin, found = origins.get(node), unfused.get(node)
+            name = None if origin is None else origin.name
+            kind = _kind(node, origin, ran[key].reads)
+            reason = None if found is None else found.reason
+            nodes.append(NodeTime(name or key, ran[key].op, kind, times[key], reason))
+        # Other providers run whole pieces of the graph as one node that no file shows.
+        nodes += [
+            NodeTime(name, ran[name].op, "float", time)
+            for name, time in times.items()
+            if name not in seen
+        ]
+        return Profile(tuple(nodes), runs)
+
+
+def read_events(
+    events: Sequence[dict[str, Any]],
+) -> tuple[dict[str, float], dict[str, Ran], int]:
+    """Return node -> milliseconds in a run, node -> what ran, and the number of runs.
+
+    The first run is left out. A node's time is the median over runs of all it took in each, as the
+    body of a loop runs more than once.
+
+    >>> run = {"cat": "Session", "name": "model_run", "dur": 10}
+    >>> facts = {"op_name": "Relu", "input_type_shape": [{"float": [3]}]}
+    >>> node = {"cat": "Node", "name": "a_kernel_time", "args": facts}
+    >>> events = [run | {"ts": 0}, run | {"ts": 20}, node | {"ts": 1, "dur": 9000},
+    ...           node | {"ts": 21, "dur": 2000}, node | {"ts": 25, "dur": 1000}]
+    >>> read_events(events)
+    ({'a': 3.0}, {'a': Ran(op='Relu', reads='float')}, 1)
+    """
+    starts = sorted(event["ts"] for event in events if event["name"] == "model_run")
+    runs = max(len(starts) - 1, 1)
+    totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * runs)
+    ran: dict[str, Ran] = {}
+    for event in events:
+        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
+            continue
+        run = bisect_right(starts, event["ts"]) - 2
+        facts = event.get("args", {})
+        if run >= 0 and "op_name" in facts:
+            name = event["name"].removesuffix("_kernel_time")
+            totals[name][run] += event["dur"] / 1e3
+            types = facts.get("input_type_shape") or [{}]
+            ran[name] = Ran(facts["op_name"], next(iter(types[0]), ""))
+    return {name: statistics.median(times) for name, times in totals.items()}, ran, runs
+
+
+def _kind(node: ir.Node, origin: ir.Node | None, reads: str) -> Kind:
+    if is_quantizer(node):
+        return "quantizer"
+    if works_on_integers(node):
+        return "integer"
+    if node.op_type in _LAYOUT and (origin is None or origin.op_type != node.op_type):
+        return "layout"
+    if node.op_type in _MOVING:
+        return "moving"
+    return "integer" if reads in _QUANTIZED_TYPES else "float"

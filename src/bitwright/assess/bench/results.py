@@ -1,0 +1,229 @@
+"""What a benchmark gives back: each model's figures, side by side, and what became slower."""
+
+from __future__ import annotations
+
+import html
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bitwright.assess.bench.profile import NodeTime, Profile
+
+__all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
+
+_NOTABLE = 0.01
+"""Share of a model's time from which on a node is worth a line."""
+_SLOWER = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBenchmark:
+    """The figures of one model.
+
+    >>> figures = ModelBenchmark(
+    ...     name="m.onnx", size=100, times=(1.0, 2.0, 3.0), items=8.0, open_seconds=0.1,
+    ...     peak_memory=None, runtime_memory=None, memory_source="", profile=None)
+    >>> figures.median, figures.mean, figures.throughput
+    (2.0, 2.0, 4000.0)
+    """
+
+    name: str
+    size: int
+    """Bytes on disk, external data included."""
+    times: tuple[float, ...]
+    """Milliseconds of each run, in the order they ran."""
+    items: float
+    """Samples in one run: the size of the leading dimension."""
+    open_seconds: float
+    """How long ONNX Runtime took to read and optimize the model."""
+    peak_memory: int | None
+    """The most bytes that the model's process held; None where the system does not tell."""
+    runtime_memory: int | None
+    """The part of it that Python and ONNX Runtime took before there was a model."""
+    memory_source: str
+    """How the memory was measured, or why not."""
+    profile: Profile | None
+
+    @property
+    def median(self) -> float:
+        """Milliseconds of the run in the middle."""
+        return statistics.median(self.times)
+
+    @property
+    def p90(self) -> float:
+        """Milliseconds that nine of ten runs stay below."""
+        return float(np.percentile(self.times, 90))
+
+    @property
+    def mean(self) -> float:
+        """Milliseconds of a run on average."""
+        return statistics.fmean(self.times)
+
+    @property
+    def throughput(self) -> float:
+        """Samples in a second."""
+        return 1000 * self.items / self.mean
+
+    @property
+    def model_memory(self) -> int | None:
+        """What the model added to the memory of its process."""
+        if self.peak_memory is None or self.runtime_memory is None:
+            return None
+        return self.peak_memory - self.runtime_memory
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain data."""
+        return {
+            "model": self.name,
+            "bytes": self.size,
+            "runs": len(self.times),
+            "median_ms": self.median,
+            "p90_ms": self.p90,
+            "mean_ms": self.mean,
+            "samples_per_run": self.items,
+            "samples_per_second": self.throughput,
+            "open_seconds": self.open_seconds,
+            "peak_memory_bytes": self.peak_memory,
+            "runtime_memory_bytes": self.runtime_memory,
+            "memory_source": self.memory_source,
+            "profile": None if self.profile is None else self.profile.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SlowerNode:
+    """A node that takes longer than in the first model."""
+
+    name: str
+    op: str
+    before: float
+    """Milliseconds in the first model."""
+    after: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Models side by side; the first is what the others are held against."""
+
+    models: tuple[ModelBenchmark, ...]
+    data: str
+    threads: int | None
+    providers: tuple[str, ...]
+
+    def speedup(self, index: int = 1) -> float:
+        """Return how many times faster a model is than the first; below 1 it is slower."""
+        return self.models[0].median / self.models[index].median
+
+    def shrinkage(self, index: int = 1) -> float:
+        """Return how many times smaller a model's file is than that of the first."""
+        return self.models[0].size / max(self.models[index].size, 1)
+
+    @property
+    def detail(self) -> str:
+        """How it was measured, in a line."""
+        threads = "all cores" if self.threads is None else _count(self.threads, "thread")
+        runs = "/".join(str(len(model.times)) for model in self.models)
+        providers = ", ".join(self.providers)
+        return f"median of {runs} runs in turns, {threads}, {providers}, {self.data}"
+
+    def slower_nodes(self, index: int = 1) -> list[SlowerNode]:
+        """Return the nodes that became slower than in the first model, the worst first.
+
+        Nodes are matched by name. A difference below a hundredth of the first model's time, or a
+        tenth of the node's, is none.
+        """
+        first, other = self.models[0].profile, self.models[index].profile
+        if first is None or other is None:
+            return []
+        before = {node.name: node for node in first.nodes}
+        least = _NOTABLE * first.milliseconds
+        found = []
+        for node in other.nodes:
+            was = before.get(node.name)
+            if was is None or node.kind == "quantizer":
+                continue
+            lost = node.milliseconds - was.milliseconds
+            if lost > least and node.milliseconds > _SLOWER * was.milliseconds:
+                found.append(
+                    SlowerNode(
+                        node.name, node.op, was.milliseconds, node.milliseconds, _why(node, was)
+                    )
+                )
+        return sorted(found, key=lambda node: node.before - node.after)
+
+    def float_nodes(self, index: int = 1) -> list[NodeTime]:
+        """Return the nodes between pairs that run in float, with the reason, the longest first."""
+        profile = self.models[index].profile
+        if profile is None:
+            return []
+        found = [node for node in profile.nodes if node.reason is not None]
+        return sorted(found, key=lambda node: -node.milliseconds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "data": self.data,
+            "threads": self.threads,
+            "providers": list(self.providers),
+            "models": [self._row(index) for index in range(len(self.models))],
+        }
+
+    def _row(self, index: int) -> dict[str, Any]:
+        row = self.models[index].to_dict()
+        row["runs_in_float"] = [_as_dict(node) for node in self.float_nodes(index)]
+        if index:
+            row["speedup"] = self.speedup(index)
+            row["shrinkage"] = self.shrinkage(index)
+            row["slower"] = [_as_dict(node) for node in self.slower_nodes(index)]
+        return row
+
+    def to_pandas(self) -> Any:
+        """Return the figures as a table with a row for each model; needs pandas."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            from bitwright.errors import MissingPackageError
+
+            raise MissingPackageError(
+                "to_pandas needs pandas; install it with 'pip install pandas', or use to_dict."
+            ) from error
+        hidden = ("profile", "runs_in_float", "slower")
+        rows = [
+            {name: value for name, value in self._row(index).items() if name not in hidden}
+            for index in range(len(self.models))
+        ]
+        return pd.DataFrame(rows).set_index("model")
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(model.name)}</td><td>{model.median:.3f}</td>"
+            f"<td>{model.p90:.3f}</td><td>{model.throughput:.1f}</td>"
+            f"<td>{model.size / 1e6:.2f}</td><td>{self.speedup(index):.2f}</td></tr>"
+            for index, model in enumerate(self.models)
+        )
+        return (
+            "<table><thead><tr><th>model</th><th>median, ms</th><th>90 %, ms</th>"
+            "<th>samples/s</th><th>MB</th><th>times faster</th></tr></thead>"
+            f"<tbody>{rows}</tbody></table><p>{html.escape(self.detail)}</p>"
+        )
+
+
+def _why(node: NodeTime, was: NodeTime) -> str:
+    if node.reason is not None:
+        return f"it runs in float: {node.reason}"
+    if node.kind == "integer":
+        return f"the integer kernel {node.op} is slower here than {was.op}"
+    if node.op != was.op:
+        return f"it runs as {node.op}, and ran as {was.op}"
+    return "it runs in float in both, but is fused or laid out otherwise"
+
+
+def _as_dict(row: NodeTime | SlowerNode) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__slots__}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
