@@ -17,7 +17,7 @@ STAGES = ("prepare", "equalize", "observe", "decide", "rounding", "emit", "asses
 # ALLOWED_BESIDE names.
 LEVELS = (
     ("cli", "compat", "__main__"),
-    ("api", "pipeline", "preprocessing", "qat", "result", "weight_only"),
+    ("api", "comparing", "pipeline", "preprocessing", "qat", "result", "weight_only"),
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
@@ -27,11 +27,13 @@ LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 
 ALLOWED_BESIDE = {
     ("__main__", "cli"),
+    ("api", "comparing"),
     ("api", "pipeline"),
     ("api", "preprocessing"),
     ("api", "qat"),
     ("api", "result"),
     ("api", "weight_only"),
+    ("comparing", "pipeline"),
     ("pipeline", "result"),
     ("qat", "pipeline"),
     ("weight_only", "pipeline"),

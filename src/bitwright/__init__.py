@@ -17,6 +17,7 @@ from bitwright._version import __version__
 if TYPE_CHECKING:
     from bitwright.api import (
         apply_plan,
+        compare,
         import_qat,
         inspect,
         make_plan,
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
         quantize,
         verify,
     )
-    from bitwright.assess import Finding, Inspection, OutputComparison, Verification
+    from bitwright.assess import (
+        Comparison,
+        Finding,
+        Inspection,
+        NodeComparison,
+        OutputComparison,
+        TensorComparison,
+        Verification,
+    )
     from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
     from bitwright.compat.vai_q_onnx.enums import (
         PowerOfTwoMethod,
@@ -79,6 +88,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "bitwright.api": (
         "apply_plan",
+        "compare",
         "import_qat",
         "inspect",
         "make_plan",
@@ -86,7 +96,15 @@ _HOMES = {
         "quantize",
         "verify",
     ),
-    "bitwright.assess": ("Finding", "Inspection", "OutputComparison", "Verification"),
+    "bitwright.assess": (
+        "Comparison",
+        "Finding",
+        "Inspection",
+        "NodeComparison",
+        "OutputComparison",
+        "TensorComparison",
+        "Verification",
+    ),
     "bitwright.compat.onnxruntime.enums": ("CalibrationMethod", "QuantFormat", "QuantType"),
     "bitwright.compat.vai_q_onnx.enums": (
         "PowerOfTwoMethod",
@@ -148,6 +166,7 @@ __all__ = [
     "TARGETS",
     "BitwrightError",
     "CalibrationMethod",
+    "Comparison",
     "CrossLayerEqualization",
     "DataError",
     "Distribution",
@@ -162,6 +181,7 @@ __all__ = [
     "MissingPackageError",
     "ModelError",
     "Nearest",
+    "NodeComparison",
     "NodePlan",
     "NonOverflow",
     "OutputComparison",
@@ -183,6 +203,7 @@ __all__ = [
     "Simulation",
     "SmoothQuant",
     "TargetError",
+    "TensorComparison",
     "TensorPlan",
     "TextData",
     "Verification",
@@ -192,6 +213,7 @@ __all__ = [
     "WeightOverride",
     "__version__",
     "apply_plan",
+    "compare",
     "import_qat",
     "inspect",
     "load_demo",

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
-from bitwright.assess import Inspection, Verification, inspect_model, verify_model
+from bitwright.assess import Comparison, Inspection, Verification, inspect_model, verify_model
+from bitwright.comparing import compare_pair
 from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
 from bitwright.errors import RecipeError
@@ -28,7 +29,16 @@ if TYPE_CHECKING:
 
     ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
-__all__ = ["apply_plan", "import_qat", "inspect", "make_plan", "preprocess", "quantize", "verify"]
+__all__ = [
+    "apply_plan",
+    "compare",
+    "import_qat",
+    "inspect",
+    "make_plan",
+    "preprocess",
+    "quantize",
+    "verify",
+]
 
 RecipeSource = str | Path | dict[str, Any] | Recipe | None
 
@@ -277,6 +287,56 @@ def preprocess(
         graph.save_model(result.model, output, external_data=external_data)
         result.path = Path(output)
     return result
+
+
+def compare(
+    float_model: ModelSource,
+    quantized_model: ModelSource,
+    *,
+    data: Any,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    plan: QuantPlan | str | Path | None = None,
+    providers: Sequence[str] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: bool | Callable[[int, int | None], None] = True,
+) -> Comparison:
+    """Run a float model and a quantized one, whoever made it, on the same samples, side by side.
+
+    One pass over the data gives the error of each tensor that both have, accumulated and of its
+    node alone. Memory does not grow with the number of samples.
+
+    Args:
+        float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        quantized_model: the same with Q/DQ pairs, integer operators, or quantized at run time.
+        data: anything `bitwright.open_data` takes, or `RandomData()`.
+        limit: use at most this many samples.
+        preprocess: how images become arrays.
+        plan: the plan that made the quantized model, if there is one: it says why nodes are float.
+        providers: execution providers of ONNX Runtime for every run.
+        memory_budget: bytes of compared tensors that may be alive at once.
+        progress: show a bar on a terminal, or call this with (samples done, samples in all).
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> quantized = bitwright.quantize(demo.model_path, data=demo.calibration[:32])
+    >>> found = bitwright.compare(demo.model_path, quantized.model, data=demo.calibration[:8])
+    >>> found.outputs[0].sqnr > 20, found.samples
+    (True, 8)
+    """
+    if plan is not None and not isinstance(plan, QuantPlan):
+        plan = QuantPlan.load(plan)
+    return compare_pair(
+        float_model,
+        quantized_model,
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        plan=plan,
+        providers=providers,
+        memory_budget=memory_budget,
+        progress=progress,
+    )
 
 
 def inspect(model: ModelSource) -> Inspection:

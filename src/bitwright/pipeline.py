@@ -144,6 +144,11 @@ class Job:
         )
 
     @property
+    def reference(self) -> ir.Model:
+        """What results are measured against: the prepared model, before it imitates hardware."""
+        return self._reference or self.model
+
+    @property
     def fingerprint(self) -> str:
         """What a plan for this model must carry."""
         return graph.fingerprint(self.model)
@@ -370,9 +375,7 @@ class Job:
 
     def _float_session(self) -> Any:
         if self._session is None:
-            self._session = graph.open_session(
-                self._reference or self.model, providers=self.providers
-            )
+            self._session = graph.open_session(self.reference, providers=self.providers)
         return self._session
 
     def _try_out(self, session: Any) -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from bitwright.assess.comparison import (
+    Comparison,
+    NodeComparison,
+    TensorComparison,
+    compare_models,
+)
 from bitwright.assess.inspection import Inspection, inspect_model
 from bitwright.assess.noise import decibels, match_weights, signal_and_noise
 from bitwright.assess.outputs import OutputComparison, compare_outputs
@@ -9,10 +15,14 @@ from bitwright.assess.verification import VERIFIED_TARGETS, Finding, Verificatio
 
 __all__ = [
     "VERIFIED_TARGETS",
+    "Comparison",
     "Finding",
     "Inspection",
+    "NodeComparison",
     "OutputComparison",
+    "TensorComparison",
     "Verification",
+    "compare_models",
     "compare_outputs",
     "decibels",
     "inspect_model",

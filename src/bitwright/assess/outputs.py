@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.assess.noise import decibels
+from bitwright.assess.sums import ErrorSums
 
-__all__ = ["OutputComparison", "compare_outputs"]
+__all__ = ["OutputComparison", "OutputSums", "compare_outputs"]
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -45,41 +44,37 @@ class OutputComparison:
         return text
 
 
-class _Sums:
-    """Running sums over samples of any shape."""
+class OutputSums:
+    """Running sums over one output's samples, of any shape.
+
+    >>> sums = OutputSums()
+    >>> sums.add(np.array([[1.0, 3.0]]), np.array([[2.0, 3.0]]))
+    >>> sums.finish("y").agreement
+    1.0
+    """
 
     def __init__(self) -> None:
-        self.signal = self.noise = self.dot = self.other = 0.0
-        self.largest = 0.0
-        self.rows = self.agreeing = 0
+        self._errors = ErrorSums()
+        self._rows = self._agreeing = 0
+
+    @property
+    def count(self) -> int:
+        """How many numbers were seen."""
+        return self._errors.count
 
     def add(self, expected: Array, actual: Array) -> None:
-        a = np.asarray(expected, np.float64)
-        b = np.asarray(actual, np.float64)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        if not np.all(same | (np.isfinite(a) & np.isfinite(b))):
-            self.noise = self.largest = math.inf
-        # What is infinite on both sides, such as a masked logit, neither helps nor hurts.
-        finite = np.isfinite(a) & np.isfinite(b)
-        rows_a, rows_b = a, b
-        a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
-        difference = a - b
-        self.signal += float(np.vdot(a, a))
-        self.other += float(np.vdot(b, b))
-        self.dot += float(np.vdot(a, b))
-        self.noise += float(np.vdot(difference, difference))
-        self.largest = max(self.largest, float(np.max(np.abs(difference), initial=0.0)))
-        if a.ndim and a.shape[-1] > 1 and a.size:
-            agree = np.argmax(rows_a, axis=-1) == np.argmax(rows_b, axis=-1)
-            self.rows += agree.size
-            self.agreeing += int(np.count_nonzero(agree))
+        """Add what both models gave for one sample."""
+        self._errors.add(expected, actual)
+        if expected.ndim and expected.shape[-1] > 1 and expected.size:
+            agree = np.argmax(expected, axis=-1) == np.argmax(actual, axis=-1)
+            self._rows += agree.size
+            self._agreeing += int(np.count_nonzero(agree))
 
     def finish(self, name: str) -> OutputComparison:
-        sqnr = decibels(self.signal, self.noise)
-        norm = math.sqrt(self.signal * self.other)
-        cosine = self.dot / norm if norm else float(self.signal == self.other)
-        agreement = self.agreeing / self.rows if self.rows else None
-        return OutputComparison(name, sqnr, cosine, self.largest, agreement)
+        """Return the comparison."""
+        errors = self._errors
+        agreement = self._agreeing / self._rows if self._rows else None
+        return OutputComparison(name, errors.sqnr, errors.cosine, errors.largest, agreement)
 
 
 def compare_outputs(
@@ -93,11 +88,11 @@ def compare_outputs(
     >>> result.sqnr, result.agreement
     (inf, 1.0)
     """
-    sums: dict[str, _Sums] = {}
+    sums: dict[str, OutputSums] = {}
     for sample in samples:
         wanted, given = expected(sample), actual(sample)
         for name, value in wanted.items():
             array = np.asarray(value)
             if array.dtype.kind == "f" and name in given and given[name].shape == array.shape:
-                sums.setdefault(name, _Sums()).add(array, given[name])
+                sums.setdefault(name, OutputSums()).add(array, given[name])
     return [total.finish(name) for name, total in sums.items()]

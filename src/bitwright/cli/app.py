@@ -15,6 +15,7 @@ import typer
 
 from bitwright._version import __version__
 from bitwright.cli.apply import apply_command
+from bitwright.cli.compare import compare_command
 from bitwright.cli.demo import demo_command
 from bitwright.cli.inspect import inspect_command
 from bitwright.cli.plan import plan_command
@@ -36,6 +37,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "quantize": quantize_command,
     "plan": plan_command,
     "apply": apply_command,
+    "compare": compare_command,
     "inspect": inspect_command,
     "verify": verify_command,
     "preprocess": preprocess_command,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.cloning import clone_model
@@ -109,6 +110,8 @@ class SessionRunner:
         if computed:
             if group not in self._sessions:
                 exposed = expose(self._model, computed, keep_outputs=False)
+                # The runtime would compute what no output needs, for every group again.
+                RemoveUnusedNodesPass()(exposed.model)
                 self._sessions[group] = _Open.over(
                     exposed.model, exposed.outputs, self._providers, self._level
                 )

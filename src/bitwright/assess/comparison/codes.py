@@ -1,0 +1,227 @@
+"""The integers of a quantized model, whoever made it: which stand for numbers, and for which."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.assess.sums import Codes
+from bitwright.graph.constants import is_constant, read_tensor
+from bitwright.numerics import dequantize
+
+__all__ = ["DEQUANTIZERS", "INTEGER_PRODUCTS", "QUANTIZERS", "QuantizedGraph"]
+
+QUANTIZERS = frozenset({"QuantizeLinear", "VitisQuantizeLinear", "ExtendedQuantizeLinear"})
+DEQUANTIZERS = frozenset({"DequantizeLinear", "VitisDequantizeLinear", "ExtendedDequantizeLinear"})
+# Ops that round to a number format and give floats back.
+_ROUNDERS = frozenset(
+    {
+        "FixNeuron",
+        "VitisFixNeuron",
+        "BFPFixNeuron",
+        "BFPQuantizeDequantize",
+        "MXFixNeuron",
+        "MXQuantizeDequantize",
+    }
+)
+# Integer op -> where its result's scale and zero point stand among the inputs.
+_RESULT_PARAMETERS = {
+    "QLinearConv": (6, 7),
+    "QLinearMatMul": (6, 7),
+    "QLinearAdd": (6, 7),
+    "QLinearMul": (6, 7),
+    "QLinearSigmoid": (3, 4),
+    "QLinearLeakyRelu": (3, 4),
+    "QLinearAveragePool": (3, 4),
+    "QLinearGlobalAveragePool": (3, 4),
+    "QLinearReduceMean": (3, 4),
+    "QLinearSoftmax": (3, 4),
+    "QLinearConcat": (0, 1),
+    "QLinearWhere": (7, 8),
+    "QGemm": (7, 8),
+}
+# Integer ops that give floats, or sums that floats are made of.
+INTEGER_PRODUCTS = {
+    "ConvInteger": "Conv",
+    "MatMulInteger": "MatMul",
+    "MatMulIntegerToFloat": "MatMul",
+    "DynamicQuantizeMatMul": "MatMul",
+    "DynamicQuantizeLSTM": "LSTM",
+    "MatMulNBits": "MatMul",
+    "MatMulBnb4": "MatMul",
+    "GatherBlockQuantized": "Gather",
+    "QAttention": "Attention",
+}
+# They move integers and keep what these stand for.
+_MOVES = frozenset(
+    {
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "MaxPool",
+        "Pad",
+        "Reshape",
+        "Resize",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+
+
+class QuantizedGraph:
+    """A quantized model seen through its quantizers: what each integer tensor means."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.nodes = list(model.graph)
+
+    @cached_property
+    def parameters(self) -> dict[ir.Value, tuple[ir.Value, ir.Value | None]]:
+        """Integer activation -> the values of its scale and zero point."""
+        found: dict[ir.Value, tuple[ir.Value, ir.Value | None]] = {}
+        for node in self.nodes:
+            at = (1, 2) if node.op_type in QUANTIZERS else _RESULT_PARAMETERS.get(node.op_type)
+            if at is not None:
+                scale, zero_point = _input(node, at[0]), _input(node, at[1])
+                if scale is not None:
+                    found[node.outputs[0]] = scale, zero_point
+            elif node.op_type in _MOVES and (first := _input(node, 0)) in found:
+                assert first is not None
+                found.update(dict.fromkeys(node.outputs, found[first]))
+        return found
+
+    def codes_of(self, value: ir.Value) -> Codes | None:
+        """Return what the integers of a tensor stand for, where one constant scale says it."""
+        scale, zero_point = self.parameters.get(value, (None, None))
+        factor, zero = read_tensor(scale), read_tensor(zero_point)
+        if factor is None or factor.size != 1 or (zero is None and zero_point is not None):
+            return None
+        dtype = value.dtype if zero_point is None else zero_point.dtype
+        kind = (dtype or ir.DataType.UINT8).numpy()
+        if np.dtype(kind).kind not in "iu" or np.dtype(kind).itemsize > 2:
+            return None
+        info = np.iinfo(kind)
+        offset = 0 if zero is None else int(zero.reshape(-1)[0])
+        return Codes(float(factor.reshape(-1)[0]), offset, int(info.min), int(info.max))
+
+    def origin(self, value: ir.Value) -> ir.Value:
+        """Return the tensor that a value is a rounded or dequantized form of."""
+        while True:
+            maker = value.producer()
+            if maker is None or not (is_plumbing(maker) or maker.op_type in _ROUNDERS):
+                return value
+            source = maker.inputs[0]
+            if source is None or (
+                maker.op_type == "DynamicQuantizeLinear" and maker.outputs[0] is not value
+            ):
+                return value
+            value = source
+
+    def quantizer_of(self, value: ir.Value) -> ir.Node | None:
+        """Return the node that quantizes a float tensor."""
+        return next(
+            (use.node for use in value.uses() if use.node.op_type in QUANTIZERS and use.idx == 0),
+            None,
+        )
+
+    def is_quantized(self, value: ir.Value) -> bool:
+        """Return whether a tensor is quantized, or rounded to a format, before it is read."""
+        return value in self.parameters or any(
+            use.node.op_type in QUANTIZERS | _ROUNDERS and use.idx == 0 for use in value.uses()
+        )
+
+    def weight(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
+        """Return the numbers of a constant input as the node sees them, dequantized if need be."""
+        if value is None:
+            return None
+        maker = value.producer()
+        if maker is None or maker.op_type == "Constant":
+            array = read_tensor(value)
+            return array if array is not None and array.dtype.kind == "f" else None
+        if maker.op_type not in DEQUANTIZERS:
+            return None
+        stored, scale = maker.inputs[0], _input(maker, 1)
+        assert stored is not None
+        integers, factor = read_tensor(stored), read_tensor(scale)
+        zero = read_tensor(_input(maker, 2))
+        if factor is None:
+            return None
+        if integers is None:  # a weight kept in float behind a pair
+            quantizer = stored.producer()
+            if quantizer is None or quantizer.op_type not in QUANTIZERS:
+                return None
+            return None if read_tensor(quantizer.inputs[0]) is None else self._through_pair(maker)
+        return dequantize(
+            integers.astype(np.int64),
+            factor.astype(np.float32),
+            0 if zero is None else zero.astype(np.int64),
+            axis=maker.attributes.get_int("axis", 1),
+            block_size=maker.attributes.get_int("block_size", 0),
+        )
+
+    def _through_pair(self, dequantizer: ir.Node) -> npt.NDArray[Any] | None:
+        """Return what a constant becomes behind a quantizer and a dequantizer."""
+        from bitwright.graph import open_session, run_session
+
+        stored = dequantizer.inputs[0]
+        assert stored is not None
+        maker = stored.producer()
+        assert maker is not None and dequantizer.outputs[0].name
+        if dequantizer.domain not in ("", "com.microsoft"):
+            return None
+        graph = ir.convenience.extract(self.model.graph, [], [dequantizer.outputs[0].name])
+        graph.opset_imports.update(self.model.opset_imports)
+        part = ir.Model(graph, ir_version=self.model.ir_version)
+        return run_session(open_session(part), {})[dequantizer.outputs[0].name]
+
+
+def is_plumbing(node: ir.Node) -> bool:
+    """Return whether a node only turns numbers into integers or back."""
+    return node.op_type in QUANTIZERS | DEQUANTIZERS or node.op_type == "DynamicQuantizeLinear"
+
+
+def is_integer_op(node: ir.Node) -> bool:
+    """Return whether a node computes with integers."""
+    return node.op_type in _RESULT_PARAMETERS or node.op_type in INTEGER_PRODUCTS
+
+
+def plain_op_type(node: ir.Node) -> str:
+    """Return the op that a node does, whatever it computes with.
+
+    >>> plain_op_type(ir.node("QLinearConv", []))
+    'Conv'
+    """
+    if node.op_type in INTEGER_PRODUCTS:
+        return INTEGER_PRODUCTS[node.op_type]
+    if node.op_type == "QGemm":
+        return "Gemm"
+    return node.op_type.removeprefix("QLinear")
+
+
+def activations_of(node: ir.Node) -> list[ir.Value]:
+    """Return what a node reads and what is not known before the model runs."""
+    return [value for value in node.inputs if value is not None and not _is_fixed(value)]
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    """Return whether a value is a constant, or the dequantized form of one."""
+    maker = value.producer()
+    while maker is not None and is_plumbing(maker) and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+        maker = value.producer()
+    return is_constant(value)
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None

@@ -1,0 +1,141 @@
+"""The nodes of a quantized model with the errors of what they make, and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import onnx_ir as ir
+
+from bitwright.assess.comparison.codes import (
+    DEQUANTIZERS,
+    is_integer_op,
+    is_plumbing,
+    plain_op_type,
+)
+from bitwright.assess.comparison.results import NodeComparison, TensorComparison
+from bitwright.assess.comparison.units import Cut, Units, outer_inputs
+from bitwright.assess.noise import decibels, signal_and_noise
+from bitwright.graph.constants import read_constant
+from bitwright.plan import QuantPlan
+
+__all__ = ["describe_nodes", "name_unit", "weight_errors"]
+
+
+def describe_nodes(
+    units: Units, tensors: dict[str, TensorComparison], plan: QuantPlan | None = None
+) -> list[NodeComparison]:
+    """Return a row for each node that computes something, in graph order.
+
+    What is measured of a unit stands with its main node; nodes that are computed as one with it,
+    and those that only work out scales, have no row of their own.
+    """
+    mains = {cut.main: cut for cut in units.cuts if cut.main is not None}
+    shown = _shown_nodes(units, mains)
+    depths = _depths(units.quantized, shown)
+    rows: list[NodeComparison] = []
+    for node in shown:
+        cut = mains.get(node)
+        name, op, output = node.name or "", plain_op_type(node), node.outputs[0].name or ""
+        if cut is not None:
+            output = cut.name
+            name, op = name_unit(cut)
+        planned = None if plan is None else plan.nodes.get(name)
+        quantized = _is_quantized(node, units) if planned is None else planned.quantized
+        rows.append(
+            NodeComparison(
+                name,
+                op,
+                len(rows),
+                depths[node],
+                "quantized" if quantized else "float",
+                None if planned is None else planned.reason,
+                output,
+                **_measures(tensors.get(output) if cut is not None else None),
+                nodes=() if cut is None else tuple(n.name or "" for n in _as_one(cut)),
+            )
+        )
+    return rows
+
+
+def name_unit(cut: Cut) -> tuple[str, str]:
+    """Return the name and op that a user knows a unit by: those of the float model's node."""
+    main = cut.main
+    assert main is not None
+    op = plain_op_type(main)
+    same = [node for node in cut.plain_nodes if node.op_type == op]
+    twin = same[-1] if same else cut.plain_main
+    if twin is None or main.name in {node.name for node in cut.plain_nodes}:
+        return main.name or cut.name, op
+    return twin.name or main.name or cut.name, twin.op_type
+
+
+def _measures(tensor: TensorComparison | None) -> dict[str, Any]:
+    return {} if tensor is None else {k: v for k, v in asdict(tensor).items() if k != "name"}
+
+
+def _shown_nodes(units: Units, mains: dict[ir.Node, Cut]) -> list[ir.Node]:
+    inside = {node for cut in mains.values() for node in _as_one(cut)}
+    known = {node.name for node in units.plain.graph}
+    known |= {value.name for node in units.plain.graph for value in node.outputs}
+    return [
+        node
+        for node in units.quantized.graph
+        if node in mains
+        or (
+            not (is_plumbing(node) or node in inside)
+            and (node.name in known or node.outputs[0].name in known)
+        )
+    ]
+
+
+def weight_errors(units: Units) -> dict[str, float]:
+    """Return float weight -> SQNR in dB of what the quantized model has in its place."""
+    errors: dict[str, float] = {}
+    for cut in units.cuts:
+        main, twin = cut.main, cut.plain_main
+        if main is None or twin is None or plain_op_type(main) != twin.op_type:
+            continue
+        if any(node.op_type == "BatchNormalization" for node in cut.plain_nodes):
+            continue  # it may be folded into the weight, which then is another
+        restored = [a for v in main.inputs if (a := units.graph.weight(v)) is not None]
+        for value in twin.inputs:
+            original = read_constant(value)
+            if value is None or original is None or original.ndim < 2 or value.name in errors:
+                continue
+            for array in restored:
+                if array.shape == original.shape:
+                    errors[value.name or ""] = decibels(*signal_and_noise([original], [array]))
+                    break
+    return errors
+
+
+def _as_one(cut: Cut) -> list[ir.Node]:
+    """Return the nodes from a unit's main node on, which the runtime computes together."""
+    working = [node for node in cut.nodes if not is_plumbing(node)]
+    main = cut.main
+    return working[working.index(main) :] if main in working else working
+
+
+def _is_quantized(node: ir.Node, units: Units) -> bool:
+    if is_integer_op(node) or node.outputs[0] in units.graph.parameters:
+        return True
+    makers = [value.producer() for value in node.inputs if value is not None]
+    reads = [maker for maker in makers if maker is not None and maker.op_type in DEQUANTIZERS]
+    if any(maker.inputs[0] is not None and maker.inputs[0].is_initializer() for maker in reads):
+        return True
+    written = any(units.graph.is_quantized(output) for output in node.outputs)
+    return written and bool(reads)
+
+
+def _depths(model: ir.Model, counted: Iterable[ir.Node]) -> dict[ir.Node, int]:
+    """Return how many of the counted nodes the longest way to each node has."""
+    steps = dict.fromkeys(counted, 1)
+    depths: dict[ir.Node, int] = {}
+    for node in model.graph:
+        makers = [value.producer() for value in outer_inputs(node)]
+        depths[node] = max(
+            (depths[maker] + steps.get(maker, 0) for maker in makers if maker in depths), default=0
+        )
+    return depths

@@ -1,0 +1,175 @@
+"""Which tensor of a quantized model is which tensor of the float model it was made from.
+
+Names come first: tools keep the name of a tensor, or add to it what their Q/DQ pairs are called.
+What is left is found by structure: a node of the same op that reads matched tensors, and the most
+similar weight, makes the tensor that its float twin makes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.assess.comparison.codes import (
+    QuantizedGraph,
+    activations_of,
+    is_plumbing,
+    plain_op_type,
+)
+from bitwright.graph.constants import is_constant, read_constant
+
+__all__ = ["match_tensors"]
+
+_ENDINGS = re.compile(
+    r"(_convert)?_(QuantizeLinear_Input|QuantizeLinear_Output|DequantizeLinear_Output|quantized)"
+    r"(_\d+)?$"
+)
+# What a tool merges into the node before, by folding it or letting a quantizer do its work.
+_MERGED = frozenset({"Relu", "Clip", "BatchNormalization", "Identity", "Dropout"})
+
+
+def match_tensors(plain: ir.Model, graph: QuantizedGraph) -> dict[ir.Value, ir.Value]:
+    """Return quantized model's tensor -> float tensor, for activations of both main graphs.
+
+    The tensor of the quantized model is the one before its quantizer, or the integers that an
+    integer op gives.
+    """
+    return _Matcher(plain, graph).match()
+
+
+class _Matcher:
+    def __init__(self, plain: ir.Model, graph: QuantizedGraph) -> None:
+        self._plain = plain
+        self._graph = graph
+        self._floats = {value.name: value for value in _activations(plain) if value.name}
+        self._aliases: dict[ir.Value, list[str]] = defaultdict(list)
+        for value in _activations(graph.model):
+            self._aliases[graph.origin(value)].append(value.name or "")
+        names = [name for found in self._aliases.values() for name in found]
+        self._named = {*names, *(_ENDINGS.sub("", name) for name in names)}
+        self._matched: dict[ir.Value, ir.Value] = {}
+        self._taken: set[ir.Value] = set()
+        self._readers = _readers_of(plain)
+
+    def match(self) -> dict[ir.Value, ir.Value]:
+        for root, names in self._aliases.items():
+            if (found := self._by_name(names)) is not None:
+                self._enter(root, found)
+        for node in self._graph.nodes:
+            if is_plumbing(node) or node.outputs[0] in self._matched or _is_sum(node):
+                continue
+            if (twin := self._twin_of(node)) is not None:
+                for mine, theirs in zip(node.outputs, twin.outputs, strict=False):
+                    self._enter(mine, theirs)
+        return {
+            root: value
+            for root, value in self._matched.items()
+            if _same_shape(root, value) and _comparable(root, value, self._graph)
+        }
+
+    def _by_name(self, names: list[str]) -> ir.Value | None:
+        for name in names:
+            if name in self._floats:
+                return self._floats[name]
+        for name in names:
+            while (shorter := _ENDINGS.sub("", name)) != name:
+                name = shorter
+                if name in self._floats:
+                    return self._floats[name]
+        return None
+
+    def _enter(self, root: ir.Value, value: ir.Value) -> None:
+        value = self._behind_merged(root, value)
+        if value not in self._taken and root not in self._matched:
+            self._matched[root] = value
+            self._taken.add(value)
+
+    def _behind_merged(self, root: ir.Value, value: ir.Value) -> ir.Value:
+        """Return the tensor that a merged Relu or batch norm makes, where there is one."""
+        kept = {plain_op_type(node) for node in self._users(root)}
+        while True:
+            uses = list(value.uses())
+            if len(uses) != 1 or value.is_graph_output():
+                return value
+            reader = uses[0].node
+            if reader.op_type not in _MERGED or reader.op_type in kept or uses[0].idx != 0:
+                return value
+            if reader.outputs[0].name in self._named:
+                return value
+            value = reader.outputs[0]
+
+    def _users(self, root: ir.Value) -> Iterator[ir.Node]:
+        """Yield the nodes that read a tensor, directly or through quantizers."""
+        for use in root.uses():
+            if is_plumbing(use.node):
+                yield from self._users(use.node.outputs[0])
+            else:
+                yield use.node
+
+    def _twin_of(self, node: ir.Node) -> ir.Node | None:
+        """Return the float node that does the same to the same tensors."""
+        read = [self._matched.get(self._graph.origin(value)) for value in activations_of(node)]
+        if not read or any(value is None for value in read):
+            return None
+        candidates = [
+            other
+            for other in self._readers.get(read[0], ())
+            if other.op_type == plain_op_type(node)
+            and other.outputs[0] not in self._taken
+            and [v for v in other.inputs if v is not None and not is_constant(v)] == read
+        ]
+        if len(candidates) <= 1:
+            return candidates[0] if candidates else None
+        distances = [self._distance(node, other) for other in candidates]
+        best = int(np.argmin(distances))
+        return candidates[best] if np.isfinite(distances[best]) else None
+
+    def _distance(self, node: ir.Node, other: ir.Node) -> float:
+        """Return how far the weights of two nodes are apart; infinite where shapes differ."""
+        mine = [a for v in node.inputs if (a := self._graph.weight(v)) is not None and a.ndim > 1]
+        theirs = [a for v in other.inputs if (a := read_constant(v)) is not None and a.ndim > 1]
+        if not mine or not theirs or mine[0].shape != theirs[0].shape:
+            return float("inf")
+        return float(np.linalg.norm((mine[0] - theirs[0]).ravel()))
+
+
+def _is_sum(node: ir.Node) -> bool:
+    """Return whether a node gives bare sums of products, to be scaled by those behind it."""
+    return node.op_type in ("ConvInteger", "MatMulInteger")
+
+
+def _activations(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    for node in model.graph:
+        if node.op_type != "Constant":
+            yield from node.outputs
+
+
+def _readers_of(model: ir.Model) -> Mapping[ir.Value | None, list[ir.Node]]:
+    found: dict[ir.Value | None, list[ir.Node]] = defaultdict(list)
+    for node in model.graph:
+        for value in dict.fromkeys(node.inputs):
+            found[value].append(node)
+    return found
+
+
+def _same_shape(one: ir.Value, other: ir.Value) -> bool:
+    """Return whether nothing that is known of two shapes speaks against their being the same."""
+    if one.shape is None or other.shape is None:
+        return True
+    return len(one.shape) == len(other.shape) and all(
+        a == b or not isinstance(a, int) or not isinstance(b, int)
+        for a, b in zip(one.shape, other.shape, strict=True)
+    )
+
+
+def _comparable(root: ir.Value, value: ir.Value, graph: QuantizedGraph) -> bool:
+    if value.dtype is None or not value.dtype.is_floating_point():
+        return False
+    if root in graph.parameters:
+        return True
+    return root.dtype is not None and root.dtype.is_floating_point()

@@ -1,0 +1,121 @@
+"""What comparing two models gives: errors of outputs, tensors, nodes and weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bitwright.assess.outputs import OutputComparison
+from bitwright.errors import MissingPackageError
+
+__all__ = ["Comparison", "NodeComparison", "TensorComparison"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorComparison:
+    """One tensor of the quantized model against the same of the float model."""
+
+    name: str
+    sqnr: float
+    """Signal to quantization noise in dB, of all errors up to here; infinite without any."""
+    cosine: float
+    max_error: float
+    local_sqnr: float | None = None
+    """The same if only the node that makes the tensor is quantized; None: not measured."""
+    channel_sqnr: float | None = None
+    """Local, and every channel counts alike: a few loud channels hide nothing."""
+    saturated: float | None = None
+    """Share of values that are cut off at the ends of the integer range; None without integers."""
+    used: float | None = None
+    """Share of the integer range between the smallest and the largest integer seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeComparison:
+    """One node of the quantized model, with the errors of the tensor that it makes."""
+
+    name: str
+    op: str
+    index: int
+    """Its place in graph order."""
+    depth: int
+    """How many nodes the longest way from an input has."""
+    action: str
+    """"quantized" or "float"."""
+    reason: str | None
+    """Why it is float, where that is known."""
+    output: str
+    sqnr: float | None = None
+    cosine: float | None = None
+    max_error: float | None = None
+    local_sqnr: float | None = None
+    channel_sqnr: float | None = None
+    saturated: float | None = None
+    used: float | None = None
+    nodes: tuple[str, ...] = ()
+    """The nodes that are computed as one with it, such as a Conv and its Relu."""
+
+    def describe(self) -> str:
+        """Return the node as one line.
+
+        >>> node = NodeComparison("fc", "Gemm", 0, 0, "quantized", None, "y", sqnr=30.0)
+        >>> node.describe()
+        "Gemm 'fc': 30.0 dB SQNR"
+        """
+        text = f"{self.op} {self.name!r}"
+        if self.sqnr is not None:
+            text += f": {self.sqnr:.1f} dB SQNR"
+        if self.local_sqnr is not None:
+            text += f", {self.local_sqnr:.1f} dB on its own"
+        if self.saturated:
+            text += f", {self.saturated:.2%} cut off".replace("%", " %")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two models on the same samples: how far apart they are, and where that happens."""
+
+    outputs: list[OutputComparison]
+    tensors: dict[str, TensorComparison]
+    nodes: list[NodeComparison]
+    """In graph order."""
+    samples: int
+    weights: dict[str, float] = field(default_factory=dict)
+    """Weight -> SQNR of its dequantized numbers against the float ones, in dB."""
+
+    def worst(self, n: int = 10) -> list[NodeComparison]:
+        """Return the quantized nodes that lose most on their own, the worst first.
+
+        Every channel of a node's output counts alike: a weight with one huge channel may leave
+        nothing of the others, which the energy of the whole would not show.
+        """
+        measured = [node for node in self.nodes if node.channel_sqnr is not None]
+        return sorted(measured, key=lambda node: (node.channel_sqnr, node.index))[:n]
+
+    def summary(self, n: int = 5) -> str:
+        """Return the outputs and the worst nodes in a few lines."""
+        lines = [f"On {self.samples} samples, {output.describe()}" for output in self.outputs]
+        lines += [f"Loses most: {node.describe()}" for node in self.worst(n)]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "samples": self.samples,
+            "outputs": [asdict(output) for output in self.outputs],
+            "nodes": [asdict(node) for node in self.nodes],
+            "tensors": [asdict(tensor) for tensor in self.tensors.values()],
+            "weights": dict(self.weights),
+        }
+
+    def to_pandas(self) -> Any:
+        """Return the nodes as a pandas DataFrame."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingPackageError(
+                "to_pandas needs pandas, which is not installed; install it (pip install pandas), "
+                "or use to_dict."
+            ) from error
+        return pd.DataFrame([asdict(node) for node in self.nodes])

@@ -1,0 +1,275 @@
+"""Both models cut at the tensors that they have in common: between the cuts lie units.
+
+A unit makes one tensor from the tensors of other cuts, once in float and once as the quantized
+model does it: `QuantizeLinear`, `DequantizeLinear`, Conv, Relu. Each of the two can stand in for
+the other, which is what local errors and sensitivities are measured with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from bitwright.assess.comparison.codes import (
+    DEQUANTIZERS,
+    QuantizedGraph,
+    is_integer_op,
+    is_plumbing,
+    plain_op_type,
+)
+from bitwright.assess.comparison.matching import match_tensors
+from bitwright.assess.sums import Codes
+from bitwright.graph.constants import is_constant
+from bitwright.graph.walking import subgraphs_of
+
+__all__ = ["Cut", "Units", "cut_models", "outer_inputs"]
+
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Attention"})
+# Tensors that the runtime makes on its own, whatever is fused around them.
+_LANDMARKS = WEIGHTED | {
+    "AveragePool",
+    "Concat",
+    "GlobalAveragePool",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "MaxPool",
+    "Resize",
+    "Softmax",
+}
+# What the runtime computes together with the node before: looking between them would keep it
+# from doing so.
+_FUSED = frozenset({"Add", "BatchNormalization", "Clip", "LeakyRelu", "PRelu", "Relu"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A tensor that both models have, and the nodes that make it from other cuts."""
+
+    name: str
+    plain: ir.Value
+    """The tensor of the float model."""
+    value: ir.Value
+    """The same in the quantized model: numbers that come before their quantizer, or integers."""
+    measured: ir.Value
+    """What is compared: the integers where there are any, else the numbers."""
+    codes: Codes | None
+    plain_nodes: tuple[ir.Node, ...]
+    nodes: tuple[ir.Node, ...]
+    """The unit in the quantized model, in graph order; its quantizers are among them."""
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the quantized model has the tensor in integers only."""
+        return self.value is self.measured and self.codes is not None
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether anything in the unit rounds, so that it can differ from float on its own."""
+        return self.codes is not None or any(is_plumbing(n) or is_integer_op(n) for n in self.nodes)
+
+    @property
+    def main(self) -> ir.Node | None:
+        """The node that the unit is there for."""
+        return _main_node(self.nodes)
+
+    @property
+    def plain_main(self) -> ir.Node | None:
+        """The same in the float model."""
+        return _main_node(self.plain_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Two models, the cuts that they have in common in graph order, and their inputs."""
+
+    plain: ir.Model
+    graph: QuantizedGraph
+    cuts: tuple[Cut, ...]
+
+    @property
+    def quantized(self) -> ir.Model:
+        """The quantized model."""
+        return self.graph.model
+
+
+def cut_models(plain: ir.Model, quantized: ir.Model) -> Units:
+    """Match the tensors of two models whose shapes are inferred, and cut both there."""
+    graph = QuantizedGraph(quantized)
+    matched = match_tensors(plain, graph)
+    inputs = {value.name: value for value in plain.graph.inputs}
+    chosen = {
+        value: twin
+        for value, twin in matched.items()
+        if value.producer() is not None
+        and twin.producer() is not None
+        and _is_cut(value, twin, graph)
+    }
+    chosen = _in_one_order(chosen, plain)
+    borders = {value for value in quantized.graph.inputs if value.name in inputs} | set(chosen)
+    plain_borders = set(plain.graph.inputs) | set(chosen.values())
+    places = _places(plain)
+    cuts = []
+    for value, twin in sorted(chosen.items(), key=lambda pair: places[pair[1]]):
+        quantizer = graph.quantizer_of(value)
+        measured = value if quantizer is None else quantizer.outputs[0]
+        codes = graph.codes_of(measured)
+        if codes is None:
+            # Several scales, or no integers: then what the next node reads is compared.
+            measured = _dequantized(value, graph)
+        cuts.append(
+            Cut(
+                twin.name or "",
+                twin,
+                value,
+                measured,
+                codes,
+                tuple(_nodes_between(twin, plain_borders)),
+                tuple(_nodes_between(value, borders)),
+            )
+        )
+    return Units(plain, graph, tuple(cuts))
+
+
+def outer_inputs(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield what a node reads, also from inside its bodies."""
+    home = node.graph
+    for value in node.inputs:
+        if value is not None:
+            yield value
+    for _, body in subgraphs_of(node):
+        yield from _captured(body, home)
+
+
+def _captured(body: ir.Graph, home: object) -> Iterator[ir.Value]:
+    for node in body:
+        yield from (value for value in node.inputs if value is not None and value.graph is home)
+        for _, inner in subgraphs_of(node):
+            yield from _captured(inner, home)
+    yield from (value for value in body.outputs if value.graph is home)
+
+
+def _is_cut(value: ir.Value, twin: ir.Value, graph: QuantizedGraph) -> bool:
+    """Return whether both models can be looked at here without slowing the runtime down."""
+    if value.is_graph_output() or graph.is_quantized(value):
+        return True
+    if _is_inside(value, graph):
+        return False
+    maker = twin.producer()
+    while maker is not None and maker.op_type in _FUSED:
+        source = maker.inputs[0]
+        if source is None or len(source.uses()) != 1 or source.producer() is None:
+            break
+        maker = source.producer()
+    return maker is not None and maker.op_type in _LANDMARKS
+
+
+def _is_inside(value: ir.Value, graph: QuantizedGraph) -> bool:
+    """Return whether a tensor lies between two nodes that the runtime computes as one."""
+    uses = list(value.uses())
+    maker = value.producer()
+    if len(uses) != 1 or value.is_graph_output() or graph.is_quantized(value) or maker is None:
+        return False
+    reader = uses[0].node
+    others = [v for v in reader.inputs if v is not None and v is not value]
+    if reader.op_type not in _FUSED or not all(_is_fixed_input(v) for v in others):
+        return False
+    return plain_op_type(maker) in WEIGHTED or maker.op_type in _FUSED or maker.op_type == "Cast"
+
+
+def _is_fixed_input(value: ir.Value) -> bool:
+    maker = value.producer()
+    if maker is not None and maker.op_type in DEQUANTIZERS and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+    return is_constant(value)
+
+
+def _dequantized(value: ir.Value, graph: QuantizedGraph) -> ir.Value:
+    """Return the tensor as its readers see it."""
+    for use in value.uses():
+        result = use.node.outputs[0]
+        if use.idx != 0 or not graph.is_quantized(value) or graph.origin(result) is not value:
+            continue
+        if result.dtype is not None and result.dtype.is_floating_point():
+            return result
+        for next_use in result.uses():
+            if next_use.node.op_type in DEQUANTIZERS and next_use.idx == 0:
+                return next_use.node.outputs[0]
+    return value
+
+
+def _places(model: ir.Model) -> dict[ir.Value, int]:
+    return {value: place for place, node in enumerate(model.graph) for value in node.outputs}
+
+
+def _in_one_order(chosen: dict[ir.Value, ir.Value], plain: ir.Model) -> dict[ir.Value, ir.Value]:
+    """Drop matches that contradict the others: what comes first in one model comes first in both.
+
+    A unit of either kind can only stand in for the other if it reads what is there already.
+    """
+    places = _places(plain)
+    latest: dict[ir.Value, int] = {}
+    kept: dict[ir.Value, ir.Value] = {}
+    graph = next(iter(chosen)).graph if chosen else None
+    for node in () if graph is None else graph:
+        before = max((latest.get(value, -1) for value in outer_inputs(node)), default=-1)
+        for value in node.outputs:
+            latest[value] = before
+            if value in chosen and places[chosen[value]] > before:
+                kept[value] = chosen[value]
+                latest[value] = places[chosen[value]]
+    return kept
+
+
+def _nodes_between(value: ir.Value, borders: set[ir.Value]) -> list[ir.Node]:
+    """Return the nodes that a tensor is made with from the borders, in graph order."""
+    found: set[ir.Node] = set()
+    waiting = [value]
+    first = True
+    while waiting:
+        current = waiting.pop()
+        if current in borders and not first:
+            continue
+        first = False
+        maker = current.producer()
+        if maker is not None and maker not in found:
+            found.add(maker)
+            waiting += outer_inputs(maker)
+    return _in_graph_order(found)
+
+
+def _in_graph_order(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    chosen = set(nodes)
+    if len(chosen) < 2:
+        return list(chosen)
+    # From the last node backwards: a graph has no index of its nodes.
+    ordered: list[ir.Node] = []
+    seen: set[ir.Node] = set()
+    stack: list[tuple[ir.Node, bool]] = [(node, False) for node in chosen]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            ordered.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        for value in outer_inputs(node):
+            maker = value.producer()
+            if maker in chosen and maker not in seen:
+                assert maker is not None
+                stack.append((maker, False))
+    return ordered
+
+
+def _main_node(nodes: Sequence[ir.Node]) -> ir.Node | None:
+    working = [node for node in nodes if not is_plumbing(node)]
+    for wanted in (WEIGHTED, None):
+        for node in reversed(working):
+            if wanted is None and node.op_type in _FUSED | {"Cast", "Mul"} and len(working) > 1:
+                continue
+            if wanted is None or plain_op_type(node) in wanted:
+                return node
+    return working[-1] if working else None

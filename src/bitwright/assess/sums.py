@@ -1,0 +1,277 @@
+"""Running sums of what two arrays have in common and what they have not, in constant memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.assess.noise import decibels
+from bitwright.numerics.compiling import compiled, default_engine
+
+__all__ = ["Codes", "ErrorSums"]
+
+Array = npt.NDArray[Any]
+
+_MOST_CHANNELS = 1 << 16
+_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """How integers stand for numbers: value = (code - zero point) * scale.
+
+    >>> Codes(0.5, 10, 0, 255).bounds
+    (-5.25, 122.75)
+    """
+
+    scale: float
+    zero_point: int
+    lowest: int
+    highest: int
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Below the first and above the second a number is cut off and not just rounded."""
+        low = (self.lowest - self.zero_point - 0.5) * self.scale
+        return low, (self.highest - self.zero_point + 0.5) * self.scale
+
+
+@dataclass(slots=True)
+class ErrorSums:
+    """Sums over pairs of arrays of any size: energies of signal and noise, extremes, codes.
+
+    >>> sums = ErrorSums()
+    >>> sums.add(np.array([3.0, 4.0], np.float32), np.array([3.0, 3.0], np.float32))
+    >>> sums.signal, sums.noise, sums.largest
+    (25.0, 1.0, 1.0)
+    """
+
+    signal: float = 0.0
+    noise: float = 0.0
+    dot: float = 0.0
+    other: float = 0.0
+    largest: float = 0.0
+    count: int = 0
+    cut: int = 0
+    """How many codes are at an end of their type because the number lies beyond it."""
+    low: float = math.inf
+    high: float = -math.inf
+    """The smallest and the largest code."""
+    channel_signal: Array = field(default_factory=lambda: np.zeros(1))
+    channel_noise: Array = field(default_factory=lambda: np.zeros(1))
+
+    def add(
+        self, expected: Array, actual: Array, *, codes: Codes | None = None, axis: int | None = None
+    ) -> None:
+        """Add a pair of one shape; with `codes`, `actual` holds integers. `axis` has channels."""
+        wanted = np.ascontiguousarray(expected, np.float32)
+        given = np.ascontiguousarray(actual)
+        if given.dtype.kind not in "iu" or given.dtype.itemsize > 2:
+            given = given.astype(np.float32)
+        shape = _layout(wanted.shape, axis)
+        if shape[1] != self.channel_signal.size:
+            if self.count:  # the number of channels varies: then they are one
+                shape = (1, 1, wanted.size)
+                self.channel_signal = self.channel_signal.sum(keepdims=True)
+                self.channel_noise = self.channel_noise.sum(keepdims=True)
+            else:
+                self.channel_signal, self.channel_noise = np.zeros((2, shape[1]))
+        if not wanted.size:
+            return None
+        used = codes or Codes(1.0, 0, 0, 0)
+        low, high = used.bounds if codes is not None else (-math.inf, math.inf)
+        found = np.zeros((2, shape[1]))
+        engine = _compare_numpy if default_engine() == "numpy" else _compare_compiled
+        with np.errstate(invalid="ignore", over="ignore"):
+            rest = engine(
+                wanted.reshape(shape),
+                given.reshape(shape),
+                np.float32(used.scale),
+                np.float32(used.zero_point),
+                np.float32(low),
+                np.float32(high),
+                found[0],
+                found[1],
+            )
+        dot, other, largest, least, most, cut = (float(value) for value in rest)
+        if not math.isfinite(float(found.sum()) + dot + other + largest):
+            return self._add_with_care(wanted, given, codes)
+        self._gather(found[0], found[1], dot, other, largest, wanted.size)
+        self.cut += int(cut)
+        self.low, self.high = min(self.low, least), max(self.high, most)
+        return None
+
+    def _gather(
+        self, signal: Array, noise: Array, dot: float, other: float, largest: float, count: int
+    ) -> None:
+        self.channel_signal += signal
+        self.channel_noise += noise
+        self.signal += float(signal.sum())
+        self.noise += float(noise.sum())
+        self.dot += dot
+        self.other += other
+        self.largest = max(self.largest, largest)
+        self.count += count
+
+    def _add_with_care(self, expected: Array, actual: Array, codes: Codes | None) -> None:
+        """Add arrays with infinities: what both sides have, such as a masked logit, is no error."""
+        a, b = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
+        if codes is not None:
+            self.low, self.high = min(self.low, float(b.min())), max(self.high, float(b.max()))
+            self.cut += _count_cut(a, b, *codes.bounds)
+            b = (b - codes.zero_point) * codes.scale
+        finite = np.isfinite(a) & np.isfinite(b)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+        difference = a - b
+        noise = float(np.vdot(difference, difference))
+        largest = float(np.abs(difference).max())
+        if not np.all(same | finite):
+            noise = largest = math.inf
+        channels = self.channel_signal.size
+        signal = float(np.vdot(a, a))
+        self._gather(
+            np.full(channels, signal / channels),
+            np.full(channels, noise / channels),
+            float(np.vdot(a, b)),
+            float(np.vdot(b, b)),
+            largest,
+            a.size,
+        )
+
+    @property
+    def sqnr(self) -> float:
+        """Signal to noise in dB, infinite without noise."""
+        return decibels(self.signal, self.noise)
+
+    @property
+    def channel_sqnr(self) -> float:
+        """The same where every channel counts alike, however loud it is."""
+        alive = (self.channel_signal > 0) | (self.channel_noise > 0)
+        if not alive.any():
+            return math.inf
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = self.channel_noise[alive] / self.channel_signal[alive]
+        # A channel can be lost only once.
+        return decibels(1.0, float(np.minimum(np.nan_to_num(share, nan=1.0), 1.0).mean()))
+
+    @property
+    def cosine(self) -> float:
+        """The cosine of the angle between both."""
+        norm = math.sqrt(self.signal * self.other)
+        return self.dot / norm if norm else float(self.signal == self.other)
+
+
+def _layout(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
+    """Return (outer, channels, inner) for an array that is laid out in C order."""
+    size = math.prod(shape)
+    if axis is None or not shape or not -len(shape) <= axis < len(shape):
+        return 1, 1, size
+    axis %= len(shape)
+    if not 0 < shape[axis] <= _MOST_CHANNELS:
+        return 1, 1, size
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def _count_cut(expected: Array, codes: Array, low: float, high: float) -> int:
+    # What lies beyond an end is given the code of that end.
+    del codes
+    return int(np.count_nonzero((expected < low) | (expected > high)))
+
+
+def _compare_numpy(
+    expected: Array,
+    actual: Array,
+    scale: np.float32,
+    zero_point: np.float32,
+    low: np.float32,
+    high: np.float32,
+    signal: Array,
+    noise: Array,
+) -> tuple[float, ...]:
+    dot = other = largest = 0.0
+    cut = 0
+    for one, two in zip(expected, actual, strict=True):
+        a = one.astype(np.float64)
+        b = ((two.astype(np.float32) - zero_point) * scale).astype(np.float64)
+        difference = a - b
+        signal += np.einsum("ci,ci->c", a, a)
+        noise += np.einsum("ci,ci->c", difference, difference)
+        dot += float(np.vdot(a, b))
+        other += float(np.vdot(b, b))
+        largest = max(largest, float(np.abs(difference).max(initial=0.0)))
+        cut += _count_cut(one, two, float(low), float(high))
+    return dot, other, largest, float(actual.min()), float(actual.max()), cut
+
+
+def _compare_compiled(*arguments: Any) -> Any:
+    return compiled(_compare_loop, reorder=True)(*arguments)
+
+
+def _compare_loop(
+    expected: Any,
+    actual: Any,
+    scale: Any,
+    zero_point: Any,
+    low: Any,
+    high: Any,
+    signal: Any,
+    noise: Any,
+) -> Any:
+    """Compiled body of `ErrorSums.add`: one look at each element.
+
+    Short blocks are added up in float32, which four lanes do at once, and the blocks in float64.
+    """
+    # Channels that lie side by side are walked along in rows.
+    rows = expected.shape[2] == 1
+    if rows:
+        expected = expected.reshape(expected.shape[0], 1, expected.shape[1])
+        actual = actual.reshape(actual.shape[0], 1, actual.shape[1])
+    together: Any = 0.0
+    other: Any = 0.0
+    largest = np.uint32(0)
+    least, most = actual[0, 0, 0], actual[0, 0, 0]
+    cut: Any = 0
+    differences = np.empty(_BLOCK, np.float32)
+    bits = differences.view(np.uint32)
+    for outer in range(expected.shape[0]):
+        for channel in range(expected.shape[1]):
+            row, codes = expected[outer, channel], actual[outer, channel]
+            for start in range(0, row.size, _BLOCK):
+                one, two = row[start : start + _BLOCK], codes[start : start + _BLOCK]
+                a_a, b_b, d_d = np.float32(0), np.float32(0), np.float32(0)
+                for i in range(one.size):
+                    a = one[i]
+                    b = (np.float32(two[i]) - zero_point) * scale
+                    d = a - b
+                    differences[i] = d
+                    a_a += a * a
+                    b_b += b * b
+                    d_d += d * d
+                if rows:
+                    for i in range(one.size):
+                        signal[start + i] += np.float64(one[i]) * np.float64(one[i])
+                        noise[start + i] += np.float64(differences[i]) * np.float64(differences[i])
+                else:
+                    signal[channel] += a_a
+                    noise[channel] += d_d
+                # Without the sign, bit patterns are ordered as the numbers are, and LLVM
+                # vectorizes integer extremes (float ones it does not, because of NaN).
+                for i in range(one.size):
+                    largest = max(largest, bits[i] & np.uint32(0x7FFFFFFF))
+                for i in range(one.size):
+                    least = min(least, two[i])
+                    most = max(most, two[i])
+                if low > -np.inf:
+                    for i in range(one.size):
+                        cut += np.int64(one[i] < low) + np.int64(one[i] > high)
+                together += np.float64(a_a) - np.float64(d_d)
+                other += b_b
+    # |a - b|^2 = a^2 - 2ab + b^2
+    bits[0] = largest
+    dot = (together + other) / 2
+    return dot, other, np.float64(differences[0]), np.float64(least), np.float64(most), cut

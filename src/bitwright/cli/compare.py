@@ -1,0 +1,125 @@
+"""`bitwright compare`: where a quantized model differs from the float one, and by how much."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.screen import Facts, Part, Screen, Table
+
+if TYPE_CHECKING:
+    from bitwright.assess import Comparison, NodeComparison
+
+__all__ = ["compare_command"]
+
+
+def compare_command(
+    float_model: Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.")],
+    quantized_model: Annotated[
+        Path, typer.Argument(metavar="QUANT", help="The quantized model, whoever made it.")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Samples to run both on: a .npy or .npz file, an image, or a folder of these.",
+        ),
+    ] = None,
+    preprocess: opt.Preprocess = None,
+    limit: opt.Limit = None,
+    random_data: opt.RandomCount = None,
+    input_shape: opt.InputShape = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="PLAN", help="The plan that QUANT was made with: it has the reasons."),
+    ] = None,
+    worst: Annotated[
+        int, typer.Option("--worst", metavar="N", min=1, help="How many nodes to name.")
+    ] = 10,
+    provider: opt.Provider = None,
+    memory_budget: opt.MemoryBudget = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Run a float and a quantized model on the same samples and show which nodes lose most.
+
+    `--verbose` shows every node in graph order.
+    """
+    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
+    budget = None if memory_budget is None else opt.read_bytes(memory_budget)
+    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+
+    from bitwright.api import compare
+    from bitwright.observe import MEMORY_BUDGET
+
+    found = compare(
+        float_model,
+        quantized_model,
+        data=source,
+        limit=limit,
+        preprocess=preprocess,
+        plan=plan,
+        providers=provider or None,
+        memory_budget=MEMORY_BUDGET if budget is None else budget,
+        progress=screen.wants_progress,
+    )
+    document = {"float": str(float_model), "quantized": str(quantized_model), **found.to_dict()}
+    document["worst"] = [node.name for node in found.worst(worst)]
+    screen.show(document, _parts(found, worst, verbose))
+
+
+def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
+    title, nodes = f"The {worst} nodes that lose most on their own", found.worst(worst)
+    if verbose:
+        title, nodes = "All nodes in graph order", found.nodes
+    elif len(nodes) < worst:
+        title = "What each node loses on its own"
+    columns = (
+        "node",
+        "op",
+        "alone dB",
+        "channels dB",
+        "with all dB",
+        "max error",
+        "cut off",
+        "used",
+    )
+    done = sum(node.action == "quantized" for node in found.nodes)
+    facts = [
+        ("Samples", str(found.samples)),
+        ("Nodes", f"{done} quantized, {len(found.nodes) - done} float"),
+        *(("Against float", output.describe()) for output in found.outputs),
+    ]
+    if found.weights:
+        name, sqnr = min(found.weights.items(), key=lambda item: item[1])
+        facts.append(("Worst weight", f"{name!r}: {sqnr:.1f} dB SQNR"))
+    return [Table(title, columns, [_row(node) for node in nodes]), Facts(facts)]
+
+
+def _row(node: NodeComparison) -> tuple[str, ...]:
+    return (
+        node.name,
+        node.op,
+        _decibels(node.local_sqnr),
+        _decibels(node.channel_sqnr),
+        _decibels(node.sqnr),
+        "-" if node.max_error is None else f"{node.max_error:.3g}",
+        _percent(node.saturated),
+        _percent(node.used),
+    )
+
+
+def _decibels(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "exact" if value == math.inf else f"{value:.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}".replace("%", " %")
