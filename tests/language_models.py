@@ -9,7 +9,10 @@ WIDTH, HIDDEN, VOCABULARY = 64, 128, 96
 
 
 def make_block(*, dtype=np.float32, seed=0, depth=2, tied=False):
-    """Token ids in, logits out: an embedding, gated layers with residuals and norms, a head."""
+    """Token ids in, logits out: an embedding, gated layers with residuals and norms, a head.
+
+    A tied head reads the embedding: as a Gemm, or behind a "transpose".
+    """
     rng = np.random.default_rng(seed)
 
     def weight(*shape):
@@ -41,7 +44,13 @@ def make_block(*, dtype=np.float32, seed=0, depth=2, tied=False):
             node("Add", [current, f"d{n}"], [f"x{n + 1}"], f"sum{n}"),
         ]
         current = f"x{n + 1}"
-    if tied:
+    if tied == "transpose":
+        nodes += [
+            node("Transpose", ["embedding"], ["turned"], "turn", perm=[1, 0]),
+            node("MatMul", [current, "turned"], ["logits"], "head/MatMul"),
+        ]
+        shape = [1, "n", VOCABULARY]
+    elif tied:
         nodes += [
             node("Reshape", [current, "flat"], ["rows"], "rows"),
             node("Gemm", ["rows", "embedding"], ["logits"], "head", transB=1),

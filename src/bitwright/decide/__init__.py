@@ -11,7 +11,7 @@ from bitwright.decide.planner import decide
 from bitwright.decide.trained import lay_out_trained, trained_recipe
 from bitwright.decide.unsigned import shift_to_unsigned
 from bitwright.decide.validation import check_plan
-from bitwright.decide.weight_only import plan_weights, product_source, weight_input
+from bitwright.decide.weight_only import plan_weights, product_source
 
 __all__ = [
     "Layout",
@@ -26,5 +26,4 @@ __all__ = [
     "shift_to_unsigned",
     "trained_recipe",
     "vote_grids",
-    "weight_input",
 ]

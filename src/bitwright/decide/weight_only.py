@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.selection import Selector
 from bitwright.errors import ModelError, RecipeError, did_you_mean
-from bitwright.graph import iter_values
-from bitwright.graph.constants import is_constant
+from bitwright.graph import iter_values, weight_of
 from bitwright.plan import NodePlan, QuantPlan, WeightPlan
 from bitwright.recipe import GPTQ, Nearest, Recipe, RoundingMethod, WeightOverride
 
-__all__ = ["plan_weights", "product_source", "weight_input"]
+__all__ = ["plan_weights", "product_source"]
 
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -26,15 +26,6 @@ def plan_weights(
 ) -> QuantPlan:
     """Return the plan of a weight-only recipe: every weight that it names, every node's fate."""
     return _Planner(model, recipe).plan(fingerprint, tool)
-
-
-def weight_input(node: ir.Node) -> int:
-    """Return which input of a product or a Gather holds its weight.
-
-    >>> weight_input(ir.node("Gather", [ir.Value(), ir.Value()]))
-    0
-    """
-    return 0 if node.op_type == "Gather" else 1
 
 
 def product_source(node: ir.Node) -> ir.Value | None:
@@ -59,33 +50,17 @@ class _Planner:
         fates: dict[str, NodePlan] = {}
         weights: dict[str, WeightPlan] = {}
         notes: list[str] = []
+        reasons: dict[str, str | None] = {}
+        for name, node in sorted(self._nodes.items(), key=lambda item: item[1].op_type == "Gather"):
+            reasons[name] = self._refusal(node) or self._add(node, weights)
         for name, node in self._nodes.items():
-            reason = self._refusal(node)
-            if reason is None:
-                key = self._names[self._weight(node)]
-                wanted = self._wanted(node)
-                known = weights.get(key)
-                if known is None:
-                    weights[key] = wanted
-                elif _same_form(known, wanted):
-                    # Who needs data decides: the rounding of a shared weight must serve both.
-                    keep = known if isinstance(known.rounding, GPTQ) else wanted
-                    weights[key] = msgspec.structs.replace(
-                        keep, nodes=(*known.nodes, *wanted.nodes)
-                    )
-                else:
-                    reason = (
-                        f"it shares the weight {key!r} with {known.nodes[0]!r}, which asks for "
-                        "another form"
-                    )
-            fates[name] = NodePlan(
-                op=node.op_type, action="float" if reason else "quantize", reason=reason
-            )
+            action: Literal["float", "quantize"] = "float" if reasons[name] else "quantize"
+            fates[name] = NodePlan(op=node.op_type, action=action, reason=reasons[name])
         if not weights:
-            reasons = sorted({f"{n.op}: {n.reason}" for n in fates.values() if n.op in _PRODUCTS})
+            told = sorted({f"{n.op}: {n.reason}" for n in fates.values() if n.op in _PRODUCTS})
             raise ModelError(
                 "no weight of this model was quantized "
-                f"({'; '.join(reasons[:3]) or 'it has no MatMul and no Gemm'}); "
+                f"({'; '.join(told[:3]) or 'it has no MatMul and no Gemm'}); "
                 "widen the selection."
             )
         return QuantPlan(
@@ -98,10 +73,28 @@ class _Planner:
             notes=notes,
         )
 
-    def _weight(self, node: ir.Node) -> ir.Value:
-        value = node.inputs[weight_input(node)]
-        assert value is not None
-        return value
+    def _add(self, node: ir.Node, weights: dict[str, WeightPlan]) -> str | None:
+        """Put a node's weight into the plan, or return why another reader of it prevents that."""
+        weight = weight_of(node)
+        assert weight is not None
+        key, wanted = self._names[weight.value], self._wanted(node)
+        known = weights.get(key)
+        if known is None:
+            weights[key] = wanted
+            return None
+        first = known.nodes[0]
+        other = weight_of(self._nodes[first])
+        assert other is not None
+        if other.transposed != weight.transposed:
+            return f"{first!r} reads the weight {key!r} the other way round"
+        # A table follows the product that shares it.
+        follows = node.op_type == "Gather" and node.name not in self._overrides
+        if not follows and not _same_form(known, wanted):
+            return f"it shares the weight {key!r} with {first!r}, which asks for another form"
+        # Who needs data decides: the rounding of a shared weight must serve both.
+        keep = known if follows or isinstance(known.rounding, GPTQ) else wanted
+        weights[key] = msgspec.structs.replace(keep, nodes=(*known.nodes, *wanted.nodes))
+        return None
 
     def _refusal(self, node: ir.Node) -> str | None:
         """Return why a node keeps its float weight, or None."""
@@ -113,12 +106,13 @@ class _Planner:
             return reason
         if node.domain or node.op_type not in _PRODUCTS | {"Gather"}:
             return f"weights of {node.op_type} have no form in blocks"
-        value = node.inputs[weight_input(node)]
-        if value is None or not value.is_initializer() or not is_constant(value):
+        weight = weight_of(node)
+        if weight is None:
             first = node.inputs[0]
             if node.op_type == "MatMul" and first is not None and first.is_initializer():
                 return "its weight is on the left, which no n-bit product takes"
             return "its weight is computed at run time"
+        value = weight.value
         if value.dtype not in _FLOATS:
             return f"its weight holds {'unknown' if value.dtype is None else value.dtype.name}"
         if value.is_graph_output():

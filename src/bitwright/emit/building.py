@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +14,13 @@ from bitwright.errors import PlanError
 from bitwright.graph import NameScope
 from bitwright.numerics.types import QType
 
-__all__ = ["add_initializer", "insert_node", "owner_of", "remove_unused_initializers"]
+__all__ = [
+    "add_initializer",
+    "add_lazy_initializer",
+    "insert_node",
+    "owner_of",
+    "remove_unused_initializers",
+]
 
 _PACKED = {
     "int4": ml_dtypes.int4,
@@ -32,13 +39,43 @@ def add_initializer(
 ) -> ir.Value:
     """Return a new constant of the graph; `qtype` says what integers of 4 bits and fewer mean."""
     name = names.fresh(name)
+    return _register(graph, _tensor(array, qtype, name), name)
+
+
+def add_lazy_initializer(
+    graph: ir.Graph,
+    names: NameScope,
+    name: str,
+    array: npt.NDArray[Any],
+    make: Callable[[], npt.NDArray[Any]],
+    qtype: QType | None = None,
+) -> ir.Value:
+    """Return a new constant that is made each time it is asked for, and not kept.
+
+    `array` is what it is now, of which only shape and type are.
+    """
+    name = names.fresh(name)
+    first = _tensor(array, qtype, name)
+    tensor = ir.LazyTensor(
+        lambda: _tensor(make(), qtype, name),
+        dtype=first.dtype,
+        shape=ir.Shape(first.shape.numpy()),
+        name=name,
+        cache=False,
+    )
+    return _register(graph, tensor, name)
+
+
+def _tensor(array: npt.NDArray[Any], qtype: QType | None, name: str) -> ir.Tensor[Any]:
     if qtype is not None and qtype.name in _PACKED:
         array = array.astype(_PACKED[qtype.name])
     dtype = None if qtype is None else ir.DataType(qtype.onnx_type)
-    tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype, name=name)
-    value = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
-    )
+    return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype, name=name)
+
+
+def _register(graph: ir.Graph, tensor: ir.TensorProtocol, name: str) -> ir.Value:
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
     graph.register_initializer(value)
     return value
 

@@ -9,7 +9,7 @@ read it; a head and its embedding share one copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from bitwright.emit.building import (
     add_initializer,
+    add_lazy_initializer,
     insert_node,
     owner_of,
     remove_unused_initializers,
@@ -25,12 +26,12 @@ from bitwright.emit.nbits_nodes import (
     DOMAIN,
     add_behind,
     become,
-    reads_transposed,
+    read_matrix,
+    readers_of,
     reason_against,
     take_bias,
     to_lookup,
     to_nbits,
-    weight_index,
 )
 from bitwright.errors import PlanError, TargetError, did_you_mean
 from bitwright.graph import NameScope, iter_values, opset_of
@@ -42,11 +43,13 @@ from bitwright.numerics.nbits import (
     kind_of_zero_points,
     pack_fp_q4,
     pack_nbits,
+    pack_scales,
     pack_table,
+    pack_zero_points,
     slow_reason,
     widen,
 )
-from bitwright.numerics.types import INT2, INT4, INT8, UINT2, UINT4, UINT8
+from bitwright.numerics.types import INT2, INT4, INT8, UINT2, UINT4, UINT8, QType
 
 __all__ = ["Output", "emit_blocks"]
 
@@ -92,6 +95,20 @@ def emit_blocks(
     return list(dict.fromkeys(writer.notes))
 
 
+class _Held(NamedTuple):
+    """A weight, its blocks, how to get them again, and the nodes that will read them."""
+
+    value: ir.Value
+    blocks: QuantizedBlocks
+    load: Callable[[], QuantizedBlocks]
+    readers: list[ir.Node]
+
+    @property
+    def name(self) -> str:
+        """The weight's name."""
+        return self.value.name or "weight"
+
+
 class _Writer:
     def __init__(self, model: ir.Model, output: Output, accuracy_level: int | None) -> None:
         self.notes: list[str] = []
@@ -108,31 +125,30 @@ class _Writer:
         wanted: frozenset[str] | None,
     ) -> None:
         """Store one weight for those of its readers that take it in blocks."""
-        found = [(use.node, use.idx) for use in weight.uses()]
-        taken = [node for node, index in found if reason_against(node, index, wanted) is None]
-        transposed = {reads_transposed(node) for node in taken}
-        if len(transposed) > 1:
+        found = readers_of(weight)
+        taken = [reader for reader in found if reason_against(reader, wanted) is None]
+        if len({reader.transposed for reader in taken}) > 1:
             # Blocks run along the inputs of a product; the other way round they are others.
-            taken = [node for node in taken if node.op_type != "Gather"]
-            transposed = {reads_transposed(node) for node in taken}
-            if len(transposed) > 1:
+            taken = [reader for reader in taken if reader.node.op_type != "Gather"]
+            if len({reader.transposed for reader in taken}) > 1:
                 raise PlanError(
                     f"weight {weight.name!r} is read both as it is and transposed; leave one of "
-                    f"{[node.name for node in taken]} float."
+                    f"{[reader.node.name for reader in taken]} float."
                 )
         if not taken:
-            reasons = [reason_against(node, index, wanted) for node, index in found]
+            reasons = {reason for r in found if (reason := reason_against(r, wanted)) is not None}
             raise PlanError(
                 f"nothing reads weight {weight.name!r} in a way that blocks allow: "
-                f"{'; '.join(sorted({reason for reason in reasons if reason}))}."
+                f"{'; '.join(sorted(reasons))}."
             )
         if len(taken) < len(found):
+            others = {r.node.name or r.node.op_type for r in found if r not in taken}
             self.notes.append(
                 f"weight {weight.name!r} stays in the model as floats as well, for "
-                f"{sorted({n.name or n.op_type for n, _ in found if n not in taken})}."
+                f"{sorted(others)}."
             )
         blocks = load()
-        (turned,) = transposed
+        turned = taken[0].transposed
         assert weight.const_value is not None
         shape = tuple(weight.const_value.shape.numpy())
         if blocks.shape != (shape[::-1] if turned else shape):
@@ -140,48 +156,46 @@ class _Writer:
                 f"weight {weight.name!r} has shape {shape}, its blocks {blocks.shape}"
                 f"{' for its transpose' if turned else ''}."
             )
+        held = _Held(weight, blocks, load, [reader.node for reader in taken])
         if self._output == "float":
-            self._write_floats(weight, blocks, taken, turned)
+            self._write_floats(held, turned)
         elif self._output == "qdq":
-            self._write_dequantize(weight, blocks, taken)
+            self._write_dequantize(held)
         elif self._output == "matmul-fpq4":
-            self._write_old_products(weight, blocks, taken)
+            self._write_old_products(held)
         else:
-            self._write_nbits(weight, blocks, load, taken)
+            self._write_nbits(held)
+        for reader in taken:
+            if reader.through is not None and not reader.through.outputs[0].uses():
+                graph = reader.through.graph
+                if graph is not None:
+                    graph.remove(reader.through, safe=True)
         drop_if_unused(weight)
 
     # MatMulNBits and GatherBlockQuantized ---------------------------------------------------------
 
-    def _write_nbits(
-        self,
-        weight: ir.Value,
-        blocks: QuantizedBlocks,
-        load: Callable[[], QuantizedBlocks],
-        readers: list[ir.Node],
-    ) -> None:
-        bits = blocks.format.bits
-        blocks = widen(blocks)
-        if blocks.format.bits != bits:
+    def _write_nbits(self, held: _Held) -> None:
+        name, blocks = held.name, widen(held.blocks)
+        if blocks.format.bits != held.blocks.format.bits:
             self.notes.append(
-                f"weight {weight.name!r} has {bits} bits and is stored in {blocks.format.bits}: "
-                "there are no kernels for its own width."
+                f"weight {name!r} has {held.blocks.format.bits} bits and is stored in "
+                f"{blocks.format.bits}: there are no kernels for its own width."
             )
-        products = [node for node in readers if node.op_type != "Gather"]
-        tables = [node for node in readers if node.op_type == "Gather"]
-        graph, name = owner_of(weight), weight.name or "weight"
+        products = [node for node in held.readers if node.op_type != "Gather"]
+        tables = [node for node in held.readers if node.op_type == "Gather"]
         shared: ir.Value | None = None
         packed = pack_nbits(blocks) if products else pack_table(blocks)
-        scales = add_initializer(graph, self._names, f"{name}_scales", packed.scales)
+        scales = self._add(held, "scales", pack_scales)
         zeros = None
         if packed.zero_points is not None:
-            zeros = add_initializer(graph, self._names, f"{name}_zero_points", packed.zero_points)
+            zeros = self._add(held, "zero_points", _packed_zero_points)
         if products:
-            shared = self._add_codes(graph, f"{name}_q{packed.bits}", packed, load, pack_nbits)
+            shared = self._add(held, f"q{packed.bits}", lambda b: pack_nbits(widen(b)).codes)
             level = self._accuracy_level(blocks, packed, name)
             for node in products:
                 to_nbits(node, packed, shared, scales, zeros, level, self._names)
         if tables:
-            data = self._table(graph, name, blocks, packed, load, shared)
+            data = self._table(held, packed, shared)
             for node in tables:
                 to_lookup(node, packed, data, scales, zeros)
         self.uses_domain = True
@@ -198,20 +212,14 @@ class _Writer:
             self.notes.append(f"weight {name!r} will be slow on CPUs: {reason}.")
         return level
 
-    def _table(
-        self,
-        graph: ir.Graph,
-        name: str,
-        blocks: QuantizedBlocks,
-        packed: NBitsTensors,
-        load: Callable[[], QuantizedBlocks],
-        shared: ir.Value | None,
-    ) -> ir.Value:
+    def _table(self, held: _Held, packed: NBitsTensors, shared: ir.Value | None) -> ir.Value:
         """Return the codes of a table [entries, bytes]; those of a product where they serve."""
-        width, entries = blocks.shape
+        width, entries = held.blocks.shape
         if shared is None or width % packed.block_size:
-            table = pack_table(blocks)
-            return self._add_codes(graph, f"{name}_table_q{table.bits}", table, load, pack_table)
+            return self._add(
+                held, f"table_q{packed.bits}", lambda blocks: pack_table(widen(blocks)).codes
+            )
+        graph, name = owner_of(held.value), held.name
         # The same bytes in another shape: the runtime reshapes a constant when it loads the model.
         shape = add_initializer(
             graph, self._names, f"{name}_table_shape", np.array([entries, -1], np.int64)
@@ -222,69 +230,66 @@ class _Writer:
         insert_node(graph, reshape, None)
         return reshape.outputs[0]
 
-    def _add_codes(
+    def _add(
         self,
-        graph: ir.Graph,
-        name: str,
-        packed: NBitsTensors,
-        load: Callable[[], QuantizedBlocks],
-        pack: Callable[[QuantizedBlocks], NBitsTensors],
+        held: _Held,
+        suffix: str,
+        pack: Callable[[QuantizedBlocks], Array],
+        qtype: QType | None = None,
     ) -> ir.Value:
-        """Return a constant whose bytes are made when they are asked for, and not kept."""
-        name = self._names.fresh(name)
-        tensor = ir.LazyTensor(
-            lambda: ir.Tensor(pack(widen(load())).codes, name=name),
-            dtype=ir.DataType.UINT8,
-            shape=ir.Shape(packed.codes.shape),
-            name=name,
+        """Return a constant that is packed from the weight again when the model is written."""
+        load = held.load
+        return add_lazy_initializer(
+            owner_of(held.value),
+            self._names,
+            f"{held.name}_{suffix}",
+            pack(held.blocks),
+            lambda: pack(load()),
+            qtype,
         )
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(ir.DataType.UINT8),
-            shape=ir.Shape(packed.codes.shape),
-            const_value=tensor,
-        )
-        graph.register_initializer(value)
-        return value
 
     # The other forms ------------------------------------------------------------------------------
 
-    def _write_dequantize(
-        self, weight: ir.Value, blocks: QuantizedBlocks, readers: list[ir.Node]
-    ) -> None:
-        if kind_of_zero_points(blocks) == "float":
+    def _write_dequantize(self, held: _Held) -> None:
+        name = held.name
+        if kind_of_zero_points(held.blocks) == "float":
             raise TargetError(
-                f"weight {weight.name!r} has zero points that are floats, which DequantizeLinear "
-                "does not take."
+                f"weight {name!r} has zero points that are floats, which DequantizeLinear does not "
+                "take."
             )
-        # Types of 2 bits came with opset 25.
-        blocks = widen(blocks, 2 if self._opset >= 25 else 4)
+        least = 2 if self._opset >= 25 else 4  # types of 2 bits came with opset 25
+        format = widen(held.blocks, least).format
+        whole = format.block_size == -1
         # Along the rows for products, which is what the runtime fuses; tables keep their own way.
-        rowwise = any(node.op_type == "Gather" for node in readers)
+        rowwise = any(node.op_type == "Gather" for node in held.readers)
         axis = 1 if rowwise else 0
-        zeros = blocks.zero_points
-        qtype = (_SIGNED if zeros is None else _UNSIGNED)[blocks.format.bits]
-        codes = blocks.codes
-        if zeros is None:
-            # A missing zero point means zero here, so the codes must have a sign.
-            codes = (codes.astype(np.int16) - blocks.format.middle).astype(np.int8)
-        arrays = [codes, blocks.scales] + ([] if zeros is None else [zeros])
-        whole = blocks.format.block_size == -1
-        if whole:
-            arrays = [arrays[0], *(array.reshape(-1) for array in arrays[1:])]
-        if rowwise:
-            arrays = [array.T for array in arrays]
-        graph, name = owner_of(weight), weight.name or "weight"
-        suffixes = ("quantized", "scales", "zero_points")
+
+        def parts(blocks: QuantizedBlocks) -> list[Array]:
+            """Return codes, scales and, where there are any, zero points."""
+            codes, zeros = blocks.codes, blocks.zero_points
+            if zeros is None:
+                # A missing zero point means zero here, so the codes must have a sign.
+                codes = (codes.astype(np.int16) - blocks.format.middle).astype(np.int8)
+            rest = [blocks.scales] if zeros is None else [blocks.scales, zeros]
+            if whole:
+                rest = [array.reshape(-1) for array in rest]
+            return [array.T if rowwise else array for array in (codes, *rest)]
+
+        count = len(parts(widen(held.blocks, least)))
+        qtype = (_SIGNED if count == 2 else _UNSIGNED)[format.bits]
         inputs = [
-            add_initializer(
-                graph, self._names, f"{name}_{suffix}", array, None if suffix == "scales" else qtype
+            self._add(
+                held,
+                suffix,
+                lambda blocks, place=place: parts(widen(blocks, least))[place],  # type: ignore[misc]
+                None if suffix == "scales" else qtype,
             )
-            for suffix, array in zip(suffixes, arrays, strict=False)
+            for place, suffix in enumerate(("quantized", "scales", "zero_points")[:count])
         ]
+        graph = owner_of(held.value)
         attributes: dict[str, int] = {"axis": 1 - axis if whole else axis}
         if not whole:
-            attributes["block_size"] = blocks.format.block_size
+            attributes["block_size"] = format.block_size
         node = ir.node(
             "DequantizeLinear",
             inputs,
@@ -295,25 +300,23 @@ class _Writer:
         result.name = self._names.fresh(f"{name}_dequantized")
         result.type = ir.TensorType(inputs[1].dtype or ir.DataType.FLOAT)
         insert_node(graph, node, None)
-        for reader in readers:
-            reader.replace_input_with(weight_index(reader), result)
-            if reader.op_type == "Gemm":
-                reader.attributes["transB"] = ir.AttrInt64("transB", int(rowwise))
+        for reader in held.readers:
+            read_matrix(reader, result, transposed=rowwise, names=self._names)
 
-    def _write_old_products(
-        self, weight: ir.Value, blocks: QuantizedBlocks, readers: list[ir.Node]
-    ) -> None:
-        blocks = widen(blocks, 4)
-        if any(node.op_type == "Gather" for node in readers):
+    def _write_old_products(self, held: _Held) -> None:
+        blocks = widen(held.blocks, 4)
+        if any(node.op_type == "Gather" for node in held.readers):
             raise TargetError(
                 "runtimes before 1.17 have no table in 4 bits; leave embeddings float."
             )
-        graph, name = owner_of(weight), weight.name or "weight"
-        blob = add_initializer(graph, self._names, f"{name}_Q4G32", pack_fp_q4(blocks))
+        blob = self._add(held, "Q4G32", lambda blocks: pack_fp_q4(widen(blocks, 4)))
         shape = add_initializer(
-            graph, self._names, f"{name}_shape", np.array(blocks.shape, np.int64)
+            owner_of(held.value),
+            self._names,
+            f"{held.name}_shape",
+            np.array(blocks.shape, np.int64),
         )
-        for node in readers:
+        for node in held.readers:
             bias = take_bias(node)
             become(node, "MatMulFpQ4", [node.inputs[0], blob, shape])
             kind = 0 if blocks.zero_points is None else 1
@@ -322,16 +325,20 @@ class _Writer:
                 add_behind(node, bias, self._names)
         self.uses_domain = True
 
-    def _write_floats(
-        self,
-        weight: ir.Value,
-        blocks: QuantizedBlocks,
-        readers: list[ir.Node],
-        transposed: bool,
-    ) -> None:
-        assert weight.dtype is not None
-        array = blocks.dequantize(np.float32)
-        array = (array.T if transposed else array).astype(weight.dtype.numpy())
-        fresh = add_initializer(owner_of(weight), self._names, f"{weight.name}_rounded", array)
-        for node in readers:
-            node.replace_input_with(weight_index(node), fresh)
+    def _write_floats(self, held: _Held, transposed: bool) -> None:
+        assert held.value.dtype is not None
+        dtype = held.value.dtype.numpy()
+
+        def restore(blocks: QuantizedBlocks) -> Array:
+            array = blocks.dequantize(np.float32)
+            return (array.T if transposed else array).astype(dtype)
+
+        fresh = self._add(held, "rounded", restore)
+        for node in held.readers:
+            read_matrix(node, fresh, transposed=transposed, names=self._names)
+
+
+def _packed_zero_points(blocks: QuantizedBlocks) -> Array:
+    packed = pack_zero_points(widen(blocks))
+    assert packed is not None
+    return packed

@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from bitwright.emit.building import add_initializer
-from bitwright.graph import NameScope
+from bitwright.graph import NameScope, is_turned_constant
 from bitwright.graph.constants import read_constant
 from bitwright.numerics.nbits import NBitsTensors
 
 __all__ = [
     "DOMAIN",
+    "Reader",
     "add_behind",
     "become",
-    "reads_transposed",
+    "read_matrix",
+    "readers_of",
     "reason_against",
     "take_bias",
     "to_lookup",
     "to_nbits",
-    "weight_index",
 ]
 
 DOMAIN = "com.microsoft"
+
+
+class Reader(NamedTuple):
+    """A node that reads a constant, directly or through a Transpose."""
+
+    node: ir.Node
+    place: int
+    """Which of its inputs that is."""
+    through: ir.Node | None = None
+
+    @property
+    def transposed(self) -> bool:
+        """Whether it reads [N, K]: a Gemm that transposes, the rows of a table, and the like."""
+        if self.node.op_type == "Gather":
+            return True
+        turns = self.node.op_type == "Gemm" and bool(self.node.attributes.get_int("transB", 0))
+        return turns != (self.through is not None)
+
+
+def readers_of(value: ir.Value) -> list[Reader]:
+    """Return the nodes that read a constant; a Transpose of a weight is part of its reader."""
+    found = []
+    for use in value.uses():
+        if is_turned_constant(use.node):
+            found += [Reader(u.node, u.idx, use.node) for u in use.node.outputs[0].uses()]
+        else:
+            found.append(Reader(use.node, use.idx))
+    return found
 
 
 def weight_index(node: ir.Node) -> int:
@@ -32,20 +62,14 @@ def weight_index(node: ir.Node) -> int:
     return 0 if node.op_type == "Gather" else 1
 
 
-def reads_transposed(node: ir.Node) -> bool:
-    """Return whether a node reads [N, K]: a Gemm that transposes, or the rows of a table."""
-    if node.op_type == "Gather":
-        return True
-    return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", False))
-
-
-def reason_against(node: ir.Node, index: int, wanted: frozenset[str] | None) -> str | None:
+def reason_against(reader: Reader, wanted: frozenset[str] | None) -> str | None:
     """Return why a node does not read its weight in blocks, or None."""
+    node = reader.node
     if wanted is not None and (node.name or "") not in wanted:
         return f"{node.name!r} is not to read it so"
     if node.domain or node.op_type not in ("MatMul", "Gemm", "Gather"):
         return f"{node.op_type} takes no blocks"
-    if index != weight_index(node):
+    if reader.place != weight_index(node):
         return f"{node.op_type} reads it as another input than its weight"
     attributes = node.attributes
     if node.op_type == "Gather" and attributes.get_int("axis", 0) not in (0, False):
@@ -57,6 +81,22 @@ def reason_against(node: ir.Node, index: int, wanted: frozenset[str] | None) -> 
     ):
         return "Gemm transposes its input, or its alpha or beta is not 1"
     return None
+
+
+def read_matrix(node: ir.Node, matrix: ir.Value, *, transposed: bool, names: NameScope) -> None:
+    """Let a node read a float matrix, stored as [N, K] if `transposed`, for its weight."""
+    if node.op_type == "Gemm":
+        node.attributes["transB"] = ir.AttrInt64("transB", int(transposed))
+    elif node.op_type == "MatMul" and transposed:
+        turn = ir.node(
+            "Transpose", [matrix], {"perm": [1, 0]}, name=names.fresh(f"{node.name}_transpose")
+        )
+        turn.outputs[0].name = names.fresh(f"{matrix.name}_transposed")
+        turn.outputs[0].type = matrix.type
+        assert isinstance(node.graph, ir.Graph)
+        node.graph.insert_before(node, turn)
+        matrix = turn.outputs[0]
+    node.replace_input_with(weight_index(node), matrix)
 
 
 def to_nbits(

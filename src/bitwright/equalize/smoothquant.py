@@ -8,7 +8,8 @@ computes X (a norm's scale, the weight of a product) where that is possible, els
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,8 +17,15 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import PlanError, did_you_mean
-from bitwright.graph import NameScope
-from bitwright.graph.constants import is_private, read_constant, replace_constant
+from bitwright.graph import NameScope, weight_of
+from bitwright.graph.constants import (
+    drop_if_unused,
+    is_constant,
+    is_private,
+    read_constant,
+    replace_constant,
+)
+from bitwright.graph.tensors import inline_copy
 from bitwright.plan import Smoothing
 from bitwright.recipe import SmoothQuant
 
@@ -76,12 +84,12 @@ def smoothing_for(
             continue
         largest_input = np.maximum(-sketch.channel_low, sketch.channel_high).astype(np.float64)
         weights = [w for name in readers if (w := _weight_of(nodes[name])) is not None]
-        sizes = [np.abs(w.rows.astype(np.float64)).max(axis=1, initial=0.0) for w in weights]
+        arrays = [weight.rows() for weight in weights]
+        sizes = [np.abs(rows.astype(np.float64)).max(axis=1, initial=0.0) for rows in arrays]
         if any(size.shape != largest_input.shape for size in sizes):
             continue
         factors = _factors(largest_input, np.maximum.reduce(sizes), smooth.alpha)
-        scaled = [w.rows * factors[:, None] for w in weights]
-        if all(_fits(array, w.array.dtype) for array, w in zip(scaled, weights, strict=True)):
+        if all(_fits(rows * factors[:, None], rows.dtype) for rows in arrays):
             found[tensor] = Smoothing(nodes=tuple(readers), factors=tuple(factors.tolist()))
     return found
 
@@ -102,9 +110,10 @@ def apply_smoothing(
         source = readers[0].inputs[0]
         if source is None or any(node.inputs[0] is not source for node in readers):
             raise PlanError(f"the smoothing of {tensor!r} names nodes that do not all read it.")
+        turned = [w.through for node in readers if (w := weight_of(node)) and w.through]
         for node in readers:
             weight = _weight_of(node)
-            if weight is None or weight.rows.shape[0] != factors.size:
+            if weight is None or weight.channels != factors.size:
                 raise PlanError(
                     f"node {node.name!r} has no constant weight with {factors.size} rows, as the "
                     f"smoothing of {tensor!r} needs."
@@ -114,23 +123,52 @@ def apply_smoothing(
             edits = _division_before(source, factors)
             if edits is not None:
                 for edit in edits:
+                    turned += [w.through for w in [weight_of(edit.node)] if w and w.through]
                     replace_constant(edit.node, edit.at, edit.array, "smoothed", names)
+                _drop_unread(turned)
                 continue
+        _drop_unread(turned)
         added.append(_insert_division(model.graph, source, readers, factors, names))
     return added
+
+
+def _drop_unread(turned: Sequence[ir.Node]) -> None:
+    """Remove transposed weights that nothing reads any more, and the weights with them."""
+    for node in turned:
+        if node.graph is not None and not node.outputs[0].uses():
+            weight = node.inputs[0]
+            node.graph.remove(node, safe=True)
+            drop_if_unused(weight)
 
 
 # Weights --------------------------------------------------------------------------------------
 
 
-class _Weight(NamedTuple):
-    array: Array
-    rows: Array
-    """The same with one row for each input channel."""
+# Bytes from which on a changed weight is computed when it is asked for, and not kept.
+_LARGE = 1 << 20
 
-    def scaled(self, factors: F64) -> Array:
-        scaled = self.rows * factors[:, None]
-        return (scaled if self.rows is self.array else scaled.T).astype(self.array.dtype)
+
+class _Weight(NamedTuple):
+    """The constant matrix of a product."""
+
+    tensor: ir.TensorProtocol
+    turned: bool
+    """Whether its columns are the input channels, not its rows."""
+
+    @property
+    def channels(self) -> int:
+        """How many input channels it has."""
+        return int(self.tensor.shape.numpy()[1 if self.turned else 0])
+
+    def rows(self) -> Array:
+        """Return it with one row for each input channel."""
+        array = _read(self.tensor)
+        return array.T if self.turned else array
+
+    def scaled(self, factors: F64) -> Array | ir.TensorProtocol:
+        """Return it with each input channel times its factor."""
+        column = factors if self.turned else factors[:, None]
+        return _changed(self.tensor, lambda array: (array * column).astype(array.dtype))
 
 
 def _weight_of(node: ir.Node) -> _Weight | None:
@@ -139,10 +177,46 @@ def _weight_of(node: ir.Node) -> _Weight | None:
         return None
     if node.attributes.get_int("transA", 0):
         return None  # its channels are not the last axis
-    array = read_constant(node.inputs[1])
-    if array is None or array.ndim != 2:
+    tensor = _constant_at(node, 1)
+    if tensor is None or len(tensor.shape) != 2:
         return None
-    return _Weight(array, array.T if node.attributes.get_int("transB", 0) else array)
+    return _Weight(tensor, bool(node.attributes.get_int("transB", 0)))
+
+
+def _constant_at(node: ir.Node, index: int) -> ir.TensorProtocol | None:
+    """Return the floats that a node reads at an input, also through a Transpose; not read yet."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    weight = weight_of(node) if index == 1 else None
+    if weight is not None and weight.through is not None:
+        source = weight.value.const_value
+        assert source is not None
+        return ir.LazyTensor(
+            lambda: ir.Tensor(np.ascontiguousarray(_read(source).T), source.dtype),
+            dtype=source.dtype,
+            shape=ir.Shape(source.shape.numpy()[::-1]),
+            cache=False,
+        )
+    if value is None or not is_constant(value):
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    return tensor if tensor is not None and tensor.dtype.is_floating_point() else None
+
+
+def _changed(
+    tensor: ir.TensorProtocol, change: Callable[[Array], Array]
+) -> Array | ir.TensorProtocol:
+    if tensor.nbytes < _LARGE:
+        return change(_read(tensor))
+    return ir.LazyTensor(
+        lambda: ir.Tensor(np.ascontiguousarray(change(_read(tensor))), tensor.dtype),
+        dtype=tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        cache=False,
+    )
+
+
+def _read(tensor: ir.TensorProtocol) -> Array:
+    return np.asarray(inline_copy(tensor).numpy())
 
 
 def _factors(inputs: F64, weights: F64, alpha: float) -> F64:
@@ -172,7 +246,7 @@ class _Edit(NamedTuple):
 
     node: ir.Node
     at: int
-    array: Array
+    array: Array | ir.TensorProtocol
 
 
 def _read_by_these_alone(value: ir.Value, readers: Sequence[ir.Node]) -> bool:
@@ -244,18 +318,22 @@ def _divided_constants(node: ir.Node, indexes: tuple[int, ...], factors: F64) ->
     """Divide these inputs along their last axis, if all that are there are constant."""
     edits = []
     for index in indexes:
-        value = node.inputs[index] if index < len(node.inputs) else None
-        if value is None:
+        if index >= len(node.inputs) or node.inputs[index] is None:
             continue
-        array = read_constant(value)
-        if array is None:
+        tensor = _constant_at(node, index)
+        if tensor is None:
             return None
         transposed = node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
-        divided = array / (factors[:, None] if transposed and index == 1 else factors)
-        if not _fits(divided, array.dtype):
+        over = factors[:, None] if transposed and index == 1 else factors
+        array = _read(tensor)
+        if not _fits(array / over, array.dtype):
             return None
-        edits.append(_Edit(node, index, divided.astype(array.dtype)))
+        edits.append(_Edit(node, index, _changed(tensor, partial(_divided, over))))
     return edits or None
+
+
+def _divided(over: F64, array: Array) -> Array:
+    return (array / over).astype(array.dtype)
 
 
 def _insert_division(

@@ -9,6 +9,7 @@ from bitwright.graph.naming import NameScope
 from bitwright.graph.normalize import find_quantized_nodes, normalize, refuse_unsupported
 from bitwright.graph.opsets import opset_of, upgrade_opset
 from bitwright.graph.pieces import Piece, cut_model, extract_piece
+from bitwright.graph.products import ProductWeight, is_turned_constant, weight_of
 from bitwright.graph.running import SessionRunner
 from bitwright.graph.saving import (
     EXTERNAL_DATA_THRESHOLD,
@@ -44,6 +45,7 @@ __all__ = [
     "ModelSource",
     "NameScope",
     "Piece",
+    "ProductWeight",
     "RuntimeLimits",
     "SessionRunner",
     "TensorSlot",
@@ -62,6 +64,7 @@ __all__ = [
     "fingerprint",
     "infer_shapes",
     "infer_symbolic_shapes",
+    "is_turned_constant",
     "iter_graphs",
     "iter_values",
     "load_model",
@@ -83,4 +86,5 @@ __all__ = [
     "subgraphs_of",
     "tensor_slots",
     "upgrade_opset",
+    "weight_of",
 ]

@@ -67,7 +67,11 @@ def is_private(value: ir.Value) -> bool:
 
 
 def replace_constant(
-    node: ir.Node, index: int, array: npt.NDArray[Any], name: str, names: NameScope
+    node: ir.Node,
+    index: int,
+    array: npt.NDArray[Any] | ir.TensorProtocol,
+    name: str,
+    names: NameScope,
 ) -> None:
     """Give a node input a new array: in place where it is the only user, else as a copy.
 
@@ -76,22 +80,18 @@ def replace_constant(
     if len(node.inputs) <= index:
         node.resize_inputs(index + 1)
     old = node.inputs[index]
-    array = np.ascontiguousarray(array)
+    tensor = ir.tensor(np.ascontiguousarray(array)) if isinstance(array, np.ndarray) else array
+    shape = ir.Shape(tensor.shape.numpy())
     if old is not None and old.name and old.is_initializer() and is_private(old):
-        old.const_value = ir.tensor(array, name=old.name)
-        old.shape = ir.Shape(array.shape)
+        tensor.name = old.name
+        old.const_value, old.shape = tensor, shape
         return
     graph = node.graph
     if not isinstance(graph, ir.Graph):
         raise TypeError("functions have no initializers; inline them first")
     fresh = names.fresh(old.name if old is not None and old.name else name)
-    tensor = ir.tensor(array, name=fresh)
-    value = ir.Value(
-        name=fresh,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(array.shape),
-        const_value=tensor,
-    )
+    tensor.name = fresh
+    value = ir.Value(name=fresh, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
     graph.register_initializer(value)
     node.replace_input_with(index, value)
     drop_if_unused(old)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
+from bitwright.graph.products import is_turned_constant
 from bitwright.graph.walking import subgraphs_of
 
 __all__ = ["Piece", "cut_model", "extract_piece"]
@@ -29,8 +30,8 @@ class Piece:
 def cut_model(model: ir.Model, starts: Iterable[str]) -> list[Piece]:
     """Cut the main graph, in its order, before each of these nodes; the names are theirs.
 
-    What comes before the first of them is a piece of its own. Constants pass no border: each piece
-    has those that it reads.
+    What comes before the first of them is a piece of its own. Constants pass no border, and neither
+    do transposed constants: each piece has those that it reads.
 
     >>> x, y, z = (ir.Value(name=name) for name in "xyz")
     >>> nodes = [ir.node("Relu", [x], outputs=[y], name="a")]
@@ -57,7 +58,8 @@ def cut_model(model: ir.Model, starts: Iterable[str]) -> list[Piece]:
     for index, node in enumerate(nodes):
         piece = bisect_right(edges, index) - 1
         for value in _read_by(node, model.graph):
-            if value.is_initializer():
+            maker = value.producer()
+            if value.is_initializer() or (maker is not None and is_turned_constant(maker)):
                 continue
             home = made_in.get(value, -1)
             if home != piece:

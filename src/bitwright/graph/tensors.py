@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +91,27 @@ def inline_copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 def shape_of(tensor: ir.TensorProtocol) -> ir.Shape:
     """Return a tensor's shape as a fresh object (a tensor's own is frozen)."""
     return ir.Shape(tensor.shape.numpy())
+
+
+def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int], name: str) -> ir.TensorProtocol:
+    """Return the same numbers in another shape, under another name; nothing is read for it."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=ir.Shape(shape),
+            name=name,
+            base_dir=tensor.base_dir,
+        )
+    return ir.LazyTensor(
+        lambda: ir.Tensor(tensor.numpy().reshape(shape), dtype=tensor.dtype, name=name),
+        dtype=tensor.dtype,
+        shape=ir.Shape(shape),
+        name=name,
+        cache=False,
+    )
 
 
 def external_path(tensor: ir.ExternalTensor) -> str:

@@ -19,7 +19,9 @@ __all__ = [
     "kind_of_zero_points",
     "pack_fp_q4",
     "pack_nbits",
+    "pack_scales",
     "pack_table",
+    "pack_zero_points",
     "slow_reason",
     "unpack_fp_q4",
     "unpack_nbits",
@@ -131,8 +133,8 @@ def pack_nbits(blocks: QuantizedBlocks) -> NBitsTensors:
     codes[:, :rows] = blocks.codes.T
     return NBitsTensors(
         codes=_pack(codes.reshape(columns, count, size), bits),
-        scales=np.ascontiguousarray(blocks.scales.T),
-        zero_points=_pack_zero_points(blocks),
+        scales=pack_scales(blocks),
+        zero_points=pack_zero_points(blocks),
         rows=rows,
         bits=bits,
         block_size=size,
@@ -160,12 +162,33 @@ def pack_table(blocks: QuantizedBlocks) -> NBitsTensors:
         )
     return NBitsTensors(
         codes=_pack(np.ascontiguousarray(blocks.codes.T), bits),
-        scales=np.ascontiguousarray(blocks.scales.T),
-        zero_points=_pack_zero_points(blocks),
+        scales=pack_scales(blocks),
+        zero_points=pack_zero_points(blocks),
         rows=rows,
         bits=bits,
         block_size=size,
     )
+
+
+def pack_scales(blocks: QuantizedBlocks) -> Array:
+    """Return the scales of a weight as the operators read them, [N, blocks]."""
+    return np.ascontiguousarray(_with_stored_blocks(blocks).scales.T)
+
+
+def pack_zero_points(blocks: QuantizedBlocks) -> Array | None:
+    """Return the zero points of a weight as the operators read them, each output's from a byte on.
+
+    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
+    >>> pack_zero_points(quantize_in_blocks(np.ones((48, 3)), BlockFormat(block_size=16))).shape
+    (3, 2)
+    """
+    blocks = _with_stored_blocks(blocks)
+    if blocks.zero_points is None:
+        return None
+    rows = np.ascontiguousarray(blocks.zero_points.T)
+    if rows.dtype == np.uint8:
+        return _pack(rows, blocks.format.bits)
+    return rows.astype(blocks.scales.dtype)
 
 
 def widen(blocks: QuantizedBlocks, least: int = 2) -> QuantizedBlocks:
@@ -274,15 +297,6 @@ def _with_stored_blocks(blocks: QuantizedBlocks) -> QuantizedBlocks:
         np.repeat(blocks.scales, count, axis=0),
         None if zeros is None else np.repeat(zeros, count, axis=0),
     )
-
-
-def _pack_zero_points(blocks: QuantizedBlocks) -> Array | None:
-    if blocks.zero_points is None:
-        return None
-    rows = np.ascontiguousarray(blocks.zero_points.T)
-    if rows.dtype == np.uint8:
-        return _pack(rows, blocks.format.bits)
-    return rows.astype(blocks.scales.dtype)
 
 
 def _pack(values: Array, bits: int) -> npt.NDArray[np.uint8]:

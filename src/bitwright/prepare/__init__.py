@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from bitwright.graph import is_turned_constant
 from bitwright.prepare.batch_norm_to_conv import batch_norm_to_conv
 from bitwright.prepare.building import without_notes
 from bitwright.prepare.channels_last import channels_last, turned_inputs
 from bitwright.prepare.clip_to_relu import clip6_to_relu, clip_to_relu
 from bitwright.prepare.drop_no_ops import drop_no_ops
+from bitwright.prepare.flatten_weights import flatten_weights
 from bitwright.prepare.fold_batch_norm import fold_batch_norm
 from bitwright.prepare.fold_constants import fold_constants
 from bitwright.prepare.fold_gemm_scalars import fold_gemm_scalars
@@ -35,6 +37,7 @@ __all__ = [
     "clip6_to_relu",
     "clip_to_relu",
     "drop_no_ops",
+    "flatten_weights",
     "fold_batch_norm",
     "fold_constants",
     "fold_gemm_scalars",
@@ -154,8 +157,12 @@ def prepare_weights(model: ir.Model, *, optimize: bool = True) -> list[str]:
     """
     told = []
     if optimize:
-        told += _said("removed {} constant, idle or repeated node", fold_constants(model))
+        # A product reads its weight through a Transpose; folded, a head would be a second copy of
+        # its embedding, and all weights would be in memory.
+        removed = fold_constants(model, keep=is_turned_constant)
+        told += _said("removed {} constant, idle or repeated node", removed)
         told += _said("dropped {} no-op", drop_no_ops(model))
+        told += _said("made matrices of {} weight with axes of one", flatten_weights(model))
     return told + _said("folded the scalars of {} Gemm node", fold_gemm_scalars(model))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import onnx_ir as ir
 
@@ -22,12 +23,13 @@ _GROWING = frozenset(
 )
 
 
-def fold_constants(model: ir.Model) -> int:
+def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = None) -> int:
     """Fold constant nodes, Identity, Dropout and repeated nodes; return how many nodes went.
 
     Graph inputs and outputs keep their names, and so does every tensor that is still computed.
     QuantizeLinear and DequantizeLinear of constants stay: they carry a quantization. Weights
-    are not read unless a node between them and their reader is folded.
+    are not read unless a node between them and their reader is folded; nodes that `keep` names
+    are not.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> fold_constants(ir.Model(graph, ir_version=10))
@@ -48,7 +50,9 @@ def fold_constants(model: ir.Model) -> int:
             model,
             onnx_shape_inference=True,
             input_size_limit=_LARGEST_FOLDED,
-            should_fold=_should_fold,
+            should_fold=lambda node: (
+                False if keep is not None and keep(node) else _should_fold(node)
+            ),
         )
         RemoveUnusedNodesPass()(model)
         if not any("sparse_value" in node.attributes for node in model.graph.all_nodes()):

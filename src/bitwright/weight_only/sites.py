@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide import product_source, weight_input
-from bitwright.graph import iter_values
+from bitwright.decide import product_source
+from bitwright.graph import iter_values, weight_of
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.plan import QuantPlan, WeightPlan
 
@@ -71,25 +71,14 @@ def weight_sites(model: ir.Model, plan: QuantPlan) -> list[Site]:
     places = {name: index for index, name in enumerate(nodes)}
     found = []
     for name, planned in plan.weights.items():
-        readers = [nodes[reader] for reader in planned.nodes]
-        first = min(readers, key=lambda node: places[node.name or ""])
-        value = values[name]
-        assert value is first.inputs[weight_input(first)] or len(readers) > 1
-        sources = {product_source(node) for node in readers if node.graph is model.graph}
+        readers = [nodes[reader] for reader in sorted(planned.nodes, key=places.__getitem__)]
+        weight = weight_of(readers[0])
+        assert weight is not None and weight.value is values[name]
+        sources = [product_source(node) for node in readers if node.graph is model.graph]
         source = next((s for s in sources if s is not None), None)
-        found.append(
-            Site(
-                name, value, planned, _is_transposed(first), None if source is None else source.name
-            )
-        )
+        told = None if source is None else source.name
+        found.append(Site(name, weight.value, planned, weight.transposed, told))
     order = {
         name: places[min(plan.weights[name].nodes, key=places.__getitem__)] for name in plan.weights
     }
     return sorted(found, key=lambda site: order[site.name])
-
-
-def _is_transposed(node: ir.Node) -> bool:
-    """Whether a node reads [N, K]: a Gemm that transposes, or a table with one row a token."""
-    if node.op_type == "Gather":
-        return True
-    return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
