@@ -10,7 +10,7 @@ from bitwright.prepare import flatten_weights
 
 
 def product(shape, leading, opset=17):
-    rank = max(len(shape), leading + 2)
+    rank = max(len(shape), leading + 2) - (len(shape) == 1)
     w = weight(8, 5).reshape(*[1] * leading, 8, 5)
     nodes = [node("MatMul", ["x", "w"], ["y"], name="p")]
     return build(nodes, {"x": shape}, [info("y", [None] * rank)], {"w": w}, opset=opset)
