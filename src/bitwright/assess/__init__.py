@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from bitwright.assess.bench import (
+    Benchmark,
+    ModelBenchmark,
+    bench_models,
+    measure_latency,
+)
 from bitwright.assess.comparison import (
     Comparison,
     NodeComparison,
@@ -15,18 +21,22 @@ from bitwright.assess.verification import VERIFIED_TARGETS, Finding, Verificatio
 
 __all__ = [
     "VERIFIED_TARGETS",
+    "Benchmark",
     "Comparison",
     "Finding",
     "Inspection",
+    "ModelBenchmark",
     "NodeComparison",
     "OutputComparison",
     "TensorComparison",
     "Verification",
+    "bench_models",
     "compare_models",
     "compare_outputs",
     "decibels",
     "inspect_model",
     "match_weights",
+    "measure_latency",
     "signal_and_noise",
     "verify_model",
 ]

@@ -42,6 +42,7 @@ __all__ = [
     "Work",
     "choose_data",
     "read_bytes",
+    "read_shapes",
 ]
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an .onnx file.")]
@@ -233,7 +234,7 @@ def choose_data(
             raise typer.BadParameter(f"--random-data and {name} exclude each other; give one")
     from bitwright.data import RandomData
 
-    return RandomData(count=random_count, shapes=_read_shapes(shapes or ()))
+    return RandomData(count=random_count, shapes=read_shapes(shapes or ()))
 
 
 def _choose_text(
@@ -251,7 +252,12 @@ def _choose_text(
     return TextData(text=data, tokenizer=tokenizer, **length)
 
 
-def _read_shapes(texts: Sequence[str]) -> dict[str, Any] | None:
+def read_shapes(texts: Sequence[str]) -> dict[str, Any] | None:
+    """Read shapes of inputs and sizes of open dimensions; None where there are none.
+
+    >>> read_shapes(["image=1x3x8x8", "length=128"])
+    {'image': (1, 3, 8, 8), 'length': 128}
+    """
     shapes: dict[str, Any] = {}
     for text in texts:
         # Names may hold '=' or 'x'; the sizes come last.

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizers
+from bitwright.assess.verification.arithmetic import check_accumulators, check_saturation
+from bitwright.assess.verification.cpus import CPUS, detect_cpu
 from bitwright.assess.verification.findings import Finding, Verification
 from bitwright.assess.verification.form import (
     check_domains,
@@ -26,10 +28,11 @@ from bitwright.assess.verification.parameters import (
     check_scales,
     check_zero_points,
 )
+from bitwright.assess.verification.runtime import check_arm_runtime, check_x86_runtime
 from bitwright.errors import TargetError, did_you_mean
 from bitwright.numerics.npu_limits import LIMIT_RULES
 
-__all__ = ["VERIFIED_TARGETS", "Finding", "Verification", "verify_model"]
+__all__ = ["CPUS", "VERIFIED_TARGETS", "Finding", "Verification", "detect_cpu", "verify_model"]
 
 VERIFIED_TARGETS = ("cpu", "npu-cnn", "npu-transformer")
 
@@ -41,6 +44,10 @@ class Check:
     rules: tuple[str, ...]
     find: Callable[[Quantizers], Iterable[Finding]]
     targets: tuple[str, ...] = VERIFIED_TARGETS
+    cpus: tuple[str, ...] = CPUS
+    """The kinds of CPU that it concerns, for the target cpu."""
+    of_sound_models: bool = False
+    """Left out where an error was found before: it would say the same less clearly."""
 
 
 CHECKS = (
@@ -51,14 +58,22 @@ CHECKS = (
     Check(("scale",), check_scales),
     Check(("zero_point",), check_zero_points),
     Check(("bias",), check_biases),
+    Check(("accumulator",), check_accumulators, ("cpu",)),
+    Check(("saturation",), check_saturation, ("cpu",), cpus=("avx2",)),
+    Check(("runtime", "unfused"), check_arm_runtime, ("cpu",), ("arm",), of_sound_models=True),
+    Check(
+        ("runtime", "unfused"), check_x86_runtime, ("cpu",), ("avx2", "vnni"), of_sound_models=True
+    ),
     Check(("power_of_two",), check_powers_of_two, ("npu-cnn",)),
     Check(("per_tensor",), check_granularity, ("npu-cnn",)),
     Check(tuple(rule.name for rule in LIMIT_RULES), check_limits, ("npu-cnn",)),
 )
 
 
-def verify_model(model: ir.Model, target: str = "cpu") -> Verification:
+def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -> Verification:
     """Return all that is wrong with a model, which is sorted in place if it was not.
+
+    `cpu` is the kind of CPU that it will run on, for the target cpu; None means this machine's.
 
     >>> x, y = ir.val("x", ir.DataType.FLOAT, [3]), ir.val("y", ir.DataType.FLOAT, [3])
     >>> relu = ir.node("Relu", [x], outputs=[y])
@@ -68,6 +83,10 @@ def verify_model(model: ir.Model, target: str = "cpu") -> Verification:
     """
     if target not in VERIFIED_TARGETS:
         raise TargetError(f"unknown target {target!r}.{did_you_mean(target, VERIFIED_TARGETS)}")
+    if cpu is not None and cpu not in CPUS:
+        raise TargetError(f"unknown CPU {cpu!r}.{did_you_mean(cpu, CPUS)}")
+    if cpu is not None and target != "cpu":
+        raise TargetError(f"a kind of CPU is for the target cpu, not for {target}; leave it out.")
     findings = list(check_node_order(model))
     if findings:
         try:
@@ -75,7 +94,11 @@ def verify_model(model: ir.Model, target: str = "cpu") -> Verification:
         except ValueError:  # no order at all: nodes feed each other in a circle
             return Verification(target, ("order",), tuple(findings))
     quantizers = Quantizers(model)
-    checks = [check for check in CHECKS if target in check.targets]
-    findings += [finding for check in checks for finding in check.find(quantizers)]
-    rules = ("order", *(rule for check in checks for rule in check.rules))
-    return Verification(target, rules, tuple(findings))
+    kind = cpu or detect_cpu()
+    checks = [check for check in CHECKS if target in check.targets and kind in check.cpus]
+    rules = ["order"]
+    for check in checks:
+        if not (check.of_sound_models and any(found.level == "error" for found in findings)):
+            findings += check.find(quantizers)
+            rules += check.rules
+    return Verification(target, tuple(rules), tuple(findings))

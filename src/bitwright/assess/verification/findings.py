@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
-__all__ = ["Finding", "Verification"]
+__all__ = ["Finding", "FindingLevel", "Verification"]
+
+FindingLevel = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,10 @@ class Finding:
     """Its name, or that of the tensor; empty for what concerns the model as a whole."""
     message: str
     values: Mapping[str, Any] = field(default_factory=dict)
+    level: FindingLevel = "error"
+    """An error breaks the model or what it computes; a warning costs speed or depends on data."""
+    remedy: str = ""
+    """What to do, where that is the same for every finding of the rule."""
 
     def __str__(self) -> str:
         return f"{self.node or 'model'}: {self.rule}: {self.message}"
@@ -31,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The findings about one model; none means that it is fit for the target.
+    """The findings about one model; no error among them means that it is fit for the target.
 
     >>> Verification("cpu", ("scale",), ()).ok
     True
@@ -43,9 +49,23 @@ class Verification:
     findings: tuple[Finding, ...]
 
     @property
+    def errors(self) -> tuple[Finding, ...]:
+        """What is wrong."""
+        return tuple(finding for finding in self.findings if finding.level == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What is not wrong, but worth knowing."""
+        return tuple(finding for finding in self.findings if finding.level == "warning")
+
+    @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
+        """Whether nothing is wrong; there may be warnings."""
+        return not self.errors
+
+    def passes(self, *, strict: bool = False) -> bool:
+        """Whether nothing is wrong, or with `strict` nothing was found at all."""
+        return not self.findings if strict else self.ok
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -54,18 +74,28 @@ class Verification:
             "ok": self.ok,
             "rules": list(self.rules),
             "findings": [
-                {"rule": f.rule, "node": f.node, "message": f.message, "values": dict(f.values)}
+                {
+                    "rule": f.rule,
+                    "level": f.level,
+                    "node": f.node,
+                    "message": f.message,
+                    "values": dict(f.values),
+                    "remedy": f.remedy or None,
+                }
                 for f in self.findings
             ],
         }
 
-    def to_junit(self) -> str:
-        """Return JUnit XML: one test case a rule, failed where there are findings.
+    def to_junit(self, *, strict: bool = False) -> str:
+        """Return JUnit XML: one test case a rule, failed where there are errors.
+
+        Warnings are the output of a test case that passed; `strict` makes them failures too.
 
         >>> '<testcase' in Verification("cpu", ("scale",), ()).to_junit()
         True
         """
-        broken = {finding.rule for finding in self.findings}
+        failing = self.findings if strict else self.errors
+        broken = {finding.rule for finding in failing}
         suite = ElementTree.Element(
             "testsuite",
             name=f"bitwright verify {self.target}",
@@ -76,23 +106,28 @@ class Verification:
             case = ElementTree.SubElement(
                 suite, "testcase", classname=f"bitwright.{self.target}", name=rule
             )
-            found = [finding for finding in self.findings if finding.rule == rule]
+            found = [finding for finding in failing if finding.rule == rule]
             if found:
                 places = "1 place" if len(found) == 1 else f"{len(found)} places"
                 failure = ElementTree.SubElement(case, "failure", message=f"{rule}: {places}")
                 failure.text = "\n".join(map(str, found))
+            noted = [f for f in self.findings if f.rule == rule and f not in failing]
+            if noted:
+                output = ElementTree.SubElement(case, "system-out")
+                output.text = "\n".join(f"warning: {finding}" for finding in noted)
         ElementTree.indent(suite)
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
 
     def _repr_html_(self) -> str:
-        if self.ok:
+        if not self.findings:
             return f"<p>{len(self.rules)} rules of {html.escape(self.target)} hold.</p>"
         rows = "".join(
             f"<tr><td>{html.escape(f.node or 'model')}</td><td>{html.escape(f.rule)}</td>"
-            f"<td>{html.escape(f.message)}</td></tr>"
+            f"<td>{f.level}</td><td>{html.escape(f.message)}</td></tr>"
             for f in self.findings
         )
         return (
-            "<table><thead><tr><th>node</th><th>rule</th><th>what is wrong</th></tr></thead>"
+            "<table><thead><tr><th>node</th><th>rule</th><th>level</th><th>what was found</th>"
+            "</tr></thead>"
             f"<tbody>{rows}</tbody></table>"
         )

@@ -1,0 +1,179 @@
+"""Every product of quantized activations and weights in a model, in whichever format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.assess.quantizers import Quantizers
+
+__all__ = ["Product", "find_products"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where an integer op has its inputs."""
+
+    source: int
+    source_zero: int
+    weight: int
+    weight_zero: int
+    bias: int | None = None
+    convolves: bool = False
+
+
+_INTEGER_OPS = {
+    "QLinearConv": _Places(0, 2, 3, 5, 8, convolves=True),
+    "ConvInteger": _Places(0, 2, 1, 3, convolves=True),
+    "QLinearMatMul": _Places(0, 2, 3, 5),
+    "MatMulInteger": _Places(0, 2, 1, 3),
+    "MatMulIntegerToFloat": _Places(0, 4, 1, 5),
+    "QGemm": _Places(0, 2, 3, 5, 6),
+}
+_FLOAT_OPS = {"Conv": True, "Gemm": False, "MatMul": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A Conv, Gemm or MatMul whose two sides are integers."""
+
+    node: ir.Node
+    source_type: ir.DataType | None
+    source_zero: int | None
+    """None where it is computed at run time."""
+    weight_type: ir.DataType | None
+    weight_value: ir.Value
+    weight_zero: Array | None
+    bias_value: ir.Value | None
+    convolves: bool
+    has_pairs: bool
+    """Between Q/DQ pairs, not an integer op."""
+
+    @property
+    def depth(self) -> int | None:
+        """How many products are added up, where the weight's shape is known."""
+        shape = self.weight_value.shape
+        if shape is None or not all(isinstance(size, int) for size in shape):
+            return None
+        sizes = [int(size) for size in shape]  # type: ignore[arg-type]
+        if self.convolves:
+            return int(np.prod(sizes[1:]))
+        return sizes[-1] if self._turned else sizes[-2] if len(sizes) > 1 else sizes[-1]
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is convolved alone, which has kernels of its own."""
+        group = self.node.attributes.get("group")
+        shape = self.weight_value.shape
+        return bool(
+            self.convolves
+            and group is not None
+            and group.value > 1
+            and shape is not None
+            and shape[1] == 1
+        )
+
+    def rows(self) -> Array | None:
+        """Return the stored integers, a row for each output channel; None for computed weights."""
+        tensor = ir.convenience.get_const_tensor(self.weight_value)
+        if tensor is None:
+            return None
+        integers = np.asarray(tensor.numpy())
+        if self.convolves:
+            return integers.reshape(len(integers), -1)
+        if integers.ndim == 1:
+            return integers.reshape(1, -1)
+        turned = integers if self._turned else np.swapaxes(integers, -1, -2)
+        return turned.reshape(-1, turned.shape[-1])
+
+    def bias(self) -> Array | None:
+        """Return the stored bias."""
+        tensor = (
+            None if self.bias_value is None else ir.convenience.get_const_tensor(self.bias_value)
+        )
+        return None if tensor is None else np.asarray(tensor.numpy())
+
+    @property
+    def _turned(self) -> bool:
+        return "transB" in self.node.attributes and bool(self.node.attributes["transB"].value)
+
+
+def find_products(quantizers: Quantizers) -> Iterator[Product]:
+    """Return the products of a model in the order of its nodes."""
+    for node in quantizers.model.graph.all_nodes():
+        if node.op_type in _FLOAT_OPS:
+            found = _between_pairs(node, quantizers)
+        elif node.op_type in _INTEGER_OPS:
+            found = _of_integers(node, _INTEGER_OPS[node.op_type])
+        else:
+            continue
+        if found is not None:
+            yield found
+
+
+def _between_pairs(node: ir.Node, quantizers: Quantizers) -> Product | None:
+    source, weight = (quantizers.quantizer_before(node, place) for place in (0, 1))
+    if source is None or weight is None or weight.node.inputs[0] is None:
+        return None
+    bias = quantizers.quantizer_before(node, 2)
+    return Product(
+        node,
+        source.stored_type,
+        _single(source.zero_point, absent=len(source.node.inputs) < 3),
+        weight.stored_type,
+        weight.node.inputs[0],
+        weight.zero_point,
+        None if bias is None else bias.node.inputs[0],
+        _FLOAT_OPS[node.op_type],
+        has_pairs=True,
+    )
+
+
+def _of_integers(node: ir.Node, places: _Places) -> Product | None:
+    weight = _input(node, places.weight)
+    if weight is None:
+        return None
+    zero, weight_zero = (
+        _constant(_input(node, place)) for place in (places.source_zero, places.weight_zero)
+    )
+    return Product(
+        node,
+        _type_of(_input(node, places.source), zero),
+        _single(zero, absent=_input(node, places.source_zero) is None),
+        _type_of(weight, weight_zero),
+        weight,
+        weight_zero,
+        None if places.bias is None else _input(node, places.bias),
+        places.convolves,
+        has_pairs=False,
+    )
+
+
+def _input(node: ir.Node, place: int) -> ir.Value | None:
+    return node.inputs[place] if place < len(node.inputs) else None
+
+
+def _constant(value: ir.Value | None) -> Array | None:
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else np.asarray(tensor.numpy())
+
+
+def _type_of(value: ir.Value | None, zero_point: Array | None) -> ir.DataType | None:
+    if zero_point is not None:
+        return ir.DataType.from_numpy(zero_point.dtype)
+    return None if value is None else value.dtype
+
+
+def _single(zero_point: Array | None, *, absent: bool) -> int | None:
+    if absent:
+        return 0
+    if zero_point is None or zero_point.size != 1:
+        return None
+    return int(zero_point.reshape(-1)[0])
