@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from bitwright.assess import OutputComparison
+from bitwright.assess.comparison import NodeComparison
 from bitwright.assess.report import (
     Histogram,
     ReportNode,
@@ -22,23 +23,26 @@ OPS = ("Conv", "Relu", "Conv", "Add", "Relu", "MatMul", "Softmax")
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>'\"&"
 
 
-@dataclass
-class Measured:
-    """A node as the report wants it, of which tests change what they are about."""
-
-    name: str = "conv"
-    op: str = "Conv"
-    depth: int = 0
-    action: str = "quantized"
-    reason: str | None = None
-    output: str = "y"
-    sqnr: float | None = 40.0
-    cosine: float | None = 0.9999
-    max_error: float | None = 0.01
-    local_sqnr: float | None = 45.0
-    channel_sqnr: float | None = None
-    saturated: float | None = 0.0
-    used: float | None = 0.9
+def measured(**changes):
+    """Return a NodeComparison of which tests say what they are about."""
+    return NodeComparison(
+        **{
+            "name": "conv",
+            "op": "Conv",
+            "index": 0,
+            "depth": 0,
+            "action": "quantized",
+            "reason": None,
+            "output": "y",
+            "sqnr": 40.0,
+            "cosine": 0.9999,
+            "max_error": 0.01,
+            "local_sqnr": 45.0,
+            "saturated": 0.0,
+            "used": 0.9,
+            **changes,
+        }
+    )
 
 
 def activation(name="x", values=None, *, seed=0, top=None, **changes):
@@ -87,7 +91,7 @@ def output(sqnr=35.0, agreement=0.995, name="logits"):
 
 def subject(nodes=None, *, worst=None, tensors=None, **changes):
     """Return a small report: one good model of three nodes unless told otherwise."""
-    nodes = nodes if nodes is not None else [Measured(name=f"conv{n}") for n in range(3)]
+    nodes = nodes if nodes is not None else [measured(name=f"conv{n}") for n in range(3)]
     return ReportSubject(
         **{
             "float_name": "model.onnx",
@@ -110,14 +114,14 @@ def subject(nodes=None, *, worst=None, tensors=None, **changes):
 def evil_subject():
     """Return a report in which every name tries to become a script."""
     node = ReportNode(
-        measured=Measured(name=EVIL, op=EVIL, action="float", reason=EVIL, output=EVIL),
+        measured=measured(name=EVIL, op=EVIL, action="float", reason=EVIL, output=EVIL),
         tensors=[("input", EVIL), ("weight", EVIL + "w")],
     )
     plan = QuantPlan(
         fingerprint=EVIL, tool=EVIL, recipe=Recipe(name=EVIL), tensors={}, nodes={}, notes=[EVIL]
     )
     return subject(
-        [node, Measured(name=EVIL + "2", local_sqnr=1.0)],
+        [node, measured(name=EVIL + "2", local_sqnr=1.0)],
         outputs=[output(1.0, 0.1, EVIL)],
         tensors=[activation(EVIL), weight(EVIL + "w")],
         float_name=EVIL,
@@ -168,7 +172,7 @@ def network(count, *, seed=0, sabotaged=None):
         plans[name] = NodePlan(op=op, action="float" if left else "quantize", reason=reason)
         nodes.append(
             ReportNode(
-                measured=Measured(
+                measured=measured(
                     name=name,
                     op=op,
                     depth=place,
@@ -186,7 +190,7 @@ def network(count, *, seed=0, sabotaged=None):
             )
         )
     recipe = load_recipe("int8")
-    measured = [(node.measured.local_sqnr, place) for place, node in enumerate(nodes)]
+    ranking = [(node.measured.local_sqnr, place) for place, node in enumerate(nodes)]
     return ReportSubject(
         float_name="resnet-like.onnx",
         quantized_name="resnet-like-int8.onnx",
@@ -194,7 +198,7 @@ def network(count, *, seed=0, sabotaged=None):
         quantized_bytes=26_010_000,
         outputs=[output(18.4, 0.934)],
         nodes=nodes,
-        worst=[place for local, place in sorted(m for m in measured if m[0] is not None)],
+        worst=[place for local, place in sorted(m for m in ranking if m[0] is not None)],
         tensors=tensors,
         samples=16,
         data="imagenet-validation",

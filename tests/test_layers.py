@@ -17,7 +17,7 @@ STAGES = ("prepare", "equalize", "observe", "decide", "rounding", "emit", "asses
 # ALLOWED_BESIDE names.
 LEVELS = (
     ("cli", "compat", "__main__"),
-    ("api", "comparing", "pipeline", "preprocessing", "qat", "result", "weight_only"),
+    ("api", "comparing", "pipeline", "preprocessing", "qat", "reporting", "result", "weight_only"),
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
@@ -36,6 +36,8 @@ ALLOWED_BESIDE = {
     ("comparing", "pipeline"),
     ("pipeline", "result"),
     ("qat", "pipeline"),
+    ("reporting", "pipeline"),
+    ("result", "reporting"),
     ("weight_only", "pipeline"),
     ("weight_only", "result"),
     ("plan", "recipe"),

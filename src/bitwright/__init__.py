@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         WeightOverride,
         load_recipe,
     )
+    from bitwright.reporting import Report, write_report
     from bitwright.result import Result
 
 # Where each public name lives. Loaded when first used: `import bitwright` must stay light.
@@ -153,6 +154,7 @@ _HOMES = {
         "WeightOverride",
         "load_recipe",
     ),
+    "bitwright.reporting": ("Report", "write_report"),
     "bitwright.result": ("Result",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -197,6 +199,7 @@ __all__ = [
     "RandomData",
     "Recipe",
     "RecipeError",
+    "Report",
     "Result",
     "Rewrites",
     "Selection",
@@ -224,6 +227,7 @@ __all__ = [
     "quantize",
     "quantize_static",
     "verify",
+    "write_report",
 ]
 
 

@@ -250,6 +250,7 @@ class Job:
             float_size=self.float_size,
             size=graph.serialized_size(quantized),
             source=self.source,
+            evaluation=tuple(self.samples),
         )
 
     def _emit(self, plan: QuantPlan) -> tuple[QuantPlan, ir.Model]:

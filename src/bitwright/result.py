@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,15 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import OutputComparison
+from bitwright.assess.notebook import html_tables, output_section
+from bitwright.data import ImagePreprocess, Sample
+from bitwright.errors import DataError, MissingPackageError
 from bitwright.plan import QuantPlan
 
 if TYPE_CHECKING:
     import onnx
+
+    from bitwright.reporting import Report
 
 __all__ = ["Result"]
 
@@ -35,6 +41,8 @@ class Result:
     """Bytes on disk once it is saved, about as many before."""
     source: Any = None
     path: Path | None = None
+    evaluation: Sequence[Sample] = field(default=(), repr=False)
+    """The samples that it was measured on."""
 
     @property
     def quantized(self) -> Counter[str]:
@@ -64,6 +72,81 @@ class Result:
         graph.save_model(self.model, path, external_data=external_data)
         self.path = Path(path)
         self.size = graph.file_size(path)
+
+    def save_report(
+        self,
+        path: str | Path,
+        *,
+        data: Any = None,
+        limit: int | None = None,
+        preprocess: ImagePreprocess | str | None = None,
+        latency: bool = True,
+        providers: Sequence[str] | None = None,
+    ) -> Report:
+        """Write what happened as one HTML page, and return it.
+
+        Without data, the samples that the result was measured on are used.
+        """
+        from bitwright.reporting import Measuring, make_report, name_of
+
+        graph.check_destination(path, source=self.source)
+        if data is None and not self.evaluation:
+            raise DataError("there are no samples to report on; give data.")
+        report = make_report(
+            self.source,
+            self.model,
+            names=(name_of(self.source, "model.onnx"), str(self.path or "quantized.onnx")),
+            sizes=(self.float_size, self.size),
+            plan=self.plan,
+            measuring=Measuring(
+                data=data,
+                samples=self.evaluation if data is None else None,
+                limit=limit,
+                preprocess=preprocess,
+                latency=latency,
+                providers=providers,
+            ),
+        )
+        report.save(path)
+        return report
+
+    def to_pandas(self) -> Any:
+        """Return what became of each node as a pandas DataFrame."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingPackageError(
+                "to_pandas needs pandas, which is not installed; install it (pip install pandas), "
+                "or use to_dict."
+            ) from error
+        rows = [
+            {"node": name, "op": node.op, "action": node.action, "reason": node.reason}
+            for name, node in self.plan.nodes.items()
+        ]
+        return pd.DataFrame(rows, columns=["node", "op", "action", "reason"])
+
+    def _repr_html_(self) -> str:
+        quantized, skipped = self.quantized, self.skipped
+        seen = "held-back" if self.samples_are_unseen else "calibration"
+        facts = [
+            ("Recipe", self.plan.recipe.name),
+            ("Nodes", f"{quantized.total()} quantized, {skipped.total()} left float"),
+            (
+                "Size",
+                f"{_megabytes(self.float_size)} to {_megabytes(self.size)} ({self.shrinkage})",
+            ),
+            ("Calibrated on", self.data),
+            *(("Note", note) for note in self.plan.notes),
+        ]
+        kept = [(op, str(count), reason) for (op, reason), count in skipped.most_common()]
+        return html_tables(
+            [
+                ("Quantized model", ("", ""), facts),
+                output_section(f"Against float on {self.samples} {seen} samples", self.outputs),
+                ("Quantized", ("op", "nodes"), [(o, str(n)) for o, n in quantized.most_common()]),
+                ("Left float", ("op", "nodes", "because"), kept),
+            ]
+        )
 
     def summary(self) -> str:
         """Return what was done, in a few lines."""

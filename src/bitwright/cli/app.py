@@ -22,6 +22,7 @@ from bitwright.cli.plan import plan_command
 from bitwright.cli.preprocess import preprocess_command
 from bitwright.cli.quantize import quantize_command
 from bitwright.cli.recipes import recipes_command
+from bitwright.cli.report import report_command
 from bitwright.cli.verify import verify_command
 from bitwright.errors import BitwrightError
 
@@ -38,6 +39,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan_command,
     "apply": apply_command,
     "compare": compare_command,
+    "report": report_command,
     "inspect": inspect_command,
     "verify": verify_command,
     "preprocess": preprocess_command,

@@ -3,7 +3,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from report_examples import Measured, activation, output, subject, weight
+from report_examples import activation, measured, output, subject, weight
 
 from bitwright import load_demo
 from bitwright.assess.report import Latency, ReportNode, advise
@@ -18,7 +18,7 @@ def commands(given):
 
 
 def nodes_with(local):
-    return [Measured(name=f"n{place}", local_sqnr=value) for place, value in enumerate(local)]
+    return [measured(name=f"n{place}", local_sqnr=value) for place, value in enumerate(local)]
 
 
 def with_outliers(name="x"):
@@ -57,7 +57,7 @@ def test_what_was_left_float_before_stays_float():
 
 def test_names_are_quoted_for_the_shell():
     names = "a b; rm -rf ~", "it's", "$(whoami)"
-    nodes = [Measured(name=name, local_sqnr=5.0) for name in names]
+    nodes = [measured(name=name, local_sqnr=5.0) for name in names]
     nodes += nodes_with([40.0] * 60)
     given = subject(nodes, outputs=POOR, float_name="my model.onnx")
     words = shlex.split(commands(given)["Leave these 3 nodes float"])
@@ -111,7 +111,7 @@ def test_values_that_are_cut_off_are_kept_by_minmax():
 
 def test_transformers_with_outliers_are_smoothed():
     nodes = [
-        ReportNode(measured=Measured(name=f"mm{n}", op="MatMul"), tensors=[("input", "x")])
+        ReportNode(measured=measured(name=f"mm{n}", op="MatMul"), tensors=[("input", "x")])
         for n in range(5)
     ]
     given = subject(nodes, tensors=[with_outliers()], outputs=POOR)
@@ -187,7 +187,7 @@ def test_every_quantize_command_is_one_that_the_command_line_takes(monkeypatch):
     monkeypatch.setattr(api, "quantize", quantize)
     poor = {"outputs": POOR, "float_name": str(load_demo().model_path)}
     products = [
-        ReportNode(measured=Measured(name=f"m{n}", op="MatMul"), tensors=[("input", "x")])
+        ReportNode(measured=measured(name=f"m{n}", op="MatMul"), tensors=[("input", "x")])
         for n in range(4)
     ]
     subjects = [

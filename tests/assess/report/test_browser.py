@@ -1,7 +1,7 @@
 """The page in a real browser."""
 
 import pytest
-from report_examples import EVIL, Measured, evil_subject, subject
+from report_examples import EVIL, evil_subject, measured, subject
 
 Keys = pytest.importorskip("selenium.webdriver", reason="selenium is not installed").Keys
 
@@ -261,7 +261,7 @@ def test_a_command_can_be_copied(browser, small):
 
 
 def test_one_node_and_none_at_all_are_no_trouble(browser):
-    unmeasured = Measured(name="only", sqnr=None, local_sqnr=None)
+    unmeasured = measured(name="only", sqnr=None, local_sqnr=None)
     for given in (subject([unmeasured]), subject([], worst=[])):
         browser.open(given)
         assert browser.complaints() == []

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_examples import EVIL, Measured, activation, evil_subject, network, subject, weight
+from report_examples import EVIL, activation, evil_subject, measured, network, subject, weight
 
 from bitwright.assess.report import build_report_data, render_page
 from bitwright.plan import QuantPlan
@@ -67,8 +67,8 @@ def test_nothing_is_loaded_from_anywhere():
 
 def test_infinities_and_missing_figures_survive_json():
     nodes = [
-        Measured(sqnr=math.inf, local_sqnr=None, max_error=math.nan),
-        Measured(name="b", sqnr=-math.inf),
+        measured(sqnr=math.inf, local_sqnr=None, max_error=math.nan),
+        measured(name="b", sqnr=-math.inf),
     ]
     found = data_in(page_of(subject(nodes)))["nodes"]
     assert (found[0]["sqnr"], found[0]["alone"], found[0]["error"]) == ("Infinity", None, None)
@@ -76,7 +76,7 @@ def test_infinities_and_missing_figures_survive_json():
 
 
 def test_a_name_that_is_no_text_can_be_written():
-    page = page_of(subject([Measured(name="bad\udcff")]))
+    page = page_of(subject([measured(name="bad\udcff")]))
     page.encode("utf-8")
     assert data_in(page)["nodes"][0]["name"] == "bad\udcff"
 
@@ -92,9 +92,9 @@ def test_a_report_of_little_is_a_report(given):
 
 def test_coverage_counts_and_explains():
     nodes = [
-        Measured(name="a"),
-        Measured(name="b", op="Softmax", action="float", reason="not asked for"),
-        Measured(name="c", op="Softmax", action="float", reason="not asked for"),
+        measured(name="a"),
+        measured(name="b", op="Softmax", action="float", reason="not asked for"),
+        measured(name="c", op="Softmax", action="float", reason="not asked for"),
     ]
     coverage = build_report_data(subject(nodes))["coverage"]
     assert (coverage["nodes"], coverage["quantized"]) == (3, 1)

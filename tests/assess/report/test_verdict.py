@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from report_examples import Measured, output, subject
+from report_examples import measured, output, subject
 
 from bitwright.assess.report import Latency, judge
 
@@ -29,7 +29,7 @@ def test_the_worst_output_decides():
 def test_the_sentence_has_accuracy_size_speed_and_what_hurts():
     said = judge(
         subject(
-            [Measured(name="a", local_sqnr=40.0), Measured(name="culprit", local_sqnr=3.0)],
+            [measured(name="a", local_sqnr=40.0), measured(name="culprit", local_sqnr=3.0)],
             worst=[1, 0],
             outputs=[output(8.0, 0.5)],
             latency=Latency(float_ms=9.0, quantized_ms=3.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bitwright.assess.notebook import html_tables, output_section, show_decibels
 from bitwright.assess.outputs import OutputComparison
 from bitwright.errors import MissingPackageError
 
@@ -108,6 +109,19 @@ class Comparison:
             "tensors": [asdict(tensor) for tensor in self.tensors.values()],
             "weights": dict(self.weights),
         }
+
+    def _repr_html_(self) -> str:
+        worst = [
+            (n.name, n.op, *map(show_decibels, (n.channel_sqnr, n.local_sqnr, n.sqnr)))
+            for n in self.worst()
+        ]
+        columns = ("node", "op", "alone by channel, dB", "alone, dB", "accumulated, dB")
+        return html_tables(
+            [
+                output_section(f"Against float on {self.samples} samples", self.outputs),
+                ("Nodes that lose most", columns, worst),
+            ]
+        )
 
     def to_pandas(self) -> Any:
         """Return the nodes as a pandas DataFrame."""

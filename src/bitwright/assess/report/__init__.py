@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from bitwright.assess.report.advice import Advice, advise
 from bitwright.assess.report.data import build_report_data
+from bitwright.assess.report.encodings import Encoding, planned_weights, read_encodings
 from bitwright.assess.report.histograms import Histogram
 from bitwright.assess.report.page import render_page
 from bitwright.assess.report.subject import (
     Latency,
-    MeasuredNode,
     ReportNode,
     ReportSubject,
 )
 from bitwright.assess.report.tensors import TensorView, channel_peaks
 from bitwright.assess.report.verdict import Verdict, judge
+from bitwright.assess.report.views import Views
 
 __all__ = [
     "Advice",
+    "Encoding",
     "Histogram",
     "Latency",
-    "MeasuredNode",
     "ReportNode",
     "ReportSubject",
     "TensorView",
     "Verdict",
+    "Views",
     "advise",
     "build_report_data",
     "channel_peaks",
     "judge",
+    "planned_weights",
+    "read_encodings",
     "render_page",
 ]

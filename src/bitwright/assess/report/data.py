@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bitwright._version import __version__
@@ -29,14 +30,14 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
     verdict = judge(subject)
     return {
         "tool": f"bitwright {__version__}",
-        "float": {"name": subject.float_name, "bytes": subject.float_bytes},
-        "quantized": {"name": subject.quantized_name, "bytes": subject.quantized_bytes},
+        "float": {"name": Path(subject.float_name).name, "bytes": subject.float_bytes},
+        "quantized": {"name": Path(subject.quantized_name).name, "bytes": subject.quantized_bytes},
         "verdict": {"level": verdict.level, "sentence": verdict.sentence},
         "latency": _latency(subject.latency),
         "samples": subject.samples,
         "data": subject.data,
         "outputs": [_output(output) for output in subject.outputs],
-        "coverage": _coverage(subject.nodes),
+        "coverage": _coverage(subject),
         "advice": [{"title": a.title, "why": a.why, "command": a.command} for a in advise(subject)],
         "worst": list(subject.worst),
         "hurts": subject.outstanding(),
@@ -88,14 +89,15 @@ def _latency(latency: Latency | None) -> dict[str, Any] | None:
     }
 
 
-def _coverage(nodes: Sequence[ReportNode]) -> dict[str, Any]:
-    total = Counter(node.measured.op for node in nodes)
-    quantized = Counter(node.measured.op for node in nodes if node.quantized)
-    reasons = Counter(
-        (node.measured.reason or "not said", node.measured.op)
-        for node in nodes
-        if not node.quantized
-    )
+def _coverage(subject: ReportSubject) -> dict[str, Any]:
+    nodes = [(n.measured.op, n.quantized, n.measured.reason) for n in subject.nodes]
+    if subject.plan is not None:
+        # Rows of the comparison are what is computed as one; the plan knows every node.
+        nodes = [(n.op, n.quantized, n.reason) for n in subject.plan.nodes.values()]
+    total = Counter(op for op, _, _ in nodes)
+    quantized = Counter(op for op, done, _ in nodes if done)
+    unsaid = "not said; the plan would tell (--plan)"
+    reasons = Counter((reason or unsaid, op) for op, done, reason in nodes if not done)
     return {
         "nodes": len(nodes),
         "quantized": quantized.total(),

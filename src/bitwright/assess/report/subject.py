@@ -6,14 +6,14 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from bitwright.assess.comparison.results import NodeComparison
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.tensors import TensorView
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
-__all__ = ["Latency", "MeasuredNode", "ReportNode", "ReportSubject"]
+__all__ = ["Latency", "ReportNode", "ReportSubject"]
 
 _SHARE, _MOST_NAMED = 0.05, 8
 """Share and number of the nodes that are called outstanding at most."""
@@ -21,29 +21,11 @@ _GAP = 6.0
 """Decibels below the middle of all nodes from which a node is."""
 
 
-class MeasuredNode(Protocol):
-    """What the report wants to know of a node's error; `NodeComparison` is the usual one."""
-
-    name: str
-    op: str
-    depth: int
-    action: str
-    reason: str | None
-    output: str
-    sqnr: float | None
-    cosine: float | None
-    max_error: float | None
-    local_sqnr: float | None
-    channel_sqnr: float | None
-    saturated: float | None
-    used: float | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportNode:
     """One node with its errors, and the tensors that are drawn for it."""
 
-    measured: MeasuredNode
+    measured: NodeComparison
     tensors: Sequence[tuple[str, str]] = ()
     """(what it is to the node, key of a tensor), such as ("weight", "conv1.w")."""
 

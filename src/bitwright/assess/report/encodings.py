@@ -1,0 +1,179 @@
+"""How a quantized model, whoever made it, stores the tensors of each of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.assess.comparison.codes import DEQUANTIZERS
+from bitwright.assess.comparison.matching import match_tensors
+from bitwright.assess.comparison.units import Units
+from bitwright.graph.constants import read_tensor
+from bitwright.numerics import dequantize
+from bitwright.numerics.types import QTYPES
+from bitwright.plan import QuantPlan
+
+__all__ = ["Encoding", "planned_weights", "read_encodings"]
+
+Array = npt.NDArray[Any]
+
+# Integer op -> where a weight, its scale and its zero point stand among the inputs.
+_WEIGHTS = {
+    "QLinearConv": (3, 4, 5),
+    "QLinearMatMul": (3, 4, 5),
+    "QGemm": (3, 4, 5),
+    "QLinearAdd": (3, 4, 5),
+    "QLinearMul": (3, 4, 5),
+}
+_ENDING = "_quantized"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One tensor of a node: its name in the float model, and what its integers stand for."""
+
+    label: str
+    """What it is to the node: "input", "weight", "bias" or "output"."""
+    tensor: str
+    qtype: str
+    scale: Array
+    zero_point: Array
+    axis: int | None = None
+    """The axis of a weight that the scales belong to."""
+    stored: Array | None = None
+    """The numbers that the integers of a constant stand for."""
+
+
+def read_encodings(units: Units) -> dict[str, list[Encoding]]:
+    """Return node of the quantized model -> its quantized inputs, weights and outputs.
+
+    Only what has constant scales is there: a dynamic quantizer has none before it runs.
+    """
+    return _Reader(units).read()
+
+
+def planned_weights(
+    plan: QuantPlan, weight: Callable[[str], Array | None]
+) -> dict[str, list[Encoding]]:
+    """Return node -> its weights as a plan stores them, in whatever form the model has them."""
+    found: dict[str, list[Encoding]] = {}
+    for name, node in plan.nodes.items():
+        for key in node.inputs:
+            entry = None if key is None else plan.tensors.get(key)
+            array = None if entry is None else weight(entry.tensor)
+            if key is None or entry is None or entry.role != "weight" or array is None:
+                continue
+            if not entry.qtype.needs_range:
+                continue
+            stored = plan.parameters(key)
+            found.setdefault(name, []).append(
+                Encoding(
+                    "weight",
+                    entry.tensor,
+                    entry.qtype.name,
+                    np.asarray(stored.scale, np.float64),
+                    np.asarray(stored.zero_point, np.int64),
+                    None if stored.block_size or stored.axis is None else stored.axis % array.ndim,
+                    array,
+                )
+            )
+    return found
+
+
+class _Reader:
+    def __init__(self, units: Units) -> None:
+        self._graph = units.graph
+        matched = match_tensors(units.plain, self._graph)
+        self._names = {value: twin.name or "" for value, twin in matched.items()}
+        inputs = {value.name for value in units.plain.graph.inputs}
+        for value in units.quantized.graph.inputs:
+            if value.name in inputs:
+                self._names.setdefault(value, value.name or "")
+
+    def read(self) -> dict[str, list[Encoding]]:
+        return {
+            node.name or node.outputs[0].name or "": list(self._encodings(node))
+            for node in self._graph.nodes
+        }
+
+    def _encodings(self, node: ir.Node) -> Iterator[Encoding]:
+        weight = _WEIGHTS.get(node.op_type)
+        for index, value in enumerate(node.inputs):
+            if value is None:
+                continue
+            if weight is not None and index == weight[0] and read_tensor(value) is not None:
+                scale, zero_point = (node.inputs[at] for at in weight[1:])
+                yield from self._constant(value, scale, zero_point, index, 0)
+                continue
+            maker = value.producer()
+            if maker is None or maker.op_type not in DEQUANTIZERS:
+                yield from self._activation("input", value)
+                continue
+            stored = maker.inputs[0]
+            assert stored is not None
+            if read_tensor(stored) is None:
+                yield from self._activation("input", stored)
+            else:
+                zero = maker.inputs[2] if len(maker.inputs) > 2 else None
+                axis = maker.attributes.get_int("axis", 1)
+                block = maker.attributes.get_int("block_size", 0)
+                yield from self._constant(stored, maker.inputs[1], zero, index, axis, block)
+        for value in node.outputs[:1]:
+            quantizer = self._graph.quantizer_of(value)
+            yield from self._activation(
+                "output", value if quantizer is None else quantizer.outputs[0]
+            )
+
+    def _activation(self, label: str, integers: ir.Value) -> Iterator[Encoding]:
+        """Yield the encoding of an integer tensor, if it is one and known in the float model."""
+        scale, zero_point = self._graph.parameters.get(integers, (None, None))
+        name = self._names.get(self._graph.origin(integers), self._names.get(integers))
+        if name is not None and (numbers := _numbers(scale, zero_point, integers)) is not None:
+            yield Encoding(label, name, *numbers)
+
+    def _constant(
+        self,
+        stored: ir.Value,
+        scale: ir.Value | None,
+        zero_point: ir.Value | None,
+        index: int,
+        axis: int,
+        block_size: int = 0,
+    ) -> Iterator[Encoding]:
+        integers = read_tensor(stored)
+        numbers = _numbers(scale, zero_point, stored)
+        if integers is None or numbers is None:
+            return
+        qtype, factor, zero = numbers
+        values = dequantize(
+            integers.astype(np.int64), factor.astype(np.float32), zero, axis=axis,
+            block_size=block_size,
+        )  # fmt: skip
+        label = "bias" if index > 1 and qtype == "int32" else "weight"
+        name = (stored.name or "").removesuffix(_ENDING)
+        per_channel = factor.size > 1 and not block_size
+        yield Encoding(label, name, qtype, factor, zero, axis if per_channel else None, values)
+
+
+def _numbers(
+    scale: ir.Value | None, zero_point: ir.Value | None, integers: ir.Value
+) -> tuple[str, Array, Array] | None:
+    """Return the type, scale and zero point of an integer tensor, where they are constant."""
+    factor = read_tensor(scale)
+    if factor is None or not factor.size:
+        return None
+    zero = read_tensor(zero_point)
+    dtype = integers.dtype if integers.dtype is not None else None
+    if dtype is None and zero_point is not None:
+        dtype = zero_point.dtype
+    qtype = "uint8" if dtype is None else dtype.name.lower()
+    if qtype not in QTYPES:
+        return None
+    factor = factor.astype(np.float64)
+    whole = np.zeros(factor.shape, np.int64) if zero is None else zero.astype(np.int64)
+    return qtype, factor, whole

@@ -1,0 +1,123 @@
+"""From encodings, sketches and float weights to the tensors that are drawn for each node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.assess.report.encodings import Encoding
+from bitwright.assess.report.histograms import Histogram
+from bitwright.assess.report.tensors import TensorView, channel_peaks, represented_range
+from bitwright.numerics.types import QTYPES
+
+__all__ = ["Sketch", "Views"]
+
+Array = npt.NDArray[Any]
+
+
+class Sketch(Protocol):
+    """What was observed of an activation; `TensorSketch` is the usual one."""
+
+    low: float
+    high: float
+
+    def values(self) -> Array:
+        """Return the bfloat16 values that occurred, ascending."""
+
+    def counts(self) -> Array:
+        """Return how often each of them did."""
+
+
+class Views:
+    """Makes the view of each tensor once, however many nodes it belongs to."""
+
+    def __init__(
+        self,
+        sketches: Mapping[str, Sketch],
+        weight: Callable[[str], Array | None],
+        methods: Mapping[str, str | None],
+    ) -> None:
+        self._sketches = sketches
+        self._weight = weight
+        self._methods = methods
+        self.made: dict[str, TensorView] = {}
+        self._keys: dict[tuple[str, str, bytes, bytes], str] = {}
+
+    def keys_of(self, encodings: Iterable[Encoding]) -> list[tuple[str, str]]:
+        """Return (what it is to the node, key of its view) for the tensors of a node."""
+        found: dict[tuple[str, str], None] = {}
+        for one in encodings:
+            if one.label != "bias":  # a bias is stored in int32, as good as float
+                found[one.label, self._key_of(one)] = None
+        return list(found)
+
+    def _key_of(self, one: Encoding) -> str:
+        stored = one.tensor, one.qtype, one.scale.tobytes(), one.zero_point.tobytes()
+        if stored not in self._keys:
+            # One tensor can be stored in two ways, for two readers.
+            key = one.tensor
+            while key in self.made:
+                key += "'"
+            self._keys[stored] = key
+            self.made[key] = self._view(one)
+        return self._keys[stored]
+
+    def _view(self, one: Encoding) -> TensorView:
+        common: dict[str, Any] = {
+            "name": one.tensor,
+            "qtype": one.qtype,
+            "scale": one.scale,
+            "zero_point": one.zero_point,
+            "method": self._methods.get(one.tensor),
+        }
+        if one.stored is None:
+            histogram, clipped = self._look_at_sketch(one)
+            return TensorView(role="activation", histogram=histogram, clipped=clipped, **common)
+        array = self._weight(one.tensor)
+        if array is None or array.shape != one.stored.shape:
+            # Folded or renamed: what is stored is all there is to draw, and hides what was cut off.
+            array, clipped = one.stored, None
+        else:
+            clipped = _share_outside(array, one)
+        # Output channels come first in a Conv's weight, and last in that of a product.
+        axis = one.axis if one.axis is not None else (0 if array.ndim > 2 else array.ndim - 1)
+        return TensorView(
+            role=one.label,
+            histogram=Histogram.of_array(array),
+            clipped=clipped,
+            peaks=channel_peaks(array, axis),
+            **common,
+        )
+
+    def _look_at_sketch(self, one: Encoding) -> tuple[Histogram | None, float | None]:
+        sketch = self._sketches.get(one.tensor)
+        if sketch is None:
+            return None, None
+        values, counts = sketch.values(), sketch.counts()
+        histogram = Histogram.of_bfloat16(values, counts, sketch.low, sketch.high)
+        limits = represented_range(one.qtype, one.scale, one.zero_point)
+        if limits is None or not counts.size:
+            return histogram, None
+        # What lies within half a step of an end is rounded to it, not cut off; nor is what only
+        # its bfloat16 puts beyond.
+        half = 0.5 * float(one.scale.max())
+        slack = half + np.abs(values) * 2.0**-8
+        outside = (values < limits[0] - slack) | (values > limits[1] + slack)
+        return histogram, float(counts[outside].sum() / counts.sum())
+
+
+def _share_outside(array: Array, one: Encoding) -> float | None:
+    """Return how much of a weight lies outside what its own channel's scale can represent."""
+    kind = QTYPES[one.qtype]
+    if not kind.is_integer or (one.scale.size > 1 and one.axis is None):
+        return None
+    scale, zero = (np.asarray(each, np.float64) for each in (one.scale, one.zero_point))
+    if one.axis is not None:
+        shape = [1] * array.ndim
+        shape[one.axis] = -1
+        scale, zero = scale.reshape(shape), zero.reshape(shape if zero.size > 1 else -1)
+    codes = np.asarray(array, np.float64) / scale + zero
+    return float(np.mean((codes < kind.lowest - 0.5) | (codes > kind.highest + 0.5)))

@@ -1,0 +1,95 @@
+"""`bitwright report`: how good a quantized model is and what would mend it, as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.screen import Facts, Part, Screen, show_bytes
+
+if TYPE_CHECKING:
+    from bitwright.reporting import Report
+
+__all__ = ["report_command"]
+
+
+def report_command(
+    float_model: Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.")],
+    quantized_model: Annotated[
+        Path, typer.Argument(metavar="QUANT", help="The quantized model, whoever made it.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the page (.html).")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Samples to run both on: a .npy or .npz file, an image, or a folder of these.",
+        ),
+    ] = None,
+    preprocess: opt.Preprocess = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Use at most N samples of the data, 16 by default."),
+    ] = None,
+    random_data: opt.RandomCount = None,
+    input_shape: opt.InputShape = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="PLAN", help="The plan that QUANT was made with: it has the reasons."),
+    ] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency/--no-latency", help="Also time both models, for seconds.")
+    ] = True,
+    provider: opt.Provider = None,
+    memory_budget: opt.MemoryBudget = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Compare two models and write a report: one HTML file that opens by a double click."""
+    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
+    budget = None if memory_budget is None else opt.read_bytes(memory_budget)
+    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+
+    from bitwright.observe import MEMORY_BUDGET
+    from bitwright.reporting import write_report
+
+    report = write_report(
+        float_model,
+        quantized_model,
+        output,
+        data=source,
+        plan=plan,
+        limit=limit,
+        preprocess=preprocess,
+        latency=latency,
+        providers=provider or None,
+        memory_budget=MEMORY_BUDGET if budget is None else budget,
+        progress=screen.wants_progress,
+    )
+    advice = [{"title": a.title, "why": a.why, "command": a.command} for a in report.advice]
+    document = {
+        "float": str(float_model),
+        "quantized": str(quantized_model),
+        "level": report.verdict.level,
+        "verdict": report.verdict.sentence,
+        "advice": advice,
+        "output": str(output),
+    }
+    screen.show(document, _parts(report, output))
+
+
+def _parts(report: Report, output: Path) -> list[Part]:
+    rows = []
+    for advice in report.advice:
+        rows.append((advice.title, advice.why))
+        if advice.command is not None:
+            rows.append(("", advice.command))
+    written = ("Written to", f"{output} ({show_bytes(output.stat().st_size)})")
+    return [report.verdict.sentence, Facts(rows), Facts([written])]

@@ -1,0 +1,345 @@
+"""Both models measured, their tensors looked at, and all of it made into a report."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright.assess import Comparison, OutputComparison, compare_models, compare_outputs
+from bitwright.assess.bench import measure_latency
+from bitwright.assess.comparison.comparing import open_units
+from bitwright.assess.report import (
+    Advice,
+    Latency,
+    ReportNode,
+    ReportSubject,
+    Verdict,
+    Views,
+    advise,
+    build_report_data,
+    judge,
+    planned_weights,
+    read_encodings,
+    render_page,
+)
+from bitwright.data import ImagePreprocess, RandomData, Sample, Samples, open_data
+from bitwright.errors import BitwrightError, DataError
+from bitwright.files import write_file
+from bitwright.graph.constants import read_constant
+from bitwright.observe import MEMORY_BUDGET, observe
+from bitwright.pipeline import Calibration, Job, input_specs
+from bitwright.plan import QuantPlan
+from bitwright.progress import Progress, show_progress
+from bitwright.recipe import Recipe
+
+__all__ = ["Measuring", "Report", "make_report", "name_of", "write_report"]
+
+_SAMPLES = 16
+"""How many samples are looked at unless told otherwise: errors settle after a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How good a quantized model is, where it loses, and what would mend it."""
+
+    subject: ReportSubject
+
+    @property
+    def verdict(self) -> Verdict:
+        """How good it is, in a word and in a sentence."""
+        return judge(self.subject)
+
+    @property
+    def advice(self) -> list[Advice]:
+        """What to try, the most promising first."""
+        return advise(self.subject)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything that the page shows as plain data."""
+        return build_report_data(self.subject)
+
+    def to_html(self) -> str:
+        """Return the page: one HTML file that needs nothing else."""
+        return render_page(self.to_dict())
+
+    def save(self, path: str | Path) -> None:
+        """Write the page: all of it, or nothing."""
+        write_file(Path(path), self.to_html())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """On what two models are run for a report, and how."""
+
+    data: Any = None
+    samples: Sequence[Sample] | None = None
+    """Samples as the quantized model takes them, instead of data."""
+    limit: int | None = None
+    preprocess: ImagePreprocess | str | None = None
+    latency: bool = True
+    memory_budget: int = MEMORY_BUDGET
+    providers: Sequence[str] | None = None
+    progress: Progress = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Twin:
+    """The float model as it was when it was quantized, and where its samples come from."""
+
+    model: ir.Model
+    reference: ir.Model
+    """The same before it was made to imitate hardware."""
+    samples: Samples | None
+
+
+def write_report(
+    float_model: Any,
+    quantized_model: Any,
+    output: str | Path | None = None,
+    *,
+    data: Any = None,
+    plan: QuantPlan | str | Path | None = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    latency: bool = True,
+    providers: Sequence[str] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: Progress = True,
+) -> Report:
+    """Say how good a quantized model is, which nodes hurt and what would mend it, on one page.
+
+    Args:
+        float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        quantized_model: the same after quantizing, by whatever tool.
+        output: where to write the page (one HTML file); None writes nothing.
+        data: anything `bitwright.open_data` takes, or `RandomData()`.
+        plan: the plan that made the quantized model, if there is one: it says why nodes are float.
+        limit: use at most this many samples, 16 if not given.
+        preprocess: how images become arrays.
+        latency: also time both models, which takes a few seconds.
+        providers: execution providers of ONNX Runtime for every run.
+        memory_budget: bytes of compared tensors that may be alive at once.
+        progress: show a bar on a terminal, or call this with (samples done, samples in all).
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:32])
+    >>> report = bitwright.write_report(
+    ...     demo.model_path, result.model, data=demo.calibration[:4], latency=False
+    ... )
+    >>> report.verdict.level, report.advice[0].title
+    ('good', 'Nothing to mend')
+    """
+    if output is not None:
+        for source in (float_model, quantized_model):
+            graph.check_destination(output, source=source)
+    if plan is not None and not isinstance(plan, QuantPlan):
+        plan = QuantPlan.load(plan)
+    report = make_report(
+        float_model,
+        graph.load_model(quantized_model),
+        names=(name_of(float_model, "model.onnx"), name_of(quantized_model, "quantized.onnx")),
+        sizes=(graph.file_size(float_model), graph.file_size(quantized_model)),
+        plan=plan,
+        measuring=Measuring(
+            data=data,
+            limit=limit,
+            preprocess=preprocess,
+            latency=latency,
+            memory_budget=memory_budget,
+            providers=providers,
+            progress=progress,
+        ),
+    )
+    if output is not None:
+        report.save(output)
+    return report
+
+
+def name_of(source: Any, otherwise: str) -> str:
+    """Return what a user calls a model: its path, if it has one."""
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    path = graph.source_path(source) if isinstance(source, ir.Model) else None
+    return otherwise if path is None else str(path)
+
+
+def make_report(
+    float_source: Any,
+    quantized: ir.Model,
+    *,
+    names: tuple[str, str],
+    sizes: tuple[int, int],
+    plan: QuantPlan | None,
+    measuring: Measuring,
+) -> Report:
+    """Run two models beside each other and return the report about the second."""
+    recipe = plan.recipe if plan is not None else _recipe_of(quantized)
+    twin = _open_twin(float_source, recipe, plan, measuring)
+    samples = measuring.samples
+    if samples is None:
+        assert twin.samples is not None
+        most = _SAMPLES if measuring.limit is None else measuring.limit
+        samples = list(islice(twin.samples, most))
+    with show_progress(measuring.progress, "Comparing", len(samples)) as show:
+        comparison = compare_models(
+            twin.model,
+            quantized,
+            samples,
+            plan=plan,
+            memory_budget=measuring.memory_budget,
+            providers=measuring.providers,
+            report=show,
+        )
+    if twin.reference is not twin.model:
+        outputs = _outputs(twin.reference, quantized, samples, measuring)
+        comparison = replace(comparison, outputs=outputs)
+    nodes, views = _look_at_tensors(twin.model, quantized, comparison, plan, samples, measuring)
+    return Report(
+        ReportSubject(
+            float_name=names[0],
+            quantized_name=names[1],
+            float_bytes=sizes[0],
+            quantized_bytes=sizes[1],
+            outputs=comparison.outputs,
+            nodes=nodes,
+            worst=[node.index for node in comparison.worst(len(nodes))],
+            tensors=views.made,
+            samples=comparison.samples,
+            data="" if twin.samples is None else twin.samples.description,
+            data_option=_data_option(measuring),
+            latency=_time(twin.reference, quantized, samples[0], measuring),
+            recipe=recipe,
+            plan=plan,
+        )
+    )
+
+
+def _recipe_of(model: ir.Model) -> Recipe | None:
+    """Return the recipe that a model of ours was made with; others may say anything there."""
+    text = model.metadata_props.get("bitwright.recipe")
+    try:
+        return None if text is None else Recipe.from_json(text)
+    except BitwrightError:
+        return None
+
+
+def _open_twin(
+    source: Any, recipe: Recipe | None, plan: QuantPlan | None, measuring: Measuring
+) -> _Twin:
+    given = measuring.samples is not None
+    if measuring.data is None and not given:
+        raise DataError(
+            "a report runs both models and needs samples; give data (arrays, files, a folder of "
+            "images, a data reader), or ask for random data to try things out."
+        )
+    if recipe is None or recipe.mode == "weight-only":
+        plain = graph.load_model(source)
+        return _Twin(plain, plain, None if given else _samples_for(plain, measuring))
+    # With batch norms folded, nodes rewritten and channels evened out, its tensors are those that
+    # the quantized model has.
+    job = Job.open(source, recipe, measuring.providers)
+    if plan is not None:
+        job.smooth(plan.smoothing)
+    if given:
+        return _Twin(job.model, job.reference, None)
+    reading = Calibration(data=measuring.data, preprocess=measuring.preprocess)
+    return _Twin(job.model, job.reference, job.open_data(reading))
+
+
+def _samples_for(model: ir.Model, measuring: Measuring) -> Samples:
+    specs = input_specs(model)
+    if isinstance(measuring.data, RandomData):
+        return measuring.data.samples(specs)
+    return open_data(measuring.data, specs, preprocess=measuring.preprocess)
+
+
+def _look_at_tensors(
+    plain: ir.Model,
+    quantized: ir.Model,
+    comparison: Comparison,
+    plan: QuantPlan | None,
+    samples: Sequence[Sample],
+    measuring: Measuring,
+) -> tuple[list[ReportNode], Views]:
+    """Return the nodes with their tensors: histograms, ranges and what these cut off."""
+    encodings = read_encodings(open_units(plain, quantized))
+    known = dict(graph.iter_values(plain))
+    activations = {
+        one.tensor
+        for found in encodings.values()
+        for one in found
+        if one.stored is None and one.tensor in known
+    }
+    seen = observe(
+        plain,
+        sorted(activations),
+        samples,
+        detail="histogram",
+        memory_budget=measuring.memory_budget,
+        providers=measuring.providers,
+        progress=False,
+    )
+
+    def weight(name: str) -> npt.NDArray[Any] | None:
+        return read_constant(known.get(name))
+
+    entries = () if plan is None else plan.tensors.values()
+    planned = {} if plan is None else planned_weights(plan, weight)
+    views = Views(seen.sketches, weight, {entry.tensor: entry.method for entry in entries})
+    nodes = []
+    for node in comparison.nodes:
+        unit = node.nodes or (node.name,)
+        found = [one for name in unit for one in encodings.get(name, ())]
+        found = found or planned.get(node.name, [])
+        nodes.append(ReportNode(measured=node, tensors=views.keys_of(found)))
+    return nodes, views
+
+
+def _outputs(
+    plain: ir.Model, quantized: ir.Model, samples: Sequence[Sample], measuring: Measuring
+) -> list[OutputComparison]:
+    one, other = (
+        graph.open_session(model, providers=measuring.providers) for model in (plain, quantized)
+    )
+    return compare_outputs(
+        lambda feeds: graph.run_session(one, feeds),
+        lambda feeds: graph.run_session(other, feeds),
+        samples,
+    )
+
+
+def _time(
+    plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measuring
+) -> Latency | None:
+    if not measuring.latency:
+        return None
+    timed = measure_latency([plain, quantized], data=[sample], providers=measuring.providers)
+    before, after = timed.models
+    return Latency(
+        float_ms=before.median,
+        quantized_ms=after.median,
+        detail=f"median of {len(after.times)} runs of one sample, in turn with float",
+    )
+
+
+def _data_option(measuring: Measuring) -> str:
+    """Return the data as options of the command, where it can be said so."""
+    data, preprocess = measuring.data, measuring.preprocess
+    if isinstance(data, RandomData):
+        return f"--random-data {data.count}"
+    if not isinstance(data, str | Path):
+        return ""
+    words = ["--data", shlex.quote(str(data))]
+    if isinstance(preprocess, str):
+        words += ["--preprocess", shlex.quote(preprocess)]
+    return " ".join(words)
