@@ -78,8 +78,8 @@ class Calibration:
     preprocess: ImagePreprocess | str | None = None
     held_back: bool = True
     """Keep some samples out of calibration, to measure the result on."""
-    sketches: str | Path | None = None
-    """A file that keeps what was observed."""
+    sketches: str | Path | Mapping[str, TensorSketch] | None = None
+    """A file that keeps what was observed, or what was observed elsewhere."""
     memory_budget: int = MEMORY_BUDGET
     engine: Any = None
     progress: bool | Callable[[int, int | None], None] = True
@@ -294,8 +294,10 @@ class Job:
 
     def _observe(self, layout: Layout, calibration: Calibration) -> Mapping[str, TensorSketch]:
         stored = calibration.sketches
+        if isinstance(stored, Mapping):
+            return self._take(layout, stored)
         if stored is not None and Path(stored).exists():
-            return self._reuse(layout, calibration)
+            return self._reuse(layout, stored, calibration)
         seen, stream = self._run_over(
             layout.observed,
             calibration,
@@ -309,16 +311,29 @@ class Job:
             save_sketches(stored, seen.sketches, fingerprint=self.content_fingerprint)
         return seen.sketches
 
-    def _reuse(self, layout: Layout, calibration: Calibration) -> Mapping[str, TensorSketch]:
-        assert calibration.sketches is not None
-        sketches = load_sketches(calibration.sketches, fingerprint=self.content_fingerprint)
+    def _take(
+        self, layout: Layout, sketches: Mapping[str, TensorSketch]
+    ) -> Mapping[str, TensorSketch]:
         missing = [name for name in layout.observed if name not in sketches]
         if missing:
             raise DataError(
-                f"{str(calibration.sketches)!r} has no sketch of {missing[0]!r} "
+                f"nothing was observed of {missing[0]!r} ({len(missing)} tensors are missing); "
+                "observe all that is to be quantized, or exclude its nodes."
+            )
+        self.data_description = "ranges that were observed elsewhere"
+        return sketches
+
+    def _reuse(
+        self, layout: Layout, stored: str | Path, calibration: Calibration
+    ) -> Mapping[str, TensorSketch]:
+        sketches = load_sketches(stored, fingerprint=self.content_fingerprint)
+        missing = [name for name in layout.observed if name not in sketches]
+        if missing:
+            raise DataError(
+                f"{str(stored)!r} has no sketch of {missing[0]!r} "
                 f"({len(missing)} missing); delete the file to observe again."
             )
-        self.data_description = f"sketches from {Path(calibration.sketches).name}"
+        self.data_description = f"sketches from {Path(stored).name}"
         if calibration.data is not None:
             self.measure_on(islice(self.open_data(calibration), 8))
         return sketches

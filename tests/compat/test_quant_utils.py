@@ -249,3 +249,44 @@ def test_bad_arguments_are_refused_in_a_sentence():
         ours.quantize_data([1.0], TensorProto.INT8, True)
     with pytest.raises(DataError, match="INT64"):
         ours.tensor_proto_to_array(numpy_helper.from_array(np.array([1]), "w"))
+
+
+@pytest.mark.parametrize("number", [TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(("axis", "block"), [(0, 4), (1, 4), (0, 7), (-1, 100)])
+def test_blocks_have_the_peers_scales_and_zero_points(number, symmetric, axis, block):
+    weight = np.random.default_rng(3).standard_normal((10, 12)).astype(np.float32) + 0.3
+    weight[:4, :4] = 0
+    mine = ours.compute_scale_zp_blocked(weight, number, axis, block, symmetric)
+    theirs = peer.compute_scale_zp_blocked(weight, number, axis % 2, block, symmetric)
+    np.testing.assert_array_equal(mine[0], theirs[0], strict=True)
+    # The peer takes the width of a range in float32.
+    np.testing.assert_allclose(mine[1], theirs[1], rtol=3e-7, strict=True)
+
+
+@pytest.mark.parametrize("ends", [(0.0, 2.0), (-1.0, 2.0), (-3.0, 0.5), (0.5, 1.0)])
+@pytest.mark.parametrize("least", [None, 4.0])
+def test_snapped_zero_points_are_the_peers(ends, least):
+    ends = [np.float32(end) for end in ends]
+    mine = ours.snap_zero_point_to_uint8(*ends, min_real_range=least)
+    theirs = peer.snap_zero_point_to_uint8(*ends, min_real_range=least)
+    for found, wanted in zip(mine, theirs, strict=True):
+        assert found.dtype == np.asarray(wanted).dtype
+        assert float(found) == pytest.approx(float(wanted), rel=1e-6)
+
+
+def test_opsets_are_raised_as_types_need():
+    model = make_mlp(opset=17)
+    assert ours.get_opset_version(ours.update_opset_version(model, ours.QuantType.QInt8)) == 17
+    for asked in (
+        (ours.QuantType.QInt8, ours.QuantType.QUInt16),
+        (ours.QuantType.QInt8, None, {"x": [{"quant_type": ours.QuantType.QInt16}]}),
+        (ours.QuantType.QInt8, None, None, 32),
+    ):
+        assert ours.get_opset_version(ours.update_opset_version(model, *asked)) == 21
+
+
+def test_a_model_is_optimized_into_a_file(tmp_path):
+    onnx.save(make_mlp(), tmp_path / "m.onnx")
+    ours.optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "o.onnx"))

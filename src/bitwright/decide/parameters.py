@@ -70,7 +70,9 @@ def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -
     if not entry.qtype.is_integer:
         return _spread_plan(entry, low, high, method, recipe.scales)
     if recipe.restricted_asymmetric and not symmetric:
-        scale, zero = restricted_asymmetric_parameters(low, high, dtype)
+        scale, zero = restricted_asymmetric_parameters(
+            low, high, dtype, min_real_range=recipe.min_real_range
+        )
     else:
         scale, zero = affine_parameters(
             low,

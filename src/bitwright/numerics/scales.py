@@ -169,7 +169,11 @@ def covering_power_of_two(
 
 
 def restricted_asymmetric_parameters(
-    rmin: npt.ArrayLike, rmax: npt.ArrayLike, dtype: npt.DTypeLike = np.float32
+    rmin: npt.ArrayLike,
+    rmax: npt.ArrayLike,
+    dtype: npt.DTypeLike = np.float32,
+    *,
+    min_real_range: float | None = None,
 ) -> tuple[Array, Array]:
     """Return uint8 parameters whose zero point is 0 for ranges without negatives, else 128.
 
@@ -178,7 +182,7 @@ def restricted_asymmetric_parameters(
     (array([0.01, 0.01], dtype=float32), array([  0, 128]))
     """
     stored = np.dtype(dtype)
-    low, high = _widened(rmin, rmax, None)
+    low, high = _widened(rmin, rmax, min_real_range)
     middle = symmetric_zero_point(UINT8)
     positive = low >= 0
     exact = np.where(positive, high / 255, np.maximum(-low / middle, high / (255 - middle)))

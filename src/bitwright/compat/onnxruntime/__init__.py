@@ -26,6 +26,7 @@ from bitwright.compat.onnxruntime.quantize import (
     get_qdq_config,
     quantize,
 )
+from bitwright.compat.onnxruntime.quantizers import QDQQuantizer
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.onnxruntime.shape_inference import quant_pre_process
 from bitwright.compat.onnxruntime.static import quantize_static
@@ -43,6 +44,7 @@ __all__ = [
     "CalibrationMethod",
     "DynamicQuantConfig",
     "MinMaxCalibrater",
+    "QDQQuantizer",
     "QuantFormat",
     "QuantType",
     "QuantizationMode",

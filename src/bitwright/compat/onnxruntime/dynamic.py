@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantType, as_member
-from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.onnxruntime.options import RecipeParts, translate_options
 from bitwright.errors import RecipeError
 from bitwright.recipe import Recipe
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quantize_dynamic"]
+__all__ = ["dynamic_recipe", "quantize_dynamic"]
 
 
 def quantize_dynamic(
@@ -44,25 +44,29 @@ def quantize_dynamic(
     True
     """
     parts = translate_options(extra_options)
+    op_types = list(op_types_to_quantize or ())
+    if "MatMul" in op_types:
+        # There, a Gemm is taken apart first, and its MatMul is what is quantized.
+        op_types.append("Gemm")
+    parts.choose_nodes(op_types, nodes_to_quantize, nodes_to_exclude)
+    parts.recipe.update(per_channel=per_channel, reduce_range=reduce_range)
+    quantize(
+        model_input,
+        model_output,
+        recipe=dynamic_recipe(parts, weight_type),
+        external_data=True if use_external_data_format else None,
+    )
+
+
+def dynamic_recipe(parts: RecipeParts, weight_type: Any) -> Recipe:
+    """Return the recipe of a dynamic model as ONNX Runtime's tool makes it."""
     if parts.calibration:
         raise RecipeError("quantize_dynamic calibrates nothing; leave the Calib... options out.")
     parts.recipe.update(
         name="onnxruntime-dynamic",
         mode="dynamic",
         weight=as_member(QuantType, weight_type, "weight type").qtype,
-        per_channel=per_channel,
-        reduce_range=reduce_range,
         # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
         optimize=False,
     )
-    op_types = list(op_types_to_quantize or ())
-    if "MatMul" in op_types:
-        # There, a Gemm is taken apart first, and its MatMul is what is quantized.
-        op_types.append("Gemm")
-    parts.choose_nodes(op_types, nodes_to_quantize, nodes_to_exclude)
-    quantize(
-        model_input,
-        model_output,
-        recipe=Recipe(**parts.build()),
-        external_data=True if use_external_data_format else None,
-    )
+    return Recipe(**parts.build())

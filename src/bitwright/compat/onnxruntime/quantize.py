@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx
 
+from bitwright.compat.onnxruntime.calibrate import create_calibrator
 from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
 from bitwright.compat.onnxruntime.enums import (
     CalibrationMethod,
@@ -21,22 +22,49 @@ from bitwright.compat.onnxruntime.enums import (
     QuantType,
     as_member,
 )
-from bitwright.compat.onnxruntime.quant_utils import MODEL_SIZE_THRESHOLD, get_opset_version
-from bitwright.compat.onnxruntime.static import quantize_static
+from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.onnxruntime.quant_utils import (
+    MODEL_SIZE_THRESHOLD,
+    get_opset_version,
+    load_model_with_shape_infer,
+    model_has_pre_process_metadata,
+    save_and_reload_model_with_shape_infer,
+    update_opset_version,
+)
+from bitwright.compat.onnxruntime.quantizers import ONNXQuantizer, QDQQuantizer
+from bitwright.compat.onnxruntime.readers import CalibrationDataReader
+from bitwright.compat.onnxruntime.static import quantize_static, static_recipe
+from bitwright.compat.onnxruntime.tensors_data import (
+    TensorsData,
+    load_tensors_data,
+    save_tensors_data,
+)
 from bitwright.errors import RecipeError, did_you_mean
 
 __all__ = [
+    "CalibrationDataReader",
     "CalibrationMethod",
     "DynamicQuantConfig",
+    "ONNXQuantizer",
+    "QDQQuantizer",
     "QuantConfig",
     "QuantFormat",
     "QuantType",
     "QuantizationMode",
     "StaticQuantConfig",
+    "TensorsData",
+    "check_static_quant_arguments",
+    "create_calibrator",
     "get_qdq_config",
+    "load_model_with_shape_infer",
+    "load_tensors_data",
+    "model_has_pre_process_metadata",
     "quantize",
     "quantize_dynamic",
     "quantize_static",
+    "save_and_reload_model_with_shape_infer",
+    "save_tensors_data",
+    "update_opset_version",
 ]
 
 Names = Sequence[str] | None
@@ -251,6 +279,17 @@ def get_qdq_config(
         calibration_providers=calibration_providers,
         extra_options={**options, **(extra_options or {})},
     )
+
+
+def check_static_quant_arguments(quant_format: Any, activation_type: Any, weight_type: Any) -> None:
+    """Refuse types that do not go together, or not with the format.
+
+    >>> check_static_quant_arguments(QuantFormat.QDQ, QuantType.QInt8, QuantType.QUInt8)
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: int8 activations with uint8 weights have no kernel in ONNX \
+Runtime; use int8 weights, or uint8 activations.
+    """
+    static_recipe(translate_options(None), quant_format, activation_type, weight_type)
 
 
 def _is_wanted(op_type: str, chosen: Names) -> bool:

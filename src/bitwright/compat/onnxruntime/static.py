@@ -13,7 +13,7 @@ from bitwright.compat.onnxruntime.enums import (
     QuantType,
     as_member,
 )
-from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.onnxruntime.options import RecipeParts, translate_options
 from bitwright.compat.onnxruntime.readers import read_in_strides
 from bitwright.errors import DataError, RecipeError
 from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMethod, Recipe
@@ -21,7 +21,7 @@ from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMet
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quantize_static"]
+__all__ = ["quantize_static", "static_recipe"]
 
 
 def quantize_static(
@@ -57,24 +57,12 @@ def quantize_static(
     ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
     True
     """
-    written = as_member(QuantFormat, quant_format, "quantization format")
     parts = translate_options(extra_options)
-    method = as_member(CalibrationMethod, calibrate_method, "calibration method")
-    parts.recipe.update(
-        name="onnxruntime",
-        format="qoperator" if written is QuantFormat.QOperator else "qdq",
-        activation=as_member(QuantType, activation_type, "activation type").qtype,
-        weight=as_member(QuantType, weight_type, "weight type").qtype,
-        per_channel=per_channel,
-        reduce_range=reduce_range,
-        ranges=_range_method(method, parts.calibration),
-        # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
-        optimize=False,
-    )
-    # Its placement, too: every op of a listed type gets its pairs.
-    parts.place.update(isolated=True, float_bias_add=False)
     parts.choose_nodes(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
-    recipe = Recipe(**parts.build())
+    method = as_member(CalibrationMethod, calibrate_method, "calibration method")
+    parts.recipe.update(per_channel=per_channel, reduce_range=reduce_range)
+    parts.recipe["ranges"] = _range_method(method, parts.calibration)
+    recipe = static_recipe(parts, quant_format, activation_type, weight_type)
     if calibration_data_reader is None and calibration_cache_path is None:
         raise DataError(
             "quantize_static needs a calibration_data_reader; give one, or any iterable of dicts."
@@ -89,6 +77,24 @@ def quantize_static(
         external_data=True if use_external_data_format else None,
         providers=calibration_providers,
     )
+
+
+def static_recipe(
+    parts: RecipeParts, quant_format: Any, activation_type: Any, weight_type: Any
+) -> Recipe:
+    """Return the recipe of a static model as ONNX Runtime's tool makes it."""
+    written = as_member(QuantFormat, quant_format, "quantization format")
+    parts.recipe.update(
+        name="onnxruntime",
+        format="qoperator" if written is QuantFormat.QOperator else "qdq",
+        activation=as_member(QuantType, activation_type, "activation type").qtype,
+        weight=as_member(QuantType, weight_type, "weight type").qtype,
+        # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
+        optimize=False,
+    )
+    # Its placement, too: every op of a listed type gets its pairs.
+    parts.place.update(isolated=True, float_bias_add=False)
+    return Recipe(**parts.build())
 
 
 def _range_method(method: CalibrationMethod, options: Mapping[str, Any]) -> RangeMethod:
