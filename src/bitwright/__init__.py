@@ -17,6 +17,7 @@ from bitwright._version import __version__
 if TYPE_CHECKING:
     from bitwright.api import (
         apply_plan,
+        bench,
         compare,
         import_qat,
         inspect,
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
         verify,
     )
     from bitwright.assess import (
+        Benchmark,
         Comparison,
         Finding,
         Inspection,
+        ModelBenchmark,
         NodeComparison,
         OutputComparison,
         TensorComparison,
@@ -89,6 +92,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "bitwright.api": (
         "apply_plan",
+        "bench",
         "compare",
         "import_qat",
         "inspect",
@@ -98,9 +102,11 @@ _HOMES = {
         "verify",
     ),
     "bitwright.assess": (
+        "Benchmark",
         "Comparison",
         "Finding",
         "Inspection",
+        "ModelBenchmark",
         "NodeComparison",
         "OutputComparison",
         "TensorComparison",
@@ -166,6 +172,7 @@ __all__ = [
     "MSE",
     "RECIPES",
     "TARGETS",
+    "Benchmark",
     "BitwrightError",
     "CalibrationMethod",
     "Comparison",
@@ -181,6 +188,7 @@ __all__ = [
     "MinMSE",
     "MinMax",
     "MissingPackageError",
+    "ModelBenchmark",
     "ModelError",
     "Nearest",
     "NodeComparison",
@@ -216,6 +224,7 @@ __all__ = [
     "WeightOverride",
     "__version__",
     "apply_plan",
+    "bench",
     "compare",
     "import_qat",
     "inspect",

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
-from bitwright.assess import Comparison, Inspection, Verification, inspect_model, verify_model
+from bitwright.assess import (
+    Benchmark,
+    Comparison,
+    Inspection,
+    Verification,
+    bench_models,
+    inspect_model,
+    verify_model,
+)
 from bitwright.comparing import compare_pair
 from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
@@ -16,14 +25,12 @@ from bitwright.observe import MEMORY_BUDGET
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
 from bitwright.preprocessing import Preprocessed, preprocess_model
-from bitwright.qat import Format, open_trained
+from bitwright.qat import Format, open_for_plan, open_trained
 from bitwright.recipe import Recipe, Selection, load_recipe
 from bitwright.result import Result
 from bitwright.weight_only import WeightJob
 
 if TYPE_CHECKING:
-    import os
-
     import onnx
     import onnx_ir as ir
 
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "apply_plan",
+    "bench",
     "compare",
     "import_qat",
     "inspect",
@@ -164,6 +172,8 @@ def apply_plan(
 ) -> Result:
     """Quantize a model as a plan says; data, if given, only measures the result.
 
+    The plan of `import_qat` goes with the trained model.
+
     Weight-only plans with GPTQ round by the data, so they need it.
 
     >>> import bitwright
@@ -176,7 +186,7 @@ def apply_plan(
         plan = QuantPlan.load(plan)
     if output is not None:
         graph.check_destination(output, source=model)
-    job = Job.open(model, plan.recipe, providers)
+    job = open_for_plan(model, plan, providers)
     job.smooth(plan.smoothing)
     check_plan(job.model, plan, fingerprint=job.fingerprint)
     if plan.recipe.mode == "weight-only":
@@ -349,19 +359,84 @@ def inspect(model: ModelSource) -> Inspection:
     return inspect_model(graph.load_model(model))
 
 
-def verify(model: ModelSource, target: str = "cpu") -> Verification:
+def bench(
+    models: ModelSource | Sequence[ModelSource],
+    *,
+    data: Any = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    batch: int | None = None,
+    seconds: float = 3.0,
+    runs: int | None = None,
+    warm_up: int = 3,
+    threads: int | None = None,
+    providers: Sequence[str] | None = None,
+    profile: bool = True,
+    progress: bool | Callable[[int, int | None], None] = True,
+) -> Benchmark:
+    """Time models against each other, and name the nodes that became slower or stayed float.
+
+    Each model runs in a process of its own, whose peak memory is reported; they run in turns, so
+    that a machine that slows down slows all of them alike.
+
+    Args:
+        models: one or more paths, `onnx.ModelProto`s or `onnx_ir.Model`s; the first is what the
+            others are held against.
+        data: samples to run, as for `quantize`; None makes random ones.
+        limit: use at most this many samples.
+        preprocess: how images become arrays.
+        shapes: for random samples: input name -> shape, or name of an open dimension -> size.
+        batch: put so many samples into one run; the leading dimension must be open.
+        seconds: time for each model.
+        runs: runs of each model, instead of `seconds`.
+        warm_up: runs before, which are not counted.
+        threads: threads of each model; None means all cores.
+        providers: execution providers of ONNX Runtime.
+        profile: also time every node, in further runs.
+        progress: show a bar on a terminal, or call this with (rounds done, rounds in all).
+
+    >>> import bitwright
+    >>> found = bitwright.bench(bitwright.load_demo().model_path, runs=5, profile=False)
+    >>> len(found.models[0].times)
+    5
+    """
+    single = isinstance(models, (str, os.PathLike)) or not isinstance(models, Sequence)
+    return bench_models(
+        [models] if single else models,  # type: ignore[list-item, arg-type]
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        shapes=shapes,
+        batch=batch,
+        seconds=seconds,
+        runs=runs,
+        warm_up=warm_up,
+        threads=threads,
+        providers=providers,
+        profile=profile,
+        progress=progress,
+    )
+
+
+def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -> Verification:
     """Check a quantized model, whoever made it, against what its target can run.
+
+    Errors break the model; warnings cost speed, or depend on the data. `found.ok` looks at the
+    errors, `found.passes(strict=True)` at both.
 
     Args:
         model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
         target: `"npu-cnn"` also checks the limits of the NPU's shifters.
+        cpu: the kind of CPU for the target cpu, `"avx2"` (x86 without VNNI), `"vnni"` or `"arm"`;
+            None means that of this machine.
 
     >>> import bitwright
     >>> found = bitwright.verify(bitwright.load_demo().model_path)
     >>> [str(finding) for finding in found.findings]
     ['model: quantized: nothing in it is quantized; quantize it first']
     """
-    return verify_model(graph.load_model(model, sort=False), target)
+    return verify_model(graph.load_model(model, sort=False), target, cpu)
 
 
 def _refuse_for_weights_only(*, work: str | Path | None, device: str) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import pytest
 from models_for_tests import build, node
+from pair_models import Pairs, make_conv
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_broken_limit_gives_one_and_names_node_rule_and_values(run, broken):
     assert run("verify", broken).code == 0
     answer = run("verify", broken, "--target", "npu-cnn")
     assert answer.code == 1
-    assert "1 finding for npu-cnn" in answer.out
+    assert "1 error for npu-cnn" in answer.out
     line = next(line for line in answer.out.splitlines() if "align_pool" in line)
     assert line.split()[:2] == ["pool", "align_pool"]
     assert "input - output is 4 and must be 0" in line
@@ -70,3 +71,41 @@ def test_mistakes_are_told_in_a_line(run, broken, tmp_path):
     assert "unknown target 'npu-cn'. Did you mean 'npu-cnn'?" in answer.err
     assert run("verify", tmp_path / "nothing.onnx").code == 1
     assert run("verify", broken, "--format", "yaml").code == 2
+
+
+@pytest.fixture
+def unfused(tmp_path):
+    path = tmp_path / "unfused.onnx"
+    onnx.save(make_conv(paired=False), path)
+    return path
+
+
+def test_warnings_give_zero_unless_strict(run, unfused):
+    answer = run("verify", unfused, "--cpu", "arm")
+    assert answer.code == 0
+    assert "1 warning for cpu" in answer.out
+    assert "this Conv runs in float: its output 'conv' has no Q/DQ pair" in answer.out
+    assert run("verify", unfused, "--cpu", "arm", "--strict").code == 1
+    document = run("verify", unfused, "--cpu", "arm", "--json").json
+    assert document["ok"] is True
+    assert document["findings"][0]["level"] == "warning"
+
+
+def test_the_kind_of_cpu_is_chosen(run, quantized):
+    answer = run("verify", quantized, "--cpu", "avx2")
+    assert answer.out.count("--set reduce_range=true") == 1
+    assert "saturation" in answer.out
+    assert "saturation" not in run("verify", quantized, "--cpu", "vnni").out
+    assert "Did you mean 'vnni'" in run("verify", quantized, "--cpu", "vni").err
+
+
+def test_of_many_findings_the_first_are_shown(run, tmp_path):
+    pairs = Pairs()
+    made = pairs.pair("x")
+    for index in range(12):
+        made = pairs.pair(pairs.add("Tanh", [made], f"tanh{index}"))
+    path = tmp_path / "many.onnx"
+    onnx.save(pairs.model([made], {"x": [3]}), path)
+    short, long = run("verify", path), run("verify", path, "--verbose")
+    assert "and 4 more; --verbose names all" in short.out
+    assert "tanh11" not in short.out and "tanh11" in long.out

@@ -15,6 +15,7 @@ import typer
 
 from bitwright._version import __version__
 from bitwright.cli.apply import apply_command
+from bitwright.cli.bench import bench_command
 from bitwright.cli.compare import compare_command
 from bitwright.cli.demo import demo_command
 from bitwright.cli.inspect import inspect_command
@@ -42,6 +43,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "report": report_command,
     "inspect": inspect_command,
     "verify": verify_command,
+    "bench": bench_command,
     "preprocess": preprocess_command,
     "recipes": recipes_command,
     "demo": demo_command,

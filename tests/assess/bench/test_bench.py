@@ -1,0 +1,258 @@
+"""What a benchmark holds and how it is made; never how long anything takes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+from models_for_tests import build, make_cnn, make_mlp, node, normal
+from pair_models import make_conv
+
+from bitwright import graph
+from bitwright.assess import bench_models, measure_latency
+from bitwright.assess.bench.profile import NodeTime, Profile
+from bitwright.assess.bench.results import Benchmark, ModelBenchmark
+from bitwright.assess.bench.schedule import run_in_turns
+from bitwright.errors import BitwrightError, DataError, ModelError, TargetError
+
+
+class Recorder:
+    """Says when it was asked to run."""
+
+    def __init__(self, name, log, step=0.001):
+        self.name, self.log, self.step = name, log, step
+
+    def burst(self, *, runs=None, seconds=0.0):
+        count = runs if runs is not None else max(1, round(seconds / self.step))
+        self.log.append(self.name)
+        return [self.step] * count
+
+
+# Turns ----------------------------------------------------------------------------------------
+
+
+def test_models_run_in_turns_and_none_is_always_first():
+    log = []
+    run_in_turns([Recorder(name, log) for name in "abc"], runs=10, seconds=0)
+    rounds = ["".join(log[start : start + 3]) for start in range(0, len(log), 3)]
+    assert rounds == ["abc", "cba"] * 5
+
+
+@pytest.mark.parametrize("runs", [1, 7, 10, 33])
+def test_each_model_runs_exactly_as_often_as_asked(runs):
+    times = run_in_turns([Recorder("a", []), Recorder("b", [])], runs=runs, seconds=0)
+    assert [len(each) for each in times] == [runs, runs]
+
+
+def test_time_is_shared_out_whatever_a_model_takes():
+    times = run_in_turns([Recorder("a", [], 0.01), Recorder("b", [], 0.1)], runs=None, seconds=1.0)
+    assert [round(sum(each), 6) for each in times] == [1.0, 1.0]
+
+
+def test_a_run_longer_than_all_the_time_is_made_once():
+    log = []
+    times = run_in_turns([Recorder("a", log, 5.0)], runs=None, seconds=1.0)
+    assert times == [[5.0]]
+
+
+def test_progress_is_told_round_by_round():
+    seen = []
+    run_in_turns([Recorder("a", [])], runs=3, seconds=0, report=seen.append)
+    assert seen == [1, 2, 3]
+
+
+# A whole benchmark ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A float model against one with a Conv that cannot be fused."""
+    folder = tmp_path_factory.mktemp("bench")
+    constants = {"w": normal(4, 3, 3, 3)}
+    plain = build([node("Conv", ["x", "w"], ["conv"], name="conv")],
+                  {"x": [1, 3, 8, 8]}, {"conv": [1, 4, 6, 6]}, constants)  # fmt: skip
+    onnx.save(plain, folder / "float.onnx")
+    onnx.save(make_conv(paired=False), folder / "unfused.onnx")
+    paths = [folder / "float.onnx", folder / "unfused.onnx"]
+    return bench_models(paths, runs=12, progress=False)
+
+
+def test_every_figure_is_there(found):
+    for model in found.models:
+        assert len(model.times) == 12
+        assert 0 < min(model.times) <= model.median <= model.p90 <= max(model.times)
+        assert min(model.times) <= model.mean <= max(model.times)
+        assert math.isclose(model.throughput * model.mean, 1000)
+        assert model.peak_memory > model.runtime_memory > 1_000_000
+        assert model.memory_source in ("VmHWM", "ru_maxrss", "peak working set")
+        assert model.open_seconds > 0
+    assert found.models[0].size == graph.file_size(found.models[0].name)
+    assert math.isclose(found.speedup(), found.models[0].median / found.models[1].median)
+    assert math.isclose(found.shrinkage(), found.models[0].size / found.models[1].size)
+    assert "12/12 runs in turns" in found.detail
+
+
+def test_a_node_that_fell_back_to_float_is_named_with_its_reason(found):
+    (conv,) = found.float_nodes()
+    assert (conv.name, conv.kind) == ("conv", "float")
+    assert conv.reason == "its output 'conv' has no Q/DQ pair"
+    assert found.float_nodes(0) == []
+
+
+def test_the_profile_tells_what_ran(found):
+    plain, quantized = (model.profile for model in found.models)
+    assert [(node.name, node.kind, node.reason) for node in plain.nodes] == [
+        ("conv", "float", None)
+    ]
+    assert {node.op for node in quantized.of_kind("quantizer")} == {
+        "QuantizeLinear",
+        "DequantizeLinear",
+    }
+    assert math.isclose(sum(row.share for row in quantized.by_op()), 1.0)
+    assert quantized.runs >= 3
+
+
+def test_it_comes_as_plain_data_and_as_tables(found):
+    document = found.to_dict()
+    first, second = document["models"]
+    assert "speedup" not in first
+    assert second["speedup"] == found.speedup()
+    assert second["runs_in_float"][0]["name"] == "conv"
+    assert second["profile"]["ops"][0]["share"] > 0
+    assert "times faster" in found._repr_html_()
+
+
+def test_integer_arithmetic_is_told_from_float(tmp_path):
+    found = bench_models([make_conv(bias="int32")], runs=2, progress=False)
+    kinds = {node.name: node.kind for node in found.models[0].profile.nodes}
+    assert kinds["conv"] == "integer"
+
+
+def test_models_in_memory_have_numbers_for_names():
+    found = measure_latency([make_mlp(), graph.load_model(make_mlp())], runs=2)
+    assert [model.name for model in found.models] == ["model 1", "model 2"]
+    assert [model.profile for model in found.models] == [None, None]
+
+
+def test_nothing_stays_on_disk_and_no_process_stays(tmp_path, monkeypatch):
+    psutil = pytest.importorskip("psutil")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    bench_models([make_mlp()], runs=2, progress=False)
+    assert not list(tmp_path.iterdir())
+    assert not [
+        child for child in psutil.Process().children() if "worker.py" in " ".join(child.cmdline())
+    ]
+
+
+# What became slower ---------------------------------------------------------------------------
+
+
+def figures(name, *nodes):
+    profile = Profile(tuple(nodes), 5)
+    return ModelBenchmark(
+        name=name, size=1, times=(1.0,), items=1, open_seconds=0.0, peak_memory=None,
+        runtime_memory=None, memory_source="", profile=profile,
+    )  # fmt: skip
+
+
+def test_slower_nodes_are_matched_by_name_and_explained():
+    first = figures(
+        "float",
+        NodeTime("a", "FusedConv", "float", 10.0),
+        NodeTime("b", "Gemm", "float", 5.0),
+        NodeTime("c", "Softmax", "float", 1.0),
+        NodeTime("d", "Relu", "float", 1.0),
+        NodeTime("e", "Relu", "float", 0.001),
+    )
+    second = figures(
+        "int8",
+        NodeTime("a", "QLinearConv", "integer", 4.0),
+        NodeTime("b", "Gemm", "float", 9.0, "its bias is float"),
+        NodeTime("c", "QLinearSoftmax", "integer", 2.0),
+        NodeTime("d", "Relu", "float", 1.05),
+        NodeTime("e", "Relu", "float", 0.01),
+        NodeTime("q", "QuantizeLinear", "quantizer", 7.0),
+    )
+    slower = Benchmark((first, second), "", None, ("CPUExecutionProvider",)).slower_nodes()
+    assert [(node.name, node.before, node.after) for node in slower] == [
+        ("b", 5.0, 9.0),
+        ("c", 1.0, 2.0),
+    ]
+    assert slower[0].reason == "it runs in float: its bias is float"
+    assert slower[1].reason == "the integer kernel QLinearSoftmax is slower here than Softmax"
+
+
+# Data -----------------------------------------------------------------------------------------
+
+
+def open_model():
+    """A model with an open batch and an open length."""
+    return build(
+        [node("Relu", ["x"], ["y"], name="relu")],
+        {"x": ["batch", "length", 4]},
+        {"y": ["batch", "length", 4]},
+    )
+
+
+def test_open_dimensions_are_settled_and_batches_counted():
+    found = measure_latency([open_model()], shapes={"length": 3}, batch=8, runs=2)
+    assert found.models[0].items == 8
+    data = [{"x": normal(1, 5, 4)}] * 3
+    found = measure_latency([open_model()], data=data, batch=2, runs=2)
+    assert found.models[0].items == 2
+    assert found.data == "list of samples"
+
+
+def test_data_that_can_be_read_once_serves_all_models():
+    data = ({"x": normal(1, 5, 4)} for _ in range(3))
+    assert len(measure_latency([open_model(), open_model()], data=data, runs=2).models) == 2
+
+
+def mixed_lengths():
+    return [{"x": normal(1, length, 4)} for length in (3, 5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({}, DataError, "dimension 1 .'length'. of input 'x'"),
+        ({"shapes": {"lenght": 3}}, DataError, "Did you mean 'length'"),
+        ({"data": mixed_lengths(), "shapes": {"length": 3}}, DataError, "are for random data"),
+        ({"data": mixed_lengths(), "batch": 2}, DataError, "cannot be put into one batch"),
+        ({"shapes": {"length": 3}, "batch": 0}, DataError, "at least 1 sample"),
+        ({"runs": 0}, TargetError, "runs must be at least 1"),
+        ({"threads": 0}, TargetError, "threads must be at least 1"),
+        ({"seconds": 0}, TargetError, "seconds must be above 0"),
+        ({"providers": ["CPUExecutionProvder"]}, TargetError, "Did you mean 'CPU"),
+    ],
+)
+def test_what_cannot_be_timed_is_told_in_a_sentence(options, error, said):
+    with pytest.raises(error, match=said):
+        measure_latency([open_model()], **options)
+
+
+def test_a_batch_needs_an_open_dimension():
+    with pytest.raises(DataError, match="fixed; a batch needs an open one"):
+        measure_latency([make_cnn()], batch=4, runs=1)
+
+
+def test_no_model_and_a_broken_model_are_errors(tmp_path):
+    with pytest.raises(ModelError, match="give at least one"):
+        measure_latency([])
+    with pytest.raises(ModelError):
+        measure_latency([tmp_path / "missing.onnx"], runs=1)
+    odd = build([node("Unheard", ["x"], ["y"], domain="com.example")], {"x": [1]}, {"y": [1]},
+                domains=["com.example"])  # fmt: skip
+    with pytest.raises(BitwrightError, match="ONNX Runtime refuses 'model 1'"):
+        measure_latency([odd], runs=1)
+
+
+def test_a_run_that_fails_is_told_with_the_model():
+    model = build(
+        [node("Reshape", ["x", "to"], ["y"], name="shape")],
+        {"x": ["n"]}, {"y": None}, {"to": np.array([7, 3])},
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="cannot run 'model 1'"):
+        measure_latency([model], runs=1)

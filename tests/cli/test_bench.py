@@ -1,0 +1,60 @@
+import onnx
+import pytest
+from pair_models import make_conv
+
+
+def test_models_are_shown_side_by_side(run, model, quantized, data):
+    answer = run("bench", model, quantized, "--runs", "3", "--data", data)
+    assert (answer.code, answer.err) == (0, "")
+    assert "median ms" in answer.out
+    assert f"Against {model}" in answer.out
+    assert "3/3 runs in turns" in answer.out
+    assert "QLinearConv" in answer.out
+    assert "Memory: " in answer.out
+
+
+def test_a_conv_that_stays_float_is_named_with_its_reason(run, tmp_path):
+    path = tmp_path / "unfused.onnx"
+    onnx.save(make_conv(paired=False), path)
+    answer = run("bench", path, "--runs", "2")
+    assert f"Between pairs, but in float: {path}" in answer.out
+    row = next(line for line in answer.out.splitlines() if "has no Q/DQ pair" in line)
+    assert row.split()[0] == "conv"
+
+
+def test_the_same_as_json(run, model, quantized):
+    words = ("--runs", "2", "--threads", "1", "--batch", "2", "--json")
+    document = run("bench", model, quantized, *words).json
+    assert document["threads"] == 1
+    assert [row["runs"] for row in document["models"]] == [2, 2]
+    assert [row["samples_per_run"] for row in document["models"]] == [2, 2]
+    assert document["models"][1]["speedup"] > 0
+    assert document["models"][1]["profile"]["nodes"]
+
+
+def test_the_profile_can_be_left_out(run, model):
+    answer = run("bench", model, "--runs", "2", "--no-profile")
+    assert "Time by op" not in answer.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--runs", "0"), 1, "runs must be at least 1, not 0."),
+        (("--input-shape", "nothing"), 2, "is not NAME=SHAPE"),
+        (("--input-shape", "imag=1x1x8x8"), 1, "Did you mean 'image'"),
+        (("--provider", "CUDA"), 1, "unknown execution provider 'CUDA'"),
+        (("--data", "nothing.npy"), 1, "nothing.npy"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(run, model, words, code, said):
+    answer = run("bench", model, *words)
+    assert answer.code == code
+    assert said in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_data_and_shapes_exclude_each_other(run, model, data):
+    answer = run("bench", model, "--data", data, "--input-shape", "image=1x1x8x8")
+    assert answer.code == 2
+    assert "--input-shape is for random samples" in answer.err
