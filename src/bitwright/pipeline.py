@@ -110,7 +110,8 @@ class Job:
         size = graph.file_size(source)
         notes = graph.normalize(model)
         _infer_shapes(model, recipe)
-        graph.refuse_unsupported(model)
+        # Other products of the model may be stored in few bits already.
+        graph.refuse_unsupported(model, allow_quantized=recipe.mode == "weight-only")
         model = upgrade_for(model, recipe, notes)
         named = {node.name for node in model.graph.all_nodes()}
         if recipe.mode == "weight-only":
