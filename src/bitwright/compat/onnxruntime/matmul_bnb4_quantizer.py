@@ -31,9 +31,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
+from bitwright.compat.held_model import ONNXModel
 from bitwright.emit.bnb4 import check_block_size, emit_bnb4
 from bitwright.errors import BitwrightError, ModelError, OutputError, RecipeError
-from bitwright.graph.tensors import inline_copy
 from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
 
 if TYPE_CHECKING:
@@ -44,49 +44,6 @@ __all__ = ["MatMulBnb4Quantizer", "ONNXModel", "main"]
 logger = logging.getLogger(__name__)
 
 _BOOKS = {book.number: book for book in CODEBOOKS.values()}
-
-
-class ONNXModel:
-    """A model with what callers of ONNX Runtime's quantizers do with theirs: look, and save."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._held: ir.Model | onnx.ModelProto = model
-
-    @property
-    def model(self) -> onnx.ModelProto:
-        """The model as a protobuf message; what is changed in it is saved."""
-        if isinstance(self._held, ir.Model):
-            for slot in graph.tensor_slots(self._held):
-                slot.put(inline_copy(slot.tensor))
-            self._held = ir.to_proto(self._held)
-        return self._held
-
-    def graph(self) -> onnx.GraphProto:
-        """Return the main graph."""
-        return self.model.graph
-
-    def nodes(self) -> Any:
-        """Return the nodes of the main graph."""
-        return self.model.graph.node
-
-    def initializer(self) -> Any:
-        """Return the constants of the main graph."""
-        return self.model.graph.initializer
-
-    def opset_import(self) -> Any:
-        """Return the operator sets that the model uses."""
-        return self.model.opset_import
-
-    def save_model_to_file(
-        self, output_path: str | Path, use_external_data_format: bool = False
-    ) -> None:
-        """Write the model, all of it or nothing; over 2 GB always with a file of tensors."""
-        graph.check_destination(output_path, source=self._held)
-        external = True if use_external_data_format else None
-        graph.save_model(self._copy(), output_path, external_data=external)
-
-    def _copy(self) -> ir.Model:
-        return graph.load_model(self._held)
 
 
 class MatMulBnb4Quantizer:
@@ -128,7 +85,7 @@ class MatMulBnb4Quantizer:
 
     def process(self) -> None:
         """Quantize, and prove that ONNX Runtime takes the result; `model` is then the new one."""
-        model = self.model._copy()
+        model = self.model.copy()
         for note in graph.normalize(model):
             logger.debug(note)
         skipped = emit_bnb4(
@@ -141,7 +98,7 @@ class MatMulBnb4Quantizer:
             logger.debug("MatMul %r stays float because %s", name, reason)
         graph.stamp_versions(model)
         graph.check_model(model)
-        _prove(model, self.model._copy())
+        _prove(model, self.model.copy())
         self.model = ONNXModel(model)
 
 

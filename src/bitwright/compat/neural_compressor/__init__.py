@@ -1,0 +1,7 @@
+"""The names of Intel Neural Compressor's weight-only module for ONNX models."""
+
+from __future__ import annotations
+
+from bitwright.compat.held_model import ONNXModel
+
+__all__ = ["ONNXModel"]

@@ -1,0 +1,59 @@
+"""`weight_config`: what single nodes get, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bitwright.compat.neural_compressor.tensors import is_symmetric
+from bitwright.errors import RecipeError, did_you_mean
+
+__all__ = ["NodeSettings", "node_settings"]
+
+_KEYS = ("bits", "group_size", "scheme", "algorithm")
+_ALGORITHMS = ("RTN", "AWQ", "GPTQ")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What `weight_config` says about one node; None where it says nothing."""
+
+    keep_float: bool = False
+    bits: int | None = None
+    group_size: int | None = None
+    symmetric: bool | None = None
+    algorithm: str | None = None
+
+
+def node_settings(weight_config: Mapping[str, Any]) -> dict[str, NodeSettings]:
+    """Return the checked settings of each node that is named; the dict is not changed.
+
+    >>> node_settings({"fc1": "fp32", "fc2": {"bits": 8}})["fc2"].bits
+    8
+    """
+    return {name: _read(name, given) for name, given in weight_config.items()}
+
+
+def _read(name: str, given: Any) -> NodeSettings:
+    if given == "fp32":
+        return NodeSettings(keep_float=True)
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            f"weight_config of {name!r} is 'fp32' or a dict with {', '.join(_KEYS)}, not {given!r}."
+        )
+    for key in given:
+        if key not in _KEYS:
+            raise RecipeError(
+                f"weight_config of {name!r}: unknown {key!r}.{did_you_mean(key, _KEYS)}"
+            )
+    algorithm = given.get("algorithm")
+    if algorithm is not None and algorithm not in _ALGORITHMS:
+        hint = did_you_mean(str(algorithm), _ALGORITHMS)
+        raise RecipeError(f"weight_config of {name!r}: unknown algorithm {algorithm!r}.{hint}")
+    return NodeSettings(
+        bits=given.get("bits"),
+        group_size=given.get("group_size"),
+        symmetric=None if given.get("scheme") is None else is_symmetric(given["scheme"]),
+        algorithm=algorithm,
+    )

@@ -1,0 +1,253 @@
+"""Arrays of one weight: groups, packing, and GPTQ, by Neural Compressor's names."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.numerics.blocks import SHRINKS, BlockFormat, QuantizedBlocks
+from bitwright.numerics.groups import QuantizedGroups, magnitude_shares, quantize_groups
+from bitwright.numerics.nbits import check_nbits_support, pack_nbits
+from bitwright.rounding import factor_hessian
+from bitwright.rounding import gptq as round_by_gptq
+
+__all__ = [
+    "block_format",
+    "get_blob_size",
+    "get_weight_scale",
+    "gptq",
+    "is_symmetric",
+    "make_matmul_weight_only_node",
+    "pad_tensor",
+    "qdq_tensor",
+    "quant_tensor",
+]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+Scheme = Literal["asym", "sym"]
+
+
+def is_symmetric(scheme: str) -> bool:
+    """Return whether a scheme is `"sym"`; unknown ones are errors."""
+    if scheme not in ("sym", "asym"):
+        raise RecipeError(f"unknown scheme {scheme!r}.{did_you_mean(str(scheme), ('sym', 'asym'))}")
+    return scheme == "sym"
+
+
+def block_format(num_bits: int, group_size: int, scheme: str) -> BlockFormat:
+    """Return what our own algorithms call these settings."""
+    return BlockFormat(bits=num_bits, block_size=group_size, symmetric=is_symmetric(scheme))
+
+
+def get_blob_size(group_size: int, has_zp: bool) -> int:
+    """Return how many bytes the codes of a group take in 4 bits.
+
+    Zero points have lain elsewhere since ONNX Runtime 1.17, so `has_zp` makes no difference.
+
+    >>> get_blob_size(32, True)
+    16
+    """
+    if group_size < 2 or group_size % 2:
+        raise RecipeError(f"4-bit groups have an even number of values, not {group_size}.")
+    del has_zp  # before 1.17 it took a byte more
+    return group_size // 2
+
+
+def quant_tensor(
+    data: npt.ArrayLike,
+    num_bits: int = 4,
+    group_size: int = 32,
+    scheme: str = "asym",
+    dtype: str = "int",
+    ratio: float = 1.0,
+) -> tuple[F64, F64, Array]:
+    """Return the codes, scales and zero points of groups of consecutive values.
+
+    With `dtype="uint"` codes and zero points are what a kernel stores; with `"int"` a zero point
+    may lie outside the codes. A group size of -1 makes a group of each row.
+
+    >>> codes, scale, zero = quant_tensor([-1, -0.3, 0.2, 0.7], group_size=4, dtype="uint")
+    >>> codes.tolist(), zero.tolist()
+    ([[0.0, 6.0, 11.0, 15.0]], [[9]])
+    """
+    found = _groups(data, num_bits, group_size, scheme, dtype, ratio)
+    zeros: Array = found.zero_points
+    return found.codes, found.scales, zeros.astype(np.uint8) if dtype == "uint" else zeros
+
+
+def qdq_tensor(
+    data: npt.ArrayLike,
+    num_bits: int = 4,
+    group_size: int = 32,
+    scheme: str = "asym",
+    dtype: str = "int",
+    ratio: float = 1.0,
+) -> F64:
+    """Return what is left of the values after `quant_tensor`, in their own shape.
+
+    >>> qdq_tensor([-1, -0.3, 0.2, 0.7], group_size=4).round(2).tolist()
+    [-1.02, -0.34, 0.23, 0.68]
+    """
+    found = _groups(data, num_bits, group_size, scheme, dtype, ratio)
+    return found.dequantize().reshape(np.shape(data))
+
+
+def _groups(
+    data: npt.ArrayLike, num_bits: int, group_size: int, scheme: str, dtype: str, ratio: float
+) -> QuantizedGroups:
+    if dtype not in ("int", "uint"):
+        raise RecipeError(f"unknown dtype {dtype!r}.{did_you_mean(str(dtype), ('int', 'uint'))}")
+    return quantize_groups(
+        data,
+        bits=num_bits,
+        length=np.shape(data)[-1] if group_size == -1 else group_size,
+        symmetric=is_symmetric(scheme),
+        signed=dtype == "int",
+        bounded=dtype == "uint",
+        ratio=ratio,
+    )
+
+
+def pad_tensor(weight: Array, group_size: int, k_blocks: int) -> Array:
+    """Return a weight [K, N] with rows of zeros until it has `k_blocks` whole groups.
+
+    >>> pad_tensor(np.ones((3, 2)), 2, 2).shape
+    (4, 2)
+    """
+    if group_size == -1:
+        return weight
+    missing = group_size * k_blocks - weight.shape[0]
+    if missing < 0:
+        raise RecipeError(
+            f"{k_blocks} groups of {group_size} do not hold the weight's {weight.shape[0]} rows."
+        )
+    return np.pad(weight, ((0, missing), (0, 0))) if missing else weight
+
+
+def get_weight_scale(weight: npt.ArrayLike, group_size: int) -> F64:
+    """Return how much of its group's largest magnitude each value of a row takes, over all rows.
+
+    >>> get_weight_scale([[1, 2, 3, 4], [4, 4, 2, 1]], 2).tolist()
+    [0.75, 1.0, 0.875, 0.75]
+    """
+    return magnitude_shares(weight, group_size)
+
+
+def make_matmul_weight_only_node(
+    node: onnx.NodeProto,
+    weight_shape: tuple[int, int],
+    num_bits: int,
+    group_size: int,
+    k_blocks: int,
+    q_weight: Array,
+    scale: Array,
+    zero_point: Array | None,
+    accuracy_level: int = 0,
+) -> tuple[onnx.NodeProto, list[onnx.TensorProto]]:
+    """Return the MatMulNBits node for a MatMul node, and its constants.
+
+    `q_weight` has a row for each group, output after output: [N * k_blocks, group_size]; scales and
+    zero points have one value for each row. Zero points are packed output by output, so that odd
+    numbers of groups are right as well.
+
+    >>> node = helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")
+    >>> codes, scale, zero = quant_tensor(np.eye(32), dtype="uint")
+    >>> new, constants = make_matmul_weight_only_node(node, (32, 32), 4, 32, 1, codes, scale, zero)
+    >>> new.name, [tuple(tensor.dims) for tensor in constants]
+    ('mm_Q4', [(32, 1), (32, 1), (32, 1, 16)])
+    """
+    if node.op_type != "MatMul" or len(node.input) != 2:
+        raise RecipeError(f"node {node.name!r} is a {node.op_type}, not a MatMul with a weight.")
+    rows, columns = (int(size) for size in weight_shape)
+    kind: Literal["none", "packed"] = "none" if zero_point is None else "packed"
+    check_nbits_support(num_bits, group_size, kind, accuracy_level=accuracy_level)
+    for what, array, size in (
+        ("q_weight", q_weight, columns * k_blocks * group_size),
+        ("scale", scale, columns * k_blocks),
+        ("zero_point", zero_point, columns * k_blocks),
+    ):
+        if array is not None and np.size(array) != size:
+            raise RecipeError(f"{what} has {np.size(array)} values instead of {size}.")
+    if k_blocks != -(-rows // group_size):
+        raise RecipeError(f"{rows} rows make {-(-rows // group_size)} groups, not {k_blocks}.")
+    codes = np.asarray(q_weight).reshape(columns, -1)[:, :rows].T.astype(np.uint8)
+    parts = [
+        None if a is None else np.asarray(a).reshape(columns, -1).T for a in (scale, zero_point)
+    ]
+    assert parts[0] is not None
+    packed = pack_nbits(
+        QuantizedBlocks(
+            BlockFormat(bits=num_bits, block_size=group_size, symmetric=zero_point is None),
+            codes,
+            parts[0],
+            None if parts[1] is None else parts[1].astype(np.uint8),
+        )
+    )
+    weight = node.input[1]
+    scales = packed.scales
+    constants = {
+        f"{weight}_scale": scales.astype(np.float32) if scales.dtype == np.float64 else scales
+    }
+    if packed.zero_points is not None:
+        constants[f"{weight}_zp"] = packed.zero_points
+    constants[f"{weight}_Q{num_bits}G{group_size}"] = packed.codes
+    attributes: dict[str, Any] = {
+        "K": rows,
+        "N": columns,
+        "bits": num_bits,
+        "block_size": group_size,
+    }
+    if accuracy_level:
+        attributes["accuracy_level"] = accuracy_level
+    names = [name for name in constants if not name.endswith(f"_Q{num_bits}G{group_size}")]
+    replaced = helper.make_node(
+        "MatMulNBits",
+        [node.input[0], f"{weight}_Q{num_bits}G{group_size}", *names],
+        list(node.output),
+        name=f"{node.name}_Q{num_bits}" if node.name else f"_Q{num_bits}",
+        domain="com.microsoft",
+        **attributes,
+    )
+    return replaced, [numpy_helper.from_array(array, name) for name, array in constants.items()]
+
+
+def gptq(
+    W: npt.ArrayLike,  # noqa: N803 (the name there)
+    H: npt.ArrayLike,  # noqa: N803
+    num_bits: int = 4,
+    group_size: int = 32,
+    scheme: str = "asym",
+    blocksize: int = 128,
+    percdamp: float = 0.01,
+    actorder: bool = False,
+    mse: bool = False,
+    perchannel: bool = True,
+) -> Array:
+    """Return a weight [K, N] rounded by GPTQ for inputs with this Hessian [K, K], as floats.
+
+    `mse` searches the ranges of groups by what errors cost. The result does not depend on
+    `blocksize`, which is how many rows there are corrected together. W and H are not changed.
+
+    >>> gptq(np.eye(32), np.eye(32), actorder=True).shape
+    (32, 32)
+    """
+    if blocksize < 1:
+        raise RecipeError(f"blocksize must be at least 1, not {blocksize}.")
+    weights = np.asarray(W)
+    factor = factor_hessian(H, damping=percdamp, act_order=actorder)
+    found = round_by_gptq(
+        weights,
+        factor,
+        block_format(num_bits, group_size, scheme),
+        static_groups=actorder,
+        shrinks=SHRINKS if mse else (1.0,),
+        per_column=perchannel,
+    )
+    kind = weights.dtype if weights.dtype.kind == "f" else np.float64
+    return found.dequantize(np.float64).astype(kind)

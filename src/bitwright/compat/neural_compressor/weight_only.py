@@ -1,0 +1,284 @@
+"""`neural_compressor.adaptor.ox_utils.weight_only` by its own names; the algorithms are ours.
+
+>>> import bitwright
+>>> model = rtn_quantize(bitwright.load_demo().model_path)
+>>> [node.op_type for node in model.nodes()][-1]
+'MatMulNBits'
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bitwright.api import quantize
+from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.neural_compressor.awq import apply_awq_clip, apply_awq_scale
+from bitwright.compat.neural_compressor.inputs import (
+    Loader,
+    count_inputs,
+    prepare_inputs,
+    source_of,
+)
+from bitwright.compat.neural_compressor.settings import node_settings
+from bitwright.compat.neural_compressor.tensors import (
+    get_blob_size,
+    get_weight_scale,
+    gptq,
+    is_symmetric,
+    make_matmul_weight_only_node,
+    pad_tensor,
+    qdq_tensor,
+    quant_tensor,
+)
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.graph import load_model, normalize, weight_of
+from bitwright.recipe import (
+    AWQ,
+    GPTQ,
+    Nearest,
+    Recipe,
+    Selection,
+    WeightOnly,
+    WeightOverride,
+)
+
+if TYPE_CHECKING:
+    from bitwright.compat.neural_compressor.inputs import ModelSource
+
+__all__ = [
+    "apply_awq_clip",
+    "apply_awq_scale",
+    "awq_quantize",
+    "get_blob_size",
+    "get_weight_scale",
+    "gptq",
+    "gptq_quantize",
+    "make_matmul_weight_only_node",
+    "pad_tensor",
+    "prepare_inputs",
+    "qdq_tensor",
+    "quant_tensor",
+    "rtn_quantize",
+]
+
+
+# Defaults are the ones there, dicts and lists included; nothing here ever changes them.
+
+
+def rtn_quantize(
+    model: ModelSource,
+    weight_config: Mapping[str, Any] = {},
+    num_bits: int = 4,
+    group_size: int = 32,
+    scheme: str = "asym",
+    ratios: Mapping[str, float] = {},
+    accuracy_level: int = 0,
+    providers: Sequence[str] = ["CPUExecutionProvider"],
+) -> ONNXModel:
+    """Return the model with weights rounded to the nearest of their groups' values.
+
+    Args:
+        model: a path, a message or an `ONNXModel`; it is never changed.
+        weight_config: node name -> `bits`, `group_size`, `scheme`, or `"fp32"` to leave it alone.
+        num_bits: 2 to 8.
+        group_size: so many inputs of an output share a scale: 16 to 256, -1 for all of them.
+        scheme: `"asym"`, or `"sym"` without zero points.
+        ratios: weight name -> the part of its groups' ranges that is kept.
+        accuracy_level: what the product computes in: 0 as is fast, 4 int8.
+        providers: where the result is tried out.
+
+    >>> import bitwright
+    >>> model = rtn_quantize(bitwright.load_demo().model_path, scheme="sym")
+    >>> model.plan.weights["classify_weight"].symmetric
+    True
+    """
+    by_node = _ratios_by_node(model, ratios)
+
+    def rounding(name: str) -> Nearest | None:
+        ratio = by_node.get(name)
+        return None if ratio is None else Nearest(clip=False, shrink=ratio)
+
+    overrides = {name: WeightOverride(rounding=rounding(name)) for name in by_node}
+    for name, given in node_settings(weight_config).items():
+        overrides[name] = WeightOverride(
+            bits=given.bits,
+            block_size=given.group_size,
+            symmetric=given.symmetric,
+            rounding=rounding(name),
+            keep_float=given.keep_float,
+        )
+    return _run(
+        model,
+        WeightOnly(
+            bits=num_bits,
+            block_size=group_size,
+            symmetric=is_symmetric(scheme),
+            rounding=Nearest(clip=False),
+            accuracy_level=accuracy_level or None,
+            overrides=overrides,
+        ),
+        named=weight_config,
+        providers=providers,
+    )
+
+
+def awq_quantize(
+    model: ModelSource,
+    dataloader: Any,
+    weight_config: Mapping[str, Any] = {},
+    num_bits: int = 4,
+    group_size: int = 32,
+    scheme: str = "asym",
+    n_samples: int = 128,
+    enable_auto_scale: bool = True,
+    enable_mse_search: bool = True,
+    accuracy_level: int = 0,
+    providers: Sequence[str] = ["CPUExecutionProvider"],
+) -> ONNXModel:
+    """Return the model with weights scaled and clipped for the inputs they meet, then rounded.
+
+    `enable_auto_scale` scales up what large inputs meet, `enable_mse_search` searches the range of
+    each group by the error of the product; either works without the other. Nodes whose
+    `algorithm` is not AWQ are only rounded. The other arguments are those of `rtn_quantize`,
+    `dataloader` and `n_samples` those of `prepare_inputs`.
+    """
+    awq = None
+    if enable_auto_scale or enable_mse_search:
+        awq = AWQ(scale=enable_auto_scale, clip=enable_mse_search)
+    overrides = {
+        name: WeightOverride(
+            bits=given.bits,
+            block_size=given.group_size,
+            symmetric=given.symmetric,
+            awq=False if given.algorithm not in (None, "AWQ") else None,
+            keep_float=given.keep_float,
+        )
+        for name, given in node_settings(weight_config).items()
+    }
+    return _run(
+        model,
+        WeightOnly(
+            bits=num_bits,
+            block_size=group_size,
+            symmetric=is_symmetric(scheme),
+            rounding=Nearest(clip=False),
+            awq=awq,
+            accuracy_level=accuracy_level or None,
+            overrides=overrides,
+        ),
+        named=weight_config,
+        data=Loader(dataloader, n_samples, count_inputs(model)),
+        providers=providers,
+    )
+
+
+def gptq_quantize(
+    model: ModelSource,
+    dataloader: Any,
+    weight_config: Mapping[str, Any] = {},
+    num_bits: int = 4,
+    group_size: int = 32,
+    scheme: str = "asym",
+    n_samples: int = 128,
+    percdamp: float = 0.01,
+    blocksize: int = 128,
+    actorder: bool = False,
+    mse: bool = False,
+    perchannel: bool = True,
+    accuracy_level: int = 0,
+    providers: Sequence[str] = ["CPUExecutionProvider"],
+) -> ONNXModel:
+    """Return the model with weights rounded row after row, each making up for those before (GPTQ).
+
+    Layers are rounded in turn, each for the inputs that the rounded ones before it give. Nodes
+    whose `algorithm` is not GPTQ stay float, for another function to quantize. The result does
+    not depend on `blocksize`. The other arguments are those of `gptq`, `rtn_quantize` and
+    `prepare_inputs`.
+    """
+    if blocksize < 1:
+        raise RecipeError(f"blocksize must be at least 1, not {blocksize}.")
+    overrides = {
+        name: WeightOverride(
+            bits=given.bits,
+            block_size=given.group_size,
+            symmetric=given.symmetric,
+            keep_float=given.keep_float or given.algorithm not in (None, "GPTQ"),
+        )
+        for name, given in node_settings(weight_config).items()
+    }
+    return _run(
+        model,
+        WeightOnly(
+            bits=num_bits,
+            block_size=group_size,
+            symmetric=is_symmetric(scheme),
+            rounding=GPTQ(damping=percdamp, act_order=actorder, clip=mse, per_column=perchannel),
+            accuracy_level=accuracy_level or None,
+            overrides=overrides,
+        ),
+        named=weight_config,
+        data=Loader(dataloader, n_samples, count_inputs(model)),
+        providers=providers,
+    )
+
+
+def _run(
+    model: ModelSource,
+    weights: WeightOnly,
+    *,
+    named: Mapping[str, Any],
+    providers: Sequence[str],
+    data: Any = None,
+) -> ONNXModel:
+    """Quantize, and say which of the named nodes could not be."""
+    recipe = Recipe(
+        name="neural-compressor",
+        mode="weight-only",
+        weights=weights,
+        select=Selection(subgraphs=True),
+    )
+    result = quantize(
+        source_of(model), data=data, recipe=recipe, held_back=False, providers=list(providers)
+    )
+    for name in named:
+        node, wanted = result.plan.nodes.get(name), weights.overrides[name]
+        if (
+            node is not None
+            and not node.quantized
+            and not wanted.keep_float
+            and node.op in _FLOAT_OPS
+        ):
+            warnings.warn(
+                f"node {name!r} of weight_config stays float: {node.reason}.",
+                UserWarning,
+                stacklevel=3,
+            )
+    return ONNXModel(result.model, result.plan)
+
+
+# A model may hold products that an earlier call has quantized.
+_FLOAT_OPS = ("MatMul", "Gemm")
+
+
+def _ratios_by_node(model: ModelSource, ratios: Mapping[str, float]) -> dict[str, float]:
+    """Return the ratio of each node, from those of the weights that they read."""
+    if not ratios:
+        return {}
+    found: dict[str, float] = {}
+    work = load_model(source_of(model))
+    normalize(work)
+    held: set[str] = set()
+    for node in work.graph.all_nodes():
+        weight = weight_of(node)
+        if weight is None or node.op_type == "Gather":
+            continue
+        name = weight.value.name or ""
+        held.add(name)
+        if name in ratios:
+            found[node.name or ""] = float(ratios[name])
+    for name in ratios:
+        if name not in held:
+            raise RecipeError(f"ratios: no weight is called {name!r}.{did_you_mean(name, held)}")
+    return found
