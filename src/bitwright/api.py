@@ -25,7 +25,7 @@ from bitwright.observe import MEMORY_BUDGET
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
 from bitwright.preprocessing import Preprocessed, preprocess_model
-from bitwright.qat import Format, open_trained
+from bitwright.qat import Format, open_for_plan, open_trained
 from bitwright.recipe import Recipe, Selection, load_recipe
 from bitwright.result import Result
 from bitwright.weight_only import WeightJob
@@ -172,6 +172,8 @@ def apply_plan(
 ) -> Result:
     """Quantize a model as a plan says; data, if given, only measures the result.
 
+    The plan of `import_qat` goes with the trained model.
+
     Weight-only plans with GPTQ round by the data, so they need it.
 
     >>> import bitwright
@@ -184,7 +186,7 @@ def apply_plan(
         plan = QuantPlan.load(plan)
     if output is not None:
         graph.check_destination(output, source=model)
-    job = Job.open(model, plan.recipe, providers)
+    job = open_for_plan(model, plan, providers)
     job.smooth(plan.smoothing)
     check_plan(job.model, plan, fingerprint=job.fingerprint)
     if plan.recipe.mode == "weight-only":

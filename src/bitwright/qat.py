@@ -19,7 +19,7 @@ from bitwright.recipe import Placement, Recipe, Selection
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["Format", "open_trained"]
+__all__ = ["Format", "open_for_plan", "open_trained"]
 
 Format = Literal["qdq", "qoperator"]
 _FORMATS = ("qdq", "qoperator")
@@ -65,6 +65,21 @@ def open_trained(
     )
     plan.notes[:0] = [*notes, *trained.notes, *more]
     return job, plan
+
+
+def open_for_plan(source: Any, plan: QuantPlan, providers: Sequence[str] | None = None) -> Job:
+    """Return the job that a plan is for: on a float model, or on the one in a trained model."""
+    if plan.recipe.format in _FORMATS and graph.find_quantized_nodes(graph.load_model(source)):
+        job, _ = open_trained(
+            source,
+            format=plan.recipe.format,
+            select=plan.recipe.select,
+            optimize=plan.recipe.optimize,
+            providers=providers,
+        )
+        if job.fingerprint == plan.fingerprint:
+            return job
+    return Job.open(source, plan.recipe, providers)
 
 
 def _open_reference(

@@ -299,3 +299,27 @@ def test_an_override_gives_each_channel_a_zero_point(format):
     assert np.all(np.array(moved.plan.tensors["w1"].zero_point) == -128)
     assert moved.plan.tensors["w1"].scale[0] < 0.6 * kept.plan.tensors["w1"].scale[0]
     assert quality(model, moved, samples) > 35
+
+
+# What the runtime would fuse and then refuse --------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+@pytest.mark.parametrize(("dilations", "pooled"), [([1, 1], True), ([2, 2], False)])
+def test_an_average_pool_with_dilations_stays_float(format, dilations, pooled):
+    nodes = [
+        node("Conv", ["x", "w1"], ["h"], name="before"),
+        node("AveragePool", ["h"], ["p"], name="pool", kernel_shape=[2, 2], dilations=dilations),
+        node("Conv", ["p", "w2"], ["y"], name="after"),
+    ]
+    constants = {"w1": weight(4, 3, 1, 1, seed=1), "w2": weight(2, 4, 1, 1, seed=2)}
+    model = build(nodes, {"x": [1, 3, 10, 10]}, {"y": None}, constants, opset=19)
+    samples = make_samples(model)
+    result = quantize(model, samples, format=format)
+    plan = result.plan.nodes["pool"]
+    assert plan.quantized == pooled
+    if not pooled:
+        assert plan.reason == "ONNX Runtime has no integer AveragePool with dilations"
+    assert quality(model, result, samples) > 30
+    wide = quantize(model, samples, activation=UINT16, weight=INT8)
+    assert wide.plan.nodes["pool"].quantized

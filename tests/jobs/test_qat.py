@@ -11,6 +11,7 @@ from models_for_tests import (
     dequantizer_before,
     element_types,
     info,
+    node,
     normal,
     ops,
     parameters_of,
@@ -642,6 +643,30 @@ def test_there_are_fixtures_of_both_exporters():
         "script",
         "dynamo",
     }
+
+
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+@pytest.mark.parametrize("make", [behind_relu, per_tensor])
+def test_a_plan_is_applied_again_to_the_trained_model(make, format, tmp_path):
+    model = make()
+    select = bitwright.Selection(exclude_op_types=("Add",))
+    first = bitwright.import_qat(model, format=format, select=select)
+    first.plan.save(tmp_path / "plan.json")
+    again = bitwright.apply_plan(tmp_path / "plan.json", model, data=samples_for())
+    assert again.to_proto().graph == first.to_proto().graph
+    assert again.plan.tensors == first.plan.tensors
+    # Compared with the model as it was trained, not with its float weights.
+    assert again.samples == 4 and min(output.sqnr for output in again.outputs) > 30
+
+
+def test_the_plan_of_another_model_is_refused_by_a_trained_one():
+    float_plan = bitwright.make_plan(
+        build([node("Relu", ["x"], ["y"], name="r"), node("Conv", ["y", "w"], ["z"], name="c")],
+              {"x": [1, 3, 8, 8]}, {"z": [1, 4, 8, 8]}, {"w": weight(4, 3, 1, 1)}),
+        data=samples_for(),
+    )  # fmt: skip
+    with pytest.raises(bitwright.ModelError, match="already quantized"):
+        bitwright.apply_plan(float_plan, behind_relu())
 
 
 def test_the_command_imports_a_trained_model(tmp_path, capsys):

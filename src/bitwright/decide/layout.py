@@ -80,7 +80,16 @@ class _Builder:
         """Return why somebody wants this node in float, or None."""
         if is_simulation(node):  # it goes with the node that it completes
             return None
-        return self._keep_float.get(node.name or "") or self._selector.kept_float(node)
+        reason = self._keep_float.get(node.name or "") or self._selector.kept_float(node)
+        return reason or self._would_be_refused(node)
+
+    def _would_be_refused(self, node: ir.Node) -> str | None:
+        """Return why the runtime must not see this node between pairs, where it would fuse them."""
+        fuses = self._recipe.activation.bits == 8 and self._recipe.format in ("qdq", "qoperator")
+        dilated = set(node.attributes.get_ints("dilations", [])) - {1}
+        if fuses and dilated and node.op_type == "AveragePool":
+            return "ONNX Runtime has no integer AveragePool with dilations"
+        return None
 
     def _not_chosen(self, node: ir.Node) -> str | None:
         return None if is_simulation(node) else self._selector.not_chosen(node)

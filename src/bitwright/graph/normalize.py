@@ -66,9 +66,20 @@ def normalize(model: ir.Model, *, subgraphs: bool = True) -> list[str]:
         model.graph.sort()
     except ValueError as error:
         raise ModelError("the model has nodes that feed each other in a circle.") from error
+    _drop_unit_dilations(model)
     _drop_unused_initializers(model, notes)
     _report_doubles(model, notes)
     return notes
+
+
+def _drop_unit_dilations(model: ir.Model) -> None:
+    """Leave out the dilations of an average pool that has none.
+
+    The runtime copies the attribute into its integer pool, which does not know it.
+    """
+    for node in model.graph.all_nodes():
+        if node.op_type == "AveragePool" and set(node.attributes.get_ints("dilations", [])) == {1}:
+            node.attributes.pop("dilations")
 
 
 def find_quantized_nodes(model: ir.Model) -> list[ir.Node]:
