@@ -1,0 +1,160 @@
+"""A real language model in 4 bits, ours and the peers': perplexity, divergence, time and memory.
+
+SmolLM2-135M (see smollm.py, which also says what to install) is quantized by each method in a
+process of its own. Perplexity and the KL divergence from float are measured on text that no method
+has seen. Two texts are needed, such as Debian's `jargon-text` (calibration) and `debian-history`
+and `debian-faq` (test); `apt-get download` and `dpkg -x` get them without installing anything.
+
+    python benchmarks/llm.py --calibration jargon.txt.gz --test history.txt.gz faq.txt.gz
+    python benchmarks/llm.py ... --methods int4 int4-rtn ort-default --block-size 128
+    python benchmarks/llm.py ... --neural-compressor venv/bin/python      the peer's interpreter
+
+A method takes one to ten minutes on two cores, its evaluation one more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import smollm
+from measure import HERE, print_table
+
+LENGTH = 512
+
+OURS = ("int4-rtn", "int4-hqq", "int4-awq", "int4-gptq", "int4")
+PEERS = ("ort-default", "ort-symmetric", "ort-k-quant", "ort-rtn", "ort-hqq", "ort-gptq")
+INTEL = ("inc-rtn", "inc-awq", "inc-gptq")
+
+
+def read_tokens(tokenizer: object, paths: list[Path]) -> np.ndarray:
+    """Return the tokens of plain texts; drawings and bytes of other alphabets are left out."""
+    found = []
+    for path in paths:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        text = re.sub(r"[^\x20-\x7e\s]+", " ", data.decode("utf-8", "replace"))
+        found.append(tokenizer.encode(" ".join(text.split())).ids)  # type: ignore[attr-defined]
+    return np.concatenate([np.asarray(ids, np.int64) for ids in found])
+
+
+def windows(tokens: np.ndarray, count: int) -> np.ndarray:
+    """Return windows spread evenly over the text."""
+    whole = len(tokens) // LENGTH
+    if whole < count:
+        raise SystemExit(f"the text has {whole} windows of {LENGTH} tokens, {count} are needed")
+    rows = tokens[: whole * LENGTH].reshape(whole, LENGTH)
+    return rows[np.linspace(0, whole - 1, count).astype(int)]
+
+
+class Judge:
+    """Perplexity on the test text, and the divergence from the float model's distributions."""
+
+    def __init__(self, model: Path, rows: np.ndarray) -> None:
+        self._rows = rows
+        self._float: list[np.ndarray] = []
+        self.perplexity, _ = self._measure(model)
+
+    def __call__(self, model: Path) -> tuple[float, float]:
+        return self._measure(model)
+
+    def _measure(self, path: Path) -> tuple[float, float]:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        # Weights are compared, not the rounding of inputs that fused pairs would add.
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+        session = onnxruntime.InferenceSession(path, options)
+        first = not self._float
+        loss = divergence = 0.0
+        for index, row in enumerate(self._rows):
+            logits = session.run(None, {"input_ids": row[None]})[0][0]
+            logits = logits - logits.max(axis=1, keepdims=True)
+            chances = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+            loss -= float(chances[np.arange(LENGTH - 1), row[1:]].sum(dtype=np.float64))
+            if first:
+                self._float.append(chances.astype(np.float16))
+            else:
+                wanted = self._float[index].astype(np.float32)
+                divergence += float((np.exp(wanted) * (wanted - chances)).sum(dtype=np.float64))
+        tokens = len(self._rows) * (LENGTH - 1)
+        return float(np.exp(loss / tokens)), divergence / len(self._rows) / LENGTH
+
+
+def quantize_apart(
+    method: str, model: Path, output: Path, samples: Path, block_size: int, python: str
+) -> dict[str, float] | str:
+    command = [python, str(HERE / "llm_worker.py"), method, str(model), str(output), str(samples)]
+    done = subprocess.run(
+        [*command, str(block_size)], capture_output=True, text=True, check=False, timeout=7200
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return lines[-1][:120] if lines else f"exit code {done.returncode}"
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def size_of(model: Path) -> float:
+    files = [model, *model.parent.glob(f"{model.name}.data")]
+    return sum(file.stat().st_size for file in files) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--calibration", type=Path, nargs="+", required=True)
+    parser.add_argument("--test", type=Path, nargs="+", required=True)
+    parser.add_argument("--methods", nargs="+", metavar="NAME", default=[*OURS, *PEERS[:3]])
+    parser.add_argument("--samples", type=int, default=32, help=f"windows of {LENGTH} tokens")
+    parser.add_argument("--windows", type=int, default=12, help="of the test text")
+    parser.add_argument("--block-size", type=int, default=32)
+    parser.add_argument("--layers", type=int, help="only the first layers, to try things out")
+    parser.add_argument("--model", type=Path, help="where the float model is kept")
+    parser.add_argument("--neural-compressor", metavar="PYTHON", help="an interpreter that has it")
+    options = parser.parse_args()
+    unknown = set(options.methods) - {*OURS, *PEERS, *INTEL}
+    if unknown:
+        raise SystemExit(f"unknown method {unknown.pop()!r}; known: {(*OURS, *PEERS, *INTEL)}")
+    tokenizer = smollm.load_tokenizer()
+    rows: list[tuple[str, ...]] = []
+    with tempfile.TemporaryDirectory(prefix="bitwright-bench-") as name:
+        folder = Path(name)
+        model = smollm.build_model(options.model or folder / "float.onnx", layers=options.layers)
+        samples = folder / "samples.npy"
+        np.save(samples, windows(read_tokens(tokenizer, options.calibration), options.samples))
+        judge = Judge(model, windows(read_tokens(tokenizer, options.test), options.windows))
+        rows.append(("float", f"{judge.perplexity:.2f}", "0", "", "", f"{size_of(model):.0f}"))
+        for method in options.methods:
+            output = folder / f"{method}.onnx"
+            python = options.neural_compressor if method in INTEL else sys.executable
+            if python is None:
+                continue
+            found = quantize_apart(method, model, output, samples, options.block_size, python)
+            if isinstance(found, str):
+                rows.append((method, found, "", "", "", ""))
+                continue
+            perplexity, divergence = judge(output)
+            rows.append(
+                (
+                    method,
+                    f"{perplexity:.2f}",
+                    f"{divergence:.3f}",
+                    f"{found['seconds']:.0f}",
+                    f"{found['peak']:.0f}",
+                    f"{size_of(output):.0f}",
+                )
+            )
+            print("  ".join(rows[-1]), file=sys.stderr, flush=True)
+            for file in folder.glob(f"{method}.onnx*"):
+                file.unlink()
+    print_table(("method", "perplexity", "KL to float", "seconds", "peak MB", "size MB"), rows)
+
+
+if __name__ == "__main__":
+    main()
