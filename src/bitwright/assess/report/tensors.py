@@ -109,8 +109,8 @@ def channel_peaks(weight: Array, axis: int) -> Array | None:
 
 def _channels(peaks: Array) -> dict[str, Any]:
     """Return the channels in at most `MOST_CHANNELS` groups, each as tall as its largest one."""
-    groups = np.array_split(peaks, min(peaks.size, MOST_CHANNELS))
-    largest = np.array([group.max() for group in groups])
+    groups = min(peaks.size, MOST_CHANNELS)
+    largest = np.maximum.reduceat(peaks, np.arange(groups) * peaks.size // groups)
     smallest = float(peaks[peaks > 0].min(initial=math.inf))
     # Packed in units of the smallest, so that the logarithm of `pack` spans them all.
     unit = smallest if math.isfinite(smallest) else 1.0

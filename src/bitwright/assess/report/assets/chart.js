@@ -4,9 +4,9 @@ const CHART = { height: 300, left: 46, right: 14, top: 26, bottom: 40 };
 
 function makeChart(host, nodes, hurting, choose) {
   const ceiling = Math.max(20, ...nodes.map((n) => clampedTop(n.sqnr)), ...nodes.map((n) => clampedTop(n.alone)));
-  const lowest = Math.min(0, ...nodes.map((n) => finiteOr(n.sqnr, 0)), ...nodes.map((n) => finiteOr(n.alone, 0)));
+  const lowest = Math.min(2, ...nodes.map((n) => finiteOr(n.sqnr, 2)), ...nodes.map((n) => finiteOr(n.alone, 2)));
   const top = Math.ceil(ceiling / 10) * 10;
-  const bottom = Math.max(-20, Math.floor(lowest / 10) * 10);
+  const bottom = Math.max(-20, Math.floor((lowest - 2) / 10) * 10);
   let view = [0, Math.max(nodes.length - 1, 1)];
   let width = 0;
   let chosen = null;

@@ -2,6 +2,7 @@
 
 const ROW = 30; // pixels; the style sheet has the same
 const SPARE = 10; // rows drawn beyond the edges
+const TALLEST = 800; // pixels of the frame at most; the style sheet has the same
 
 // In the table: key, heading, width, how a value is shown, what makes it bad.
 const COLUMNS = [
@@ -53,7 +54,8 @@ function makeTable(nodes, choose) {
 
   function draw() {
     const first = Math.max(0, Math.floor(frame.scrollTop / ROW) - SPARE);
-    const last = Math.min(rows.length, Math.ceil((frame.scrollTop + frame.clientHeight) / ROW) + SPARE);
+    const room = Math.max(frame.clientHeight, TALLEST); // it grows with its rows, up to that
+    const last = Math.min(rows.length, Math.ceil((frame.scrollTop + room) / ROW) + SPARE);
     const key = `${first}-${last}-${chosen}`;
     if (key === drawn) return;
     drawn = key;
