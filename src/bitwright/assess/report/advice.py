@@ -70,7 +70,7 @@ def leave_worst_float(subject: ReportSubject) -> Advice | None:
     kept = () if recipe is None else recipe.select.exclude
     options = [f"--exclude {shlex.quote(name)}" for name in dict.fromkeys([*kept, *names])]
     many = "this node" if len(names) == 1 else f"these {len(names)} nodes"
-    why = subject.regained or (
+    why = (
         f"Fed with float values, {_listed(names)} {'loses' if len(names) == 1 else 'lose'} far "
         "more than the other nodes do."
     )

@@ -82,14 +82,10 @@ class ReportSubject:
     latency: Latency | None = None
     recipe: Recipe | None = None
     plan: QuantPlan | None = None
-    regained: str | None = None
-    """What a sensitivity search found: how much comes back for which nodes."""
 
     def outstanding(self) -> list[int]:
         """Return the places of the few nodes that lose much more than the others."""
         worst = [place for place in self.worst if self.nodes[place].quantized]
-        if self.regained is not None:
-            return worst
         alone = [node.alone if node.quantized else None for node in self.nodes]
         finite = [value for value in alone if value is not None and math.isfinite(value)]
         if not finite:
