@@ -1,4 +1,4 @@
-"""`weight_config`: what single nodes get, checked."""
+"""`weight_config` and `ratios`: what single nodes and weights get, checked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from bitwright.compat.neural_compressor.tensors import is_symmetric
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.graph import load_model, normalize, weight_of
 
-__all__ = ["NodeSettings", "node_settings"]
+__all__ = ["NodeSettings", "node_settings", "ratios_by_node"]
 
 _KEYS = ("bits", "group_size", "scheme", "algorithm")
 _ALGORITHMS = ("RTN", "AWQ", "GPTQ")
@@ -33,6 +34,28 @@ def node_settings(weight_config: Mapping[str, Any]) -> dict[str, NodeSettings]:
     8
     """
     return {name: _read(name, given) for name, given in weight_config.items()}
+
+
+def ratios_by_node(model: Any, ratios: Mapping[str, float]) -> dict[str, float]:
+    """Return the ratio of each node, from those of the weights that they read."""
+    if not ratios:
+        return {}
+    found: dict[str, float] = {}
+    work = load_model(model)
+    normalize(work)
+    held: set[str] = set()
+    for node in work.graph.all_nodes():
+        weight = weight_of(node)
+        if weight is None or node.op_type == "Gather":
+            continue
+        name = weight.value.name or ""
+        held.add(name)
+        if name in ratios:
+            found[node.name or ""] = float(ratios[name])
+    for name in ratios:
+        if name not in held:
+            raise RecipeError(f"ratios: no weight is called {name!r}.{did_you_mean(name, held)}")
+    return found
 
 
 def _read(name: str, given: Any) -> NodeSettings:

@@ -21,7 +21,7 @@ from bitwright.compat.neural_compressor.inputs import (
     prepare_inputs,
     source_of,
 )
-from bitwright.compat.neural_compressor.settings import node_settings
+from bitwright.compat.neural_compressor.settings import node_settings, ratios_by_node
 from bitwright.compat.neural_compressor.tensors import (
     get_blob_size,
     get_weight_scale,
@@ -32,8 +32,7 @@ from bitwright.compat.neural_compressor.tensors import (
     qdq_tensor,
     quant_tensor,
 )
-from bitwright.errors import RecipeError, did_you_mean
-from bitwright.graph import load_model, normalize, weight_of
+from bitwright.errors import RecipeError
 from bitwright.recipe import (
     AWQ,
     GPTQ,
@@ -94,7 +93,7 @@ def rtn_quantize(
     >>> model.plan.weights["classify_weight"].symmetric
     True
     """
-    by_node = _ratios_by_node(model, ratios)
+    by_node = ratios_by_node(source_of(model), ratios)
 
     def rounding(name: str) -> Nearest | None:
         ratio = by_node.get(name)
@@ -260,25 +259,3 @@ def _run(
 
 # A model may hold products that an earlier call has quantized.
 _FLOAT_OPS = ("MatMul", "Gemm")
-
-
-def _ratios_by_node(model: ModelSource, ratios: Mapping[str, float]) -> dict[str, float]:
-    """Return the ratio of each node, from those of the weights that they read."""
-    if not ratios:
-        return {}
-    found: dict[str, float] = {}
-    work = load_model(source_of(model))
-    normalize(work)
-    held: set[str] = set()
-    for node in work.graph.all_nodes():
-        weight = weight_of(node)
-        if weight is None or node.op_type == "Gather":
-            continue
-        name = weight.value.name or ""
-        held.add(name)
-        if name in ratios:
-            found[node.name or ""] = float(ratios[name])
-    for name in ratios:
-        if name not in held:
-            raise RecipeError(f"ratios: no weight is called {name!r}.{did_you_mean(name, held)}")
-    return found

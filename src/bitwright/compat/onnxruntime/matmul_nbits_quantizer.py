@@ -1,0 +1,319 @@
+"""Weights in 2, 4 or 8 bits, by the names of ONNX Runtime's module, and its command.
+
+>>> import bitwright
+>>> quantizer = MatMulNBitsQuantizer(
+...     bitwright.load_demo().model_path, block_size=32, op_types_to_quantize=("MatMul", "Gemm")
+... )
+>>> quantizer.process()
+>>> quantizer.model.nodes()[-1].op_type
+'MatMulNBits'
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright import graph
+from bitwright.api import quantize
+from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.neural_compressor.settings import node_settings, ratios_by_node
+from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
+from bitwright.compat.onnxruntime.nbits_configs import (
+    DefaultWeightOnlyQuantConfig,
+    GPTQWeightOnlyQuantConfig,
+    HQQWeightOnlyQuantConfig,
+    KQuantWeightOnlyQuantConfig,
+    NVAWQWeightOnlyQuantConfig,
+    RTNWeightOnlyQuantConfig,
+    WeightOnlyQuantConfig,
+)
+from bitwright.errors import BitwrightError, DataError, OutputError, RecipeError
+from bitwright.recipe import (
+    GPTQ,
+    HQQ,
+    Nearest,
+    Recipe,
+    RoundingMethod,
+    Selection,
+    WeightOnly,
+    WeightOverride,
+)
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = [
+    "DefaultWeightOnlyQuantConfig",
+    "GPTQWeightOnlyQuantConfig",
+    "HQQWeightOnlyQuantConfig",
+    "KQuantWeightOnlyQuantConfig",
+    "MatMulNBitsQuantizer",
+    "NVAWQWeightOnlyQuantConfig",
+    "RTNWeightOnlyQuantConfig",
+    "WeightOnlyQuantConfig",
+    "main",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class MatMulNBitsQuantizer:
+    """Stores the constant weights of MatMul, and of Gemm and Gather on request, in few bits.
+
+    Other than in ONNX Runtime's tool, the given model is not changed, `nodes_to_include` restricts,
+    unknown names are errors, every algorithm takes the bits, blocks and symmetry that are asked
+    for, and a model in which nothing is quantized is an error.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | onnx.ModelProto,
+        bits: int = 4,
+        block_size: int = 128,
+        is_symmetric: bool = False,
+        accuracy_level: int | None = None,
+        nodes_to_exclude: Sequence[str] | None = None,
+        nodes_to_include: Sequence[str] | None = None,
+        quant_format: Any = QuantFormat.QOperator,
+        op_types_to_quantize: Sequence[str] | None = None,
+        quant_axes: Any = None,
+        channel_wised_quantize: bool = False,
+        algo_config: WeightOnlyQuantConfig | None = None,
+    ) -> None:
+        for what, names in (("exclude", nodes_to_exclude), ("include", nodes_to_include)):
+            if isinstance(names, str):
+                raise RecipeError(f"nodes_to_{what} is a list of names, not one name.")
+        if algo_config is None:
+            algo_config = DefaultWeightOnlyQuantConfig(
+                block_size=block_size,
+                is_symmetric=is_symmetric,
+                accuracy_level=accuracy_level,
+                quant_format=quant_format,
+                op_types_to_quantize=op_types_to_quantize,
+                quant_axes=quant_axes,
+                bits=bits,
+                channel_wised_quantize=channel_wised_quantize,
+            )
+        elif not isinstance(algo_config, WeightOnlyQuantConfig):
+            raise RecipeError(
+                f"algo_config is a configuration of this module, not {type(algo_config).__name__}."
+            )
+        self.model = ONNXModel(model)
+        self.bits = bits
+        self.block_size = block_size
+        self.is_symmetric = is_symmetric
+        self.accuracy_level = accuracy_level
+        self.nodes_to_exclude = set(nodes_to_exclude or ())
+        self.nodes_to_include = None if nodes_to_include is None else set(nodes_to_include)
+        self.algo_config = algo_config
+        self._recipe = self._as_recipe()
+
+    def process(self) -> None:
+        """Quantize, and prove that ONNX Runtime takes the result; `model` is then the new one."""
+        data = None
+        if isinstance(self.algo_config, GPTQWeightOnlyQuantConfig):
+            data = self.algo_config.calibration_data_reader
+            if data is None:
+                raise DataError(
+                    "GPTQ rounds for what each layer reads: give GPTQWeightOnlyQuantConfig a "
+                    "calibration_data_reader, or any other data."
+                )
+        result = quantize(self.model.held, data=data, recipe=self._recipe, held_back=False)
+        for name, node in result.plan.nodes.items():
+            if not node.quantized:
+                logger.debug("%s %r stays float: %s", node.op, name, node.reason)
+        self.model = ONNXModel(result.model, result.plan)
+
+    def _as_recipe(self) -> Recipe:
+        config = self.algo_config
+        bits, block_size = self.bits, self.block_size
+        symmetric, level = self.is_symmetric, self.accuracy_level
+        if isinstance(config, DefaultWeightOnlyQuantConfig):
+            bits, symmetric = config.bits, config.is_symmetric
+            block_size = -1 if config.channel_wised_quantize else config.block_size
+            level = config.accuracy_level if level is None else level
+        elif isinstance(config, HQQWeightOnlyQuantConfig):
+            bits, block_size = config.bits, config.block_size
+        included = self.nodes_to_include
+        return Recipe(
+            name=f"matmul-nbits-{config.algorithm.lower()}",
+            mode="weight-only",
+            select=Selection(
+                op_types=config.op_types_to_quantize,
+                nodes=None if included is None else tuple(sorted(included)),
+                exclude=tuple(sorted(self.nodes_to_exclude)),
+                subgraphs=True,
+            ),
+            weights=WeightOnly(
+                bits=bits,
+                block_size=block_size,
+                symmetric=symmetric,
+                rounding=_rounding(config),
+                output="qdq" if config.quant_format is QuantFormat.QDQ else "matmul-nbits",
+                accuracy_level=level or None,
+                embeddings="Gather" in config.op_types_to_quantize,
+                overrides=self._overrides(),
+            ),
+        )
+
+    def _overrides(self) -> dict[str, WeightOverride]:
+        """Return what single nodes get: ratios by their weight, and settings by their name."""
+        ratios = getattr(self.algo_config, "ratios", {})
+        rounding = {
+            name: Nearest(clip=False, shrink=ratio)
+            for name, ratio in ratios_by_node(self.model.held, ratios).items()
+        }
+        found = {name: WeightOverride(rounding=method) for name, method in rounding.items()}
+        for name, given in node_settings(self.algo_config.customized_weight_config).items():
+            found[name] = WeightOverride(
+                bits=given.bits,
+                block_size=given.group_size,
+                symmetric=given.symmetric,
+                rounding=rounding.get(name),
+                keep_float=given.keep_float,
+            )
+        return found
+
+
+def _rounding(config: WeightOnlyQuantConfig) -> RoundingMethod:
+    if isinstance(config, GPTQWeightOnlyQuantConfig):
+        return GPTQ(
+            damping=config.percdamp,
+            act_order=config.actorder,
+            clip=config.mse,
+            per_column=config.perchannel,
+        )
+    if isinstance(config, HQQWeightOnlyQuantConfig):
+        return HQQ()
+    if isinstance(config, (DefaultWeightOnlyQuantConfig, RTNWeightOnlyQuantConfig)):
+        return Nearest(clip=False)
+    if isinstance(config, KQuantWeightOnlyQuantConfig):
+        return Nearest()
+    raise RecipeError(f"there is no algorithm {config.algorithm!r}; use DEFAULT, RTN, GPTQ or HQQ.")
+
+
+# The command ----------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    >>> main(["--input_model", "no_such.onnx", "--output_model", "small.onnx"])
+    1
+    """
+    options = _make_parser().parse_args(arguments)
+    if options.verbose:
+        logging.basicConfig()
+        logger.setLevel(logging.DEBUG)
+    try:
+        if Path(options.output_model).exists():
+            raise OutputError(f"{options.output_model!r} exists already; choose another path.")
+        graph.check_destination(options.output_model, source=options.input_model)
+        quantizer = MatMulNBitsQuantizer(
+            options.input_model,
+            bits=options.bits,
+            block_size=options.block_size,
+            is_symmetric=options.symmetric and options.quant_method != "hqq",
+            accuracy_level=options.accuracy_level,
+            nodes_to_exclude=options.nodes_to_exclude,
+            nodes_to_include=options.nodes_to_include,
+            algo_config=_config(options),
+        )
+        quantizer.process()
+        quantizer.model.save_model_to_file(options.output_model, True)
+    except BitwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _config(options: argparse.Namespace) -> WeightOnlyQuantConfig:
+    common: dict[str, Any] = {
+        "quant_format": as_member(QuantFormat, options.quant_format, "quant_format"),
+        "op_types_to_quantize": options.op_types_to_quantize,
+    }
+    if options.quant_method == "hqq":
+        return HQQWeightOnlyQuantConfig(
+            options.block_size, options.bits, quant_axes=options.quant_axes, **common
+        )
+    if options.quant_method == "gptq":
+        return GPTQWeightOnlyQuantConfig(options.calibration_data, **common)
+    if options.quant_method == "rtn":
+        return RTNWeightOnlyQuantConfig(**common)
+    if options.quant_method == "k_quant":
+        return KQuantWeightOnlyQuantConfig(**common)
+    if options.quant_method == "nvidia_awq":
+        return NVAWQWeightOnlyQuantConfig(options.tokenizer_dir)
+    return DefaultWeightOnlyQuantConfig(
+        options.block_size,
+        options.symmetric,
+        options.accuracy_level,
+        quant_axes=options.quant_axes,
+        bits=options.bits,
+        **common,
+    )
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bitwright.compat.onnxruntime.matmul_nbits_quantizer",
+        description="Store the constant weights of a model's products in few bits.",
+    )
+    add = parser.add_argument
+    add("--input_model", required=True, help="the model to read")
+    add("--output_model", required=True, help="where to write; must not exist")
+    add("--block_size", type=int, default=32, help="how many weights share a scale")
+    add(
+        "--quant_method",
+        default="default",
+        choices=["default", "hqq", "rtn", "k_quant", "gptq", "nvidia_awq"],
+        help="how weights are rounded",
+    )
+    add("--bits", type=int, default=4, help="bits of a weight")
+    add(
+        "--symmetric",
+        type=_as_bool,
+        nargs="?",
+        const=True,
+        default=True,
+        help="without zero points; hqq always has them",
+    )
+    add("--accuracy_level", type=int, help="what products compute in: 0 or 1 float, 4 int8")
+    add("-v", "--verbose", action="store_true", help="log what is left float")
+    add("--nodes_to_exclude", nargs="+", default=[], help="names of nodes that stay float")
+    add("--nodes_to_include", nargs="+", help="the only nodes that are quantized")
+    add("--quant_format", default="QOperator", choices=["QOperator", "QDQ"], help="n-bit or DQ")
+    add(
+        "--op_types_to_quantize",
+        nargs="+",
+        choices=["MatMul", "Gemm", "Gather"],
+        help="MatMul if not given",
+    )
+    add("--quant_axes", type=_as_axis, nargs="+", help="op_type:axis, as in MatMul:0 Gather:1")
+    add("--calibration_data", help="for gptq: a file or a folder of arrays")
+    for name in ("--calib_dataset_name", "--tokenizer_dir", "--calibration_method", "--cache_dir"):
+        add(name, help="for nvidia_awq, which is refused")
+    return parser
+
+
+def _as_bool(text: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+    return known[text.lower()]
+
+
+def _as_axis(text: str) -> tuple[str, int]:
+    op_type, _, axis = text.partition(":")
+    if not axis.lstrip("-").isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not op_type:axis")
+    return op_type, int(axis)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

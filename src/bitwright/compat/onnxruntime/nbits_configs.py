@@ -1,0 +1,188 @@
+"""The configurations of `MatMulNBitsQuantizer`, by ONNX Runtime's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
+from bitwright.errors import RecipeError, did_you_mean
+
+__all__ = [
+    "DefaultWeightOnlyQuantConfig",
+    "GPTQWeightOnlyQuantConfig",
+    "HQQWeightOnlyQuantConfig",
+    "KQuantWeightOnlyQuantConfig",
+    "NVAWQWeightOnlyQuantConfig",
+    "RTNWeightOnlyQuantConfig",
+    "WeightOnlyQuantConfig",
+]
+
+_AXES = {"MatMul": 0, "Gemm": 0, "Gather": 1}
+Axes = Sequence[tuple[str, int]] | Mapping[str, int]
+
+
+class WeightOnlyQuantConfig:
+    """What every configuration has: the algorithm, the format, and which ops are quantized."""
+
+    def __init__(
+        self,
+        algorithm: str,
+        quant_format: Any,
+        op_types_to_quantize: Sequence[str] | None = None,
+        quant_axes: Axes | None = None,
+        customized_weight_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.quant_format = as_member(QuantFormat, quant_format, "quant_format")
+        if isinstance(op_types_to_quantize, str):
+            raise RecipeError("op_types_to_quantize is a list of op types, not one name.")
+        self.op_types_to_quantize = tuple(op_types_to_quantize or ("MatMul",))
+        for op_type in self.op_types_to_quantize:
+            if op_type not in _AXES:
+                raise RecipeError(
+                    f"op_types_to_quantize: no n-bit form of {op_type!r}."
+                    f"{did_you_mean(op_type, _AXES)}"
+                )
+        self.quant_axes = dict(quant_axes) if quant_axes else {"MatMul": 0, "Gather": 1}
+        for op_type, axis in self.quant_axes.items():
+            if _AXES.get(op_type) != axis:
+                raise RecipeError(
+                    f"quant_axes: blocks of {op_type} run along axis "
+                    f"{_AXES.get(op_type, '0 of a MatMul')}, not {axis}."
+                )
+        self.customized_weight_config = dict(customized_weight_config or {})
+
+
+class DefaultWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+    """Rounding to nearest; what is given here goes before the quantizer's own arguments.
+
+    >>> DefaultWeightOnlyQuantConfig(block_size=32).bits
+    4
+    """
+
+    def __init__(
+        self,
+        block_size: int = 128,
+        is_symmetric: bool = False,
+        accuracy_level: int | None = None,
+        quant_format: Any = QuantFormat.QOperator,
+        op_types_to_quantize: Sequence[str] | None = None,
+        quant_axes: Axes | None = None,
+        bits: int = 4,
+        channel_wised_quantize: bool = False,
+    ) -> None:
+        super().__init__("DEFAULT", quant_format, op_types_to_quantize, quant_axes)
+        self.block_size = block_size
+        self.is_symmetric = is_symmetric
+        self.accuracy_level = accuracy_level
+        self.bits = bits
+        self.channel_wised_quantize = channel_wised_quantize
+
+
+class RTNWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+    """Rounding to nearest, with the bits, blocks and symmetry of the quantizer.
+
+    `ratios` has the part of its range that each weight keeps, by name.
+    """
+
+    def __init__(
+        self,
+        ratios: Mapping[str, float] | None = None,
+        quant_format: Any = QuantFormat.QOperator,
+        op_types_to_quantize: Sequence[str] | None = None,
+        customized_weight_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            "RTN",
+            quant_format,
+            op_types_to_quantize,
+            customized_weight_config=customized_weight_config,
+        )
+        self.ratios = dict(ratios or {})
+
+
+class KQuantWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+    """Rounding to nearest, in ranges that are searched for the least error of each block."""
+
+    def __init__(
+        self,
+        ratios: Mapping[str, float] | None = None,
+        quant_format: Any = QuantFormat.QOperator,
+        op_types_to_quantize: Sequence[str] | None = None,
+        customized_weight_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            "k_quant",
+            quant_format,
+            op_types_to_quantize,
+            customized_weight_config=customized_weight_config,
+        )
+        if ratios:
+            raise RecipeError("k_quant searches ranges itself; leave ratios out.")
+        self.ratios: dict[str, float] = {}
+
+
+class GPTQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+    """GPTQ; `block_size` is how many rows are corrected together, and the result does not depend
+    on it. Weights have the bits, blocks and symmetry of the quantizer."""
+
+    def __init__(
+        self,
+        calibration_data_reader: Any = None,
+        percdamp: float = 0.01,
+        block_size: int = 128,
+        actorder: bool = False,
+        mse: bool = False,
+        perchannel: bool = True,
+        quant_format: Any = QuantFormat.QOperator,
+        op_types_to_quantize: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__("GPTQ", quant_format, op_types_to_quantize)
+        if block_size < 1:
+            raise RecipeError(f"block_size of GPTQ must be at least 1, not {block_size}.")
+        self.calibration_data_reader = calibration_data_reader
+        self.percdamp = percdamp
+        self.block_size = block_size
+        self.actorder = actorder
+        self.mse = mse
+        self.perchannel = perchannel
+
+
+class HQQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+    """Half-quadratic search for each block's grid; zero points are integers, which are fast.
+
+    `axis` is the one that blocks run along in the transposed weight: 1.
+    """
+
+    def __init__(
+        self,
+        block_size: int = 128,
+        bits: int = 4,
+        axis: int = 1,
+        quant_format: Any = QuantFormat.QOperator,
+        op_types_to_quantize: Sequence[str] | None = None,
+        quant_axes: Axes | None = None,
+    ) -> None:
+        super().__init__("HQQ", quant_format, op_types_to_quantize, quant_axes)
+        if axis != 1:
+            raise RecipeError(f"blocks of n-bit products run along the inputs: axis 1, not {axis}.")
+        self.block_size = block_size
+        self.bits = bits
+        self.axis = axis
+
+
+class NVAWQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+    """NVIDIA's AWQ, which downloads datasets: refused, with what to use instead."""
+
+    def __init__(
+        self,
+        tokenizer_dir: Any,
+        dataset_name: str = "cnn",
+        cache_dir: str = "./cache",
+        calibration_method: str = "awq_lite",
+    ) -> None:
+        raise RecipeError(
+            "nvidia_awq belongs to NVIDIA's ModelOpt and downloads its data; for AWQ with data of "
+            "your own use bitwright.quantize with the recipe 'int4-awq'."
+        )
