@@ -221,6 +221,11 @@ def test_a_scale_that_no_value_survives_is_found(scale, said, target):
     assert said in finding.message
 
 
+def test_a_denormal_scale_of_a_bias_loses_nothing():
+    tiny = conv(x=2.0**-60, w=2.0**-70, b=2.0**-130, bias_type=np.int32)
+    assert found(tiny, "cpu") == []
+
+
 def test_scales_are_powers_of_two_one_a_tensor_on_the_npu():
     odd = conv(w=0.01)
     assert found(odd) == [("power_of_two", "w_D")]

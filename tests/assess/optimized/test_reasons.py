@@ -24,6 +24,7 @@ FUSED = {
     "matmul with an int32 vector and no pair": make_product("MatMul", added="int32", paired=False),
     "matmul per channel": make_product("MatMul", scale=[0.1] * 5),
     "add": make_binary("Add"),
+    "add that reads a float activation": make_binary("Add", kinds=("uint8", None)),
     "concat": make_binary("Concat", axis=0),
     "sigmoid": make_unary("Sigmoid"),
     "max pool": make_unary("MaxPool", kernel_shape=[2, 2]),
@@ -88,8 +89,8 @@ FLOAT = {
         "its bias is float and its output has no Q/DQ pair: only an int32 bias will do",
     ),
     "add float": (
-        make_binary("Add", kinds=("uint8", None)),
-        "its input 'b' is float: it has no Q/DQ pair",
+        make_unary("Add", more=[np.ones(8, np.float32)]),
+        "its input 'c0' is float: it has no Q/DQ pair",
     ),
     "add mixed": (
         make_binary("Add", kinds=("uint8", "int8")),
@@ -124,7 +125,7 @@ def unfused(model, signed=True):
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_a_fused_node_is_not_found(name):
+def test_a_node_that_is_fused_or_was_meant_to_be_float_is_not_found(name):
     assert unfused(FUSED[name]) == []
 
 

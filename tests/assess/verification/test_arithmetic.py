@@ -60,7 +60,7 @@ def test_the_largest_sum_is_that_of_the_worst_activations(rows):
             -sum(w * x for w, x in zip(row, (255 if w < 0 else 0 for w in row), strict=True)))
         for row in rows
     )  # fmt: skip
-    assert _largest_sum(product, len(matrix), 7) == worst + 7
+    assert _largest_sum(product, len(matrix), np.zeros(1, np.int64)) == worst
 
 
 @given(st.lists(st.integers(-128, 127), min_size=2, max_size=8))
@@ -83,6 +83,18 @@ def test_integer_ops_are_looked_into_as_well(op):
     (finding,) = verify(make_integer_product(op, deep), cpu="arm").findings
     assert (finding.rule, finding.node, finding.level) == ("accumulator", "product", "warning")
     assert finding.values == {"depth": 70_000, "largest sum": 70_000 * 127 * 255}
+
+
+def test_the_bias_counts_in_its_own_channel():
+    """A bias near the end of int32 leaves room for the products of its channel, or does not."""
+    matrix = np.zeros((40_000, 2), np.int8)
+    matrix[:, 0] = 127
+    product = product_of(make_product("MatMul", matrix=matrix, rows=1))
+    room = np.array([0, 2**31 - 10])
+    assert _largest_sum(product, 40_000, room) == 2**31 - 10
+    none = np.array([2**31 - 10, 0])
+    assert _largest_sum(product, 40_000, none) == 2**31 - 10 + 40_000 * 127 * 255
+    assert _largest_sum(product, 40_000, -none) == 2**31 - 10
 
 
 def test_large_weights_that_cancel_or_few_of_them_fit():

@@ -156,6 +156,7 @@ def bench_models(
                 samples,
                 threads=threads,
                 providers=chosen,
+                seconds=seconds,
             )
             figures = [
                 replace(each, profile=found) for each, found in zip(figures, profiles, strict=True)

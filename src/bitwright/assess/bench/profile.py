@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
+import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ __all__ = ["Kind", "NodeTime", "OpTime", "Profile", "profile_models"]
 Kind = Literal["integer", "float", "quantizer", "layout", "moving"]
 
 _MOST_EVENTS = 20_000
-_MOST_RUNS = 50
+_FEWEST_RUNS, _MOST_RUNS = 3, 50
 # Nodes that the runtime puts in to please a kernel, and that compute nothing.
 _LAYOUT = frozenset({"Cast", "MemcpyFromHost", "MemcpyToHost", "ReorderInput", "ReorderOutput",
                      "Reshape", "Transpose"})  # fmt: skip
@@ -124,15 +125,22 @@ def profile_models(
     *,
     threads: int | None = None,
     providers: Sequence[str] | None = None,
+    seconds: float = 3.0,
 ) -> list[Profile]:
-    """Run models in turns under the runtime's profiler; its files are gone afterwards."""
+    """Run models in turns under the runtime's profiler; its files are gone afterwards.
+
+    They run for about `seconds` each, three times at least.
+    """
     with tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as folder:
         opened = [
             _Profiled(model, feeds, Path(folder) / str(index), threads, providers)
             for index, (model, feeds) in enumerate(zip(models, samples, strict=True))
         ]
         runs = min(each.affordable_runs for each in opened)
+        end = time.perf_counter() + seconds * len(opened)
         for turn in range(runs + 1):  # the first is not counted
+            if turn > _FEWEST_RUNS and time.perf_counter() > end:
+                break
             for each in opened:
                 each.run(turn)
         return [each.finish() for each in opened]
@@ -167,7 +175,7 @@ class _Profiled:
     def affordable_runs(self) -> int:
         """How many runs give a file that is still quickly read."""
         nodes = sum(1 for _ in self._optimized.model.graph.all_nodes())
-        return max(3, min(_MOST_RUNS, _MOST_EVENTS // max(nodes, 1)))
+        return max(_FEWEST_RUNS, min(_MOST_RUNS, _MOST_EVENTS // max(nodes, 1)))
 
     def run(self, turn: int) -> None:
         run_session(self._session, self._samples[turn % len(self._samples)])

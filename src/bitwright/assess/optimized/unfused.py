@@ -50,8 +50,8 @@ def is_quantizer(node: ir.Node | None) -> bool:
 def find_unfused(optimized: OptimizedModel) -> dict[ir.Node, Unfused]:
     """Return the nodes of the optimized graph that dequantize what they read, in its order.
 
-    Counted are nodes with stored integers, and those with quantizers on both sides. A node that
-    reads a dequantized value and was never meant to be quantized is not.
+    Counted are nodes with stored integers, and those with quantizers on all sides. A node with a
+    float activation on one side was never meant to be quantized, and is not.
     """
     quantizers = Quantizers(optimized.model)
     origins = optimized.origins()
@@ -59,7 +59,7 @@ def find_unfused(optimized: OptimizedModel) -> dict[ir.Node, Unfused]:
     for node in optimized.model.graph.all_nodes():
         if is_quantizer(node) or works_on_integers(node):
             continue
-        if _reads_stored(node) or (_reads_quantized(node) and _is_quantized_behind(node)):
+        if _reads_stored(node) or (_reads_only_quantized(node) and _is_quantized_behind(node)):
             origin = origins.get(node, node)
             name = origin.name or origin.outputs[0].name or origin.op_type
             reason = explain_float(node, quantizers)
@@ -72,8 +72,14 @@ def _dequantizers(node: ir.Node) -> list[ir.Node]:
     return [maker for maker in makers if maker is not None and maker.op_type == "DequantizeLinear"]
 
 
-def _reads_quantized(node: ir.Node) -> bool:
-    return bool(_dequantizers(node))
+def _reads_only_quantized(node: ir.Node) -> bool:
+    dequantizers = _dequantizers(node)
+    computed = [
+        value.producer()
+        for value in node.inputs
+        if value is not None and not value.is_initializer()
+    ]
+    return bool(dequantizers) and all(maker in dequantizers for maker in computed)
 
 
 def _reads_stored(node: ir.Node) -> bool:

@@ -33,25 +33,27 @@ def check_accumulators(quantizers: Quantizers) -> Iterable[Finding]:
         depth = product.depth
         if depth is None:
             continue
-        bias = product.bias()
-        most = 0 if bias is None else int(np.abs(bias.astype(np.int64)).max(initial=0))
+        given = product.bias()
+        bias = np.zeros(1, np.int64) if given is None else given.astype(np.int64).reshape(-1)
+        most = int(np.abs(bias).max(initial=0))
         if most >= _INT32 - 1:
             continue  # the bias alone is found by its own check
         largest = depth * 255 * 255 + most
         if largest >= _INT32:
-            largest = _largest_sum(product, depth, most)
+            largest = _largest_sum(product, depth, bias)
         if largest >= _INT32:
+            more = " and the bias" if most else ""
             yield Finding(
                 "accumulator",
                 name_of(product.node),
-                f"{depth} products can sum up to {largest:.3g}, beyond int32",
+                f"{depth} products{more} can sum up to {largest:.3g}, beyond int32",
                 {"depth": depth, "largest sum": largest},
                 level="warning",
                 remedy="leave the node float with --exclude, or quantize with reduce_range=true",
             )
 
 
-def _largest_sum(product: Product, depth: int, bias: int) -> int:
+def _largest_sum(product: Product, depth: int, bias: npt.NDArray[np.int64]) -> int:
     assert product.source_type is not None
     low, high = _ENDS[product.source_type]
     zero = product.source_zero
@@ -59,14 +61,14 @@ def _largest_sum(product: Product, depth: int, bias: int) -> int:
     low, high = (low - high, high - low) if zero is None else (low - zero, high - zero)
     rows = product.rows()
     zeros = np.zeros(1) if product.weight_zero is None else product.weight_zero
-    if rows is None or zeros.size not in (1, len(rows)):
-        return depth * max(-low, high) * 255 + bias
+    if rows is None or not {zeros.size, bias.size} <= {1, len(rows)}:
+        return depth * max(-low, high) * 255 + int(np.abs(bias).max())
     weights = rows.astype(np.int16) - zeros.astype(np.int16).reshape(-1, 1)
     above = np.maximum(weights, 0).sum(axis=1, dtype=np.int64)
     below = np.minimum(weights, 0).sum(axis=1, dtype=np.int64)
-    tops = above * high + below * low
-    bottoms = -(above * low + below * high)
-    return int(max(tops.max(initial=0), bottoms.max(initial=0))) + bias
+    tops = above * high + below * low + bias
+    bottoms = above * low + below * high + bias
+    return int(max(tops.max(initial=0), -bottoms.min(initial=0)))
 
 
 def check_saturation(quantizers: Quantizers) -> Iterable[Finding]:

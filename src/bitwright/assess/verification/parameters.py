@@ -27,6 +27,8 @@ def check_scales(quantizers: Quantizers) -> Iterable[Finding]:
         declared = quantizer.node.inputs[1]
         dtype = None if declared is None else declared.dtype
         tiny = _SMALLEST_NORMAL.get(dtype or ir.DataType.FLOAT, 0.0)
+        if quantizer.stored_type == ir.DataType.INT32:
+            tiny = 0.0  # of a bias: at most 2**31 x 2**-126 of it is lost, which is nothing
         for wrong, what in (
             (np.isnan(values), "not a number"),
             (np.isinf(values), "infinite"),
