@@ -22,10 +22,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n auto --dist worksteal
 
 test-all: check
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/calibration.py
