@@ -64,7 +64,7 @@ from bitwright.prepare import (
 )
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
-from bitwright.rounding import round_to_nearest
+from bitwright.rounding import round_as_planned
 
 __all__ = ["Calibration", "Job", "input_specs", "sign", "upgrade_for"]
 
@@ -262,7 +262,7 @@ class Job:
             raise RecipeError(
                 f"{plan.recipe.mode} models cannot be written as {plan.recipe.format} yet."
             )
-        told = emitter(quantized, plan, round_to_nearest) or ()
+        told = emitter(quantized, plan, round_as_planned) or ()
         sign(quantized, plan)
         return plan.with_notes(told), quantized
 

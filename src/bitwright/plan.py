@@ -19,6 +19,7 @@ __all__ = ["NodePlan", "Parameters", "QuantPlan", "Smoothing", "TensorPlan", "We
 
 Role = Literal["activation", "weight", "bias"]
 Action = Literal["quantize", "absorb", "float"]
+Rounding = Literal["nearest", "balanced"]
 Nested = float | list[Any]
 
 
@@ -52,6 +53,8 @@ class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What was observed or chosen, before it became a scale."""
     method: str | None = None
     """Where the scale comes from."""
+    rounding: Rounding = "nearest"
+    """How a weight becomes integers."""
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,6 +120,7 @@ class Parameters:
     zero_point: Any
     axis: int | None = None
     block_size: int = 0
+    rounding: Rounding = "nearest"
 
 
 class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,7 +179,9 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 f"tensor {seen[-1]!r} has a zero point outside {entry.qtype}'s "
                 f"{low:.0f}..{high:.0f}."
             )
-        return Parameters(entry.qtype, scale, zero_point, entry.axis, entry.block_size)
+        return Parameters(
+            entry.qtype, scale, zero_point, entry.axis, entry.block_size, entry.rounding
+        )
 
     def _bias_parameters(self, entry: TensorPlan) -> Parameters:
         assert entry.product is not None

@@ -46,6 +46,7 @@ def open_trained(
     graph.refuse_unsupported(model, allow_quantized=True)
     recipe = Recipe(
         name="trained",
+        rounding="nearest",  # as it was in training
         format=format,
         optimize=optimize,
         select=select or Selection(),

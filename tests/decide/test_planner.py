@@ -323,3 +323,44 @@ def test_an_average_pool_with_dilations_stays_float(format, dilations, pooled):
     assert quality(model, result, samples) > 30
     wide = quantize(model, samples, activation=UINT16, weight=INT8)
     assert wide.plan.nodes["pool"].quantized
+
+
+# Rounding -----------------------------------------------------------------------------------
+
+
+def lost_by(result, name, float_weight):
+    """Return the sum of errors of each kernel of a weight, in steps."""
+    entry = result.plan.tensors[name]
+    integers = constants_of(result.to_proto())[f"{name}_quantized"]
+    exact = float_weight.astype(np.float64) / entry.scale
+    return np.abs((integers - exact).sum(axis=(2, 3)))
+
+
+def test_weights_of_convolutions_are_rounded_in_balance_and_no_others():
+    model = make_cnn(channels=16)
+    result = quantize(model)
+    planned = {key: entry.rounding for key, entry in result.plan.tensors.items()}
+    assert planned["w1"] == planned["w2"] == "balanced"
+    assert {planned[key] for key in planned if key not in ("w1", "w2")} == {"nearest"}
+    floats = constants_of(model)["w2"]
+    assert lost_by(result, "w2", floats).max() <= 1
+    assert lost_by(quantize(model, rounding="nearest"), "w2", floats).max() > 1
+
+
+def test_weights_that_the_runtime_rounds_are_planned_as_it_rounds_them():
+    result = quantize(make_cnn(), place=Placement(weight_pairs=True))
+    assert {entry.rounding for entry in result.plan.tensors.values()} == {"nearest"}
+
+
+def test_balanced_rounding_brings_a_model_closer_to_float():
+    model = make_cnn(channels=32)
+    samples = make_samples(model)
+    samples = [{"x": np.abs(sample["x"])} for sample in samples]  # as behind a Relu
+    results = {
+        rounding: quantize(model, samples, rounding=rounding, activation=UINT16)
+        for rounding in ("nearest", "balanced")
+    }
+    assert (
+        quality(model, results["balanced"], samples)
+        > quality(model, results["nearest"], samples) + 2
+    )

@@ -67,6 +67,8 @@ def decide(
     plan = apply_limits(model, plan)
     _fit_narrow_biases(layout, plan)
     _absorb_activations(model, layout, plan)
+    if recipe.rounding == "balanced":
+        _balance_convolutions(plan)
     if not any(node.quantized for node in plan.nodes.values()):
         raise ModelError(_nothing_quantized(model, plan))
     return plan
@@ -158,6 +160,19 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
         for other, linked in plan.tensors.items():
             if linked.shares == key:
                 plan.tensors[other] = msgspec.structs.replace(linked, shares=target)
+
+
+def _balance_convolutions(plan: QuantPlan) -> None:
+    """Let the weights of convolutions be rounded in balance, where they are stored as integers."""
+    if plan.recipe.place.weight_pairs:
+        return
+    keys = (node.inputs[1] for node in plan.nodes.values() if node.op == "Conv" and node.quantized)
+    for key in keys:
+        weight = None if key is None else plan.tensors[key]
+        if key is None or weight is None or weight.role != "weight" or weight.shares is not None:
+            continue
+        if weight.qtype.is_integer and weight.qtype.bits <= 16:
+            plan.tensors[key] = msgspec.structs.replace(weight, rounding="balanced")
 
 
 def _copy_parameters(plan: QuantPlan, key: str) -> None:

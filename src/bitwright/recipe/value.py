@@ -39,6 +39,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weight: QType = INT8
     ranges: RangeMethod = MinMax()
     weight_ranges: RangeMethod = MinMax()
+    rounding: Literal["nearest", "balanced"] = "balanced"
+    """How weights of Conv become integers: each to the nearest, or so that the errors of a kernel
+    and of an output cancel out."""
     scales: ScaleKind = "float"
     per_channel: bool = False
     block_size: int = 0
@@ -242,8 +245,8 @@ def _check_format(recipe: Recipe) -> None:
 
 # What a dynamic recipe can ask for; all else is about activations, which it does not place.
 _DYNAMIC_FIELDS = frozenset(
-    "version name mode activation weight weight_ranges per_channel weight_symmetric reduce_range "
-    "min_real_range select place overrides equalize assumed_type optimize".split()
+    "version name mode activation weight weight_ranges rounding per_channel weight_symmetric "
+    "reduce_range min_real_range select place overrides equalize assumed_type optimize".split()
 )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bitwright.rounding.balanced import round_in_balance
 from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
 from bitwright.rounding.hqq import hqq
 from bitwright.rounding.nearest import round_to_nearest
+from bitwright.rounding.planned import round_as_planned
 from bitwright.rounding.scale_estimation import estimate_scales, refine
 from bitwright.rounding.store import BlockStore
 
@@ -16,5 +18,7 @@ __all__ = [
     "gptq",
     "hqq",
     "refine",
+    "round_as_planned",
+    "round_in_balance",
     "round_to_nearest",
 ]

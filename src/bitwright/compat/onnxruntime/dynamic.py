@@ -68,5 +68,6 @@ def dynamic_recipe(parts: RecipeParts, weight_type: Any) -> Recipe:
         weight=as_member(QuantType, weight_type, "weight type").qtype,
         # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
         optimize=False,
+        rounding="nearest",
     )
     return Recipe(**parts.build())

@@ -91,6 +91,7 @@ def static_recipe(
         weight=as_member(QuantType, weight_type, "weight type").qtype,
         # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
         optimize=False,
+        rounding="nearest",
     )
     # Its placement, too: every op of a listed type gets its pairs.
     parts.place.update(isolated=True, float_bias_add=False)
