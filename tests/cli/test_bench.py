@@ -7,7 +7,7 @@ def test_models_are_shown_side_by_side(run, model, quantized, data):
     answer = run("bench", model, quantized, "--runs", "3", "--data", data)
     assert (answer.code, answer.err) == (0, "")
     assert "median ms" in answer.out
-    assert f"Against {model}" in answer.out
+    assert f"Against {model.name}" in answer.out
     assert "3/3 runs in turns" in answer.out
     assert "QLinearConv" in answer.out
     assert "Memory: " in answer.out
@@ -17,7 +17,7 @@ def test_a_conv_that_stays_float_is_named_with_its_reason(run, tmp_path):
     path = tmp_path / "unfused.onnx"
     onnx.save(make_conv(paired=False), path)
     answer = run("bench", path, "--runs", "2")
-    assert f"Between pairs, but in float: {path}" in answer.out
+    assert "Between pairs, but in float: unfused.onnx" in answer.out
     row = next(line for line in answer.out.splitlines() if "has no Q/DQ pair" in line)
     assert row.split()[0] == "conv"
 
@@ -58,3 +58,11 @@ def test_data_and_shapes_exclude_each_other(run, model, data):
     answer = run("bench", model, "--data", data, "--input-shape", "image=1x1x8x8")
     assert answer.code == 2
     assert "--input-shape is for random samples" in answer.err
+
+
+def test_models_of_one_name_are_told_apart_by_their_paths(run, model, tmp_path):
+    other = tmp_path / model.name
+    other.write_bytes(model.read_bytes())
+    answer = run("bench", model, other, "--runs", "1", "--no-profile")
+    assert str(model) in answer.out
+    assert str(other) in answer.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,7 +86,16 @@ def bench_command(
         profile=profile,
         progress=screen.wants_progress,
     )
-    screen.show(found.to_dict(), _parts(found, verbose))
+    screen.show(found.to_dict(), _parts(_with_short_names(found), verbose))
+
+
+def _with_short_names(found: Benchmark) -> Benchmark:
+    """Return the same with file names instead of paths, where they tell the models apart."""
+    names = [Path(model.name).name for model in found.models]
+    if len(set(names)) < len(names):
+        return found
+    models = (replace(m, name=name) for m, name in zip(found.models, names, strict=True))
+    return replace(found, models=tuple(models))
 
 
 def _parts(found: Benchmark, verbose: bool) -> list[Part]:
