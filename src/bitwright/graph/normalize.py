@@ -54,7 +54,8 @@ def normalize(model: ir.Model, *, subgraphs: bool = True) -> list[str]:
     Model-local functions are inlined, but for a vendor's quantizers; Constant nodes become
     initializers, initializers that are also graph inputs become constants, node names become
     unique, nodes are sorted and unused initializers go. With subgraphs=False the bodies of If, Loop
-    and Scan keep their Constant nodes. Returns a sentence for each thing that a user may want to know.
+    and Scan keep their Constant nodes. Returns a sentence for each thing that a user may want to
+    know.
     """
     notes: list[str] = []
     _refuse_sparse(model)
