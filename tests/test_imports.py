@@ -33,6 +33,25 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(code):
     assert not loaded_after(code) & set(HEAVY)
 
 
+@pytest.mark.parametrize("package", ["onnxruntime", "quark", "vai_q_onnx"])
+def test_the_import_line_of_another_tool_loads_nothing_heavy_here(package):
+    code = (
+        f"import bitwright.compat.{package} as tool;"
+        "tool.QuantType.QInt8, tool.QuantFormat.QDQ, tool.CalibrationMethod.MinMax;"
+        "class_ = type('Reader', (tool.CalibrationDataReader,), {})"
+    )
+    assert not loaded_after(code) & set(HEAVY)
+
+
+def test_a_function_keeps_its_name_where_a_module_has_the_same():
+    code = (
+        "import bitwright.compat.onnxruntime.quantize;"
+        "from bitwright.compat.onnxruntime import quantize, static;"
+        "assert callable(quantize) and static.quantize_static"
+    )
+    loaded_after(code)  # or it fails
+
+
 @pytest.mark.parametrize("code", ["import bitwright", "from bitwright.cli import main"])
 def test_not_even_numpy_is_loaded_to_start(code):
     assert "numpy" not in loaded_after(code)

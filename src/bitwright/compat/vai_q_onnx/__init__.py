@@ -7,26 +7,54 @@
 
 from __future__ import annotations
 
-from bitwright.compat.onnxruntime import (
-    CalibrationDataReader,
-    CalibrationMethod,
-    QuantFormat,
-    QuantType,
-    quant_pre_process,
-    quantize_dynamic,
-    shape_inference,
-)
-from bitwright.compat.vai_q_onnx.enums import (
-    ExtendedCalibrationMethod,
-    ExtendedQuantFormat,
-    ExtendedQuantType,
-    Int16Method,
-    LayerWiseMethod,
-    PowerOfTwoMethod,
-    VitisQuantFormat,
-    VitisQuantType,
-)
-from bitwright.compat.vai_q_onnx.static import quantize_static
+from typing import TYPE_CHECKING
+
+from bitwright.compat.lazy import loader
+
+if TYPE_CHECKING:
+    from bitwright.compat.onnxruntime import (
+        CalibrationDataReader,
+        CalibrationMethod,
+        QuantFormat,
+        QuantType,
+        quant_pre_process,
+        quantize_dynamic,
+        shape_inference,
+    )
+    from bitwright.compat.vai_q_onnx.enums import (
+        ExtendedCalibrationMethod,
+        ExtendedQuantFormat,
+        ExtendedQuantType,
+        Int16Method,
+        LayerWiseMethod,
+        PowerOfTwoMethod,
+        VitisQuantFormat,
+        VitisQuantType,
+    )
+    from bitwright.compat.vai_q_onnx.static import quantize_static
+
+_HOMES = {
+    "bitwright.compat.onnxruntime": (
+        "CalibrationDataReader",
+        "CalibrationMethod",
+        "QuantFormat",
+        "QuantType",
+        "quant_pre_process",
+        "quantize_dynamic",
+        "shape_inference",
+    ),
+    "bitwright.compat.vai_q_onnx.enums": (
+        "ExtendedCalibrationMethod",
+        "ExtendedQuantFormat",
+        "ExtendedQuantType",
+        "Int16Method",
+        "LayerWiseMethod",
+        "PowerOfTwoMethod",
+        "VitisQuantFormat",
+        "VitisQuantType",
+    ),
+    "bitwright.compat.vai_q_onnx.static": ("quantize_static",),
+}
 
 __all__ = [
     "CalibrationDataReader",
@@ -46,3 +74,9 @@ __all__ = [
     "quantize_static",
     "shape_inference",
 ]
+
+__getattr__ = loader(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
