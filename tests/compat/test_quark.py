@@ -297,6 +297,6 @@ def test_data_is_asked_for_unless_random_data_is():
 
 
 def test_every_spec_has_its_number_type():
-    specs = [value for name, value in vars(quark).items() if name.endswith("Spec")]
+    specs = [getattr(quark, name) for name in quark.__all__ if name.endswith("Spec")]
     types = {spec().data_type.name for spec in specs}
     assert types <= set(QTYPES) and len(types) == 18
