@@ -48,9 +48,11 @@ class Stop:
             self._walk.spool.append(changed, map_array(row))
         self._walk.spool.rename(changed, tensor)
 
-    def put_weight(self, name: str, array: Array) -> None:
-        """Use these numbers for a weight from here on."""
-        self._walk.weights[name] = ir.tensor(np.ascontiguousarray(array), name=name)
+    def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
+        """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
+        if isinstance(array, np.ndarray):
+            array = ir.tensor(np.ascontiguousarray(array), name=name)
+        self._walk.weights[name] = array
 
 
 class Walk:
