@@ -303,3 +303,22 @@ def test_no_file_is_left_behind(tmp_path, monkeypatch):
     gc.collect()  # weights on disk live as long as the result
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
+
+
+def test_products_whose_inputs_another_node_reads_first():
+    """One node reads the inputs of both products before either of them does."""
+    nodes = [
+        node("Relu", ["x"], ["a"], name="relu"),
+        node("Tanh", ["x"], ["b"], name="tanh"),
+        node("Add", ["a", "b"], ["c"], name="both"),
+        node("MatMul", ["a", "w"], ["p"], name="first"),
+        node("MatMul", ["b", "v"], ["q"], name="second"),
+        node("Sum", ["c", "p", "q"], ["y"], name="sum"),
+    ]
+    constants = {"w": weight(32, 32), "v": weight(32, 32, seed=1)}
+    model = build(nodes, {"x": ["m", 32]}, {"y": ["m", 32]}, constants, opset=21)
+    data = [{"x": normal(16, 32, seed=seed)} for seed in range(3)]
+    for weights in ({"rounding": GPTQ()}, {"awq": AWQ()}):
+        result = quantize(model, data=data, **weights, **EIGHT)
+        assert result.quantized == {"MatMul": 2}
+        assert_same(model, result, {"x": normal(4, 32, seed=9)})

@@ -89,13 +89,12 @@ def factor_hessian(
         raise DataError("the layer's inputs are all zero: give calibration data that reaches it.")
     places = xp.descending(diagonal) if act_order else xp.indices(np.arange(rows))
     backwards = xp.indices(xp.numpy(places)[::-1].copy())
-    matrix = matrix[backwards][:, backwards]
     ends = np.arange(rows)
-    added = 0.0
     for attempt in range(_TRIES):
-        matrix[ends, ends] += damping * 10**attempt * mean - added
         added = damping * 10**attempt * mean
-        factor = xp.cholesky(matrix)
+        turned = matrix[backwards[:, None], backwards]
+        turned[ends, ends] += added
+        factor = xp.cholesky(turned)
         if factor is not None:
             break
     else:

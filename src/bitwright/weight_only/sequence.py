@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide import product_source
 from bitwright.equalize import awq_clip, awq_scales
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import NUMPY, Arrays
@@ -75,7 +76,7 @@ def round_weights(
     if not watched:
         return
     assert samples is not None
-    starts = {_first_reader(model, source): source for source in watched}
+    starts = _starts(model, watched)
     with Walk(model, list(starts), samples, providers=providers) as walk:
         for stop in walk:
             group = watched[starts[stop.node]]
@@ -84,16 +85,35 @@ def round_weights(
                 for site in group:
                     if site.name not in store:
                         finish(site, _round(site, inputs, options, xp))
+                del inputs  # a Hessian at a time
             if options.sequential:
                 for site in group:
-                    stop.put_weight(site.value.name or "", site.restore(store.get(site.name)))
+                    stop.put_weight(site.value.name or "", _restored(site, store))
 
 
-def _first_reader(model: ir.Model, source: str) -> str:
+def _starts(model: ir.Model, groups: Mapping[str, Sequence[Site]]) -> dict[str, str]:
+    """Return the first product that reads each of the tensors; each product reads only one."""
+    products = {
+        (source, name) for source, group in groups.items() for s in group for name in s.plan.nodes
+    }
+    found: dict[str, str] = {}
     for node in model.graph:
-        if any(value is not None and value.name == source for value in node.inputs):
-            return node.name or ""
-    raise AssertionError(f"nothing reads {source!r}")
+        source = product_source(node)
+        if source is not None and (source.name, node.name) in products:
+            found.setdefault(source.name or "", node.name or "")
+    return {node: source for source, node in found.items()}
+
+
+def _restored(site: Site, store: BlockStore) -> ir.LazyTensor:
+    """Return a rounded weight as the model would hold it, read when the model runs."""
+    assert site.value.dtype is not None and site.value.shape is not None
+    return ir.LazyTensor(
+        lambda: ir.tensor(np.ascontiguousarray(site.restore(store.get(site.name)))),
+        dtype=site.value.dtype,
+        shape=ir.Shape(site.value.shape),
+        name=site.value.name,
+        cache=False,
+    )
 
 
 class _Inputs:
@@ -167,7 +187,7 @@ def find_scaling(
     assert options.awq is not None
     alphas = np.linspace(0, 1, options.awq.grid + 1).tolist()
     groups = _by_source(weight_sites(model, plan))
-    starts = {_first_reader(model, source): source for source in groups}
+    starts = _starts(model, groups)
     found: dict[str, Smoothing] = {}
     with Walk(model, list(starts), samples, providers=providers) as walk:
         for stop in walk:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from bitwright.decide import product_source
 from bitwright.graph import iter_values, weight_of
+from bitwright.graph.tensors import inline_copy
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.plan import QuantPlan, WeightPlan
 
@@ -43,7 +44,8 @@ class Site:
         """Return the weight as [K, N]."""
         tensor = self.value.const_value
         assert tensor is not None
-        array = tensor.numpy()
+        # A copy: a file that stays mapped counts as memory, and there is one for each weight.
+        array = inline_copy(tensor).numpy()
         return array.T if self.transposed else array
 
     def format(self) -> BlockFormat:
