@@ -17,7 +17,17 @@ STAGES = ("prepare", "equalize", "observe", "decide", "rounding", "emit", "asses
 # ALLOWED_BESIDE names.
 LEVELS = (
     ("cli", "compat", "__main__"),
-    ("api", "comparing", "pipeline", "preprocessing", "qat", "reporting", "result", "weight_only"),
+    (
+        "api",
+        "comparing",
+        "fine_tuning",
+        "pipeline",
+        "preprocessing",
+        "qat",
+        "reporting",
+        "result",
+        "weight_only",
+    ),
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
@@ -28,6 +38,7 @@ LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 ALLOWED_BESIDE = {
     ("__main__", "cli"),
     ("api", "comparing"),
+    ("api", "fine_tuning"),
     ("api", "pipeline"),
     ("api", "preprocessing"),
     ("api", "qat"),
@@ -35,6 +46,7 @@ ALLOWED_BESIDE = {
     ("api", "weight_only"),
     ("comparing", "pipeline"),
     ("pipeline", "result"),
+    ("fine_tuning", "pipeline"),
     ("qat", "pipeline"),
     ("reporting", "pipeline"),
     ("result", "reporting"),

@@ -21,6 +21,7 @@ from bitwright.comparing import compare_pair
 from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
 from bitwright.errors import RecipeError
+from bitwright.fine_tuning import tune_job
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
@@ -90,7 +91,8 @@ def quantize(
         providers: execution providers of ONNX Runtime for every run.
         work: weight-only recipes: a folder that keeps each weight as soon as it is rounded; a run
             that was interrupted goes on from there.
-        device: weight-only recipes: where the arithmetic runs, "cpu", or "cuda" with torch.
+        device: weight-only recipes and fine-tuning: where the arithmetic runs, "cpu", or "cuda"
+            with torch.
         progress: show a bar on a terminal, or call this with (samples done, samples in all).
 
     >>> import bitwright
@@ -116,6 +118,11 @@ def quantize(
     if chosen.mode == "weight-only":
         weights = WeightJob(job, calibration, work, device)
         return _save(weights.write(weights.make_plan()), output, external_data)
+    if chosen.fine_tune is not None:
+        _refuse_for_weights_only(work=work)
+        calibration = job.keep_data(calibration)
+        plan = tune_job(job, job.make_plan(calibration), calibration, device=device)
+        return _save(job.write(plan), output, external_data)
     _refuse_for_weights_only(work=work, device=device)
     return _save(job.write(job.make_plan(calibration)), output, external_data)
 
@@ -174,7 +181,8 @@ def apply_plan(
 
     The plan of `import_qat` goes with the trained model.
 
-    Weight-only plans with GPTQ round by the data, so they need it.
+    Weight-only plans with GPTQ round by the data, and plans that fine-tune learn from it, so they
+    need it.
 
     >>> import bitwright
     >>> demo = bitwright.load_demo()
@@ -192,6 +200,9 @@ def apply_plan(
     if plan.recipe.mode == "weight-only":
         calibration = Calibration(data=data, limit=limit, preprocess=preprocess)
         return _save(WeightJob(job, calibration).write(plan), output, external_data)
+    if plan.recipe.fine_tune is not None:
+        calibration = job.keep_data(Calibration(data=data, limit=limit, preprocess=preprocess))
+        plan = tune_job(job, plan, calibration)
     if data is not None:
         calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
         job.measure_on(job.open_data(calibration))
@@ -439,11 +450,13 @@ def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -
     return verify_model(graph.load_model(model, sort=False), target, cpu)
 
 
-def _refuse_for_weights_only(*, work: str | Path | None, device: str) -> None:
+def _refuse_for_weights_only(*, work: str | Path | None, device: str = "cpu") -> None:
     if work is not None:
         raise RecipeError("a work folder is for weight-only recipes; leave it out.")
     if device != "cpu":
-        raise RecipeError(f"device={device!r} is for weight-only recipes; leave it out.")
+        raise RecipeError(
+            f"device={device!r} is for weight-only recipes and fine-tuning; leave it out."
+        )
 
 
 def _save(result: Result, output: str | Path | None, external_data: bool | None) -> Result:

@@ -102,6 +102,8 @@ class Job:
     _reference: ir.Model | None = None
     """The float model before it was made to imitate hardware; None: `model` itself."""
     _keep_float: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    """Weights and biases that learned: arrays that are rounded in place of the model's own."""
 
     @classmethod
     def open(cls, source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Job:
@@ -168,7 +170,7 @@ class Job:
         """Place the quantizers, observe what they need, and decide."""
         smoothing: dict[str, Smoothing] = {}
         if self.recipe.smooth is not None:
-            calibration = self._read_twice(calibration)
+            calibration = self.keep_data(calibration)
             smoothing = self._find_smoothing(calibration)
             self.smooth(smoothing)
         layout = self._lay_out()
@@ -257,6 +259,8 @@ class Job:
     def _emit(self, plan: QuantPlan) -> tuple[QuantPlan, ir.Model]:
         """Return the quantized model, and the plan with what its writing had to note."""
         quantized = graph.clone_model(self.model)
+        for name, array in self.constants.items():
+            quantized.graph.initializers[name].const_value = ir.tensor(array, name=name)
         emitter = EMITTERS.get((plan.recipe.mode, plan.recipe.format))
         if emitter is None:
             raise RecipeError(
@@ -273,7 +277,7 @@ class Job:
 
     # Observing ----------------------------------------------------------------------------
 
-    def _read_twice(self, calibration: Calibration) -> Calibration:
+    def keep_data(self, calibration: Calibration) -> Calibration:
         """Return the same data in a form that two passes can read."""
         self._check_given(calibration)
         samples = self._read(calibration)

@@ -14,7 +14,14 @@ from bitwright.compat.onnxruntime.options import _HANDLERS
 from bitwright.compat.vai_q_onnx.options import _HANDLERS as VITIS_HANDLERS
 from bitwright.compat.vai_q_onnx.options import OLD_NAMES
 from bitwright.data import PREPROCESS_PRESETS
-from bitwright.recipe import AWQ, RangeMethod, RoundingMethod, WeightOnly, WeightOverride
+from bitwright.recipe import (
+    AWQ,
+    FineTuning,
+    RangeMethod,
+    RoundingMethod,
+    WeightOnly,
+    WeightOverride,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -37,6 +44,12 @@ def test_every_field_of_weight_only_recipes(kind):
 
 @pytest.mark.parametrize("method", RangeMethod.__args__, ids=lambda method: method.__name__)
 def test_every_range_method_and_its_fields(method):
+    wanted = {method.__struct_config__.tag, method.__name__, *method.__struct_fields__}
+    assert wanted <= quoted("recipes.md")
+
+
+@pytest.mark.parametrize("method", FineTuning.__args__, ids=lambda method: method.__name__)
+def test_every_way_to_fine_tune_and_its_fields(method):
     wanted = {method.__struct_config__.tag, method.__name__, *method.__struct_fields__}
     assert wanted <= quoted("recipes.md")
 

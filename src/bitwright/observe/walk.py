@@ -64,6 +64,7 @@ class Walk:
         samples: what is fed; read once.
         folder: where the spool lies, the system's temporary folder if not given.
         progress: called with (pieces done, pieces in all).
+        pieces: where to cut, if not as this model is: cuts of another one with the same tensors.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class Walk:
         providers: Sequence[str] | None = None,
         folder: str | Path | None = None,
         progress: Callable[[int, int], None] | None = None,
+        pieces: Sequence[Piece] | None = None,
     ) -> None:
         self._model = model
-        self._pieces = cut_model(model, starts)
+        self._pieces = cut_model(model, starts) if pieces is None else list(pieces)
         self._wanted = frozenset(starts)
         self._providers = providers
         self._progress = progress

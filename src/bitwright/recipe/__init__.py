@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bitwright.recipe.codec import convert, encode
+from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import (
     MSE,
@@ -36,9 +37,12 @@ __all__ = [
     "MSE",
     "RECIPES",
     "TARGETS",
+    "AdaQuant",
+    "AdaRound",
     "CrossLayerEqualization",
     "Distribution",
     "Entropy",
+    "FineTuning",
     "LayerwisePercentile",
     "Limits",
     "MinMSE",

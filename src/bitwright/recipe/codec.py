@@ -9,6 +9,7 @@ import msgspec
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import QType, qtype
+from bitwright.recipe.finetuning import AdaQuant, AdaRound
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import RangeMethod
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
@@ -63,7 +64,7 @@ _PLAIN = {
 
 _SECTIONS = (
     Selection, Placement, Override, SmoothQuant,
-    CrossLayerEqualization, Rewrites, Simulation, Limits,
+    CrossLayerEqualization, Rewrites, Simulation, Limits, AdaRound, AdaQuant,
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import msgspec
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.recipe.codec import convert, encode, to_name
+from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, NonOverflow, RangeMethod, ScaleKind
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
@@ -78,6 +79,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Keep power-of-two scales within what the NPU's shifters can do."""
     weights: WeightOnly = WeightOnly()
     """Weight-only mode: bits, blocks, rounding and the form written."""
+    fine_tune: FineTuning | None = None
+    """Learn weights after all scales are decided, block by block; takes torch and time."""
     assumed_type: Literal["float32", "float16"] | None = None
     """The element type of tensors for which none can be inferred, behind unknown operators."""
     float16: Literal["widen", "keep"] = "widen"
@@ -139,6 +142,8 @@ def _check(recipe: Recipe) -> None:
         _refuse_without_effect(recipe, _WEIGHT_ONLY_FIELDS)
     elif recipe.weights != WeightOnly():
         raise RecipeError("weights is for the mode weight-only; set mode='weight-only' with it.")
+    if recipe.fine_tune is not None:
+        _check_fine_tuning(recipe, recipe.fine_tune)
     methods = [recipe.ranges, recipe.weight_ranges]
     methods += [o.ranges for o in recipe.overrides.values() if o.ranges is not None]
     for method in methods:
@@ -212,6 +217,19 @@ def _check(recipe: Recipe) -> None:
                 re.compile(pattern[3:])
             except re.error as error:
                 raise RecipeError(f"{pattern!r} is not a regular expression: {error}.") from error
+
+
+def _check_fine_tuning(recipe: Recipe, method: FineTuning) -> None:
+    if isinstance(method, AdaRound) and not recipe.weight.is_integer:
+        raise RecipeError(
+            f"adaround chooses between two integers, and {recipe.weight} weights are none; leave "
+            "out fine_tune, or take adaquant or an integer type."
+        )
+    if isinstance(method, AdaQuant) and method.learn_scales and recipe.scales != "float":
+        raise RecipeError(
+            f"learn_scales would leave scales={recipe.scales!r}; leave it out, or take "
+            "scales='float'."
+        )
 
 
 def _check_format(recipe: Recipe) -> None:

@@ -64,10 +64,11 @@ def upsample(a: Attributes, x: torch.Tensor, scales: torch.Tensor) -> torch.Tens
     return resize(a, x, None, scales)
 
 
-def _places(size: int, wanted: int, scale: Any, coordinates: str) -> np.ndarray:
+def _places(size: int, wanted: int, scale: float, coordinates: str) -> np.ndarray:
     """Return where each new element lies among the old ones."""
     # In float32, as the runtime does: which way a tie falls depends on it.
-    index, scale = np.arange(wanted, dtype=np.float32), np.float32(scale)
+    index = np.arange(wanted, dtype=np.float32)
+    scale = float(np.float32(scale))  # a Python number keeps arrays in float32
     if coordinates == "asymmetric":
         return index / scale
     if coordinates == "align_corners":

@@ -1,0 +1,8 @@
+"""Learn weights block by block, so that the quantized model comes closer to float."""
+
+from __future__ import annotations
+
+from bitwright.fine_tuning.job import tune_job
+from bitwright.fine_tuning.sequence import BlockReport, Tuned, fine_tune
+
+__all__ = ["BlockReport", "Tuned", "fine_tune", "tune_job"]

@@ -1,0 +1,49 @@
+"""Fine-tuning as a step of a job: between its plan and what it writes."""
+
+from __future__ import annotations
+
+from bitwright.data import hold_back
+from bitwright.errors import DataError
+from bitwright.fine_tuning.sequence import BlockReport, fine_tune
+from bitwright.pipeline import Calibration, Job
+from bitwright.plan import QuantPlan
+
+__all__ = ["tune_job"]
+
+
+def tune_job(
+    job: Job, plan: QuantPlan, calibration: Calibration, *, device: str = "cpu"
+) -> QuantPlan:
+    """Learn the weights of a job for its plan; the job writes what was learned.
+
+    The samples that the result is measured on are not learned from. Data is read twice.
+    """
+    method = plan.recipe.fine_tune
+    assert method is not None
+    if calibration.data is None:
+        raise DataError(
+            f"recipe {plan.recipe.name!r} fine-tunes weights and needs calibration data; give "
+            "data, or take a recipe without fine_tune."
+        )
+    samples = job.open_data(calibration)
+    stream = hold_back(samples) if calibration.held_back else hold_back(samples, most=0)
+    tuned = fine_tune(
+        job.model,
+        plan,
+        method,
+        stream,
+        device=device,
+        providers=job.providers,
+        progress=calibration.progress if callable(calibration.progress) else None,
+    )
+    job.constants.update(tuned.constants)
+    return tuned.plan.with_notes(_notes(tuned.reports))
+
+
+def _notes(reports: list[BlockReport]) -> list[str]:
+    if not reports:
+        return ["nothing to fine-tune: no quantized layer has a constant integer weight"]
+    kept = [report for report in reports if report.kept]
+    blocks = "block" if len(reports) == 1 else "blocks"
+    notes = [f"fine-tuned {len(kept)} of {len(reports)} {blocks}"]
+    return [*notes, *(f"fine-tuning: {report}" for report in reports)]

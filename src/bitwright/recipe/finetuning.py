@@ -1,0 +1,94 @@
+"""The section of a recipe that fine-tunes weights after all scales are decided."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bitwright.errors import RecipeError
+
+__all__ = ["AdaQuant", "AdaRound", "FineTuning"]
+
+
+class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What both methods have: how long, on what, and when to keep the result."""
+
+    iterations: int = 1000
+    batch_size: int = 4
+    """Samples for each step, chosen anew every time."""
+    samples: int | None = None
+    """Use at most this many samples; None: all."""
+    scope: Literal["block", "layer"] = "block"
+    """What learns together: all weights between two places that one tensor passes, such as a
+    residual block or half a transformer layer; or each weight alone."""
+    largest_block: int = 8
+    """Blocks with more weights than this are learned layer by layer."""
+    drop_ratio: float = 1.0
+    """How much of a block's input comes from the quantized model, element by element; the rest
+    comes from the float model."""
+    output_pairs: bool = False
+    """Compare outputs behind their quantizers."""
+    early_stop: bool = False
+    """Stop when the loss of a tenth of all steps is no better than the best before."""
+    selective: bool = True
+    """Keep what a block learned only where the error on held-out samples falls."""
+    held_out: float = 0.125
+    """This part of the samples is kept from learning, to choose by."""
+    learning_rate_above: tuple[float, float] | None = None
+    """(error, rate): this learning rate where a block's mean squared error starts above that."""
+    seed: int = 1705472343
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        for name in ("iterations", "batch_size", "largest_block"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"{name} of fine_tune must be at least 1.")
+        if self.samples is not None and self.samples < 1:
+            raise RecipeError("samples of fine_tune must be at least 1.")
+        if not 0 <= self.drop_ratio <= 1:
+            raise RecipeError(f"drop_ratio must lie in 0..1, not {self.drop_ratio}.")
+        if not 0 <= self.held_out < 1:
+            raise RecipeError(f"held_out must lie in [0, 1), not {self.held_out}.")
+
+
+class AdaRound(_Learning, frozen=True, kw_only=True, tag="adaround", tag_field="method"):
+    """Learn which weights to round up and which down (AdaRound); scales stay.
+
+    >>> AdaRound(iterations=200).warm_start
+    0.2
+    """
+
+    learning_rate: float = 0.1
+    regularization: float = 10.0
+    """The strength of the term that drives every weight to one of its two integers, beside an
+    error that is 1 where all are at their nearest."""
+    beta: tuple[float, float] = (20.0, 2.0)
+    """How steep that term is, at first and in the end."""
+    warm_start: float = 0.2
+    """This part of all steps goes without it."""
+
+    def __post_init__(self) -> None:
+        self._check()
+        if not 0 <= self.warm_start < 1:
+            raise RecipeError(f"warm_start must lie in [0, 1), not {self.warm_start}.")
+
+
+class AdaQuant(_Learning, frozen=True, kw_only=True, tag="adaquant", tag_field="method"):
+    """Learn the float weights that round best (AdaQuant), with their biases and scales.
+
+    >>> AdaQuant().learn_scales is None
+    True
+    """
+
+    learning_rate: float = 1e-5
+    update_bias: bool = True
+    learn_scales: bool | None = None
+    """Learn the scales of weights (LSQ); None: where scales are not powers of two."""
+    scale_learning_rate: float = 1e-4
+    """A step of a scale's logarithm."""
+
+
+FineTuning = AdaRound | AdaQuant

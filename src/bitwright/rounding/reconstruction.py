@@ -1,0 +1,236 @@
+"""Learn the constants of a block so that its quantized output comes close to float (needs torch).
+
+The loss is asymmetric: the block reads what the quantized model before it gives, and is held
+against what the float model computes from float inputs. So it also makes good what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from bitwright.recipe import FineTuning
+from bitwright.rounding.adam import Adam
+from bitwright.rounding.torch_graph import TorchGraph
+
+__all__ = ["Constants", "Goal", "Learner", "Outcome", "reconstruct"]
+
+Tensors = dict[str, torch.Tensor]
+Constants = Mapping[str, torch.Tensor]
+
+
+class Learner(Protocol):
+    """Constants that learn: what the optimizer moves, and what the block computes with."""
+
+    def groups(self, learning_rate: float) -> list[tuple[list[torch.Tensor], float]]:
+        """Return the parameters with their learning rates."""
+
+    def soft(self) -> Tensors:
+        """Return the constants while learning, gradients attached."""
+
+    def hard(self) -> Tensors:
+        """Return the constants as they will be stored."""
+
+    def penalty(self, step: int) -> torch.Tensor | None:
+        """Return what is added to the loss, which is 1 where every weight is at its nearest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The mean squared error of a block before and after, on samples it did not learn from."""
+
+    before: float
+    after: float
+    steps: int
+    constants: Tensors | None
+    """What was learned; None where the error did not fall and selection is on."""
+
+
+class Goal:
+    """A block with what it reads and what it should give.
+
+    Args:
+        graph: the block.
+        quantized: what it reads in the quantized model, sample by sample.
+        floats: what it reads in the float model.
+        fixed: constants as they are stored, for all that do not learn.
+        read: the quantizers of what single nodes read.
+        outputs: the quantizers of outputs, where those are to be compared behind them.
+    """
+
+    def __init__(
+        self,
+        graph: TorchGraph,
+        quantized: Sequence[Tensors],
+        floats: Sequence[Tensors],
+        *,
+        fixed: Constants | None = None,
+        read: Mapping[tuple[str, int], Callable[[torch.Tensor], torch.Tensor]] | None = None,
+        outputs: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._fixed = dict(fixed or {})
+        self._read = dict(read or {})
+        self._behind = dict(outputs or {})
+        self.quantized, self.floats = list(quantized), list(floats)
+        with torch.no_grad():
+            self.targets = [graph.run(sample) for sample in self.floats]
+        self.count = len(self.targets)
+        self.rows = self._stack()
+
+    def _stack(self) -> int:
+        """Lay all samples behind each other where the block computes each row by itself.
+
+        Returns the rows of a sample, or 0 where samples have to be run one by one.
+        """
+        first = [self.quantized[0], self.targets[0]]
+        shapes = [{n: t.shape for n, t in part.items()} for part in first]
+        sizes = {shape[0] if shape else -1 for part in shapes for shape in part.values()}
+        if len(sizes) != 1 or -1 in sizes or self.count < 2:
+            return 0
+        for sample, target in zip(self.quantized, self.targets, strict=True):
+            if shapes != [{n: t.shape for n, t in part.items()} for part in (sample, target)]:
+                return 0
+        try:
+            with torch.no_grad():
+                both = self._graph.run(_cat(self.floats[:2]))
+        except RuntimeError:
+            return 0  # a shape inside of the block holds for one sample only
+        apart = _cat(self.targets[:2])
+        for name, tensor in apart.items():
+            if both[name].shape != tensor.shape:
+                return 0
+            if not torch.allclose(both[name], tensor, rtol=1e-3, atol=1e-4):
+                return 0
+        self.quantized, self.floats, self.targets = (
+            [_cat(part)] for part in (self.quantized, self.floats, self.targets)
+        )
+        return sizes.pop()
+
+    def batches(self, samples: torch.Tensor) -> list[tuple[Tensors, Tensors, Tensors]]:
+        """Return (quantized inputs, float inputs, targets), as one batch where they can be."""
+        if not self.rows:
+            return [(self.quantized[i], self.floats[i], self.targets[i]) for i in samples.tolist()]
+        device = next(iter(self.targets[0].values())).device
+        places = samples[:, None] * self.rows + torch.arange(self.rows)
+        places = places.reshape(-1).to(device)
+        quantized, floats, targets = (
+            {name: tensor.index_select(0, places) for name, tensor in part[0].items()}
+            for part in (self.quantized, self.floats, self.targets)
+        )
+        return [(quantized, floats, targets)]
+
+    def run(self, feeds: Tensors, constants: Constants) -> Tensors:
+        """Return the quantized block's outputs."""
+        found = self._graph.run(feeds, read=self._read, constants={**self._fixed, **constants})
+        return {n: self._behind[n](t) if n in self._behind else t for n, t in found.items()}
+
+    def distance(self, constants: Constants, samples: torch.Tensor) -> float:
+        """Return the mean of what `reconstruct` minimizes, over some of these samples."""
+        with torch.no_grad():
+            batches = self.batches(samples[:64])
+            total = 0.0
+            for quantized, _, targets in batches:
+                found = self.run(quantized, constants)
+                total += sum(float(_distance(found[name], targets[name])) for name in found)
+            return total / len(batches)
+
+    def error(self, constants: Constants, samples: torch.Tensor) -> float:
+        """Return the mean squared error over these samples."""
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for part in samples.split(8):
+                for quantized, _, targets in self.batches(part):
+                    for name, tensor in self.run(quantized, constants).items():
+                        total += float((tensor - targets[name]).double().square().sum())
+                        count += tensor.numel()
+        return total / max(count, 1)
+
+
+def reconstruct(goal: Goal, learner: Learner, method: FineTuning, *, seed: int = 0) -> Outcome:
+    """Let the learner's constants learn, and say what came of it."""
+    generator = torch.Generator().manual_seed(method.seed + seed)
+    order = torch.randperm(goal.count, generator=generator)
+    held = round(goal.count * method.held_out) if goal.count > 1 else 0
+    unseen, seen = order[:held], order[held:]
+    judge = unseen if held else seen
+    before = goal.error({}, judge)
+    rate = method.learning_rate
+    if method.learning_rate_above is not None and before > method.learning_rate_above[0]:
+        rate = method.learning_rate_above[1]
+    optimizer = Adam(learner.groups(rate))
+    unit = goal.distance({}, seen) or 1.0
+    patience = _Patience(method) if method.early_stop else None
+    steps = 0
+    for step in range(method.iterations):
+        chosen = seen[torch.randperm(len(seen), generator=generator)[: method.batch_size]]
+        constants = learner.soft()
+        batches = goal.batches(chosen)
+        distance = torch.zeros(())
+        for quantized, floats, targets in batches:
+            feeds = _mix(quantized, floats, method.drop_ratio, generator)
+            for name, tensor in goal.run(feeds, constants).items():
+                distance = distance.to(tensor.device) + _distance(tensor, targets[name])
+        loss = distance / (len(batches) * unit)
+        penalty = learner.penalty(step)
+        if penalty is not None:
+            loss = loss + penalty
+        loss.backward()
+        optimizer.step()
+        steps += 1
+        if patience is not None and patience.is_over(step, loss if penalty is None else penalty):
+            break
+    hard = learner.hard()
+    after = goal.error(hard, judge)
+    better = after < before or not method.selective
+    return Outcome(before, after, steps, hard if better else None)
+
+
+class _Patience:
+    """Stops at the first window whose mean loss is not better than the best."""
+
+    def __init__(self, method: FineTuning) -> None:
+        self._window = max(method.iterations // 10, 1)
+        self._start = int(getattr(method, "warm_start", 0.0) * method.iterations)
+        self._best = float("inf")
+        self._sum = 0.0
+
+    def is_over(self, step: int, loss: torch.Tensor) -> bool:
+        if step < self._start:
+            return False
+        self._sum += float(loss.detach())
+        if (step - self._start + 1) % self._window:
+            return False
+        mean, self._sum = self._sum / self._window, 0.0
+        if mean >= self._best:
+            return True
+        self._best = mean
+        return False
+
+
+def _distance(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the squared error, summed over channels, mean over all else."""
+    squares = (found - target).square()
+    if squares.ndim < 2:
+        return squares.mean()
+    # Sequences have their channels last, images second.
+    return squares.sum(-1 if squares.ndim == 3 else 1).mean()
+
+
+def _mix(quantized: Tensors, floats: Tensors, ratio: float, generator: Any) -> Tensors:
+    if ratio >= 1:
+        return quantized
+    mixed = {}
+    for name, tensor in quantized.items():
+        mixed[name] = tensor
+        if tensor.is_floating_point():
+            chance = torch.rand(tensor.shape, generator=generator).to(tensor.device)
+            mixed[name] = torch.where(chance < ratio, tensor, floats[name])
+    return mixed
+
+
+def _cat(samples: Sequence[Tensors]) -> Tensors:
+    return {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
