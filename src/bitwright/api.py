@@ -12,6 +12,7 @@ from bitwright.assess import (
     Benchmark,
     Comparison,
     Inspection,
+    Sensitivity,
     Verification,
     bench_models,
     inspect_model,
@@ -29,6 +30,7 @@ from bitwright.preprocessing import Preprocessed, preprocess_model
 from bitwright.qat import Format, open_for_plan, open_trained
 from bitwright.recipe import Recipe, Selection, load_recipe
 from bitwright.result import Result
+from bitwright.sensing import SAMPLES, sense
 from bitwright.weight_only import WeightJob
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ __all__ = [
     "apply_plan",
     "bench",
     "compare",
+    "find_sensitivity",
     "import_qat",
     "inspect",
     "make_plan",
@@ -354,6 +357,58 @@ def compare(
         limit=limit,
         preprocess=preprocess,
         plan=plan,
+        providers=providers,
+        memory_budget=memory_budget,
+        progress=progress,
+    )
+
+
+def find_sensitivity(
+    float_model: ModelSource,
+    plan: QuantPlan | str | Path,
+    *,
+    data: Any,
+    limit: int = SAMPLES,
+    preprocess: ImagePreprocess | str | None = None,
+    candidates: int | None = None,
+    providers: Sequence[str] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: bool | Callable[[int, int | None], None] = True,
+) -> Sensitivity:
+    """Measure how much each quantized node of a plan adds to the error of the outputs.
+
+    For each node the model runs once with only this node quantized and once with all others;
+    what these runs have in common is computed once. `result.proposal()` then looks for the plan
+    that puts the fewest nodes back.
+
+    Args:
+        float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        plan: a plan for this model, or its file.
+        data: anything `bitwright.open_data` takes, or `RandomData()`.
+        limit: use at most this many samples; each of them is run for each node.
+        preprocess: how images become arrays.
+        candidates: measure only so many nodes, those that lose most on their own; None: all.
+        providers: execution providers of ONNX Runtime for every run.
+        memory_budget: bytes of constants of variants that may be in memory at once.
+        progress: show a bar on a terminal, or call this with (variants done, variants in all).
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:16], recipe="int8")
+    >>> found = bitwright.find_sensitivity(demo.model_path, plan, data=demo.calibration[:2])
+    >>> better = found.proposal(regain=0.5, most=0.5)
+    >>> better.sqnr > found.sqnr, isinstance(better.plan, bitwright.QuantPlan)
+    (True, True)
+    """
+    if not isinstance(plan, QuantPlan):
+        plan = QuantPlan.load(plan)
+    return sense(
+        float_model,
+        plan,
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        candidates=candidates,
         providers=providers,
         memory_budget=memory_budget,
         progress=progress,

@@ -13,10 +13,19 @@ from bitwright.assess.comparison import (
     NodeComparison,
     TensorComparison,
     compare_models,
+    name_unit,
+    open_units,
 )
 from bitwright.assess.inspection import Inspection, inspect_model
 from bitwright.assess.noise import decibels, match_weights, signal_and_noise
 from bitwright.assess.outputs import OutputComparison, compare_outputs
+from bitwright.assess.sensitivity import (
+    NodeSensitivity,
+    Proposal,
+    Sensitivity,
+    measure_variants,
+    put_back,
+)
 from bitwright.assess.verification import VERIFIED_TARGETS, Finding, Verification, verify_model
 
 __all__ = [
@@ -27,7 +36,10 @@ __all__ = [
     "Inspection",
     "ModelBenchmark",
     "NodeComparison",
+    "NodeSensitivity",
     "OutputComparison",
+    "Proposal",
+    "Sensitivity",
     "TensorComparison",
     "Verification",
     "bench_models",
@@ -36,6 +48,10 @@ __all__ = [
     "decibels",
     "inspect_model",
     "match_weights",
+    "measure_variants",
+    "name_unit",
+    "open_units",
+    "put_back",
     "measure_latency",
     "signal_and_noise",
     "verify_model",

@@ -24,6 +24,7 @@ from bitwright.cli.preprocess import preprocess_command
 from bitwright.cli.quantize import quantize_command
 from bitwright.cli.recipes import recipes_command
 from bitwright.cli.report import report_command
+from bitwright.cli.sensitivity import sensitivity_command
 from bitwright.cli.verify import verify_command
 from bitwright.errors import BitwrightError
 
@@ -40,6 +41,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan_command,
     "apply": apply_command,
     "compare": compare_command,
+    "sensitivity": sensitivity_command,
     "report": report_command,
     "inspect": inspect_command,
     "verify": verify_command,

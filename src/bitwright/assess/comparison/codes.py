@@ -141,6 +141,16 @@ class QuantizedGraph:
             use.node.op_type in QUANTIZERS | _ROUNDERS and use.idx == 0 for use in value.uses()
         )
 
+    def works_on_integers(self, node: ir.Node) -> bool:
+        """Return whether a node computes with integers, or stands where the runtime makes it so."""
+        if is_integer_op(node) or is_plumbing(node) or node.outputs[0] in self.parameters:
+            return True
+        makers = [value.producer() for value in node.inputs if value is not None]
+        reads = [maker for maker in makers if maker is not None and maker.op_type in DEQUANTIZERS]
+        if any(maker.inputs[0] is not None and maker.inputs[0].is_initializer() for maker in reads):
+            return True
+        return bool(reads) and any(self.is_quantized(output) for output in node.outputs)
+
     def weight(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
         """Return the numbers of a constant input as the node sees them, dequantized if need be."""
         if value is None:

@@ -9,8 +9,6 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright.assess.comparison.codes import (
-    DEQUANTIZERS,
-    is_integer_op,
     is_plumbing,
     plain_op_type,
 )
@@ -42,7 +40,7 @@ def describe_nodes(
             output = cut.name
             name, op = name_unit(cut)
         planned = None if plan is None else plan.nodes.get(name)
-        quantized = _is_quantized(node, units) if planned is None else planned.quantized
+        quantized = units.graph.works_on_integers(node) if planned is None else planned.quantized
         rows.append(
             NodeComparison(
                 name,
@@ -116,17 +114,6 @@ def _as_one(cut: Cut) -> list[ir.Node]:
     working = [node for node in cut.nodes if not is_plumbing(node)]
     main = cut.main
     return working[working.index(main) :] if main in working else working
-
-
-def _is_quantized(node: ir.Node, units: Units) -> bool:
-    if is_integer_op(node) or node.outputs[0] in units.graph.parameters:
-        return True
-    makers = [value.producer() for value in node.inputs if value is not None]
-    reads = [maker for maker in makers if maker is not None and maker.op_type in DEQUANTIZERS]
-    if any(maker.inputs[0] is not None and maker.inputs[0].is_initializer() for maker in reads):
-        return True
-    written = any(units.graph.is_quantized(output) for output in node.outputs)
-    return written and bool(reads)
 
 
 def _depths(model: ir.Model, counted: Iterable[ir.Node]) -> dict[ir.Node, int]:

@@ -24,7 +24,7 @@ from bitwright.assess.sums import Codes
 from bitwright.graph.constants import is_constant
 from bitwright.graph.walking import subgraphs_of
 
-__all__ = ["Cut", "Units", "cut_models", "outer_inputs"]
+__all__ = ["WEIGHTED", "Cut", "Units", "cut_models", "nodes_between", "outer_inputs"]
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Attention"})
 # Tensors that the runtime makes on its own, whatever is fused around them.
@@ -58,6 +58,23 @@ class Cut:
     plain_nodes: tuple[ir.Node, ...]
     nodes: tuple[ir.Node, ...]
     """The unit in the quantized model, in graph order; its quantizers are among them."""
+
+    @property
+    def plain_inputs(self) -> set[ir.Value]:
+        """What the float unit reads, its own tensors included."""
+        return {value for node in self.plain_nodes for value in outer_inputs(node)}
+
+    @property
+    def clips(self) -> tuple[ir.Node, ...]:
+        """The Relu and Clip of the float model that the quantizer does in the quantized one."""
+        maker, twin = self.value.producer(), self.plain.producer()
+        found: list[ir.Node] = []
+        while twin in self.plain_nodes and twin is not None and twin.op_type in ("Relu", "Clip"):
+            if maker is None or maker.op_type == twin.op_type or twin.inputs[0] is None:
+                break
+            found.insert(0, twin)
+            twin = twin.inputs[0].producer()
+        return tuple(found)
 
     @property
     def is_integer(self) -> bool:
@@ -125,8 +142,8 @@ def cut_models(plain: ir.Model, quantized: ir.Model) -> Units:
                 value,
                 measured,
                 codes,
-                tuple(_nodes_between(twin, plain_borders)),
-                tuple(_nodes_between(value, borders)),
+                tuple(nodes_between(twin, plain_borders)),
+                tuple(nodes_between(value, borders)),
             )
         )
     return Units(plain, graph, tuple(cuts))
@@ -222,7 +239,7 @@ def _in_one_order(chosen: dict[ir.Value, ir.Value], plain: ir.Model) -> dict[ir.
     return kept
 
 
-def _nodes_between(value: ir.Value, borders: set[ir.Value]) -> list[ir.Node]:
+def nodes_between(value: ir.Value, borders: set[ir.Value]) -> list[ir.Node]:
     """Return the nodes that a tensor is made with from the borders, in graph order."""
     found: set[ir.Node] = set()
     waiting = [value]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 import onnx_ir as ir
 
@@ -13,7 +13,7 @@ from bitwright.graph.walking import subgraphs_of
 
 __all__ = ["Weaver", "at_one_opset"]
 
-Known = dict[ir.Value, ir.Value]
+Known = MutableMapping[ir.Value, ir.Value]
 """Tensor of one of the models -> the tensor that stands for it in the woven graph."""
 
 
@@ -39,6 +39,11 @@ class Weaver:
         self._count = 0
         self.weight_bytes = 0
         """What the constants of all copied nodes weigh, each counted as often as it is read."""
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes the woven graph has."""
+        return len(self._nodes)
 
     def start(self, model: ir.Model) -> Known:
         """Return the inputs of one of the models as those of the woven graph."""

@@ -1,0 +1,119 @@
+"""How much each node alone adds to the error of a model's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from bitwright.assess.comparison.units import Units
+from bitwright.assess.sensitivity.variants import Key, Kind, Variants
+from bitwright.assess.sums import ErrorSums
+from bitwright.errors import DataError, ModelError
+from bitwright.graph import open_session, run_session, serialized_size
+
+__all__ = ["Errors", "measure_variants"]
+
+Sample = Mapping[str, npt.NDArray[Any]]
+
+_MOST_NODES = 4000
+"""Nodes of one woven graph: the runtime's optimizer takes longer than linear time."""
+_IN_ONE_MESSAGE = 64 << 20
+"""Bytes up to which copying the constants is cheaper than setting them apart."""
+
+
+class Errors:
+    """The error of all outputs of one model: noise over signal, each output counting alike."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, ErrorSums] = {}
+
+    def add(self, expected: Sequence[Any], actual: Sequence[Any]) -> None:
+        """Add the outputs for one sample."""
+        for place, (one, other) in enumerate(zip(expected, actual, strict=True)):
+            self._sums.setdefault(place, ErrorSums()).add(one, other)
+
+    @property
+    def total(self) -> float:
+        """The mean of noise over signal."""
+        shares = [s.noise / s.signal for s in self._sums.values() if s.signal > 0]
+        return sum(shares) / len(shares) if shares else 0.0
+
+
+def measure_variants(
+    units: Units,
+    kind: Kind,
+    sets: Sequence[Sequence[int]],
+    samples: Iterable[Sample],
+    *,
+    memory_budget: int,
+    providers: Sequence[str] | None = None,
+    report: Callable[[int], None] = lambda done: None,
+) -> dict[Key, float]:
+    """Return the error of the outputs for each set of cuts, quantized alone or left float.
+
+    Each variant is computed on every sample; nothing is estimated. Of the kind "without",
+    "quantized" has the error when all are quantized.
+    """
+    found: dict[Key, float] = {}
+    for group in _groups(units, kind, sets, memory_budget):
+        found.update(_run(group, samples, providers))
+        report(len(found) - ("quantized" in found))
+    return found
+
+
+def _groups(
+    units: Units, kind: Kind, sets: Sequence[Sequence[int]], memory_budget: int
+) -> Iterator[Variants]:
+    """Yield the variants in graphs whose constants, once for each copy of a node, fit."""
+    group = Variants(units, kind)
+    added = 0
+    for indices in sets:
+        group.add(indices)
+        added += 1
+        if group.weight_bytes > memory_budget or group.node_count > _MOST_NODES:
+            yield group
+            group = Variants(units, kind)
+            added = 0
+    if added or not sets:
+        yield group
+
+
+def _run(
+    group: Variants, samples: Iterable[Sample], providers: Sequence[str] | None
+) -> dict[Key, float]:
+    names = {key: [value.name or "" for value in made] for key, made in group.outputs.items()}
+    model = group.finish()
+    if not model.graph.outputs:
+        raise ModelError(
+            "the two models have no float output in common; check that the second was made from "
+            "the first."
+        )
+    _show_inputs(model)
+    RemoveUnusedNodesPass()(model)
+    # Beyond "extended" come layouts for speed, which many nodes pay for when the model is opened.
+    small = serialized_size(model) < _IN_ONE_MESSAGE
+    source = ir.to_proto(model) if small else model
+    session = open_session(source, level="extended", providers=providers)
+    fed = {value.name for value in session.get_inputs()}
+    errors = {key: Errors() for key in names if key != "float"}
+    count = 0
+    for sample in samples:
+        values = run_session(session, {name: a for name, a in sample.items() if name in fed})
+        expected = [values[name] for name in names["float"]]
+        for key, error in errors.items():
+            error.add(expected, [values[name] for name in names[key]])
+        count += 1
+    if not count:
+        raise DataError("there is no sample to measure on; give at least one.")
+    return {key: error.total for key, error in errors.items()}
+
+
+def _show_inputs(model: ir.Model) -> None:
+    """Drop inputs that are outputs as well, which the runtime refuses."""
+    outputs = [value for value in model.graph.outputs if value.producer() is not None]
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(outputs)

@@ -1,0 +1,152 @@
+"""A plan with some of its nodes put back: to float, or to 16-bit activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from bitwright.errors import PlanError, did_you_mean
+from bitwright.numerics.types import UINT16
+from bitwright.plan import NodePlan, QuantPlan, TensorPlan
+from bitwright.recipe import Override
+
+__all__ = ["To", "put_back"]
+
+To = Literal["float", "uint16"]
+
+
+def put_back(plan: QuantPlan, names: Iterable[str], to: To = "float") -> QuantPlan:
+    """Return the plan with these nodes float, or with uint16 for what they read and write.
+
+    The range of each tensor stays as it was. With "uint16" the plan's recipe names the tensors
+    too, because it decides on the opset; `fingerprint` is then the caller's to renew.
+
+    >>> from bitwright.recipe import Recipe
+    >>> node = NodePlan(op="Gemm", action="quantize", inputs=("x", "w"), outputs=("y",))
+    >>> plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={"fc": node})
+    >>> put_back(plan, ["fc"]).nodes["fc"].inputs
+    (None, None)
+    """
+    chosen = list(names)
+    for name in chosen:
+        if name not in plan.nodes:
+            raise PlanError(f"the plan has no node {name!r}.{did_you_mean(name, plan.nodes)}")
+    return _to_float(plan, chosen) if to == "float" else _to_uint16(plan, chosen)
+
+
+# To float ---------------------------------------------------------------------------------
+
+
+def _to_float(plan: QuantPlan, names: list[str]) -> QuantPlan:
+    chosen = set(names)
+    read, written = set[str](), set[str]()
+    for name in names:
+        read |= {plan.tensors[key].tensor for key in plan.nodes[name].inputs if key in plan.tensors}
+        written |= {key for key in plan.nodes[name].outputs if key is not None}
+    # A Relu that a quantizer did has to be done again: behind a node that is put back, and before
+    # one, which reads the tensor itself.
+    undone = {
+        name: node.outputs[0]
+        for name, node in plan.nodes.items()
+        if node.action == "absorb"
+        and (key := node.outputs[0]) is not None
+        and (key in written or plan.tensors[key].tensor in read)
+    }
+    nodes: dict[str, NodePlan] = {}
+    for name, node in plan.nodes.items():
+        if name in chosen or (name in undone and undone[name] in written):
+            node = msgspec.structs.replace(
+                node,
+                action="float",
+                reason="put back: its error reaches the outputs",
+                inputs=(None,) * len(node.inputs),
+                outputs=(None,) * len(node.outputs),
+            )
+        elif name in undone:
+            node = msgspec.structs.replace(node, action="quantize", reason=None)
+        elif node.action == "quantize":
+            kept = tuple(None if key in undone.values() else key for key in node.outputs)
+            node = msgspec.structs.replace(node, outputs=kept)
+        else:
+            # Float nodes read dequantized values so that their producers stay fused, which those
+            # that are put back are not.
+            kept = tuple(None if key in written else key for key in node.inputs)
+            node = msgspec.structs.replace(node, inputs=kept)
+        nodes[name] = node
+    outputs = {name: None if key in written else key for name, key in plan.outputs.items()}
+    used = {key for node in nodes.values() for key in (*node.inputs, *node.outputs)}
+    used |= set(outputs.values())
+    tensors = _with_what_they_need(plan.tensors, used)
+    return msgspec.structs.replace(plan, nodes=nodes, outputs=outputs, tensors=tensors)
+
+
+def _with_what_they_need(
+    tensors: dict[str, TensorPlan], used: set[str | None]
+) -> dict[str, TensorPlan]:
+    """Return the entries that are used, with those whose scales they take."""
+    waiting = [key for key in used if key is not None]
+    kept: set[str] = set()
+    while waiting:
+        key = waiting.pop()
+        if key in kept or key not in tensors:
+            continue
+        kept.add(key)
+        entry = tensors[key]
+        waiting += [
+            k for k in (entry.shares, entry.source, *(entry.product or ())) if k is not None
+        ]
+    return {key: entry for key, entry in tensors.items() if key in kept}
+
+
+# To 16 bits -------------------------------------------------------------------------------
+
+
+def _to_uint16(plan: QuantPlan, names: list[str]) -> QuantPlan:
+    if plan.recipe.format not in ("qdq", "extended"):
+        raise PlanError(
+            f"integer operators have no 16-bit activations (format {plan.recipe.format}); put "
+            "nodes back to float, or plan with format qdq."
+        )
+    wanted = {
+        _root(plan, key)
+        for name in names
+        for key in (*plan.nodes[name].inputs, *plan.nodes[name].outputs)
+        if key is not None and plan.tensors[key].role == "activation"
+    }
+    tensors = dict(plan.tensors)
+    changed: list[str] = []
+    for key, entry in plan.tensors.items():
+        if entry.role != "activation" or _root(plan, key) not in wanted or entry.qtype.bits != 8:
+            continue
+        tensors[key] = _widened(entry)
+        changed.append(entry.tensor)
+    overrides = dict(plan.recipe.overrides)
+    for tensor in changed:
+        given = overrides.get(tensor, Override())
+        overrides[tensor] = msgspec.structs.replace(given, qtype=UINT16)
+    recipe = plan.recipe.replace(overrides=overrides)
+    return msgspec.structs.replace(plan, tensors=tensors, recipe=recipe)
+
+
+def _root(plan: QuantPlan, key: str) -> str:
+    while (shared := plan.tensors[key].shares) is not None:
+        key = shared
+    return key
+
+
+def _widened(entry: TensorPlan) -> TensorPlan:
+    """Return an 8-bit entry with 16 bits: the same ends, and 257 steps where there was one."""
+    if entry.scale is None or entry.zero_point is None:
+        return msgspec.structs.replace(entry, qtype=UINT16)
+    scale = np.asarray(entry.scale, np.float64) / 257
+    zeros = (np.asarray(entry.zero_point, np.int64) - int(entry.qtype.lowest)) * 257
+    return msgspec.structs.replace(
+        entry,
+        qtype=UINT16,
+        scale=scale.tolist(),
+        zero_point=zeros.tolist(),
+        method=f"{entry.method or 'given'}, widened to uint16",
+    )

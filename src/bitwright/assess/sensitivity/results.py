@@ -1,0 +1,249 @@
+"""Which nodes the error of a model's outputs comes from, and what putting some back regains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from bitwright.assess.noise import decibels
+from bitwright.assess.sensitivity.putting_back import To, put_back
+from bitwright.errors import MissingPackageError, PlanError
+from bitwright.plan import QuantPlan
+
+__all__ = ["NodeSensitivity", "Proposal", "Sensitivity", "Trial"]
+
+
+class Trial(Protocol):
+    """What tries things out for a sensitivity."""
+
+    def without(self, sets: Sequence[tuple[str, ...]]) -> list[float]:
+        """Return the error of the outputs for each set of nodes that is float."""
+
+    def write(self, plan: QuantPlan) -> tuple[QuantPlan, float]:
+        """Write a plan and run it; return it as it can be applied, and the error."""
+
+    def neighbours(self, nodes: Iterable[str]) -> set[str]:
+        """Return the nodes that read what these write, or write what these read."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSensitivity:
+    """What one quantized node does to the outputs; errors are noise over signal.
+
+    >>> node = NodeSensitivity("fc", "Gemm", alone=0.001, without=0.003, quantized=0.004)
+    >>> node.alone_sqnr, round(node.regained, 3)
+    (30.0, 0.25)
+    """
+
+    name: str
+    op: str
+    alone: float
+    """The error of the outputs when only this node is quantized."""
+    without: float
+    """The error when every node but this one is."""
+    quantized: float
+    """The error when all are."""
+
+    @property
+    def alone_sqnr(self) -> float:
+        """`alone` in dB."""
+        return decibels(1.0, self.alone)
+
+    @property
+    def without_sqnr(self) -> float:
+        """`without` in dB."""
+        return decibels(1.0, self.without)
+
+    @property
+    def regained(self) -> float:
+        """The share of the whole error that goes when just this node is put back."""
+        return 1 - self.without / self.quantized if self.quantized else 0.0
+
+    @property
+    def weight(self) -> float:
+        """What it is ranked by: the error that it makes, and the error that goes with it.
+
+        The first sees damage that other nodes do as well, the second what is made worse by it.
+        """
+        return self.alone + max(self.quantized - self.without, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A plan with some nodes put back, and what that regains; measured, not estimated."""
+
+    plan: QuantPlan
+    nodes: tuple[str, ...]
+    """What was put back, the most important first."""
+    to: To
+    quantizable: int
+    """How many nodes were quantized before."""
+    before: float
+    after: float
+    """The error of the outputs, noise over signal, before and after."""
+    wanted: float
+
+    @property
+    def regained(self) -> float:
+        """The share of the error that is gone."""
+        return 1 - self.after / self.before if self.before else 0.0
+
+    @property
+    def reached(self) -> bool:
+        """Whether as much as was wanted is regained."""
+        return self.regained >= self.wanted
+
+    @property
+    def sqnr_before(self) -> float:
+        """SQNR of the outputs before, in dB."""
+        return decibels(1.0, self.before)
+
+    @property
+    def sqnr(self) -> float:
+        """SQNR of the outputs with the plan, in dB."""
+        return decibels(1.0, self.after)
+
+    def describe(self) -> str:
+        """Return the proposal as a sentence."""
+        nodes = "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
+        kind = "float" if self.to == "float" else "16 bits"
+        return (
+            f"put {nodes} of {self.quantizable} back to {kind} and regain {self.regained:.0%} of "
+            f"the loss: {self.sqnr_before:.1f} dB -> {self.sqnr:.1f} dB SQNR"
+        ).replace("%", " %")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the proposal, without its plan, as plain data."""
+        return {
+            "nodes": list(self.nodes),
+            "to": self.to,
+            "quantizable": self.quantizable,
+            "regained": self.regained,
+            "reached": self.reached,
+            "sqnr_before": self.sqnr_before,
+            "sqnr": self.sqnr,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """How much each quantized node adds to the error of the outputs."""
+
+    plan: QuantPlan
+    quantized: float
+    """The error of the outputs with the plan as it is: noise over signal, mean over outputs."""
+    nodes: list[NodeSensitivity]
+    """In graph order."""
+    samples: int
+    _trial: Trial = field(repr=False)
+
+    @property
+    def sqnr(self) -> float:
+        """SQNR of the outputs with the plan as it is, in dB."""
+        return decibels(1.0, self.quantized)
+
+    @property
+    def ranking(self) -> list[NodeSensitivity]:
+        """The nodes, those that hurt most first."""
+        return sorted(self.nodes, key=lambda node: -node.weight)
+
+    def proposal(self, regain: float = 0.8, *, most: float = 0.1, to: To = "float") -> Proposal:
+        """Return the plan that puts the fewest nodes back and regains this share of the loss.
+
+        The loss is the noise in the outputs: 0.8 means that a fifth of it is left, 7 dB. At most
+        the share `most` of the quantized nodes is put back. Every step is measured on the samples,
+        and so is the plan that comes out; whether fewer nodes could do is not proved.
+        """
+        for name, share in (("regain", regain), ("most", most)):
+            if not 0 < share <= 1:
+                raise PlanError(f"{name} is a share between 0 and 1, not {share}.")
+        total = sum(node.quantized for node in self.plan.nodes.values())
+        room = max(1, math.floor(most * total))
+        return _Search(self, to, total, regain).run(room)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the plan as plain data, the ranking first."""
+        rows = [
+            {
+                **asdict(node),
+                "alone_sqnr": node.alone_sqnr,
+                "without_sqnr": node.without_sqnr,
+                "regained": node.regained,
+            }
+            for node in self.ranking
+        ]
+        return {
+            "samples": self.samples,
+            "sqnr": self.sqnr,
+            "quantized": self.quantized,
+            "ranking": rows,
+        }
+
+    def to_pandas(self) -> Any:
+        """Return the ranking as a pandas DataFrame."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingPackageError(
+                "to_pandas needs pandas, which is not installed; install it (pip install pandas), "
+                "or use to_dict."
+            ) from error
+        return pd.DataFrame(self.to_dict()["ranking"])
+
+
+_TRIED = 6
+"""How many nodes of the ranking are tried as the next."""
+_TRIED_WRITTEN = 3
+"""The same where trying means writing a model."""
+
+
+class _Search:
+    """Puts nodes back one after the other, each time the one that helps most beside the others."""
+
+    def __init__(self, found: Sensitivity, to: To, total: int, wanted: float) -> None:
+        self._found = found
+        self._to = to
+        self._total = total
+        self._wanted = wanted
+        self._base = found._trial.write(found.plan)[1]
+
+    def run(self, room: int) -> Proposal:
+        best = self._propose((), self._found.plan, self._base)
+        chosen: tuple[str, ...] = ()
+        error = self._base
+        while len(chosen) < room and error > (1 - self._wanted) * self._base:
+            candidates = self._candidates(chosen)
+            if not candidates:
+                break
+            errors = self._try([(*chosen, name) for name in candidates])
+            error, name = min(zip(errors, candidates, strict=True), key=lambda pair: pair[0])
+            chosen = (*chosen, name)
+        while chosen and not best.reached:
+            # What was tried is what the plan gives, up to how the runtime fuses it.
+            plan = put_back(self._found.plan, chosen, self._to)
+            best = self._propose(chosen, *self._found._trial.write(plan))
+            rest = [name for name in self._candidates(chosen) if name not in chosen]
+            if best.reached or len(chosen) >= room or not rest:
+                break
+            chosen = (*chosen, rest[0])
+        return best
+
+    def _candidates(self, chosen: tuple[str, ...]) -> list[str]:
+        """Return the most sensitive nodes that are left, and those beside the chosen ones."""
+        ranked = [node.name for node in self._found.ranking if node.name not in chosen]
+        if self._to != "float":
+            return ranked[:_TRIED_WRITTEN]
+        beside = self._found._trial.neighbours(chosen)
+        first = ranked[:_TRIED]
+        return [*first, *[name for name in ranked[_TRIED:] if name in beside][:_TRIED]]
+
+    def _try(self, sets: list[tuple[str, ...]]) -> list[float]:
+        if self._to == "float":
+            return self._found._trial.without(sets)
+        plans = (put_back(self._found.plan, nodes, self._to) for nodes in sets)
+        return [self._found._trial.write(plan)[1] for plan in plans]
+
+    def _propose(self, nodes: tuple[str, ...], plan: QuantPlan, error: float) -> Proposal:
+        return Proposal(plan, nodes, self._to, self._total, self._base, error, self._wanted)

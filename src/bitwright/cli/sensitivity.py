@@ -1,0 +1,138 @@
+"""`bitwright sensitivity`: which nodes hurt, and a plan that puts the worst of them back."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.screen import Facts, Part, Screen, Table
+
+if TYPE_CHECKING:
+    from bitwright.assess import Proposal, Sensitivity
+
+__all__ = ["sensitivity_command"]
+
+
+class _To(StrEnum):
+    float = "float"
+    uint16 = "uint16"
+
+
+def sensitivity_command(
+    model: opt.Model,
+    plan: Annotated[
+        Path, typer.Option("--plan", metavar="PLAN", help="A plan from 'bitwright plan'.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT", help="Where to write the better plan."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Samples to measure on: a .npy or .npz file, an image, or a folder of these.",
+        ),
+    ] = None,
+    preprocess: opt.Preprocess = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Measure on N samples of the data.")
+    ] = None,
+    random_data: opt.RandomCount = None,
+    input_shape: opt.InputShape = None,
+    regain: Annotated[
+        float, typer.Option(metavar="SHARE", help="The share of the loss to regain.")
+    ] = 0.8,
+    most: Annotated[
+        float, typer.Option(metavar="SHARE", help="The share of nodes that may be put back.")
+    ] = 0.1,
+    to: Annotated[_To, typer.Option(help="What nodes are put back to.")] = _To.float,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Measure only the N nodes that lose most on their own; for large models.",
+        ),
+    ] = None,
+    provider: opt.Provider = None,
+    memory_budget: opt.MemoryBudget = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Measure how much each node of a plan hurts, and write a plan with the worst put back.
+
+    For 'bitwright apply'. Without --output only the ranking is shown; --verbose shows all of it.
+    """
+    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
+    budget = None if memory_budget is None else opt.read_bytes(memory_budget)
+    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+
+    from bitwright import graph
+    from bitwright.api import find_sensitivity
+    from bitwright.observe import MEMORY_BUDGET
+    from bitwright.sensing import SAMPLES
+
+    if output is not None:
+        graph.check_destination(output, source=model)
+    found = find_sensitivity(
+        model,
+        plan,
+        data=source,
+        limit=SAMPLES if limit is None else limit,
+        preprocess=preprocess,
+        candidates=candidates,
+        providers=provider or None,
+        memory_budget=MEMORY_BUDGET if budget is None else budget,
+        progress=screen.wants_progress,
+    )
+    proposal = None
+    if output is not None:
+        proposal = found.proposal(regain, most=most, to=to.value)
+        proposal.plan.save(output)
+    document = {
+        "model": str(model),
+        "plan": str(plan),
+        **found.to_dict(),
+        "proposal": None if proposal is None else proposal.to_dict(),
+        "output": None if output is None else str(output),
+    }
+    screen.show(document, _parts(found, proposal, model, output, verbose))
+
+
+def _parts(
+    found: Sensitivity, proposal: Proposal | None, model: Path, output: Path | None, verbose: bool
+) -> list[Part]:
+    shown = found.ranking if verbose else found.ranking[:10]
+    rows = [
+        (
+            node.name,
+            node.op,
+            f"{node.alone_sqnr:.1f}",
+            f"{node.without_sqnr:.1f}",
+            f"{node.regained:.0%}".replace("%", " %"),
+        )
+        for node in shown
+    ]
+    columns = ("node", "op", "alone dB", "without dB", "regains")
+    facts = [
+        ("Samples", str(found.samples)),
+        ("With all nodes quantized", f"{found.sqnr:.1f} dB SQNR"),
+    ]
+    if proposal is not None:
+        if not proposal.nodes:
+            facts.append(("Proposal", "put nothing back; there is no loss to regain"))
+        else:
+            facts.append(("Proposal", proposal.describe()))
+            facts.append(("Put back", ", ".join(proposal.nodes)))
+        if proposal.nodes and not proposal.reached:
+            facts.append(("Note", f"{proposal.wanted:.0%} is out of reach; allow more with --most"))
+        facts.append(("Written to", str(output)))
+        facts.append(("Next", f"bitwright apply {output} {model} -o better.onnx"))
+    return [Table("The nodes that hurt most", columns, rows), Facts(facts)]

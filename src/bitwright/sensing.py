@@ -1,0 +1,177 @@
+"""Find which nodes of a plan hurt: the plan written, its units taken apart, and tried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from bitwright.assess import (
+    NodeSensitivity,
+    Sensitivity,
+    compare_models,
+    measure_variants,
+    name_unit,
+    open_units,
+)
+from bitwright.assess.comparison.units import Units
+from bitwright.assess.sensitivity.variants import Key, Kind
+from bitwright.data import ImagePreprocess, Sample
+from bitwright.decide import check_plan
+from bitwright.errors import DataError, PlanError
+from bitwright.pipeline import Calibration, Job
+from bitwright.plan import QuantPlan
+from bitwright.progress import Progress, show_progress
+
+__all__ = ["SAMPLES", "sense"]
+
+SAMPLES = 8
+"""How many samples are measured on, unless told otherwise."""
+
+
+def sense(
+    float_model: Any,
+    plan: QuantPlan,
+    *,
+    data: Any,
+    limit: int,
+    preprocess: ImagePreprocess | str | None,
+    candidates: int | None,
+    providers: Sequence[str] | None,
+    memory_budget: int,
+    progress: Progress,
+) -> Sensitivity:
+    """Measure each quantized node of a plan; with `candidates` only those that lose most alone."""
+    if data is None:
+        raise DataError(
+            "sensitivity is measured on samples; give data (arrays, files, a folder of images, a "
+            "data reader), or ask for random data to try things out."
+        )
+    if plan.recipe.mode == "weight-only":
+        raise PlanError(
+            "sensitivity is for plans that quantize activations; a weight-only plan has every "
+            "weight's own entry to edit."
+        )
+    job = _open(float_model, plan, providers)
+    check_plan(job.model, plan, fingerprint=job.fingerprint)
+    samples = _read(job, Calibration(data=data, limit=limit, preprocess=preprocess), limit)
+    quantized = job.write(plan).model
+    units = open_units(job.reference, quantized)
+    named = {
+        index: name_unit(cut)[0]
+        for index, cut in enumerate(units.cuts)
+        if cut.is_quantized and cut.main is not None
+    }
+    chosen = {
+        name: index
+        for index, name in named.items()
+        if name in plan.nodes and plan.nodes[name].action == "quantize"
+    }
+    if candidates is not None and candidates < len(chosen):
+        found = compare_models(
+            job.reference,
+            quantized,
+            samples,
+            memory_budget=memory_budget,
+            providers=providers,
+        )
+        loud = {node.name for node in found.worst(candidates)}
+        chosen = {name: index for name, index in chosen.items() if name in loud}
+    trial = _Trial(float_model, job, samples, units, chosen, memory_budget)
+    with show_progress(progress, "Measuring nodes", 2 * len(chosen)) as report:
+        alone = trial.run("alone", report)
+        without = trial.run("without", lambda done: report(len(chosen) + done))
+    total = without["quantized"]
+    nodes = [
+        NodeSensitivity(name, plan.nodes[name].op, alone[index,], without[index,], total)
+        for name, index in chosen.items()
+    ]
+    return Sensitivity(plan, total, nodes, len(samples), trial)
+
+
+class _Trial:
+    """Tries out which nodes to put back, always on the same samples."""
+
+    def __init__(
+        self,
+        source: Any,
+        job: Job,
+        samples: list[Sample],
+        units: Units,
+        places: dict[str, int],
+        memory_budget: int,
+    ) -> None:
+        self._source = source
+        self._job = job
+        self._samples = samples
+        self._units = units
+        self._places = places
+        self._memory_budget = memory_budget
+
+    def run(self, kind: Kind, report: Callable[[int], None]) -> dict[Key, float]:
+        """Measure every node by itself."""
+        return self._measure(kind, [(place,) for place in self._places.values()], report)
+
+    def without(self, sets: Sequence[tuple[str, ...]]) -> list[float]:
+        """Return the error of the outputs for each set of nodes that is float."""
+        places = [tuple(sorted(self._places[name] for name in names)) for names in sets]
+        found = self._measure("without", places)
+        return [found[place] for place in places]
+
+    def write(self, plan: QuantPlan) -> tuple[QuantPlan, float]:
+        """Return the plan as it can be applied, and the error of its outputs."""
+        if plan.recipe != self._job.recipe:
+            # Other types may need another opset, and then the prepared model is another.
+            self._job = _open(self._source, plan, self._job.providers)
+            self._job.measure_on(self._samples)
+        if plan.fingerprint != self._job.fingerprint:
+            plan = msgspec.structs.replace(plan, fingerprint=self._job.fingerprint)
+        check_plan(self._job.model, plan, fingerprint=plan.fingerprint)
+        shares = [10 ** (-output.sqnr / 10) for output in self._job.write(plan).outputs]
+        return plan, sum(shares) / len(shares) if shares else 0.0
+
+    def neighbours(self, nodes: Iterable[str]) -> set[str]:
+        """Return the nodes that read what these write, or write what these read."""
+        names = {place: name for name, place in self._places.items()}
+        makers = {cut.plain: place for place, cut in enumerate(self._units.cuts)}
+        given = {self._places[name] for name in nodes}
+        found: set[str] = set()
+        for place, cut in enumerate(self._units.cuts):
+            read = {makers[value] for value in cut.plain_inputs if value in makers}
+            if place in given:
+                found |= {names[other] for other in read if other in names}
+            elif read & given and place in names:
+                found.add(names[place])
+        return found
+
+    def _measure(
+        self,
+        kind: Kind,
+        sets: Sequence[tuple[int, ...]],
+        report: Callable[[int], None] = lambda done: None,
+    ) -> dict[Key, float]:
+        return measure_variants(
+            self._units,
+            kind,
+            sets,
+            self._samples,
+            memory_budget=self._memory_budget,
+            providers=self._job.providers,
+            report=report,
+        )
+
+
+def _open(source: Any, plan: QuantPlan, providers: Sequence[str] | None) -> Job:
+    job = Job.open(source, plan.recipe, providers)
+    job.smooth(plan.smoothing)
+    return job
+
+
+def _read(job: Job, calibration: Calibration, limit: int) -> list[Sample]:
+    if limit < 1:
+        raise DataError(f"at least one sample is needed, not {limit}.")
+    job.measure_on(job.open_data(calibration))
+    # Random data counts its own samples.
+    job.samples = job.samples[:limit]
+    return job.samples
