@@ -26,7 +26,7 @@ from bitwright.weight_only.sequence import find_scaling, round_weights
 
 __all__ = ["WeightJob"]
 
-LARGEST_MEASURED = 2 << 30
+LARGEST_MEASURED = 1 << 30
 """Bytes of float model up to which the result is run beside it."""
 
 
