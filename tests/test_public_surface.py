@@ -12,7 +12,9 @@ import pytest
 LIST = Path(__file__).parent / "public_surface.txt"
 MODULES = (
     "bitwright",
+    "bitwright.compat.neural_compressor.weight_only",
     "bitwright.compat.onnxruntime",
+    "bitwright.compat.onnxruntime.matmul_nbits_quantizer",
     "bitwright.compat.quark",
     "bitwright.compat.vai_q_onnx",
 )

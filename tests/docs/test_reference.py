@@ -9,7 +9,8 @@ import pytest
 import bitwright
 from bitwright import CrossLayerEqualization, Override, Placement, Recipe, Selection
 from bitwright.compat import vai_q_onnx
-from bitwright.compat.onnxruntime import quantize_static
+from bitwright.compat.neural_compressor import weight_only
+from bitwright.compat.onnxruntime import matmul_nbits_quantizer, quantize_static
 from bitwright.compat.onnxruntime.options import _HANDLERS
 from bitwright.compat.vai_q_onnx.options import _HANDLERS as VITIS_HANDLERS
 from bitwright.compat.vai_q_onnx.options import OLD_NAMES
@@ -72,6 +73,19 @@ def test_every_argument_and_option_of_vai_q_onnx():
     named = quoted("from-vitis-ai.md")
     assert set(signature(vai_q_onnx.quantize_static).parameters) - {"others"} <= named
     assert {*VITIS_HANDLERS, *OLD_NAMES} <= named
+
+
+def test_every_function_of_neural_compressor_and_every_nbits_configuration():
+    named = quoted("from-neural-compressor.md")
+    assert {*weight_only.__all__} <= named
+    parameters = {
+        name
+        for function in ("rtn_quantize", "awq_quantize", "gptq_quantize")
+        for name in signature(getattr(weight_only, function)).parameters
+    }
+    assert parameters - {"model"} <= named
+    configs = {name for name in matmul_nbits_quantizer.__all__ if name.endswith("Config")}
+    assert configs - {"WeightOnlyQuantConfig"} <= named
 
 
 def test_every_preprocessing_key_and_preset():

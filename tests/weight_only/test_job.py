@@ -1,5 +1,10 @@
 """Whole weight-only jobs: every method, every form, plans, interruptions and bad input."""
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import onnxruntime
@@ -152,6 +157,40 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
     assert resumed.to_proto().SerializeToString() == plain.to_proto().SerializeToString()
     with pytest.raises(DataError, match="another model"):
         run(WeightOnly(rounding=GPTQ(), bits=8), data=data, work=tmp_path / "work")
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
+    """No handler runs: what is in the folder is what was renamed into it, whole."""
+    model, work = tmp_path / "m.onnx", tmp_path / "work"
+    model.write_bytes(make_block().SerializeToString())
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import bitwright
+from bitwright import Recipe
+from bitwright.recipe import GPTQ, WeightOnly
+from language_models import make_samples
+recipe = Recipe(mode="weight-only", weights=WeightOnly(rounding=GPTQ()))
+bitwright.quantize(
+    {str(model)!r}, {str(tmp_path / "o.onnx")!r}, recipe=recipe, data=make_samples(),
+    work={str(work)!r}, progress=lambda done, total: time.sleep(600 if done == 3 else 0),
+)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.monotonic() + 120
+    while len(list(work.glob("*.safetensors"))) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "o.onnx").exists()
+    seen = []
+    weights, data = WeightOnly(rounding=GPTQ()), make_samples()
+    resumed = run(weights, data=data, work=work, progress=lambda *n: seen.append(n))
+    assert len(seen) == 4
+    plain = run(weights, data=data)
+    assert resumed.to_proto().SerializeToString() == plain.to_proto().SerializeToString()
 
 
 def test_overrides_choose_by_name_and_pattern():
