@@ -257,7 +257,8 @@ def test_resizing_is_within_a_step_of_float_resizing(mode):
 @pytest.mark.parametrize("opset", [13, 17])
 def test_softmax_is_taken_along_its_axis(axis, opset):
     model = between_convs([node("Softmax", ["h"], ["k"], name="op", axis=axis)], opset=opset)
-    result = assert_like_pairs(model, least=20 if axis else -10)
+    # Along an axis of one element all is 1, and what is left are the weights' rounding errors.
+    result = assert_like_pairs(model, least=20 if axis else -10, rounding="nearest")
     found = nodes_by_name(result)["op_quant"]
     assert {a.name: a.i for a in found.attribute} == {"axis": axis, "opset": opset}
 
