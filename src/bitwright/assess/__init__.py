@@ -13,11 +13,12 @@ from bitwright.assess.comparison import (
     NodeComparison,
     TensorComparison,
     compare_models,
+    match_weights,
     name_unit,
     open_units,
 )
 from bitwright.assess.inspection import Inspection, inspect_model
-from bitwright.assess.noise import decibels, match_weights, signal_and_noise
+from bitwright.assess.noise import decibels, signal_and_noise
 from bitwright.assess.outputs import OutputComparison, compare_outputs
 from bitwright.assess.sensitivity import (
     NodeSensitivity,
@@ -48,11 +49,11 @@ __all__ = [
     "decibels",
     "inspect_model",
     "match_weights",
+    "measure_latency",
     "measure_variants",
     "name_unit",
     "open_units",
     "put_back",
-    "measure_latency",
     "signal_and_noise",
     "verify_model",
 ]

@@ -1,4 +1,4 @@
-"""How far arrays and weights of a quantized model are from the float ones."""
+"""How far arrays of a quantized model are from the float ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
-from bitwright.graph.constants import read_tensor
-from bitwright.numerics import dequantize
-
-__all__ = ["decibels", "match_weights", "signal_and_noise"]
+__all__ = ["decibels", "signal_and_noise"]
 
 Array = npt.NDArray[Any]
 
@@ -44,33 +40,3 @@ def signal_and_noise(expected: Sequence[Array], actual: Sequence[Array]) -> tupl
         signal += float(np.vdot(wanted, wanted))
         noise += float(np.vdot(difference, difference))
     return signal, noise
-
-
-def match_weights(
-    float_model: ir.Model, quantized: ir.Model, *, suffix: str = "_quantized"
-) -> dict[str, tuple[Array, Array]]:
-    """Return name -> (float weight, what its dequantizer gives) for each stored integer weight.
-
-    Weights are matched by name: the integers of `w` are called `w` and the suffix.
-    """
-    originals = float_model.graph.initializers
-    matched: dict[str, tuple[Array, Array]] = {}
-    for node in quantized.graph.all_nodes():
-        stored = node.inputs[0] if node.inputs else None
-        if node.op_type != "DequantizeLinear" or stored is None or stored.name is None:
-            continue
-        integers, scale = read_tensor(stored), read_tensor(node.inputs[1])
-        original = originals.get(stored.name.removesuffix(suffix))
-        weight = None if original is None else read_tensor(original)
-        if integers is None or scale is None or weight is None or weight.shape != integers.shape:
-            continue
-        zero_point = read_tensor(node.inputs[2]) if len(node.inputs) > 2 else None
-        restored = dequantize(
-            integers.astype(np.int64),
-            scale.astype(np.float32),
-            0 if zero_point is None else zero_point.astype(np.int64),
-            axis=node.attributes.get_int("axis", 1),
-            block_size=node.attributes.get_int("block_size", 0),
-        )
-        matched[stored.name.removesuffix(suffix)] = weight, restored
-    return matched

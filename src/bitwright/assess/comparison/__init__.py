@@ -3,12 +3,14 @@
 from bitwright.assess.comparison.comparing import compare_models, open_units
 from bitwright.assess.comparison.describing import name_unit
 from bitwright.assess.comparison.results import Comparison, NodeComparison, TensorComparison
+from bitwright.assess.comparison.weights import match_weights
 
 __all__ = [
     "Comparison",
     "NodeComparison",
     "TensorComparison",
     "compare_models",
+    "match_weights",
     "name_unit",
     "open_units",
 ]

@@ -9,11 +9,12 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.comparison.describing import describe_nodes, weight_errors
+from bitwright.assess.comparison.describing import describe_nodes
 from bitwright.assess.comparison.results import Comparison, TensorComparison
 from bitwright.assess.comparison.streaming import Behind
 from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.comparison.weaving import Known, Weaver, at_one_opset
+from bitwright.assess.comparison.weights import weight_errors
 from bitwright.assess.outputs import OutputSums
 from bitwright.assess.sums import ErrorSums
 from bitwright.errors import DataError, ModelError

@@ -1,4 +1,4 @@
-"""The nodes of a quantized model with the errors of what they make, and its weights."""
+"""The nodes of a quantized model with the errors of what they make."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from bitwright.assess.comparison.codes import (
 )
 from bitwright.assess.comparison.results import NodeComparison, TensorComparison
 from bitwright.assess.comparison.units import Cut, Units, outer_inputs
-from bitwright.assess.noise import decibels, signal_and_noise
-from bitwright.graph.constants import read_constant
 from bitwright.plan import QuantPlan
 
-__all__ = ["describe_nodes", "name_unit", "weight_errors"]
+__all__ = ["describe_nodes", "name_unit"]
 
 
 def describe_nodes(
@@ -86,27 +84,6 @@ def _shown_nodes(units: Units, mains: dict[ir.Node, Cut]) -> list[ir.Node]:
             and (node.name in known or node.outputs[0].name in known)
         )
     ]
-
-
-def weight_errors(units: Units) -> dict[str, float]:
-    """Return float weight -> SQNR in dB of what the quantized model has in its place."""
-    errors: dict[str, float] = {}
-    for cut in units.cuts:
-        main, twin = cut.main, cut.plain_main
-        if main is None or twin is None or plain_op_type(main) != twin.op_type:
-            continue
-        if any(node.op_type == "BatchNormalization" for node in cut.plain_nodes):
-            continue  # it may be folded into the weight, which then is another
-        restored = [a for v in main.inputs if (a := units.graph.weight(v)) is not None]
-        for value in twin.inputs:
-            original = read_constant(value)
-            if value is None or original is None or original.ndim < 2 or value.name in errors:
-                continue
-            for array in restored:
-                if array.shape == original.shape:
-                    errors[value.name or ""] = decibels(*signal_and_noise([original], [array]))
-                    break
-    return errors
 
 
 def _as_one(cut: Cut) -> list[ir.Node]:

@@ -1,0 +1,59 @@
+"""The weights of a quantized model beside the float ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.assess.comparison.codes import DEQUANTIZERS, QuantizedGraph, plain_op_type
+from bitwright.assess.comparison.units import Units
+from bitwright.assess.noise import decibels, signal_and_noise
+from bitwright.graph.constants import read_constant, read_tensor
+
+__all__ = ["match_weights", "weight_errors"]
+
+Array = npt.NDArray[Any]
+
+
+def match_weights(
+    float_model: ir.Model, quantized: ir.Model, *, suffix: str = "_quantized"
+) -> dict[str, tuple[Array, Array]]:
+    """Return name -> (float weight, what its dequantizer gives) for each stored integer weight.
+
+    Weights are matched by name: the integers of `w` are called `w` and the suffix.
+    """
+    graph = QuantizedGraph(quantized)
+    matched: dict[str, tuple[Array, Array]] = {}
+    for node in quantized.graph.all_nodes():
+        stored = node.inputs[0] if node.inputs else None
+        if node.op_type not in DEQUANTIZERS or stored is None or stored.name is None:
+            continue
+        name = stored.name.removesuffix(suffix)
+        original = read_tensor(float_model.graph.initializers.get(name))
+        restored = None if original is None else graph.weight(node.outputs[0])
+        if original is not None and restored is not None and restored.shape == original.shape:
+            matched[name] = original, restored
+    return matched
+
+
+def weight_errors(units: Units) -> dict[str, float]:
+    """Return float weight -> SQNR in dB of what the quantized model has in its place."""
+    errors: dict[str, float] = {}
+    for cut in units.cuts:
+        main, twin = cut.main, cut.plain_main
+        if main is None or twin is None or plain_op_type(main) != twin.op_type:
+            continue
+        if any(node.op_type == "BatchNormalization" for node in cut.plain_nodes):
+            continue  # it may be folded into the weight, which then is another
+        restored = [a for v in main.inputs if (a := units.graph.weight(v)) is not None]
+        for value in twin.inputs:
+            original = read_constant(value)
+            if value is None or original is None or original.ndim < 2 or value.name in errors:
+                continue
+            for array in restored:
+                if array.shape == original.shape:
+                    errors[value.name or ""] = decibels(*signal_and_noise([original], [array]))
+                    break
+    return errors

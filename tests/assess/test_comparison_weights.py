@@ -1,0 +1,36 @@
+"""Weights of two models side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from models_for_tests import constants_of, make_cnn, make_mlp, make_samples
+
+import bitwright
+from bitwright.assess import match_weights
+from bitwright.graph import load_model
+
+
+@pytest.mark.parametrize(
+    "recipe", ["int8", "int8-per-channel", "a8w4", "a16w8", {"block_size": 4, "weight": "int4"}]
+)
+def test_weights_are_restored_to_within_a_step(recipe):
+    blocks = isinstance(recipe, dict)
+    model = make_mlp() if blocks else make_cnn()
+    result = bitwright.quantize(model, data=make_samples(model), recipe=recipe)
+    matched = match_weights(load_model(model), result.model)
+    arrays = constants_of(result)
+    names = {"w1", "w2"} if blocks else {"w1", "w2", "w3", "b1", "b2", "b3"}
+    assert names <= matched.keys()
+    for name in names & {"w1", "w2", "w3"}:
+        weight, restored = matched[name]
+        step = float(np.max(arrays[f"{name}_scale"]))
+        # Not half of it: some round the other way, so that errors of a kernel cancel out.
+        assert 0 < np.abs(weight - restored).max() <= 1.0001 * step
+
+
+def test_other_weights_are_left_out():
+    model = make_mlp()
+    result = bitwright.quantize(model, data=make_samples(model), recipe="int8")
+    other = make_mlp(width=8)
+    assert match_weights(load_model(other), result.model) == {}
