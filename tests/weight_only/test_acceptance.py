@@ -292,6 +292,13 @@ def test_inputs_that_are_always_zero_are_refused_and_idle_channels_are_not():
     )
 
 
+def test_data_that_can_be_read_once_serves_both_passes_of_awq():
+    data = make_samples()
+    once = quantize(make_block(depth=1), data=iter(data), awq=AWQ())
+    again = quantize(make_block(depth=1), data=data, awq=AWQ())
+    assert once.plan.smoothing and once.plan.smoothing == again.plan.smoothing
+
+
 # What is left behind --------------------------------------------------------------------------
 
 

@@ -49,6 +49,8 @@ class WeightJob:
         plan = self._decide()
         awq = job.recipe.weights.awq
         if awq is not None and awq.scale:
+            if self.calibration.data is not None:
+                self.calibration = job.keep_data(self.calibration)
             scaling = find_scaling(
                 job.model,
                 plan,
