@@ -57,12 +57,13 @@ def test_not_even_numpy_is_loaded_to_start(code):
     assert "numpy" not in loaded_after(code)
 
 
-def test_quantizing_loads_neither_torch_nor_ray():
+@pytest.mark.parametrize("recipe", ["int8", "npu-cnn"])
+def test_quantizing_a_small_model_loads_neither_torch_nor_ray_nor_a_compiler(recipe):
     code = (
         "import bitwright; demo = bitwright.load_demo();"
-        "bitwright.quantize(demo.model_path, data=demo.calibration[:4], progress=False)"
+        f"bitwright.quantize(demo.model_path, data=demo.calibration[:4], recipe={recipe!r})"
     )
-    assert not loaded_after(code) & {"torch", "ray"}
+    assert not loaded_after(code) & {"torch", "ray", "numba"}
 
 
 def test_python_dash_m_is_the_same_command():

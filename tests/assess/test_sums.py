@@ -13,6 +13,7 @@ from bitwright.assess.sums import Codes, ErrorSums
 @pytest.fixture(params=["compiled", "numpy"])
 def engine(request, monkeypatch):
     monkeypatch.setenv("BITWRIGHT_NUMBA", "0" if request.param == "numpy" else "1")
+    monkeypatch.setattr("bitwright.assess.sums._FEW", 0)
     return request.param
 
 

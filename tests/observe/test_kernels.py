@@ -102,3 +102,16 @@ def test_importing_the_observer_and_watching_extremes_loads_no_compiler():
         "assert not {'numba', 'ray', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_many_values_earn_the_compiler_and_count_the_same(monkeypatch):
+    used = []
+    monkeypatch.setattr(kernels, "_PROGRESS", kernels._Progress())
+    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 1000)
+    monkeypatch.setattr(kernels, "default_engine", lambda: used.append("numba") or "numba")
+    lanes = np.zeros((kernels.LANES, kernels.BINS), np.int64)
+    for _ in range(4):
+        kernels.accumulate(np.linspace(-2, 2, 400, dtype=np.float32), lanes)
+    assert used == ["numba"] * 2
+    alone, _ = counted(np.linspace(-2, 2, 400, dtype=np.float32), "numpy")
+    assert np.array_equal(lanes.sum(axis=0), 4 * alone)

@@ -16,6 +16,7 @@ __all__ = ["Codes", "ErrorSums"]
 
 Array = npt.NDArray[Any]
 
+_FEW = 1 << 16
 _MOST_CHANNELS = 1 << 16
 _BLOCK = 512
 
@@ -85,7 +86,9 @@ class ErrorSums:
         used = codes or Codes(1.0, 0, 0, 0)
         low, high = used.bounds if codes is not None else (-math.inf, math.inf)
         found = np.zeros((2, shape[1]))
-        engine = _compare_numpy if default_engine() == "numpy" else _compare_compiled
+        # For a few numbers, such as a model's outputs, the compiler is not worth loading.
+        small = wanted.size <= _FEW or default_engine() == "numpy"
+        engine = _compare_numpy if small else _compare_compiled
         with np.errstate(invalid="ignore", over="ignore"):
             rest = engine(
                 wanted.reshape(shape),

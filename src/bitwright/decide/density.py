@@ -23,6 +23,9 @@ _INTERVALS = 384
 _TAIL = 160
 """Bins at either end that are not merged."""
 
+_WORTH_COMPILING = 1 << 14
+"""Grids times intervals from which on compiled code is faster, its loading counted in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -129,7 +132,10 @@ class Density:
 
     def error(self, grid: Grid, *, engine: str | None = None) -> F64:
         """Return the sum of squared errors for each grid (one-dimensional arrays)."""
-        if (engine or default_engine()) == "numba":
+        if engine is None:  # for a few grids the compiler is not worth loading
+            size = grid.scale.size * (self._edges.size + self._points.size)
+            engine = default_engine() if size > _WORTH_COMPILING else "numpy"
+        if engine == "numba":
             total = np.empty(grid.scale.shape)
             mass = (self._edges, self._weights, self._points, self._masses)
             compiled(_sum_errors, reorder=True)(grid.scale, grid.bottom, grid.top, *mass, total)
