@@ -167,8 +167,9 @@ def test_entropy_of_2048_bins_gives_the_peers_answer(tmp_path, kind, levels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("levels", [128, 255])
-@pytest.mark.parametrize("kind", DISTRIBUTIONS)
+@pytest.mark.parametrize(
+    ("kind", "levels"), [("relu", 128), ("long tails", 255), ("hard swish", 128), ("flat", 255)]
+)
 def test_entropy_of_8001_bins_gives_the_peers_answer(tmp_path, kind, levels):
     values = DISTRIBUTIONS[kind](np.random.default_rng(levels), 20_000).astype(np.float32)
     options = {"num_bins": 8001, "num_quantized_bins": levels}
