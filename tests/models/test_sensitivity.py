@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_real_models import ocr_case
+from ocr_models import ocr_case
 
 import bitwright
 
