@@ -115,6 +115,21 @@ def test_what_cannot_be_reached_is_said(cnn):
     assert len(best.nodes) == 1
 
 
+def test_nothing_is_put_back_where_nothing_helps():
+    model = build(
+        [make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+        {"w": np.eye(4, dtype=np.float32)},
+    )
+    samples = [{"x": np.array([[0, 1, 2, 255]], np.float32)}]
+    plan = bitwright.make_plan(model, data=samples, recipe="int8")
+    found = bitwright.find_sensitivity(model, plan, data=samples)
+    best = found.proposal()
+    assert best.nodes == () and best.plan == plan
+    assert best.describe().startswith("put nothing back")
+
+
 def test_sixteen_bits_keep_the_range_and_raise_the_opset(cnn):
     model, plan, samples, found = cnn
     wide = put_back(plan, ["fc"], "uint16")

@@ -126,10 +126,8 @@ def _parts(
         ("With all nodes quantized", f"{found.sqnr:.1f} dB SQNR"),
     ]
     if proposal is not None:
-        if not proposal.nodes:
-            facts.append(("Proposal", "put nothing back; there is no loss to regain"))
-        else:
-            facts.append(("Proposal", proposal.describe()))
+        facts.append(("Proposal", proposal.describe()))
+        if proposal.nodes:
             facts.append(("Put back", ", ".join(proposal.nodes)))
         if proposal.nodes and not proposal.reached:
             facts.append(("Note", f"{proposal.wanted:.0%} is out of reach; allow more with --most"))

@@ -107,6 +107,8 @@ class Proposal:
 
     def describe(self) -> str:
         """Return the proposal as a sentence."""
+        if not self.nodes:
+            return f"put nothing back: no node helps, {self.sqnr:.1f} dB SQNR is what there is"
         nodes = "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
         kind = "float" if self.to == "float" else "16 bits"
         return (
@@ -228,7 +230,8 @@ class _Search:
             if best.reached or len(chosen) >= room or not rest:
                 break
             chosen = (*chosen, rest[0])
-        return best
+        helps = best.after < self._base
+        return best if helps else self._propose((), self._found.plan, self._base)
 
     def _candidates(self, chosen: tuple[str, ...]) -> list[str]:
         """Return the most sensitive nodes that are left, and those beside the chosen ones."""
