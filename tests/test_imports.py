@@ -9,13 +9,17 @@ import pytest
 HEAVY = ("torch", "ray", "numba", "onnxscript", "onnx_ir", "onnx", "onnxruntime", "PIL", "yaml")
 
 
-def loaded_after(code):
-    """Return the top-level modules that are loaded once a fresh interpreter has run the code."""
+def modules_after(code):
+    """Return the modules that are loaded once a fresh interpreter has run the code."""
     program = f"{code}\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def loaded_after(code):
+    return {name.partition(".")[0] for name in modules_after(code)}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +68,27 @@ def test_quantizing_a_small_model_loads_neither_torch_nor_ray_nor_a_compiler(rec
         f"bitwright.quantize(demo.model_path, data=demo.calibration[:4], recipe={recipe!r})"
     )
     assert not loaded_after(code) & {"torch", "ray", "numba"}
+
+
+def test_sympy_is_loaded_when_a_symbolic_shape_is_computed_and_not_before():
+    start = "import bitwright.api, onnx_ir"
+    assert "sympy.core" not in modules_after(start)
+    used = f"{start}; assert str(onnx_ir.SymbolicDim('N') * 2) == '2*N'"
+    assert "sympy.core" in modules_after(used)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sympy; import bitwright.api; sympy.Symbol('x') + 1",
+        "import bitwright.api; import sympy; sympy.Symbol('x') + 1",
+        "import bitwright.api; import sympy.core.expr; sympy.core.expr.Expr",
+        "import bitwright.api; from sympy import Symbol; Symbol('x') + 1",
+        "import bitwright; import sympy; import sys; assert 'sympy.core' in sys.modules",
+    ],
+)
+def test_sympy_is_the_same_for_everyone_else(code):
+    loaded_after(code)  # or it fails
 
 
 def test_python_dash_m_is_the_same_command():

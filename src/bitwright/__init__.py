@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from bitwright._deferred import defer_sympy
 from bitwright._version import __version__
 
 if TYPE_CHECKING:
@@ -256,6 +257,9 @@ __all__ = [
     "verify",
     "write_report",
 ]
+
+
+defer_sympy()
 
 
 def __getattr__(name: str) -> Any:
