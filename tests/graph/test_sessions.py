@@ -162,3 +162,12 @@ def test_a_provider_that_is_not_in_this_build_is_refused(builders, monkeypatch):
     monkeypatch.setattr(sessions.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(TargetError, match="has no CUDAExecutionProvider"):
         open_session(builders.mlp(), providers=["CUDAExecutionProvider"])
+
+
+def test_threads_wait_in_a_loop_only_where_speed_is_what_counts(builders):
+    spinning = "session.intra_op.allow_spinning"
+    options = open_session(builders.mlp()).get_session_options()
+    assert options.get_session_config_entry(spinning) == "0"
+    options = open_session(builders.mlp(), memory_arena=True).get_session_options()
+    with pytest.raises(RuntimeError):
+        options.get_session_config_entry(spinning)  # as the runtime has it

@@ -77,11 +77,12 @@ def open_session(
 
     `level` is the graph optimization ("all" is the runtime's default), `threads` None means all
     cores, `providers` None means the CPU. The memory arena is off because it never gives memory
-    back. `custom_ops` are libraries to register. External data is read where it lies; nothing is
-    copied. An IR version that the runtime would not read is lowered for the session only.
-    The runtime writes the graph that it made of the model to the file `optimized_to`, and the
-    times of all nodes to files whose names begin with `profile_to`. `entries` are the runtime's
-    own session options by name.
+    back; with it, threads also wait in a loop, as the runtime lets them: they answer faster, and
+    take the cores from whatever else works. `custom_ops` are libraries to register. External data
+    is read where it lies; nothing is copied. An IR version that the runtime would not read is
+    lowered for the session only. The runtime writes the graph that it made of the model to the
+    file `optimized_to`, and the times of all nodes to files whose names begin with `profile_to`.
+    `entries` are the runtime's own session options by name.
     """
     chosen = checked_providers(providers)
     options = _make_options(level, threads, memory_arena, custom_ops)
@@ -200,6 +201,8 @@ def _make_options(
     options.log_severity_level = _LOG_SEVERITY
     options.graph_optimization_level = _LEVELS[level]
     options.enable_cpu_mem_arena = memory_arena
+    if not memory_arena:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if threads is not None:
         options.intra_op_num_threads = threads
     for library in custom_ops:

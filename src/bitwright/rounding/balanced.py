@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 # Weights worked on at once: their copies in float64 must not be the largest arrays of a job.
-_AT_ONCE = 1 << 20
+_AT_ONCE = 1 << 18
 
 
 def round_in_balance(weights: Array, parameters: Parameters) -> Array:
