@@ -126,11 +126,13 @@ def test_a_small_memory_budget_changes_nothing_but_the_number_of_runs():
         assert other.local_sqnr == pytest.approx(tensor.local_sqnr, abs=1e-3)
 
 
-def test_weights_are_compared_too():
-    model, result, samples = quantized_cnn()
+@pytest.mark.parametrize("written", ["qdq", "qoperator"])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_weights_are_compared_too(written, per_channel):
+    model, result, samples = quantized_cnn(format=written, per_channel=per_channel)
     found = bitwright.compare(model, result.model, data=samples[:1])
     assert found.weights.keys() == {"w1", "w2", "w3"}
-    scale = parameters_of(result, "w2")[0]
+    scale = np.float32(result.plan.parameters("w2").scale).reshape(-1, 1, 1, 1)
     original = onnx.numpy_helper.to_array(model.graph.initializer[2])
     stored = result.model.graph.initializers["w2_quantized"].const_value.numpy()
     assert found.weights["w2"] == pytest.approx(sqnr(original, stored * scale), abs=1e-3)

@@ -125,7 +125,7 @@ class ErrorSums:
         a, b = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
         if codes is not None:
             self.low, self.high = min(self.low, float(b.min())), max(self.high, float(b.max()))
-            self.cut += _count_cut(a, b, *codes.bounds)
+            self.cut += _count_cut(a, *codes.bounds)
             b = (b - codes.zero_point) * codes.scale
         finite = np.isfinite(a) & np.isfinite(b)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -180,9 +180,7 @@ def _layout(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def _count_cut(expected: Array, codes: Array, low: float, high: float) -> int:
-    # What lies beyond an end is given the code of that end.
-    del codes
+def _count_cut(expected: Array, low: float, high: float) -> int:
     return int(np.count_nonzero((expected < low) | (expected > high)))
 
 
@@ -207,7 +205,7 @@ def _compare_numpy(
         dot += float(np.vdot(a, b))
         other += float(np.vdot(b, b))
         largest = max(largest, float(np.abs(difference).max(initial=0.0)))
-        cut += _count_cut(one, two, float(low), float(high))
+        cut += _count_cut(one, float(low), float(high))
     return dot, other, largest, float(actual.min()), float(actual.max()), cut
 
 

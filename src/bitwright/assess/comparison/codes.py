@@ -56,6 +56,8 @@ INTEGER_PRODUCTS = {
     "GatherBlockQuantized": "Gather",
     "QAttention": "Attention",
 }
+# Integer op with (weight, scale, zero point) at inputs 3 to 5 -> the axis of channels.
+_WEIGHT_AXES = {"QLinearConv": 0, "QLinearMatMul": -1, "QGemm": -1}
 # They move integers and keep what these stand for.
 _MOVES = frozenset(
     {
@@ -172,13 +174,25 @@ class QuantizedGraph:
             if quantizer is None or quantizer.op_type not in QUANTIZERS:
                 return None
             return None if read_tensor(quantizer.inputs[0]) is None else self._through_pair(maker)
-        return dequantize(
-            integers.astype(np.int64),
-            factor.astype(np.float32),
-            0 if zero is None else zero.astype(np.int64),
-            axis=maker.attributes.get_int("axis", 1),
-            block_size=maker.attributes.get_int("block_size", 0),
+        return _restore(
+            integers,
+            factor,
+            zero,
+            maker.attributes.get_int("axis", 1),
+            maker.attributes.get_int("block_size", 0),
         )
+
+    def weights_of(self, node: ir.Node) -> list[npt.NDArray[Any]]:
+        """Return the numbers of all constants that a node reads, its integers dequantized."""
+        found = [array for v in node.inputs if (array := self.weight(v)) is not None]
+        axis = _WEIGHT_AXES.get(node.op_type)
+        if axis is not None:
+            integers, factor, zero = (read_tensor(_input(node, index)) for index in (3, 4, 5))
+            if integers is not None and factor is not None:
+                turned = node.op_type == "QGemm" and node.attributes.get_int("transB", 0) == 1
+                axis = 0 if turned else axis % integers.ndim
+                found.append(_restore(integers, factor, zero, axis))
+        return found
 
     def _through_pair(self, dequantizer: ir.Node) -> npt.NDArray[Any] | None:
         """Return what a constant becomes behind a quantizer and a dequantizer."""
@@ -231,6 +245,22 @@ def _is_fixed(value: ir.Value) -> bool:
         value = maker.inputs[0]
         maker = value.producer()
     return is_constant(value)
+
+
+def _restore(
+    integers: npt.NDArray[Any],
+    scale: npt.NDArray[Any],
+    zero: npt.NDArray[Any] | None,
+    axis: int,
+    block_size: int = 0,
+) -> npt.NDArray[Any]:
+    return dequantize(
+        integers.astype(np.int64),
+        scale.astype(np.float32),
+        0 if zero is None else zero.astype(np.int64),
+        axis=axis,
+        block_size=block_size,
+    )
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:

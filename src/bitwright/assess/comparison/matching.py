@@ -130,7 +130,7 @@ class _Matcher:
 
     def _distance(self, node: ir.Node, other: ir.Node) -> float:
         """Return how far the weights of two nodes are apart; infinite where shapes differ."""
-        mine = [a for v in node.inputs if (a := self._graph.weight(v)) is not None and a.ndim > 1]
+        mine = [array for array in self._graph.weights_of(node) if array.ndim > 1]
         theirs = [a for v in other.inputs if (a := read_constant(v)) is not None and a.ndim > 1]
         if not mine or not theirs or mine[0].shape != theirs[0].shape:
             return float("inf")

@@ -47,7 +47,7 @@ def weight_errors(units: Units) -> dict[str, float]:
             continue
         if any(node.op_type == "BatchNormalization" for node in cut.plain_nodes):
             continue  # it may be folded into the weight, which then is another
-        restored = [a for v in main.inputs if (a := units.graph.weight(v)) is not None]
+        restored = units.graph.weights_of(main)
         for value in twin.inputs:
             original = read_constant(value)
             if value is None or original is None or original.ndim < 2 or value.name in errors:
