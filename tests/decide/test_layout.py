@@ -8,7 +8,6 @@ from models_for_tests import (
     build,
     info,
     make_cnn,
-    make_mlp,
     make_transformer,
     node,
     normal,
@@ -224,12 +223,35 @@ def test_a_matmul_weight_that_the_kernel_takes_whole_is_per_tensor(shape, index)
     assert layout_of(model, per_channel=True).entries["w"].axis is None
 
 
-def test_a_matmul_before_its_bias_stays_unquantized_between_them():
-    layout = layout_of(make_mlp())
-    assert layout.nodes["first"].outputs == (None,)
-    assert layout.nodes["bias"].action == "float"
-    plain = layout_of(make_mlp(), place=Placement(float_bias_add=False))
-    assert plain.nodes["first"].outputs == ("h",)
+@pytest.mark.parametrize(
+    "op_type", ["LayerNormalization", "InstanceNormalization", "BatchNormalization"]
+)
+def test_a_norm_stays_float_unless_it_is_named_or_meant_for_other_hardware(op_type):
+    width = {"x": [2, 4, 6]}
+    constants = {name: 1 + normal(6 if op_type[0] == "L" else 4) ** 2 for name in "abcd"}
+    names = list("abcd" if op_type[0] == "B" else "ab")
+    nodes = [
+        node(op_type, ["x", *names], ["n"], name="norm"),
+        node("MatMul", ["n", "w"], ["y"], name="mm"),
+    ]
+    model = build(nodes, width, {"y": [2, 4, 5]}, {**constants, "w": weight(6, 5)})
+    options = {"optimize": False}
+    planned = layout_of(model, **options).nodes["norm"]
+    assert planned.reason == f"ONNX Runtime has no integer {op_type}: pairs would only cost time"
+    for fields in (
+        {"select": Selection(op_types=(op_type, "MatMul"))},
+        {"place": Placement(isolated=True)},
+        {"activation": UINT16},
+    ):
+        assert layout_of(model, **options, **fields).nodes["norm"].action == "quantize"
+
+
+def test_float_nodes_read_a_tensor_as_computed_unless_it_is_written_as_integers():
+    layout = layout_of(make_transformer())
+    assert layout.nodes["up_matmul"].inputs[0] == "n1"
+    assert layout.nodes["residual2"].inputs == (None, None)  # n1 comes from a float norm
+    layout = layout_of(make_transformer(), select=Selection(op_types=("LayerNormalization",)))
+    assert layout.nodes["residual2"].inputs == (None, "n1")
 
 
 def test_integers_are_not_quantized():

@@ -13,7 +13,15 @@ from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.quantize import dequantize, fake_quantize, quantize
 from bitwright.numerics.types import INT8, INT16, UINT8
 from bitwright.observe import LocalEngine
-from bitwright.recipe import MinMax, MinMSE, NonOverflow, Override, Placement, Recipe
+from bitwright.recipe import (
+    MinMax,
+    MinMSE,
+    NonOverflow,
+    Override,
+    Placement,
+    Recipe,
+    Selection,
+)
 
 
 def samples(*shape, count=6, size=1.0):
@@ -61,6 +69,7 @@ def reference(model, plan, feeds):
 
 
 OPS = ["Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "LayerNormalization"]
+NAMED = {"select": Selection(op_types=tuple(OPS))}
 NPU = {
     "scales": "power-of-two",
     "ranges": MinMSE(),
@@ -85,7 +94,7 @@ NPU = {
 )
 def test_every_kind_of_bias_gives_the_numbers_of_the_dequantized_model(op, options):
     model, data = layer(op)
-    result = quantized(model, Recipe(**options), data)
+    result = quantized(model, Recipe(**options, **NAMED, rounding="nearest"), data)
     parameters = result.plan.parameters("y")
     for feeds in data[:2]:
         expected = reference(model, result.plan, feeds)
@@ -106,7 +115,7 @@ def scale_and_zero(parameters):
 @pytest.mark.parametrize("op", OPS)
 def test_a_bias_like_a_weight_has_the_type_and_a_scale_of_its_own(op):
     model, data = layer(op)
-    result = quantized(model, Recipe(**NPU), data)
+    result = quantized(model, Recipe(**NPU, **NAMED), data)
     bias = result.plan.tensors["b"]
     assert (bias.role, bias.qtype, bias.zero_point, bias.product) == ("weight", INT8, 0, None)
     assert np.frexp(bias.scale)[0] == 0.5

@@ -8,6 +8,14 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.axes import weight_axis
+from bitwright.decide.bias_sums import (
+    BiasSum,
+    bias_sum_behind,
+    bias_sum_of,
+    ends_in_product,
+    enter_added_bias,
+    stores_added_biases,
+)
 from bitwright.decide.block_axes import choose_block_axes
 from bitwright.decide.dedication import dedicate_pairs
 from bitwright.decide.early_checks import check_recipe, has_channelwise_activations
@@ -56,6 +64,13 @@ class _Builder:
         self._names = {value: name for name, value in iter_values(model)}
         self._half_floats = half_float_refusals(model, recipe)
         self._channelwise_activations = has_channelwise_activations(recipe)
+        # What nobody named, for a runtime that has integer kernels for all that is worth one.
+        self._only_for_cpu = (
+            recipe.format == "qdq"
+            and recipe.activation.bits == 8
+            and recipe.select.op_types is None
+            and not recipe.place.isolated
+        )
         self._for_npu = recipe.limits is not None or recipe.simulate is not None
 
     def build(self) -> Layout:
@@ -107,6 +122,10 @@ class _Builder:
 
     def _visit(self, node: ir.Node) -> NodePlan:
         rule = RULES.get(node.op_type) or generic_rule(node.op_type)
+        found = bias_sum_of(node) if self._recipe.place.float_bias_add else None
+        plan = None if found is None else self._visit_bias_sum(found, rule)
+        if plan is not None:
+            return plan
         refusal = self._refuse(node, rule)
         if refusal is not None:
             return self._float(node, refusal.reason)
@@ -132,6 +151,8 @@ class _Builder:
             return Skip(f"{node.op_type} takes quantized values from opset {rule.min_opset} on")
         if self._recipe.format == "qoperator" and node.op_type not in INTEGER_OP_TYPES:
             return Skip(f"ONNX Runtime has no integer {node.op_type} for the format qoperator")
+        if rule.float_only and self._only_for_cpu:
+            return Skip(f"ONNX Runtime has no integer {node.op_type}: pairs would only cost time")
         if (node.name or "") in self._half_floats:
             return Skip(self._half_floats[node.name or ""])
         if rule.refuse is not None and (refusal := rule.refuse(node)) is not None:
@@ -172,6 +193,32 @@ class _Builder:
         else:
             wanted = tuple(sorted({*rule.data, *rule.weights}))
         return [i for i in wanted if i < len(node.inputs) and _is_float(node.inputs[i])]
+
+    def _visit_bias_sum(self, found: BiasSum, rule: OpRule) -> NodePlan | None:
+        """Let the runtime compute a product and its bias in one; None if there is nothing to do."""
+        node, product = found.node, found.product
+        writer = self._layout.nodes.get(product.name or "")
+        if writer is None or writer.action != "quantize" or any(writer.outputs):
+            return None
+        if rule.refuse is not None and rule.refuse(node) is not None:
+            return None  # a mask, of which integers would leave nothing
+        inputs: list[str | None] = [None] * len(node.inputs)
+        outputs: tuple[str | None, ...] = (None,)
+        name = self._names[found.bias]
+        if stores_added_biases(self._recipe) and name not in self._overrides:
+            inputs[found.index] = enter_added_bias(self._layout, found, name)
+        if ends_in_product(node.outputs[0], self._is_wanted):
+            outputs = self._mark_outputs(node, rule, inputs)
+        if not any((*inputs, *outputs)):
+            return None
+        return NodePlan(op=node.op_type, action="quantize", inputs=tuple(inputs), outputs=outputs)
+
+    def _is_wanted(self, node: ir.Node) -> bool:
+        """Whether nothing speaks against quantizing a node but, perhaps, what feeds it."""
+        if self._kept_float(node) is not None or self._not_chosen(node) is not None:
+            return False
+        rule = RULES.get(node.op_type)
+        return rule is not None and (rule.follows or self._refuse(node, rule) is None)
 
     def _visit_clipping(self, node: ir.Node, rule: OpRule) -> NodePlan:
         """Quantize a Relu or Clip, planning to let the quantizer before it do its work."""
@@ -355,16 +402,11 @@ class _Builder:
         return value in self._fused
 
     def _adds_bias_next(self, node: ir.Node) -> bool:
-        """Whether a MatMul's only reader adds a constant: the runtime fuses both, in float."""
-        if node.op_type != "MatMul" or not self._recipe.place.float_bias_add:
+        """Whether a MatMul's only reader adds a constant, and the runtime computes both."""
+        if not self._recipe.place.float_bias_add or bias_sum_behind(node) is None:
             return False
-        result = node.outputs[0]
-        if len(result.uses()) != 1 or result.is_graph_output():
-            return False
-        if result.dtype == ir.DataType.FLOAT16:
-            return False  # what it fuses into takes float32 scales only
-        reader, index = next(iter(result.uses()))
-        return reader.op_type == "Add" and constant(reader.inputs[1 - index]) is not None
+        # What it fuses into takes float32 scales only.
+        return node.outputs[0].dtype != ir.DataType.FLOAT16
 
     # The rest of the graph ----------------------------------------------------------------
 
@@ -381,7 +423,9 @@ class _Builder:
             if self._recipe.place.dedicated_pairs:
                 continue
             inputs = tuple(
-                self._key_for(v, name) if v is not None and v in self._marked else None
+                self._key_for(v, name)
+                if v is not None and v in self._marked and self._is_read_through(v)
+                else None
                 for v in node.inputs
             )
             self._layout.nodes[name] = msgspec.structs.replace(plan, inputs=inputs)
@@ -394,6 +438,18 @@ class _Builder:
                     self._layout.outputs[self._names[value]] = (
                         self._key_for_output(value) if written and value in self._marked else None
                     )
+
+    def _is_read_through(self, value: ir.Value) -> bool:
+        """Whether float nodes read a quantized tensor as the others do.
+
+        They must where a node writes it as integers. What is computed in float they read as it
+        is: that costs nothing, and rounds nothing.
+        """
+        if self._recipe.place.isolated:
+            return True
+        producer = value.producer()
+        plan = None if producer is None else self._layout.nodes.get(producer.name or "")
+        return plan is not None and self._marked[value] in plan.outputs
 
 
 def _leaves_parameters(override: Override | None) -> bool:

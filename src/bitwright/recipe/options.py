@@ -49,9 +49,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     force_shared: bool = False
     """Quantize data-movement ops even when their input is not quantized."""
     isolated: bool = False
-    """Quantize element-wise ops and softmaxes also between float neighbours."""
+    """Quantize element-wise ops and softmaxes also between float neighbours, and norms, which
+    ONNX Runtime computes in float."""
     float_bias_add: bool = True
-    """Leave the sum of a MatMul and its constant bias to the runtime, which adds in float."""
+    """No pair between a MatMul and the Add of its constant bias: the runtime computes both in one,
+    and adds int32 or float."""
     contrib_ops: bool = False
     """Write Q/DQ in the com.microsoft domain."""
     extended_ops: bool = True

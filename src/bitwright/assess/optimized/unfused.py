@@ -83,8 +83,12 @@ def _reads_only_quantized(node: ir.Node) -> bool:
 
 
 def _reads_stored(node: ir.Node) -> bool:
+    """Whether a weight is dequantized for it; an int32 bias alone may be added in float."""
     integers = (maker.inputs[0] for maker in _dequantizers(node))
-    return any(value is not None and value.is_initializer() for value in integers)
+    return any(
+        value is not None and value.is_initializer() and value.dtype != ir.DataType.INT32
+        for value in integers
+    )
 
 
 def _is_quantized_behind(node: ir.Node) -> bool:

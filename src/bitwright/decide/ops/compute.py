@@ -70,7 +70,8 @@ COMPUTE_RULES = (
     OpRule(op_type="MatMul", data=(), weights=(0, 1), channel_axis=_matmul_axis, fixed_axis=True),
     # The scale vector has one element a channel: one scale for all of them, as no kernel of the
     # runtime takes more.
-    OpRule(op_type="InstanceNormalization", data=(0,), weights=(1,), bias=2, outputs=(0,)),
-    OpRule(op_type="LayerNormalization", data=(0,), weights=(1,), bias=2, outputs=(0,)),
-    OpRule(op_type="BatchNormalization", data=(0,), weights=(1,), bias=2, outputs=(0,)),
+    *(
+        OpRule(op_type=op_type, data=(0,), weights=(1,), bias=2, outputs=(0,), float_only=True)
+        for op_type in ("InstanceNormalization", "LayerNormalization", "BatchNormalization")
+    ),
 )

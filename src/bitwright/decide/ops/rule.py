@@ -51,6 +51,9 @@ class OpRule:
     joins: bool = False
     """Quantize only where every input that is computed is quantized already, and where the
     result does not leave the model: between float neighbours it would only add rounding."""
+    float_only: bool = False
+    """ONNX Runtime's CPU kernels for it are float ones: quantize only where it is asked for by
+    name, or where pairs are for other hardware."""
     bounds: Bounds | None = None
     """The op only clips, to these bounds: a quantizer behind it may do its work."""
     output_range: tuple[float, float] | None = None
