@@ -70,10 +70,13 @@ def open_trained(
 
 def open_for_plan(source: Any, plan: QuantPlan, providers: Sequence[str] | None = None) -> Job:
     """Return the job that a plan is for: on a float model, or on the one in a trained model."""
-    if plan.recipe.format in _FORMATS and graph.find_quantized_nodes(graph.load_model(source)):
+    format = plan.recipe.format
+    if (format == "qdq" or format == "qoperator") and graph.find_quantized_nodes(
+        graph.load_model(source)
+    ):
         job, _ = open_trained(
             source,
-            format=plan.recipe.format,
+            format=format,
             select=plan.recipe.select,
             optimize=plan.recipe.optimize,
             providers=providers,
