@@ -352,7 +352,7 @@ def test_a_saved_model_is_the_same_and_is_known_to_be_quantized(cnn, tmp_path):
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_written_passes_verification(cnn, format, qtype):
     result = quantize_to(qtype, *cnn, format=format)
-    assert bitwright.verify(as_proto(result)).findings == ()
+    assert bitwright.verify(as_proto(result)).errors == ()
 
 
 @pytest.mark.parametrize("qtype", [INT16, BFLOAT16, MXINT8], ids=str)

@@ -128,8 +128,8 @@ def test_the_error_of_the_last_block_is_that_of_the_written_model():
     job.constants.update(tuned.constants)
     written = bitwright_proto(job.write(tuned.plan))
     errors = [np.mean((run(written, s)[0] - run(model, s)[0]) ** 2) for s in samples]
-    # The written model rounds its output once more, and the runtime computes in integers.
-    assert np.mean(errors) == pytest.approx(tuned.reports[-1].after, rel=0.25)
+    # The written model rounds its output and its biases once more, and computes in integers.
+    assert np.mean(errors) == pytest.approx(tuned.reports[-1].after, rel=0.4)
 
 
 def test_the_same_recipe_gives_the_same_bytes():

@@ -80,7 +80,11 @@ def replace_constant(
     if len(node.inputs) <= index:
         node.resize_inputs(index + 1)
     old = node.inputs[index]
-    tensor = ir.tensor(np.ascontiguousarray(array)) if isinstance(array, np.ndarray) else array
+    # Arithmetic with arrays of no axis gives numpy's scalars.
+    if isinstance(array, np.ndarray | np.generic):
+        tensor: ir.TensorProtocol = ir.tensor(np.ascontiguousarray(array))
+    else:
+        tensor = array
     shape = ir.Shape(tensor.shape.numpy())
     if old is not None and old.name and old.is_initializer() and is_private(old):
         tensor.name = old.name
