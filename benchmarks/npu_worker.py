@@ -66,6 +66,7 @@ def run_ours(name: str, model: Path, samples: Iterator[Any], output: Path) -> No
 
 def run_peer(name: str, model: Path, samples: Iterator[Any], output: Path) -> None:
     os.environ.setdefault("QUARK_LOG_LEVEL", "critical")
+    os.chdir(output.parent)  # it leaves a file where it runs
     start = time.perf_counter()
     from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat
     from onnxruntime.quantization import QuantType as Type
