@@ -6,10 +6,31 @@ import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from bitwright.errors import OutputError
 
-__all__ = ["make_folder", "write_file"]
+__all__ = ["Closing", "make_folder", "write_file"]
+
+
+class Closing:
+    """Something with `close()`, which the end of a `with` block calls."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 def write_file(path: Path, content: str | bytes) -> None:

@@ -12,9 +12,10 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import OutputComparison
+from bitwright.assess.frames import data_frame
 from bitwright.assess.notebook import html_tables, output_section
 from bitwright.data import ImagePreprocess, Sample
-from bitwright.errors import DataError, MissingPackageError
+from bitwright.errors import DataError
 from bitwright.plan import QuantPlan
 
 if TYPE_CHECKING:
@@ -112,18 +113,11 @@ class Result:
 
     def to_pandas(self) -> Any:
         """Return what became of each node as a pandas DataFrame."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingPackageError(
-                "to_pandas needs pandas, which is not installed; install it (pip install pandas), "
-                "or use to_dict."
-            ) from error
         rows = [
             {"node": name, "op": node.op, "action": node.action, "reason": node.reason}
             for name, node in self.plan.nodes.items()
         ]
-        return pd.DataFrame(rows, columns=["node", "op", "action", "reason"])
+        return data_frame(rows, columns=["node", "op", "action", "reason"])
 
     def _repr_html_(self) -> str:
         quantized, skipped = self.quantized, self.skipped

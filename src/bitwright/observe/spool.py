@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import DataError
+from bitwright.files import Closing
 
 __all__ = ["Spool"]
 
@@ -24,7 +24,7 @@ class _Place(NamedTuple):
     offset: int
 
 
-class Spool:
+class Spool(Closing):
     """Named rows of arrays, one for each sample, in files that vanish with the spool.
 
     >>> with Spool() as spool:
@@ -104,14 +104,3 @@ class Spool:
         self._files.clear()
         self._places.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

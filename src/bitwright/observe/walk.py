@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import DataError
+from bitwright.files import Closing
 from bitwright.graph import Piece, cut_model, extract_piece, open_session, run_session
 from bitwright.observe.spool import Spool
 
@@ -55,7 +55,7 @@ class Stop:
         self._walk.weights[name] = array
 
 
-class Walk:
+class Walk(Closing):
     """Iterate over a model's stops, in graph order.
 
     Args:
@@ -127,14 +127,3 @@ class Walk:
     def close(self) -> None:
         """Remove the spool."""
         self.spool.close()
-
-    def __enter__(self) -> Walk:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -6,19 +6,18 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from bitwright.errors import DataError
-from bitwright.files import write_file
+from bitwright.files import Closing, write_file
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 
 __all__ = ["BlockStore"]
 
 
-class BlockStore:
+class BlockStore(Closing):
     """A folder of rounded weights; one without a folder of its own vanishes when it is closed.
 
     `job` says what the weights belong to. A folder that holds those of another job is refused.
@@ -109,14 +108,3 @@ class BlockStore:
         """Remove a folder that was only lent."""
         if self._lent is not None:
             self._lent.cleanup()
-
-    def __enter__(self) -> BlockStore:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

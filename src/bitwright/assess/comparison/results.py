@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bitwright.assess.frames import data_frame
 from bitwright.assess.notebook import html_tables, output_section, show_decibels
 from bitwright.assess.outputs import OutputComparison
-from bitwright.errors import MissingPackageError
 
 __all__ = ["Comparison", "NodeComparison", "TensorComparison"]
 
@@ -125,11 +125,4 @@ class Comparison:
 
     def to_pandas(self) -> Any:
         """Return the nodes as a pandas DataFrame."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingPackageError(
-                "to_pandas needs pandas, which is not installed; install it (pip install pandas), "
-                "or use to_dict."
-            ) from error
-        return pd.DataFrame([asdict(node) for node in self.nodes])
+        return data_frame([asdict(node) for node in self.nodes])

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from bitwright.assess.frames import data_frame
 from bitwright.assess.noise import decibels
 from bitwright.assess.sensitivity.putting_back import To, put_back
-from bitwright.errors import MissingPackageError, PlanError
+from bitwright.errors import PlanError
 from bitwright.plan import QuantPlan
 
 __all__ = ["NodeSensitivity", "Proposal", "Sensitivity", "Trial"]
@@ -185,14 +186,7 @@ class Sensitivity:
 
     def to_pandas(self) -> Any:
         """Return the ranking as a pandas DataFrame."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingPackageError(
-                "to_pandas needs pandas, which is not installed; install it (pip install pandas), "
-                "or use to_dict."
-            ) from error
-        return pd.DataFrame(self.to_dict()["ranking"])
+        return data_frame(self.to_dict()["ranking"])
 
 
 _TRIED = 6
