@@ -16,11 +16,11 @@ from models_for_tests import (
     make_transformer,
     node,
     normal,
-    run,
 )
 
 import bitwright
 from bitwright.errors import DataError, MissingPackageError, RecipeError
+from bitwright.graph import expose, open_session, run_session
 from bitwright.numerics.types import BFLOAT16, INT4, INT8
 from bitwright.pipeline import Calibration, Job
 from bitwright.recipe import AdaQuant, AdaRound, MinMSE, Recipe, load_recipe
@@ -126,10 +126,15 @@ def test_the_error_of_the_last_block_is_that_of_the_written_model():
     method = AdaRound(iterations=20, selective=False, held_out=0)
     tuned = fine_tune(job.model, plan, method, samples)
     job.constants.update(tuned.constants)
-    written = bitwright_proto(job.write(tuned.plan))
-    errors = [np.mean((run(written, s)[0] - run(model, s)[0]) ** 2) for s in samples]
-    # The written model rounds its output and its biases once more, and computes in integers.
-    assert np.mean(errors) == pytest.approx(tuned.reports[-1].after, rel=0.4)
+    # What comes behind the last block, a norm, learns nothing.
+    inner = [
+        [run_session(session, sample)[exposed.outputs["sum2"]] for sample in samples]
+        for exposed in (expose(m, ["sum2"]) for m in (job.write(tuned.plan).model, job.model))
+        for session in [open_session(exposed.model)]
+    ]
+    errors = [np.mean((found - wanted) ** 2) for found, wanted in zip(*inner, strict=True)]
+    # The runtime computes in integers.
+    assert np.mean(errors) == pytest.approx(tuned.reports[-1].after, rel=0.25)
 
 
 def test_the_same_recipe_gives_the_same_bytes():
