@@ -221,9 +221,11 @@ def as_proto(model):
     return onnx.load(model)
 
 
-def run(model, feeds, outputs=None):
+def run(model, feeds, outputs=None, *, config=None):
     """Run a model as users do: ONNX Runtime at its default optimization level."""
     options = onnxruntime.SessionOptions()
+    for key, value in (config or {}).items():
+        options.add_session_config_entry(key, value)
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     data = as_proto(model).SerializeToString()

@@ -9,6 +9,7 @@ from weights_for_tests import column_errors, make_layer, total_error
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import (
+    SHRINKS,
     BlockFormat,
     Grid,
     fit_grid,
@@ -132,6 +133,33 @@ def test_act_order_with_static_groups_halves_the_error_of_the_plain_order():
     clipped = gptq(weights, factor_hessian(hessian), format)
     errors = [total_error(weights, found, hessian) for found in (plain, ordered, clipped)]
     assert errors[1] < 0.6 * errors[0] and errors[2] < 0.9 * errors[1]
+
+
+@pytest.mark.parametrize(
+    ("symmetric", "block_size", "plain", "ordered"),
+    [
+        (False, 32, 0.0048, 0.0023),
+        (False, 128, 0.0072, 0.0031),
+        (True, 32, 0.0065, 0.0028),
+        (True, 128, 0.0088, 0.0037),
+    ],
+)
+def test_the_relative_loss_is_that_of_a_correct_gptq(symmetric, block_size, plain, ordered):
+    """What correct ones reach on K=256, N=64; those that lose the error round to nearest."""
+    weights, moment = make_layer(256, 64, samples=512, spread=1.4)
+    hessian = moment.matrix()
+    format = BlockFormat(block_size=block_size, symmetric=symmetric)
+    whole = np.einsum("kn,kl,ln->", weights.astype(float), hessian, weights.astype(float))
+    usual = BlockFormat(block_size=block_size, symmetric=symmetric, negative_scales=False)
+    nearest = total_error(weights, quantize_in_blocks(weights, usual), hessian) / whole
+    assert nearest > 1.3 * plain > 2.6 * ordered
+    for act_order, bound in ((False, plain), (True, ordered)):
+        factor = factor_hessian(hessian, act_order=act_order)
+        for shrinks, part in (((1.0,), 1.0), (SHRINKS, 0.65)):
+            found = gptq(
+                weights, factor, format, static_groups=act_order, shrinks=shrinks, guard=False
+            )
+            assert total_error(weights, found, hessian) / whole <= part * bound
 
 
 def test_channels_that_were_always_zero_are_rounded_to_nearest():
