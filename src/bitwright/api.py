@@ -179,13 +179,16 @@ def apply_plan(
     preprocess: ImagePreprocess | str | None = None,
     external_data: bool | None = None,
     providers: Sequence[str] | None = None,
+    work: str | Path | None = None,
+    device: str = "cpu",
+    progress: bool | Callable[[int, int | None], None] = True,
 ) -> Result:
     """Quantize a model as a plan says; data, if given, only measures the result.
 
     The plan of `import_qat` goes with the trained model.
 
     Weight-only plans with GPTQ round by the data, and plans that fine-tune learn from it, so they
-    need it.
+    need it; `work`, `device` and `progress` are for these, as in `quantize`.
 
     >>> import bitwright
     >>> demo = bitwright.load_demo()
@@ -200,12 +203,15 @@ def apply_plan(
     job = open_for_plan(model, plan, providers)
     job.smooth(plan.smoothing)
     check_plan(job.model, plan, fingerprint=job.fingerprint)
+    calibration = Calibration(data=data, limit=limit, preprocess=preprocess, progress=progress)
     if plan.recipe.mode == "weight-only":
-        calibration = Calibration(data=data, limit=limit, preprocess=preprocess)
-        return _save(WeightJob(job, calibration).write(plan), output, external_data)
+        weights = WeightJob(job, calibration, work, device)
+        return _save(weights.write(plan), output, external_data)
     if plan.recipe.fine_tune is not None:
-        calibration = job.keep_data(Calibration(data=data, limit=limit, preprocess=preprocess))
-        plan = tune_job(job, plan, calibration)
+        _refuse_for_weights_only(work=work)
+        plan = tune_job(job, plan, job.keep_data(calibration), device=device)
+        return _save(job.write(plan), output, external_data)
+    _refuse_for_weights_only(work=work, device=device)
     if data is not None:
         calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
         job.measure_on(job.open_data(calibration))

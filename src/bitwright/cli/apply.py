@@ -21,7 +21,12 @@ def apply_command(
     ],
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="PATH", help="Samples to compare the result with float on."),
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Samples to compare the result with float on; a plan that fine-tunes, or rounds "
+            "by what layers read, needs them.",
+        ),
     ] = None,
     preprocess: opt.Preprocess = None,
     tokenizer: opt.Tokenizer = None,
@@ -29,11 +34,16 @@ def apply_command(
     limit: opt.Limit = None,
     external_data: opt.ExternalData = None,
     provider: opt.Provider = None,
+    work: opt.Work = None,
+    device: opt.Device = "cpu",
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Quantize a model as a plan says, without running calibration data."""
+    """Quantize a model as a plan says, without running calibration data.
+
+    A plan with fine_tune lets its weights learn here, from --data.
+    """
     screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
     for name, given in (("--preprocess", preprocess), ("--limit", limit)):
         if given is not None and data is None:
@@ -51,6 +61,9 @@ def apply_command(
         preprocess=preprocess,
         external_data=external_data,
         providers=provider or None,
+        work=work,
+        device=device,
+        progress=screen.wants_progress,
     )
     screen.show(
         {**result.to_dict(), "plan": str(plan)},

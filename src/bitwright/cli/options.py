@@ -19,8 +19,10 @@ __all__ = [
     "Equalize",
     "Exclude",
     "ExternalData",
+    "FineTune",
     "Format",
     "InputShape",
+    "Iterations",
     "Json",
     "Limit",
     "MemoryBudget",
@@ -96,7 +98,24 @@ Work = Annotated[
     ),
 ]
 Device = Annotated[
-    str, typer.Option(metavar="NAME", help="Weight-only recipes: cpu, or cuda with torch.")
+    str,
+    typer.Option(
+        metavar="NAME", help="Where weights are rounded or learn: cpu, or cuda with torch."
+    ),
+]
+FineTune = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METHOD",
+        help="Let weights learn after all scales are decided: adaround (up or down) or adaquant "
+        "(weights, biases and scales). Needs torch. Short for --set fine_tune.method=METHOD.",
+    ),
+]
+Iterations = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="With --fine-tune: steps for each block (1000); more take longer."
+    ),
 ]
 Limit = Annotated[int | None, typer.Option(metavar="N", help="Use at most N samples of the data.")]
 RecipeName = Annotated[

@@ -27,6 +27,8 @@ def plan_command(
     exclude: opt.Exclude = None,
     op_types: opt.OpTypes = None,
     equalize: opt.Equalize = False,
+    fine_tune: opt.FineTune = None,
+    iterations: opt.Iterations = None,
     settings: opt.Set = None,
     preprocess: opt.Preprocess = None,
     tokenizer: opt.Tokenizer = None,
@@ -70,6 +72,8 @@ def plan_command(
         exclude=exclude,
         op_types=op_types,
         equalize=equalize,
+        fine_tune=fine_tune,
+        iterations=iterations,
     )
     for destination in (output, sketches):
         if destination is not None:

@@ -28,6 +28,8 @@ def quantize_command(
     exclude: opt.Exclude = None,
     op_types: opt.OpTypes = None,
     equalize: opt.Equalize = False,
+    fine_tune: opt.FineTune = None,
+    iterations: opt.Iterations = None,
     settings: opt.Set = None,
     preprocess: opt.Preprocess = None,
     tokenizer: opt.Tokenizer = None,
@@ -70,7 +72,7 @@ def quantize_command(
     if qat:
         _refuse_calibration(
             recipe=recipe, target=target, dynamic=dynamic, ranges=ranges, equalize=equalize,
-            set=settings,
+            fine_tune=fine_tune, iterations=iterations, set=settings,
             sketches=sketches, memory_budget=memory_budget,
         )  # fmt: skip
 
@@ -90,6 +92,8 @@ def quantize_command(
         exclude=exclude,
         op_types=op_types,
         equalize=equalize,
+        fine_tune=fine_tune,
+        iterations=iterations,
     )
     # All destinations before the work starts, not after it.
     for destination in (output, plan_out, sketches):

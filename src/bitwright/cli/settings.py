@@ -23,7 +23,7 @@ from bitwright.recipe import (
 
 __all__ = ["change_recipe", "choose_recipe"]
 
-_METHOD_FIELDS = ("ranges", "weight_ranges")
+_METHOD_FIELDS = ("ranges", "weight_ranges", "fine_tune")
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "select": Selection,
     "place": Placement,
@@ -46,6 +46,8 @@ def choose_recipe(
     exclude: Sequence[str] | None = None,
     op_types: str | None = None,
     equalize: bool = False,
+    fine_tune: str | None = None,
+    iterations: int | None = None,
 ) -> Recipe:
     """Return the recipe that the options of a command ask for."""
     changes = [] if format is None else [f"format={format}"]
@@ -62,6 +64,16 @@ def choose_recipe(
     chosen = load_recipe(recipe, target)
     if equalize and chosen.equalize is None:
         changes.append("equalize={}")
+    learning = None if chosen.fine_tune is None else type(chosen.fine_tune).__struct_config__.tag
+    if fine_tune is not None and fine_tune != learning:
+        changes.append(f"fine_tune.method={fine_tune}")
+    if iterations is not None:
+        if fine_tune is None and learning is None:
+            raise RecipeError(
+                "--iterations says how long weights learn, and nothing asks them to; add "
+                "--fine-tune adaround or adaquant."
+            )
+        changes.append(f"fine_tune.iterations={iterations}")
     return change_recipe(chosen, [*changes, *(settings or ())])
 
 
@@ -96,7 +108,8 @@ def _split(setting: str) -> tuple[tuple[str, ...], str]:
         # Tensor names have dots too: what is left between the ends is the name.
         tail = 2 if len(parts) > 3 and parts[-2] == "ranges" else 1
         return ("overrides", ".".join(parts[1:-tail]), *parts[-tail:]), value
-    if len(parts) == 1 and key in _METHOD_FIELDS:
+    is_whole = value.strip() == "null" or value.lstrip().startswith("{")
+    if len(parts) == 1 and key in _METHOD_FIELDS and not is_whole:
         return (key, "method"), value
     return tuple(parts), value
 

@@ -36,6 +36,8 @@ def tune_job(
         providers=job.providers,
         progress=calibration.progress if callable(calibration.progress) else None,
     )
+    if not job.samples:
+        job.samples, job.samples_are_unseen = stream.evaluation, bool(stream.held)
     job.constants.update(tuned.constants)
     return tuned.plan.with_notes(_notes(tuned.reports))
 

@@ -69,10 +69,14 @@ _SECTIONS = (
 
 
 def _explain(message: str, kind: type) -> str:
-    method = re.search(r"Invalid value `?'?(\w[\w-]*)'?`? - at `\$.*method`", message)
+    method = re.search(r"Invalid value `?'?(\w[\w-]*)'?`? - at `\$\.?(.*)method`", message)
     if method is not None:
-        known = {m.__struct_config__.tag for m in RangeMethod.__args__}
-        return f"unknown range method {method.group(1)!r}.{did_you_mean(method.group(1), known)}"
+        name, where = method.groups()
+        learns = where.startswith("fine_tune")
+        kinds = (AdaRound, AdaQuant) if learns else RangeMethod.__args__
+        known = {kind.__struct_config__.tag for kind in kinds}
+        what = "fine-tuning" if learns else "range"
+        return f"unknown {what} method {name!r}.{did_you_mean(name, known)}"
     unknown = re.search(r"unknown field `(\w+)`(?: - at `\$\.?([\w.\[\]]*)`)?", message)
     wrong = re.search(r"Expected `(.*?)`, got `(.*?)`(?: - at `\$\.?(.*)`)?", message)
     if wrong is not None:

@@ -1,0 +1,88 @@
+"""`--fine-tune` in `bitwright quantize` and `plan`, and what `apply` does with such a plan."""
+
+import onnx
+import pytest
+
+from bitwright import AdaQuant, AdaRound, QuantPlan, Recipe, RecipeError
+from bitwright.cli.settings import change_recipe, choose_recipe
+
+torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
+
+SHORT = ("--fine-tune", "adaround", "--iterations", "3")
+
+
+def notes(answer):
+    return [line for line in answer.out.splitlines() if line.startswith("Note: fine-tun")]
+
+
+def test_quantize_lets_weights_learn_and_says_what_came_of_each_block(run, model, data, out):
+    answer = run("quantize", model, "-o", out, "--data", data, *SHORT)
+    assert (answer.code, answer.err) == (0, "")
+    assert "fine-tuned" in notes(answer)[0] and "blocks" in notes(answer)[0]
+    assert all(": error " in note and " -> " in note for note in notes(answer)[1:])
+    onnx.checker.check_model(str(out), full_check=True)
+
+
+def test_a_plan_keeps_the_wish_and_apply_fulfils_it(run, model, data, out, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert run("plan", model, "-o", plan, "--data", data, *SHORT).code == 0
+    assert QuantPlan.load(plan).recipe.fine_tune == AdaRound(iterations=3)
+    refused = run("apply", plan, model, "-o", out)
+    assert refused.code == 1 and "needs calibration data" in refused.err
+    applied = run("apply", plan, model, "-o", out, "--data", data, "--device", "cpu")
+    assert applied.code == 0 and notes(applied)
+    assert "Against float (2 held-back samples)" in applied.out
+
+
+def test_a_device_that_is_not_there_is_named(run, model, data, out):
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    answer = run("quantize", model, "-o", out, "--data", data, *SHORT, "--device", "cuda")
+    assert answer.code == 1
+    assert "torch finds no CUDA device here" in answer.err
+    assert not out.exists()
+
+
+def test_a_plan_that_learns_nothing_takes_no_device(run, model, data, out, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert run("plan", model, "-o", plan, "--data", data).code == 0
+    answer = run("apply", plan, model, "-o", out, "--device", "cuda")
+    assert answer.code == 1
+    assert "device='cuda' is for weight-only recipes and fine-tuning" in answer.err
+
+
+def test_the_options_are_short_for_fields_of_the_recipe():
+    assert choose_recipe("int8", None, fine_tune="adaquant").fine_tune == AdaQuant()
+    chosen = choose_recipe("int8", None, fine_tune="adaround", iterations=7)
+    assert chosen.fine_tune == AdaRound(iterations=7)
+    for settings, method in (
+        (["fine_tune=adaquant"], AdaQuant()),
+        (["fine_tune.iterations=9", "fine_tune=adaround"], AdaRound(iterations=9)),
+        (['fine_tune={"method": "adaround", "seed": 1}'], AdaRound(seed=1)),
+        (["fine_tune=null"], None),
+    ):
+        assert change_recipe(Recipe(), settings).fine_tune == method
+
+
+def test_a_recipe_that_fine_tunes_keeps_its_settings_under_the_same_method(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(Recipe(fine_tune=AdaRound(seed=5, iterations=50)).to_json())
+    chosen = choose_recipe(str(file), None, fine_tune="adaround", iterations=7)
+    assert chosen.fine_tune == AdaRound(seed=5, iterations=7)
+    assert choose_recipe(str(file), None, fine_tune="adaquant").fine_tune == AdaQuant()
+    assert choose_recipe(str(file), None, iterations=8).fine_tune == AdaRound(seed=5, iterations=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"fine_tune": "adarond"}, "unknown fine-tuning method 'adarond'. Did you mean 'adaround'"),
+        ({"iterations": 5}, "add --fine-tune adaround or adaquant"),
+        ({"fine_tune": "adaround", "iterations": 0}, "must be at least 1"),
+        ({"fine_tune": "adaround", "settings": ["fine_tune.iteration=5"]}, "'iteration'"),
+        ({"fine_tune": "adaround", "dynamic": True}, "no effect in dynamic mode"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(options, sentence):
+    with pytest.raises(RecipeError, match=sentence):
+        choose_recipe(None, None, **options)
