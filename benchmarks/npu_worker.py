@@ -98,10 +98,21 @@ def run_peer(name: str, model: Path, samples: Iterator[Any], output: Path) -> No
     finish(begin, cpu, imported)
 
 
+def run_float(name: str, model: Path, samples: Iterator[Any], output: Path) -> None:
+    """Only run the samples through the float model, which no calibration can do without."""
+    import onnxruntime
+
+    begin, cpu = time.perf_counter(), time.process_time()
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    for sample in samples:
+        session.run(None, sample)
+    finish(begin, cpu, 0.0)
+
+
 def main() -> None:
     who, name, model, data, count, output = sys.argv[1:]
     samples = read(Path(data), int(count))
-    run = run_ours if who == "ours" else run_peer
+    run = {"ours": run_ours, "peer": run_peer, "float": run_float}[who]
     run(name, Path(model), samples, Path(output))
 
 
