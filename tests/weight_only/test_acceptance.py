@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 import bitwright
 from bitwright import Recipe, Selection
-from bitwright.errors import DataError, ModelError
+from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.recipe import AWQ, GPTQ, HQQ, Nearest, WeightOnly
 
 OUTPUTS = pytest.mark.parametrize("output", ["matmul-nbits", "qdq", "float"])
@@ -159,8 +159,18 @@ def test_products_inside_bodies(output, rounding):
 
 
 def test_products_inside_bodies_are_left_with_a_reason_unless_asked_for():
-    with pytest.raises(ModelError, match="no weight of this model was quantized"):
+    with pytest.raises(ModelError, match=r"MatMul: it is inside the body .* select\.subgraphs"):
         quantize(conditional())
+    model = conditional()
+    model.graph.node.append(node("MatMul", ["y", "v"], ["z"], name="main"))
+    model.graph.initializer.append(numpy_helper.from_array(weight(12, 8), "v"))
+    model.graph.output[0].CopyFrom(info("z", ["m", 8]))
+    result = quantize(model)
+    assert result.quantized == {"MatMul": 1}
+    left = [n.reason for n in result.plan.nodes.values() if n.op == "MatMul" and not n.quantized]
+    assert len(left) == 2 and all("inside the body" in reason for reason in left)
+    again = bitwright.apply_plan(result.plan, model)
+    assert again.to_proto().SerializeToString() == result.to_proto().SerializeToString()
 
 
 def repeated():
@@ -209,6 +219,36 @@ def test_a_weight_that_is_read_both_ways_round_is_stored_once_and_left_float_for
     result = quantize(model, **EIGHT)
     assert "the other way round" in result.plan.nodes["turned"].reason
     assert_same(model, result, {"x": normal(3, 64)})
+
+
+def test_every_node_that_stays_float_says_why():
+    result = quantize(make_block(depth=1))
+    reasons = {n.op: n.reason for n in result.plan.nodes.values() if not n.quantized}
+    assert reasons["LayerNormalization"].startswith("only weights of MatMul, Gemm and Gather")
+    assert "weights.embeddings" in reasons["Gather"]
+
+
+@pytest.mark.parametrize("block_size", [64, -1])
+@pytest.mark.parametrize("bits", [3, 5, 6, 7])
+def test_widths_without_kernels_are_stored_in_the_next_and_the_notes_say_so(bits, block_size):
+    nodes = [node("MatMul", ["x", "w"], ["y"], name="p")]
+    model = build(nodes, {"x": ["m", 150]}, {"y": ["m", 7]}, {"w": weight(150, 7)}, opset=21)
+    packed = quantize(model, bits=bits, block_size=block_size, accuracy_level=0)
+    rounded = quantize(model, bits=bits, block_size=block_size, output="float")
+    attributes = {a.name: a.i for a in packed.to_proto().graph.node[0].attribute}
+    assert attributes["bits"] == (4 if bits == 3 else 8)
+    assert attributes["block_size"] == (128 if block_size == -1 else block_size)
+    assert any(f"has {bits} bits and is stored in" in note for note in packed.plan.notes)
+    assert_same(rounded.to_proto(), packed, {"x": normal(4, 150)}, tolerance=1e-5)
+    imports = {entry.domain: entry.version for entry in packed.to_proto().opset_import}
+    assert imports["com.microsoft"] == 1
+    onnx.checker.check_model(packed.to_proto())
+
+
+def test_names_that_no_node_has_are_refused():
+    recipe = Recipe(mode="weight-only", select=Selection(exclude=("hed/MatMul",)))
+    with pytest.raises(RecipeError, match=r"no node is called 'hed/MatMul'\. Did you mean"):
+        bitwright.quantize(make_block(), recipe=recipe)
 
 
 # Groups of every kind -------------------------------------------------------------------------

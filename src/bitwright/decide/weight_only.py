@@ -40,6 +40,12 @@ class _Planner:
         self._options = recipe.weights
         nodes = list(model.graph.all_nodes() if recipe.select.subgraphs else model.graph)
         self._nodes = {node.name or "": node for node in nodes}
+        # Products that the recipe does not reach, to say so.
+        self._inside = [
+            node
+            for node in model.graph.all_nodes()
+            if node.op_type in _PRODUCTS and (node.name or "") not in self._nodes
+        ]
         defaults = _PRODUCTS | ({"Gather"} if self._options.embeddings else frozenset())
         self._selector = Selector(nodes, recipe.select, defaults)
         self._overrides = _matched(self._options.overrides, self._nodes)
@@ -56,6 +62,9 @@ class _Planner:
         for name, node in self._nodes.items():
             action: Literal["float", "quantize"] = "float" if reasons[name] else "quantize"
             fates[name] = NodePlan(op=node.op_type, action=action, reason=reasons[name])
+        for node in self._inside:
+            why = "it is inside the body of an If, Loop or Scan; select.subgraphs reaches it"
+            fates[node.name or ""] = NodePlan(op=node.op_type, action="float", reason=why)
         if not weights:
             told = sorted({f"{n.op}: {n.reason}" for n in fates.values() if n.op in _PRODUCTS})
             raise ModelError(
@@ -101,11 +110,13 @@ class _Planner:
         name = node.name or ""
         if (override := self._overrides.get(name)) is not None and override.keep_float:
             return "an override keeps it float"
-        reason = self._selector.kept_float(node) or self._selector.not_chosen(node)
-        if reason is not None:
+        if (reason := self._selector.kept_float(node)) is not None:
             return reason
         if node.domain or node.op_type not in _PRODUCTS | {"Gather"}:
-            return f"weights of {node.op_type} have no form in blocks"
+            return "only weights of MatMul, Gemm and Gather have a form in blocks"
+        if (reason := self._selector.not_chosen(node)) is not None:
+            hint = "; weights.embeddings stores tables" if node.op_type == "Gather" else ""
+            return f"{reason}{hint}"
         weight = weight_of(node)
         if weight is None:
             first = node.inputs[0]
