@@ -142,8 +142,8 @@ class WeightOnly(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sequential: bool = True
     """Each layer is rounded for the inputs that the quantized layers before it give."""
     output: Literal["matmul-nbits", "qdq", "matmul-fpq4", "float"] = "matmul-nbits"
-    """The runtime's n-bit product, blocked DequantizeLinear, the n-bit product of runtimes before
-    1.17, or float weights with the rounded values, for study."""
+    """The runtime's n-bit product, blocked DequantizeLinear, the n-bit product of runtime 1.16 on
+    x86 (no later one has its kernel), or float weights with the rounded values, for study."""
     accuracy_level: int | None = None
     """What the n-bit product computes in: 0 float32, 4 int8 (faster, inputs rounded to 8 bits);
     None: 4 where nothing else is fast, else 0."""

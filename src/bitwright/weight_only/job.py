@@ -93,6 +93,9 @@ class WeightJob:
         )
         sign(quantized, plan)
         plan = plan.with_notes(told)
+        if options.output == "matmul-fpq4":
+            note = "not run: ONNX Runtime has had no kernel of MatMulFpQ4 since 1.17"
+            return job.result(plan.with_notes([note]), quantized, [])
         if job.float_size > LARGEST_MEASURED:
             note = "not run beside the float model, which is too large to be open twice"
             return job.result(plan.with_notes([note]), quantized, [])
