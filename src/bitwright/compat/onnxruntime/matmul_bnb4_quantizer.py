@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,8 +31,9 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.onnxruntime.weight_command import make_parser, run_command
 from bitwright.emit.bnb4 import check_block_size, emit_bnb4
-from bitwright.errors import BitwrightError, ModelError, OutputError, RecipeError
+from bitwright.errors import ModelError, RecipeError
 from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
 
 if TYPE_CHECKING:
@@ -126,32 +126,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["--input_model", "no_such.onnx", "--output_model", "small.onnx"])
     1
     """
-    options = _make_parser().parse_args(arguments)
-    if options.verbose:
-        logging.basicConfig()
-        logger.setLevel(logging.DEBUG)
-    try:
-        if Path(options.output_model).exists():
-            raise OutputError(f"{options.output_model!r} exists already; choose another path.")
-        graph.check_destination(options.output_model, source=options.input_model)
-        quantizer = MatMulBnb4Quantizer(
-            options.input_model, options.quant_type, options.block_size, options.nodes_to_exclude
-        )
-        quantizer.process()
-        quantizer.model.save_model_to_file(options.output_model, True)
-    except BitwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_command(_make_parser().parse_args(arguments), _make_quantizer, logger)
+
+
+def _make_quantizer(options: argparse.Namespace) -> MatMulBnb4Quantizer:
+    return MatMulBnb4Quantizer(
+        options.input_model, options.quant_type, options.block_size, options.nodes_to_exclude
+    )
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bitwright.compat.onnxruntime.matmul_bnb4_quantizer",
-        description="Store the constant matrices of MatMul nodes in 4 bits, FP4 or NF4.",
+    parser = make_parser(
+        "matmul_bnb4_quantizer",
+        "Store the constant matrices of MatMul nodes in 4 bits, FP4 or NF4.",
     )
-    parser.add_argument("--input_model", required=True, help="the model to read")
-    parser.add_argument("--output_model", required=True, help="where to write; must not exist")
     parser.add_argument(
         "--quant_type", type=int, choices=sorted(_BOOKS), default=1, help="0: FP4, 1: NF4"
     )
@@ -161,10 +149,6 @@ def _make_parser() -> argparse.ArgumentParser:
         choices=BLOCK_SIZES,
         default=64,
         help="how many weights share a scale; bitsandbytes itself has 64",
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log what is left float")
-    parser.add_argument(
-        "--nodes_to_exclude", nargs="+", default=[], help="names of nodes that stay float"
     )
     return parser
 

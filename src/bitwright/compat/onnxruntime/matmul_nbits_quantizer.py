@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright import graph
 from bitwright.api import quantize
 from bitwright.compat.held_model import ONNXModel
 from bitwright.compat.neural_compressor.settings import node_settings, ratios_by_node
@@ -32,7 +30,8 @@ from bitwright.compat.onnxruntime.nbits_configs import (
     RTNWeightOnlyQuantConfig,
     WeightOnlyQuantConfig,
 )
-from bitwright.errors import BitwrightError, DataError, OutputError, RecipeError
+from bitwright.compat.onnxruntime.weight_command import make_parser, run_command
+from bitwright.errors import DataError, RecipeError
 from bitwright.recipe import (
     GPTQ,
     HQQ,
@@ -206,30 +205,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["--input_model", "no_such.onnx", "--output_model", "small.onnx"])
     1
     """
-    options = _make_parser().parse_args(arguments)
-    if options.verbose:
-        logging.basicConfig()
-        logger.setLevel(logging.DEBUG)
-    try:
-        if Path(options.output_model).exists():
-            raise OutputError(f"{options.output_model!r} exists already; choose another path.")
-        graph.check_destination(options.output_model, source=options.input_model)
-        quantizer = MatMulNBitsQuantizer(
-            options.input_model,
-            bits=options.bits,
-            block_size=options.block_size,
-            is_symmetric=options.symmetric and options.quant_method != "hqq",
-            accuracy_level=options.accuracy_level,
-            nodes_to_exclude=options.nodes_to_exclude,
-            nodes_to_include=options.nodes_to_include,
-            algo_config=_config(options),
-        )
-        quantizer.process()
-        quantizer.model.save_model_to_file(options.output_model, True)
-    except BitwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_command(_make_parser().parse_args(arguments), _make_quantizer, logger)
+
+
+def _make_quantizer(options: argparse.Namespace) -> MatMulNBitsQuantizer:
+    return MatMulNBitsQuantizer(
+        options.input_model,
+        bits=options.bits,
+        block_size=options.block_size,
+        is_symmetric=options.symmetric and options.quant_method != "hqq",
+        accuracy_level=options.accuracy_level,
+        nodes_to_exclude=options.nodes_to_exclude,
+        nodes_to_include=options.nodes_to_include,
+        algo_config=_config(options),
+    )
 
 
 def _config(options: argparse.Namespace) -> WeightOnlyQuantConfig:
@@ -260,13 +249,10 @@ def _config(options: argparse.Namespace) -> WeightOnlyQuantConfig:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bitwright.compat.onnxruntime.matmul_nbits_quantizer",
-        description="Store the constant weights of a model's products in few bits.",
+    parser = make_parser(
+        "matmul_nbits_quantizer", "Store the constant weights of a model's products in few bits."
     )
     add = parser.add_argument
-    add("--input_model", required=True, help="the model to read")
-    add("--output_model", required=True, help="where to write; must not exist")
     add("--block_size", type=int, default=32, help="how many weights share a scale")
     add(
         "--quant_method",
@@ -284,8 +270,6 @@ def _make_parser() -> argparse.ArgumentParser:
         help="without zero points; hqq always has them",
     )
     add("--accuracy_level", type=int, help="what products compute in: 0 or 1 float, 4 int8")
-    add("-v", "--verbose", action="store_true", help="log what is left float")
-    add("--nodes_to_exclude", nargs="+", default=[], help="names of nodes that stay float")
     add("--nodes_to_include", nargs="+", help="the only nodes that are quantized")
     add("--quant_format", default="QOperator", choices=["QOperator", "QDQ"], help="n-bit or DQ")
     add(

@@ -1,0 +1,65 @@
+"""What the commands of the two modules that store weights in few bits have in common."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from bitwright import graph
+from bitwright.compat.held_model import ONNXModel
+from bitwright.errors import BitwrightError, OutputError
+
+__all__ = ["make_parser", "run_command"]
+
+
+class Quantizer(Protocol):
+    """Holds a model, and puts its quantized form in its place."""
+
+    model: ONNXModel
+
+    def process(self) -> None:
+        """Quantize the model."""
+
+
+def make_parser(module: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser with the arguments that both commands take.
+
+    >>> parser = make_parser("matmul_nbits_quantizer", "Store weights in few bits.")
+    >>> parser.parse_args(["--input_model", "m.onnx", "--output_model", "q.onnx"]).verbose
+    False
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m bitwright.compat.onnxruntime.{module}", description=description
+    )
+    add = parser.add_argument
+    add("--input_model", required=True, help="the model to read")
+    add("--output_model", required=True, help="where to write; must not exist")
+    add("--nodes_to_exclude", nargs="+", default=[], help="names of nodes that stay float")
+    add("-v", "--verbose", action="store_true", help="log what is left float")
+    return parser
+
+
+def run_command(
+    options: argparse.Namespace,
+    make_quantizer: Callable[[argparse.Namespace], Quantizer],
+    logger: logging.Logger,
+) -> int:
+    """Quantize from file to file and return the exit code; what is wrong goes to stderr."""
+    if options.verbose:
+        logging.basicConfig()
+        logger.setLevel(logging.DEBUG)
+    try:
+        if Path(options.output_model).exists():
+            raise OutputError(f"{options.output_model!r} exists already; choose another path.")
+        graph.check_destination(options.output_model, source=options.input_model)
+        quantizer = make_quantizer(options)
+        quantizer.process()
+        quantizer.model.save_model_to_file(options.output_model, True)
+    except BitwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
