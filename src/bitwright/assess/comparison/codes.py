@@ -28,6 +28,7 @@ _ROUNDERS = frozenset(
         "MXQuantizeDequantize",
     }
 )
+_PLUMBING = QUANTIZERS | DEQUANTIZERS | _ROUNDERS | {"DynamicQuantizeLinear"}
 # Integer op -> where its result's scale and zero point stand among the inputs.
 _RESULT_PARAMETERS = {
     "QLinearConv": (6, 7),
@@ -121,7 +122,7 @@ class QuantizedGraph:
         """Return the tensor that a value is a rounded or dequantized form of."""
         while True:
             maker = value.producer()
-            if maker is None or not (is_plumbing(maker) or maker.op_type in _ROUNDERS):
+            if maker is None or not is_plumbing(maker):
                 return value
             source = maker.inputs[0]
             if source is None or (
@@ -148,7 +149,8 @@ class QuantizedGraph:
         if is_integer_op(node) or is_plumbing(node) or node.outputs[0] in self.parameters:
             return True
         makers = [value.producer() for value in node.inputs if value is not None]
-        reads = [maker for maker in makers if maker is not None and maker.op_type in DEQUANTIZERS]
+        rounding = DEQUANTIZERS | _ROUNDERS
+        reads = [maker for maker in makers if maker is not None and maker.op_type in rounding]
         if any(maker.inputs[0] is not None and maker.inputs[0].is_initializer() for maker in reads):
             return True
         return bool(reads) and any(self.is_quantized(output) for output in node.outputs)
@@ -211,8 +213,8 @@ class QuantizedGraph:
 
 
 def is_plumbing(node: ir.Node) -> bool:
-    """Return whether a node only turns numbers into integers or back."""
-    return node.op_type in QUANTIZERS | DEQUANTIZERS or node.op_type == "DynamicQuantizeLinear"
+    """Return whether a node only turns numbers into integers or back, or rounds to a format."""
+    return node.op_type in _PLUMBING
 
 
 def is_integer_op(node: ir.Node) -> bool:

@@ -173,9 +173,9 @@ def _weave(units: Units) -> _Woven:
         spots.append(
             _Spot(
                 cut,
-                plain[cut.plain].name or "",
-                quantized[cut.measured].name or "",
-                None if local is None else local.name,
+                weaver.readable(plain[cut.plain]).name or "",
+                weaver.readable(quantized[cut.measured]).name or "",
+                None if local is None else weaver.readable(local).name,
                 _channel_axis(cut),
             )
         )
@@ -186,7 +186,7 @@ def _weave(units: Units) -> _Woven:
         twin = given.get(value.name)
         if twin is None or not _is_float(value) or value not in plain or twin not in quantized:
             continue
-        pair = plain[value], quantized[twin]
+        pair = weaver.readable(plain[value]), weaver.readable(quantized[twin])
         outputs[value.name or ""] = pair[0].name or "", pair[1].name or "", OutputSums()
         wanted += pair
     return _Woven(weaver.finish(wanted), spots, outputs)

@@ -60,9 +60,10 @@ def name_unit(cut: Cut) -> tuple[str, str]:
     main = cut.main
     assert main is not None
     op = plain_op_type(main)
+    named = [node for node in cut.plain_nodes if main.name and node.name == main.name]
     same = [node for node in cut.plain_nodes if node.op_type == op]
-    twin = same[-1] if same else cut.plain_main
-    if twin is None or main.name in {node.name for node in cut.plain_nodes}:
+    twin = next(iter([*named, *reversed(same)]), cut.plain_main)
+    if twin is None:
         return main.name or cut.name, op
     return twin.name or main.name or cut.name, twin.op_type
 

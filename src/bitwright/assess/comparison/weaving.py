@@ -16,6 +16,8 @@ __all__ = ["Weaver", "at_one_opset"]
 Known = MutableMapping[ir.Value, ir.Value]
 """Tensor of one of the models -> the tensor that stands for it in the woven graph."""
 
+_HANDED_OVER = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
+
 
 def at_one_opset(plain: ir.Model, quantized: ir.Model) -> tuple[ir.Model, ir.Model]:
     """Return both models at the higher of their two opsets: one graph has one opset."""
@@ -98,6 +100,13 @@ class Weaver:
         if dtype is None or value.dtype is None or value.dtype == dtype:
             return value
         return self._make("Cast", (value,), dtype, to=int(dtype))
+
+    def readable(self, value: ir.Value) -> ir.Value:
+        """Return a tensor as the runtime can hand it over: numpy has no bfloat16, nor float8."""
+        dtype = value.dtype
+        if dtype is None or not dtype.is_floating_point() or dtype in _HANDED_OVER:
+            return value
+        return self.cast(value, ir.DataType.FLOAT)
 
     def measured(self, cut: Cut, known: Known) -> ir.Value:
         """Return what is compared of a cut whose unit has been added, adding its quantizer."""

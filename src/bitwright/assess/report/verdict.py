@@ -84,7 +84,9 @@ def _signal(sqnr: float) -> str:
 
 def _size(subject: ReportSubject) -> str:
     ratio = max(subject.float_bytes, 1) / max(subject.quantized_bytes, 1)
-    return f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
+    if 0.95 <= ratio <= 1.05:
+        return "as large"
+    return f"{ratio:.1f} times smaller" if ratio > 1 else f"{1 / ratio:.1f} times larger"
 
 
 def _speed(speedup: float) -> str:
