@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from measure import peak_memory, report
 
-# What each configuration is called on both sides: a recipe of ours, arguments of the peer.
+# What each configuration is called on both sides: a recipe of ours, arguments of the peer. Each
+# names how activations are calibrated; weights are stored as either tool does it then.
 CONFIGURATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "min-mse": (
         {"base": "npu-cnn"},
         {"calibrate_method": "MinMSE", "enable_npu_cnn": True},
     ),
     "non-overflow": (
-        {"base": "npu-cnn", "ranges": {"method": "non-overflow", "symmetric": True},
-         "weight_ranges": {"method": "non-overflow"}},
+        {"base": "npu-cnn", "ranges": {"method": "non-overflow", "symmetric": True}},
         {"calibrate_method": "NonOverflow", "enable_npu_cnn": True},
     ),
     "min-mse, equalized": (
