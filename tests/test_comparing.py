@@ -3,6 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
+from equalization_models import make_chain
+from models_for_tests import make_samples
 
 import bitwright
 from bitwright import graph
@@ -67,3 +69,34 @@ def test_models_of_every_recipe_are_compared_and_reported_on(written, tail):
     assert [node.measured.name for node in report.subject.nodes] == [n.name for n in found.nodes]
     assert report.subject.outputs[0].sqnr == pytest.approx(output.sqnr, abs=0.1)
     assert "<html" in report.to_html()
+
+
+@pytest.fixture(scope="module")
+def imitating():
+    """Uneven convolutions around a LeakyRelu and a pool that hardware computes otherwise."""
+    model = make_chain([("LeakyRelu", [], {"alpha": 0.3}), ("GlobalAveragePool", [], {})], size=7)
+    samples = make_samples(model, 4)
+    recipe = {"base": "xint8", "equalize": {}}
+    result = bitwright.quantize(model, recipe=recipe, data=samples, held_back=False)
+    return model, list(result.evaluation), result
+
+
+def test_equalized_models_that_imitate_hardware_are_held_against_evened_out_tensors(imitating):
+    model, samples, result = imitating
+    assert any("equalized" in note or "evened" in note for note in result.plan.notes)
+    found = bitwright.compare(model, result.model, data=samples, plan=result.plan)
+    assert all(node.sqnr > 20 for node in found.nodes if node.sqnr is not None)
+    # Outputs are held against the float model itself, which imitates nothing.
+    assert found.outputs[0].sqnr == pytest.approx(result.outputs[0].sqnr, abs=0.1)
+    assert found.outputs[0].sqnr < found.tensors["y"].sqnr
+    report = bitwright.write_report(
+        model, result.model, data=samples, plan=result.plan, latency=False
+    )
+    assert report.subject.outputs == found.outputs
+
+
+def test_nodes_of_such_models_are_put_back_in_their_evened_out_form(imitating):
+    model, samples, result = imitating
+    found = bitwright.find_sensitivity(model, result.plan, data=samples)
+    assert all(node.without < 2 * found.quantized for node in found.nodes)
+    assert found.proposal(0.99, most=1.0).regained > 0.9

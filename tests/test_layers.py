@@ -20,6 +20,7 @@ LEVELS = (
     (
         "api",
         "comparing",
+        "correcting",
         "fine_tuning",
         "pipeline",
         "preprocessing",
@@ -39,6 +40,9 @@ LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 ALLOWED_BESIDE = {
     ("__main__", "cli"),
     ("api", "comparing"),
+    ("api", "correcting"),
+    ("correcting", "fine_tuning"),
+    ("correcting", "pipeline"),
     ("api", "fine_tuning"),
     ("api", "pipeline"),
     ("api", "preprocessing"),
@@ -51,7 +55,10 @@ ALLOWED_BESIDE = {
     ("fine_tuning", "pipeline"),
     ("qat", "pipeline"),
     ("sensing", "pipeline"),
+    ("sensing", "weight_only"),
+    ("reporting", "comparing"),
     ("reporting", "pipeline"),
+    ("reporting", "sensing"),
     ("result", "reporting"),
     ("weight_only", "pipeline"),
     ("weight_only", "result"),

@@ -10,21 +10,30 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Comparison, compare_models
-from bitwright.data import ImagePreprocess, RandomData, Samples, open_data
+from bitwright.data import ImagePreprocess, RandomData, Samples, TextData, open_data
 from bitwright.errors import BitwrightError, DataError
 from bitwright.pipeline import Calibration, Job, input_specs
 from bitwright.plan import QuantPlan
 from bitwright.progress import Progress, show_progress
 from bitwright.recipe import Recipe
 
-__all__ = ["compare_pair"]
+__all__ = ["Twin", "compare_pair", "open_twin", "recipe_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
-    plain: ir.Model
-    quantized: ir.Model
-    samples: Samples
+class Twin:
+    """The float model as it was when it was quantized, and where its samples come from."""
+
+    model: ir.Model
+    """What tensors are compared with: their names, shapes and sizes are the quantized model's."""
+    reference: ir.Model
+    """What outputs are compared with: the same before it was made to imitate hardware."""
+    samples: Samples | None
+
+    @property
+    def exact(self) -> ir.Model | None:
+        """The reference, where it is another model."""
+        return None if self.reference is self.model else self.reference
 
 
 def compare_pair(
@@ -47,13 +56,17 @@ def compare_pair(
             "comparing runs both models and needs samples; give data (arrays, files, a folder of "
             "images, a data reader), or ask for random data to try things out."
         )
-    calibration = Calibration(data=data, limit=limit, preprocess=preprocess)
-    pair = _open(float_model, quantized_model, calibration, plan)
-    with show_progress(progress, "Comparing", pair.samples.len_hint) as report:
+    quantized = graph.load_model(quantized_model)
+    recipe = plan.recipe if plan is not None else recipe_of(quantized)
+    reading = Calibration(data=data, limit=limit, preprocess=preprocess)
+    twin = open_twin(float_model, recipe, plan, reading, providers)
+    assert twin.samples is not None
+    with show_progress(progress, "Comparing", twin.samples.len_hint) as report:
         return compare_models(
-            pair.plain,
-            pair.quantized,
-            pair.samples,
+            twin.model,
+            quantized,
+            twin.samples,
+            exact=twin.exact,
             plan=plan,
             memory_budget=memory_budget,
             providers=providers,
@@ -61,37 +74,41 @@ def compare_pair(
         )
 
 
-def _open(
-    float_model: Any, quantized_model: Any, calibration: Calibration, plan: QuantPlan | None
-) -> _Pair:
-    quantized = graph.load_model(quantized_model)
-    recipe = plan.recipe if plan is not None else _recipe_of(quantized)
-    if recipe is not None and recipe.mode != "weight-only":
-        # Prepared as it was for quantizing, its tensors are those that the other model has: names
-        # and shapes after rewrites, numbers after equalization.
-        job = Job.open(float_model, recipe)
-        if plan is not None:
-            job.smooth(plan.smoothing)
-        return _Pair(job.reference, quantized, job.open_data(calibration))
-    plain = graph.load_model(float_model)
-    if isinstance(calibration.data, RandomData):
-        samples = calibration.data.samples(input_specs(plain))
-    else:
-        samples = open_data(
-            calibration.data,
-            input_specs(plain),
-            limit=calibration.limit,
-            preprocess=calibration.preprocess,
-        )
-    return _Pair(plain, quantized, samples)
+def open_twin(
+    source: Any,
+    recipe: Recipe | None,
+    plan: QuantPlan | None,
+    reading: Calibration | None,
+    providers: Sequence[str] | None = None,
+) -> Twin:
+    """Prepare a float model as its quantized twin was, so that both have the same tensors.
+
+    With batch norms folded, nodes rewritten and channels evened out, names, shapes and numbers are
+    those that the quantized model has. A model of another tool stands beside the float model as it
+    is given. No `reading`: the caller has samples.
+    """
+    if recipe is None:
+        plain = graph.load_model(source)
+        return Twin(plain, plain, None if reading is None else _samples_for(plain, reading))
+    job = Job.open(source, recipe, providers)
+    if plan is not None:
+        job.smooth(plan.smoothing)
+    return Twin(job.model, job.reference, None if reading is None else job.open_data(reading))
 
 
-def _recipe_of(model: ir.Model) -> Recipe | None:
+def recipe_of(model: ir.Model) -> Recipe | None:
     """Return the recipe that a model of ours was made with; others may say anything there."""
     text = model.metadata_props.get("bitwright.recipe")
-    if text is None:
-        return None
     try:
-        return Recipe.from_json(text)
+        return None if text is None else Recipe.from_json(text)
     except BitwrightError:
         return None
+
+
+def _samples_for(model: ir.Model, reading: Calibration) -> Samples:
+    specs, data = input_specs(model), reading.data
+    if isinstance(data, RandomData):
+        return data.samples(specs)
+    if isinstance(data, TextData):
+        return data.samples(specs, limit=reading.limit)
+    return open_data(data, specs, limit=reading.limit, preprocess=reading.preprocess)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess import Comparison, OutputComparison, compare_models, compare_outputs
+from bitwright.assess import Comparison, compare_models
 from bitwright.assess.bench import measure_latency
 from bitwright.assess.comparison.comparing import open_units
 from bitwright.assess.report import (
@@ -31,15 +31,15 @@ from bitwright.assess.report import (
     read_encodings,
     render_page,
 )
-from bitwright.data import ImagePreprocess, RandomData, Sample, Samples, open_data
-from bitwright.errors import BitwrightError, DataError
+from bitwright.comparing import open_twin, recipe_of
+from bitwright.data import ImagePreprocess, RandomData, Sample
+from bitwright.errors import DataError
 from bitwright.files import write_file
 from bitwright.graph.constants import read_constant
 from bitwright.observe import MEMORY_BUDGET, observe
-from bitwright.pipeline import Calibration, Job, input_specs
+from bitwright.pipeline import Calibration
 from bitwright.plan import QuantPlan
 from bitwright.progress import Progress, show_progress
-from bitwright.recipe import Recipe
 
 __all__ = ["Measuring", "Report", "make_report", "name_of", "write_report"]
 
@@ -91,16 +91,6 @@ class Measuring:
     progress: Progress = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Twin:
-    """The float model as it was when it was quantized, and where its samples come from."""
-
-    model: ir.Model
-    reference: ir.Model
-    """The same before it was made to imitate hardware."""
-    samples: Samples | None
-
-
 def write_report(
     float_model: Any,
     quantized_model: Any,
@@ -147,8 +137,8 @@ def write_report(
     report = make_report(
         float_model,
         graph.load_model(quantized_model),
-        names=(name_of(float_model, "model.onnx"), name_of(quantized_model, "quantized.onnx")),
-        sizes=(graph.file_size(float_model), graph.file_size(quantized_model)),
+        names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
+        sizes=(graph.file_size(float_model), _size_of(quantized_model)),
         plan=plan,
         measuring=Measuring(
             data=data,
@@ -173,6 +163,17 @@ def name_of(source: Any, otherwise: str) -> str:
     return otherwise if path is None else str(path)
 
 
+def _result_name(source: Any) -> str:
+    # What is in memory still knows the file of the float model that it was made from.
+    return "quantized.onnx" if isinstance(source, ir.Model) else name_of(source, "quantized.onnx")
+
+
+def _size_of(source: Any) -> int:
+    if isinstance(source, ir.Model):
+        return graph.serialized_size(source)
+    return graph.file_size(source)
+
+
 def make_report(
     float_source: Any,
     quantized: ir.Model,
@@ -183,8 +184,20 @@ def make_report(
     measuring: Measuring,
 ) -> Report:
     """Run two models beside each other and return the report about the second."""
-    recipe = plan.recipe if plan is not None else _recipe_of(quantized)
-    twin = _open_twin(float_source, recipe, plan, measuring)
+    if measuring.data is None and measuring.samples is None:
+        raise DataError(
+            "a report runs both models and needs samples; give data (arrays, files, a folder of "
+            "images, a data reader), or ask for random data to try things out."
+        )
+    recipe = plan.recipe if plan is not None else recipe_of(quantized)
+    reading = Calibration(data=measuring.data, preprocess=measuring.preprocess)
+    twin = open_twin(
+        float_source,
+        recipe,
+        plan,
+        reading if measuring.samples is None else None,
+        measuring.providers,
+    )
     samples = measuring.samples
     if samples is None:
         assert twin.samples is not None
@@ -195,14 +208,12 @@ def make_report(
             twin.model,
             quantized,
             samples,
+            exact=twin.exact,
             plan=plan,
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
             report=show,
         )
-    if twin.reference is not twin.model:
-        outputs = _outputs(twin.reference, quantized, samples, measuring)
-        comparison = replace(comparison, outputs=outputs)
     nodes, views = _look_at_tensors(twin.model, quantized, comparison, plan, samples, measuring)
     return Report(
         ReportSubject(
@@ -222,45 +233,6 @@ def make_report(
             plan=plan,
         )
     )
-
-
-def _recipe_of(model: ir.Model) -> Recipe | None:
-    """Return the recipe that a model of ours was made with; others may say anything there."""
-    text = model.metadata_props.get("bitwright.recipe")
-    try:
-        return None if text is None else Recipe.from_json(text)
-    except BitwrightError:
-        return None
-
-
-def _open_twin(
-    source: Any, recipe: Recipe | None, plan: QuantPlan | None, measuring: Measuring
-) -> _Twin:
-    given = measuring.samples is not None
-    if measuring.data is None and not given:
-        raise DataError(
-            "a report runs both models and needs samples; give data (arrays, files, a folder of "
-            "images, a data reader), or ask for random data to try things out."
-        )
-    if recipe is None or recipe.mode == "weight-only":
-        plain = graph.load_model(source)
-        return _Twin(plain, plain, None if given else _samples_for(plain, measuring))
-    # With batch norms folded, nodes rewritten and channels evened out, its tensors are those that
-    # the quantized model has.
-    job = Job.open(source, recipe, measuring.providers)
-    if plan is not None:
-        job.smooth(plan.smoothing)
-    if given:
-        return _Twin(job.model, job.reference, None)
-    reading = Calibration(data=measuring.data, preprocess=measuring.preprocess)
-    return _Twin(job.model, job.reference, job.open_data(reading))
-
-
-def _samples_for(model: ir.Model, measuring: Measuring) -> Samples:
-    specs = input_specs(model)
-    if isinstance(measuring.data, RandomData):
-        return measuring.data.samples(specs)
-    return open_data(measuring.data, specs, preprocess=measuring.preprocess)
 
 
 def _look_at_tensors(
@@ -303,19 +275,6 @@ def _look_at_tensors(
         found = found or planned.get(node.name, [])
         nodes.append(ReportNode(measured=node, tensors=views.keys_of(found)))
     return nodes, views
-
-
-def _outputs(
-    plain: ir.Model, quantized: ir.Model, samples: Sequence[Sample], measuring: Measuring
-) -> list[OutputComparison]:
-    one, other = (
-        graph.open_session(model, providers=measuring.providers) for model in (plain, quantized)
-    )
-    return compare_outputs(
-        lambda feeds: graph.run_session(one, feeds),
-        lambda feeds: graph.run_session(other, feeds),
-        samples,
-    )
 
 
 def _time(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from bitwright.assess import (
     NodeSensitivity,
     Sensitivity,
     compare_models,
+    compare_outputs,
     measure_variants,
     name_unit,
     open_units,
@@ -20,6 +22,7 @@ from bitwright.assess.sensitivity.variants import Key, Kind
 from bitwright.data import ImagePreprocess, Sample
 from bitwright.decide import check_plan
 from bitwright.errors import DataError, PlanError
+from bitwright.graph import open_session, run_session
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
 from bitwright.progress import Progress, show_progress
@@ -55,9 +58,10 @@ def sense(
         )
     job = _open(float_model, plan, providers)
     check_plan(job.model, plan, fingerprint=job.fingerprint)
-    samples = _read(job, Calibration(data=data, limit=limit, preprocess=preprocess), limit)
+    samples = _read(job, Calibration(data=data, preprocess=preprocess), limit)
     quantized = job.write(plan).model
-    units = open_units(job.reference, quantized)
+    # Its channels are evened out as those of the quantized model are: units can change places.
+    units = open_units(job.model, quantized)
     named = {
         index: name_unit(cut)[0]
         for index, cut in enumerate(units.cuts)
@@ -70,7 +74,7 @@ def sense(
     }
     if candidates is not None and candidates < len(chosen):
         found = compare_models(
-            job.reference,
+            job.model,
             quantized,
             samples,
             memory_budget=memory_budget,
@@ -108,6 +112,8 @@ class _Trial:
         self._units = units
         self._places = places
         self._memory_budget = memory_budget
+        # What is lost by imitating hardware comes back with no node: it is no part of the loss.
+        self._float = open_session(job.model, providers=job.providers)
 
     def run(self, kind: Kind, report: Callable[[int], None]) -> dict[Key, float]:
         """Measure every node by itself."""
@@ -124,11 +130,16 @@ class _Trial:
         if plan.recipe != self._job.recipe:
             # Other types may need another opset, and then the prepared model is another.
             self._job = _open(self._source, plan, self._job.providers)
-            self._job.measure_on(self._samples)
         if plan.fingerprint != self._job.fingerprint:
             plan = msgspec.structs.replace(plan, fingerprint=self._job.fingerprint)
         check_plan(self._job.model, plan, fingerprint=plan.fingerprint)
-        shares = [10 ** (-output.sqnr / 10) for output in self._job.write(plan).outputs]
+        session = open_session(self._job.write(plan).model, providers=self._job.providers)
+        outputs = compare_outputs(
+            lambda feeds: run_session(self._float, feeds),
+            lambda feeds: run_session(session, feeds),
+            self._samples,
+        )
+        shares = [10 ** (-output.sqnr / 10) for output in outputs]
         return plan, sum(shares) / len(shares) if shares else 0.0
 
     def neighbours(self, nodes: Iterable[str]) -> set[str]:
@@ -171,7 +182,4 @@ def _open(source: Any, plan: QuantPlan, providers: Sequence[str] | None) -> Job:
 def _read(job: Job, calibration: Calibration, limit: int) -> list[Sample]:
     if limit < 1:
         raise DataError(f"at least one sample is needed, not {limit}.")
-    job.measure_on(job.open_data(calibration))
-    # Random data counts its own samples.
-    job.samples = job.samples[:limit]
-    return job.samples
+    return list(islice(job.open_data(calibration), limit))

@@ -18,7 +18,14 @@ from bitwright.assess.comparison.weights import weight_errors
 from bitwright.assess.outputs import OutputSums
 from bitwright.assess.sums import ErrorSums
 from bitwright.errors import DataError, ModelError
-from bitwright.graph import SessionRunner, clone_model, infer_shapes, normalize
+from bitwright.graph import (
+    SessionRunner,
+    clone_model,
+    infer_shapes,
+    normalize,
+    open_session,
+    run_session,
+)
 from bitwright.plan import QuantPlan
 
 __all__ = ["compare_models", "open_units"]
@@ -49,6 +56,7 @@ def compare_models(
     quantized: ir.Model,
     samples: Iterable[Sample],
     *,
+    exact: ir.Model | None = None,
     plan: QuantPlan | None = None,
     memory_budget: int,
     providers: Sequence[str] | None = None,
@@ -56,11 +64,13 @@ def compare_models(
 ) -> Comparison:
     """Return how far the quantized model is from the float one, tensor by tensor.
 
-    Tensors of one sample that do not fit the memory budget are looked at in groups. `plan` tells
-    why nodes are float.
+    Tensors of one sample that do not fit the memory budget are looked at in groups. `exact` is
+    what outputs are held against where `plain` itself is not: it imitates hardware, so that its
+    tensors are those of the quantized model. `plan` tells why nodes are float.
     """
     units = open_units(plain, quantized)
-    woven = _weave(units)
+    woven = _weave(units, with_exact=exact is not None)
+    truth = None if exact is None else open_session(exact, providers=providers)
     if not woven.outputs and not woven.tensors:
         raise ModelError(
             "the two models have no tensor in common, not even an output; check that the second "
@@ -77,8 +87,10 @@ def compare_models(
     done = 0
     with Behind(woven.look) as behind:
         for sample in samples:
+            given = {} if truth is None else run_session(truth, sample)
+            answers = {_exactly(name): array for name, array in given.items()}
             for group in runner.groups(sample):
-                behind.push(runner.run(group, sample))
+                behind.push({**runner.run(group, sample), **answers})
             done += 1
             report(done)
     if not done:
@@ -143,17 +155,26 @@ class _Woven:
             tuple(dict.fromkeys(filter(None, (spot.plain, spot.actual, spot.local))))
             for spot in self.tensors
         ]
-        return [*found, *((one, other) for one, other, _ in self.outputs.values())]
+        pairs = [(one, other) for one, other, _ in self.outputs.values()]
+        known = {value.name for value in self.model.graph.outputs}
+        return [*found, *(tuple(name for name in pair if name in known) for pair in pairs)]
 
     def look(self, values: Mapping[str, Array]) -> None:
         for spot in self.tensors:
             spot.look(values)
         for one, other, sums in self.outputs.values():
-            if one in values and values[one].shape == values[other].shape:
+            if one not in values or other not in values:
+                continue
+            if values[one].shape == values[other].shape:
                 sums.add(values[one], values[other])
 
 
-def _weave(units: Units) -> _Woven:
+def _exactly(output: str) -> str:
+    """Return what an output of the exact model is called beside the woven graph's tensors."""
+    return f"{output}#exact"
+
+
+def _weave(units: Units, *, with_exact: bool = False) -> _Woven:
     """Put the float model, the quantized one and each quantized unit on its own into one graph."""
     weaver = Weaver(units)
     plain, quantized = weaver.start(units.plain), weaver.start(units.quantized)
@@ -186,9 +207,14 @@ def _weave(units: Units) -> _Woven:
         twin = given.get(value.name)
         if twin is None or not _is_float(value) or value not in plain or twin not in quantized:
             continue
-        pair = weaver.readable(plain[value]), weaver.readable(quantized[twin])
-        outputs[value.name or ""] = pair[0].name or "", pair[1].name or "", OutputSums()
-        wanted += pair
+        name, answer = value.name or "", weaver.readable(quantized[twin])
+        wanted.append(answer)
+        if with_exact:
+            outputs[name] = _exactly(name), answer.name or "", OutputSums()
+            continue
+        expected = weaver.readable(plain[value])
+        wanted.append(expected)
+        outputs[name] = expected.name or "", answer.name or "", OutputSums()
     return _Woven(weaver.finish(wanted), spots, outputs)
 
 
