@@ -102,6 +102,7 @@ class Job:
     _reference: ir.Model | None = None
     """The float model before it was made to imitate hardware; None: `model` itself."""
     _keep_float: dict[str, str] = field(default_factory=dict)
+    _defaults: graph.HiddenDefaults = field(default_factory=graph.HiddenDefaults)
     constants: dict[str, Any] = field(default_factory=dict)
     """Weights and biases that learned: arrays that are rounded in place of the model's own."""
 
@@ -110,12 +111,13 @@ class Job:
         """Load a model and bring it into the form that the stages work on."""
         model = graph.load_model(source)
         size = graph.file_size(source)
-        notes = graph.normalize(model)
+        notes = graph.normalize(model, keep_defaults=recipe.keep_defaults)
         _infer_shapes(model, recipe)
         # Other products of the model may be stored in few bits already.
         graph.refuse_unsupported(model, allow_quantized=recipe.mode == "weight-only")
         model = upgrade_for(model, recipe, notes)
         named = {node.name for node in model.graph.all_nodes()}
+        defaults = graph.hide_defaults(model)
         if recipe.mode == "weight-only":
             notes += prepare_weights(model, optimize=recipe.optimize)
         else:
@@ -143,7 +145,11 @@ class Job:
             source,
             providers,
             _reference=reference if told else None,
-            _keep_float=simulation_steps(model),
+            _keep_float={
+                **simulation_steps(model),
+                **dict.fromkeys(defaults.nodes, "callers can replace what it gives"),
+            },
+            _defaults=defaults,
         )
 
     @property
@@ -267,6 +273,7 @@ class Job:
                 f"{plan.recipe.mode} models cannot be written as {plan.recipe.format} yet."
             )
         told = emitter(quantized, plan, round_as_planned) or ()
+        self._defaults.show(quantized)
         sign(quantized, plan)
         return plan.with_notes(told), quantized
 
@@ -473,8 +480,7 @@ def _ops_without_body(model: ir.Model) -> list[str]:
 
 def _refuse_merged_nodes(recipe: Recipe, merged: set[str | None]) -> None:
     """Say what became of a node that the user names and that preparation took away."""
-    select = recipe.select
-    for name in (*(select.nodes or ()), *select.exclude, *select.input_nodes, *select.output_nodes):
+    for name in recipe.select.named:
         if name in merged:
             raise RecipeError(
                 f"node {name!r} was merged into its neighbours or rewritten before quantizing; "

@@ -235,6 +235,13 @@ def test_nodes_are_excluded_by_name_and_pattern():
     assert dequantizer_before(made, "fc", 1) is None
 
 
+def test_parts_of_the_graph_are_excluded():
+    made = quantize(QConfig(global_config=U8S8, exclude=["fc", (["conv2"], ["residual"])]))
+    assert dequantizer_before(made, "conv1", 1) is not None
+    assert dequantizer_before(made, "conv2", 1) is None
+    assert dequantizer_before(made, "fc", 1) is None
+
+
 def test_steps():
     plain = constants_of(quantize(QConfig(global_config=U8S8)))
     step = CLEConfig(cle_steps=2, cle_scale_use_threshold=False)
@@ -250,8 +257,8 @@ def test_steps():
     [
         (lambda: QConfig(global_config=QLayerConfig(weight=Int8Spec())), "both input_tensors and"),
         (
-            lambda: QConfig(global_config=U8S8, exclude=[(["a"], ["b"])]),
-            "exclude is a list of node names",
+            lambda: QConfig(global_config=U8S8, exclude=[(["conv1"], ["b"])]),
+            "no node is called 'b'",
         ),
         (
             lambda: QConfig(global_config=U8S8, specific_layer_config={U8S8: ["conv9"]}),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -269,6 +271,23 @@ def test_bounds_of_memory_and_threads_change_nothing():
         quantize(make_cnn(), {"CalibOptimizeMem": "yes"})
 
 
+@option("SaveAndRestore", "TensorsRangeFile")
+@pytest.mark.parametrize("key", ["SaveAndRestore", "TensorsRangeFile"])
+@pytest.mark.filterwarnings("ignore:option 'TensorsRangeFile':DeprecationWarning")
+def test_what_was_observed_is_kept_in_a_file(key, tmp_path):
+    kept = tmp_path / "ranges"
+    model = make_cnn()
+    first = quantize(model, {key: str(kept)})
+    assert kept.exists()
+    again = vai_q_onnx.quantize_static(
+        model,
+        calibrate_method="MinMax",
+        activation_type=QuantType.QUInt8,
+        extra_options={key: kept},
+    )
+    assert again.graph == first.graph
+
+
 @option("UseRandomData", "RandomDataReaderInputDataRange", "RandomDataReaderInputShape")
 def test_random_data_has_the_range_and_the_shape_that_was_asked_for():
     options = {
@@ -377,6 +396,76 @@ def test_a_pair_for_each_reader():
     assert len({dequantizer_before(made, *reader).name for reader in readers}) == 2
 
 
+@option("DedicateDQNode")
+def test_a_dequantizer_for_each_reader_of_one_quantizer():
+    shared, split = (quantize(make_cnn(), {"DedicateDQNode": asked}) for asked in (False, True))
+    assert ops(split)["QuantizeLinear"] == ops(shared)["QuantizeLinear"]
+    readers = Counter(name for n in split.graph.node for name in set(n.input))
+    made = [n for n in split.graph.node if n.op_type == "DequantizeLinear"]
+    outputs = {value.name for value in split.graph.output}
+    assert len(made) > ops(shared)["DequantizeLinear"]
+    assert all(readers[n.output[0]] + (n.output[0] in outputs) == 1 for n in made)
+    samples = make_samples(make_cnn())
+    assert np.isinf(quality(shared, split, samples)) or quality(shared, split, samples) > 100
+
+
+@option("NodesToExcludeOutputQuantization")
+def test_outputs_of_these_nodes_have_no_pair():
+    made = quantize(make_cnn(), {"NodesToExcludeOutputQuantization": ["residual"]})
+    assert recipe_of(made)["place"]["unquantized_nodes"] == ["residual"]
+    written = nodes_by_name(made)["residual"].output[0]
+    assert not any(n.op_type == "QuantizeLinear" and written in n.input for n in made.graph.node)
+    assert dequantizer_before(made, "residual", 0) is not None
+
+
+def chain(*between, constants=None):
+    """A convolution, and what its result goes through."""
+    nodes = [conv(["x", "w"], "t0", "conv")]
+    for number, (op_type, more) in enumerate(between):
+        target = "y" if number == len(between) - 1 else f"t{number + 1}"
+        nodes.append(node(op_type, [f"t{number}", *more], [target], name=op_type.lower()))
+    constants = {"w": weight(4, 3, 1, 1), "k": normal(1, 4, 1, 1), **(constants or {})}
+    used = {name for n in nodes for name in n.input}
+    constants = {name: array for name, array in constants.items() if name in used}
+    return build(nodes, {"x": [1, 3, 6, 6]}, {"y": [1, 4, 6, 6]}, constants)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "model", "reader"),
+    [
+        ("RemoveQDQMulAdd", True, chain(("Mul", ["k"]), ("Add", ["k"])), "add"),
+        (
+            "RemoveQDQBetweenOps",
+            [("Mul", "Add"), ("Conv", "Mul")],
+            chain(("Mul", ["k"]), ("Add", ["k"])),
+            "mul",
+        ),
+        ("RemoveQDQConvGelu", True, chain(("Gelu", [])), "gelu"),
+        (
+            "RemoveQDQInstanceNorm",
+            True,
+            chain(
+                ("InstanceNormalization", ["s", "s"]),
+                ("Relu", []),
+                constants={"s": np.ones(4, np.float32)},
+            ),
+            "relu",
+        ),
+    ],
+)
+@option("RemoveQDQMulAdd", "RemoveQDQBetweenOps", "RemoveQDQConvGelu", "RemoveQDQInstanceNorm")
+def test_no_pair_between_these_ops(key, value, model, reader):
+    # Without clean-ups: a Mul behind a convolution would become part of its weights.
+    arguments = {"optimize_model": False, "extra_op_types_to_quantize": ["Gelu"]}
+    model.opset_import[0].version = 20
+    plain = quantize(model, {"ActivationSymmetric": True}, **arguments)
+    assert dequantizer_before(plain, reader, 0) is not None
+    made = quantize(model, {"ActivationSymmetric": True, key: value}, **arguments)
+    assert dequantizer_before(made, reader, 0) is None
+    assert ops(made)["QuantizeLinear"] < ops(plain)["QuantizeLinear"]
+    assert quality(model, made, make_samples(model)) > 20
+
+
 @option("QDQOpTypePerChannelSupportToAxis")
 def test_the_axis_of_channels():
     options = {"QDQOpTypePerChannelSupportToAxis": {"MatMul": 1}}
@@ -433,13 +522,31 @@ def test_pairs_of_the_vendor_or_of_the_standard():
 
 
 @option("RemoveInputInit")
-def test_initializers_among_the_inputs_become_constants():
+def test_initializers_among_the_inputs_become_constants_or_stay():
     model = make_cnn()
     model.graph.input.append(info("w1", [8, 3, 3, 3]))
     made = quantize(model, {"RemoveInputInit": True})
     assert [value.name for value in made.graph.input] == ["x"]
-    with pytest.raises(RecipeError, match="must be True"):
-        quantize(model, {"RemoveInputInit": False})
+    kept = quantize(model, {"RemoveInputInit": False})
+    assert [value.name for value in kept.graph.input] == ["x", "w1"]
+    assert dequantizer_before(kept, "conv1", 1) is None
+    assert dequantizer_before(kept, "conv2", 1) is not None
+
+
+@option("FoldBatchNorm", "SimplifyModel", "FillAllValueInfo", "CopyBiasInit", "TmpDir")
+@option("QuantizeFP16", "UseFP32Scale", "RefineBlockAxis", "AlignEltwiseQuantType")
+@option("AlignTranspose", "AlignReshape", "LWPUseHistogram", "CLEBalanceMethod")
+def test_what_happens_anyway_may_be_asked_for(tmp_path):
+    switches = (
+        "FoldBatchNorm SimplifyModel FillAllValueInfo QuantizeFP16 UseFP32Scale RefineBlockAxis "
+        "AlignEltwiseQuantType AlignTranspose AlignReshape LWPUseHistogram"
+    ).split()
+    asked = {**dict.fromkeys(switches, True), "CLEBalanceMethod": "max", "TmpDir": tmp_path}
+    model = make_cnn()
+    assert quantize(model, {**asked, "CopyBiasInit": ["Conv"]}) == quantize(model)
+    for key in switches:
+        with pytest.raises(RecipeError, match=f"{key}' must be True: .+"):
+            read_options({key: False})
 
 
 def image_model(*nodes, constants=None, shape=(1, 3, 6, 6), out=None):
@@ -870,6 +977,12 @@ def test_keys_without_a_counterpart_are_refused_with_a_reason(key):
             key: None,
         }
     )
+
+
+def test_the_guide_names_every_key():
+    guide = (Path(__file__).parents[2] / "docs" / "from-vitis-ai.md").read_text()
+    missing = [key for key in (*_HANDLERS, *OLD_NAMES, *_REFUSED) if f"`{key}`" not in guide]
+    assert not missing
 
 
 def test_the_keys_of_the_documentation_are_all_here():

@@ -254,7 +254,17 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
             {"extra_options": {"MinMSEMode": "All", "MinMSEModePof2Scale": "All"}},
             "are the same; give one",
         ),
-        ({"extra_options": {"RemoveInputInit": False}}, "'RemoveInputInit' must be True"),
+        ({"extra_options": {"AlignReshape": False}}, "'AlignReshape' must be True"),
+        ({"extra_options": {"CLEBalanceMethod": "mean"}}, "must be 'max', not 'mean'"),
+        ({"extra_options": {"RemoveQDQBetweenOps": ["Mul"]}}, "a list of pairs of op types"),
+        ({"extra_options": {"NodesToExcludeOutputQuantization": "fc"}}, "a list of node names"),
+        (
+            {"extra_options": {"NodesToExcludeOutputQuantization": ["residuals"]}},
+            "Did you mean 'res",
+        ),
+        ({"extra_options": {"SaveAndRestore": True}}, "the path of a file"),
+        ({"subgraphs_to_exclude": ["conv1"]}, "a list of ([first nodes], [last nodes])"),
+        ({"subgraphs_to_exclude": [(["conv1"], ["conv9"])]}, "no node is called 'conv9'"),
         ({"extra_options": {"CLESteps": "many"}}, "'CLESteps' is a number"),
         ({"include_fast_ft": True}, "include_fast_ft is not supported"),
         ({"enable_dpuu": True}, "Did you mean 'enable_dpu'?"),
@@ -267,7 +277,7 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
             {"calibrate_method": "MinMax", "extra_options": {"NPULimitationCheck": True}},
             "is about power-of-two scales",
         ),
-        ({"input_nodes": ["conv9"]}, "no node is called 'conv9'"),
+        ({"input_nodes": ["conv9"]}, "no node or tensor is called 'conv9'"),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_leaves_no_file(paths, tmp_path, arguments, said):
@@ -311,6 +321,17 @@ def test_input_and_output_nodes_bound_what_is_quantized(paths):
     made = quantize(paths, input_nodes=["conv2"], output_nodes=["residual"])
     assert dequantizes(made, "conv2") and dequantizes(made, "residual")
     assert not dequantizes(made, "conv1") and not dequantizes(made, "fc")
+
+
+def test_tensors_stand_for_the_nodes_that_read_or_write_them(paths):
+    by_tensor = quantize(paths, input_nodes=["x"], output_nodes=["y"])
+    assert by_tensor.graph == quantize(paths).graph
+
+
+def test_parts_of_the_graph_stay_float(paths):
+    made = quantize(paths, subgraphs_to_exclude=[(["conv2"], ["residual"])])
+    assert dequantizes(made, "conv1") and dequantizes(made, "fc")
+    assert not dequantizes(made, "conv2") and not dequantizes(made, "residual")
 
 
 def test_nodes_and_op_types_are_chosen(paths):

@@ -365,7 +365,10 @@ def test_regular_expressions_exclude():
 
 @pytest.mark.parametrize("option", ["nodes", "exclude", "input_nodes", "output_nodes"])
 def test_an_unknown_name_is_an_error_with_a_suggestion(option):
-    with pytest.raises(RecipeError, match=f"{option}: no node is called 'conv3'. Did you mean 'c"):
+    what = "node or tensor" if option.endswith("_nodes") else "node"
+    with pytest.raises(
+        RecipeError, match=f"{option}: no {what} is called 'conv3'. Did you mean 'c"
+    ):
         layout_of(make_cnn(), select=Selection(**{option: ("conv3",)}))
 
 
@@ -400,6 +403,15 @@ def make_parallel():
         ({"output_nodes": ("join",)}, {"stem", "left1", "left2", "right1", "join"}),
         ({"input_nodes": ("left1",), "output_nodes": ("left2",)}, {"left1", "left2"}),
         ({"input_nodes": ("re:left.",), "output_nodes": ("join",)}, {"left1", "left2"}),
+        ({"input_nodes": ("s",)}, {"left1", "left2", "right1", "join", "head"}),
+        ({"input_nodes": ("x",), "output_nodes": ("l2",)}, {"stem", "left1", "left2"}),
+        ({"output_nodes": ("y",)}, {"stem", "left1", "left2", "right1", "join", "head"}),
+        ({"exclude_between": ((("left1",), ("join",)),)}, {"stem", "right1", "head"}),
+        ({"exclude_between": ((("re:left1|right1",), ("join",)),)}, {"stem", "head"}),
+        (
+            {"exclude_between": ((("left2",), ("left2",)), (("head",), ("head",)))},
+            {"stem", "left1", "right1"},
+        ),
     ],
 )
 def test_regions_follow_the_graph_and_leave_parallel_branches_alone(select, expected):
@@ -412,6 +424,15 @@ def test_a_region_says_why_the_rest_is_float():
     assert layout.nodes["right1"].reason == "it does not lie behind input_nodes"
     layout = layout_of(make_parallel(), select=Selection(output_nodes=("left2",)))
     assert layout.nodes["head"].reason == "it does not lie before output_nodes"
+    between = ((("left1",), ("left2",)),)
+    layout = layout_of(make_parallel(), select=Selection(exclude_between=between))
+    assert layout.nodes["left2"].reason == "it lies in a part that is excluded"
+
+
+def test_a_part_that_no_way_leads_through_is_an_error():
+    backwards = ((("head",), ("left1",)),)
+    with pytest.raises(RecipeError, match="no way leads from head to left1; give the first"):
+        layout_of(make_parallel(), select=Selection(exclude_between=backwards))
 
 
 def make_body():

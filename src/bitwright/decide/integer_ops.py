@@ -21,7 +21,7 @@ INTEGER_OUTPUT_RANGES = {"Softmax": (0.0, 255 / 256)}
 """Ranges that integer kernels want: QLinearSoftmax cuts 1 / scale down to a whole number, so that
 of 1/256 nothing is lost, and of float32's 1/255 a 255th."""
 
-_PAIR_OPTIONS = ("dedicated_pairs", "weight_pairs", "contrib_ops")
+_PAIR_OPTIONS = ("dedicated_pairs", "dedicated_dequantizers", "weight_pairs", "contrib_ops")
 
 
 def check_integer_recipe(recipe: Recipe) -> None:

@@ -56,6 +56,8 @@ class _Builder:
         everything = recipe.select.subgraphs
         self._nodes = list(model.graph.all_nodes() if everything else model.graph)
         self._selector = Selector(self._nodes, recipe.select)
+        bare = recipe.place.unquantized_nodes
+        self._bare = self._selector.find(bare, "unquantized_nodes")
         self._layout = Layout()
         self._marked: dict[ir.Value, str] = {}
         # What stays inside a fused operation, and whether the result of that is quantized.
@@ -384,7 +386,7 @@ class _Builder:
 
     def _result_stays_float(self, node: ir.Node) -> bool:
         """Whether the user wants no pair behind this node, or behind what it is computed with."""
-        if node.op_type in self._recipe.place.unquantized_outputs:
+        if node.op_type in self._recipe.place.unquantized_outputs or node.name in self._bare:
             return True
         return any(value is not None and not self._fused.get(value, True) for value in node.inputs)
 

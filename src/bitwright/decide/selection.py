@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -27,10 +27,13 @@ class Selector:
         named = _check_op_types(select, {node.op_type for node in nodes})
         self._op_types = defaults if named is None else named
         self._excluded_types = frozenset(select.exclude_op_types)
-        self._only = None if select.nodes is None else self._find(select.nodes, "nodes")
-        self._excluded = self._find(select.exclude, "exclude")
-        starts = self._find(select.input_nodes, "input_nodes")
-        ends = self._find(select.output_nodes, "output_nodes")
+        self._only = None if select.nodes is None else self.find(select.nodes, "nodes")
+        self._excluded = self.find(select.exclude, "exclude")
+        self._enclosed: frozenset[str] = frozenset().union(
+            *(self._between(first, last) for first, last in select.exclude_between)
+        )
+        starts = self.find(select.input_nodes, "input_nodes", _readers_by_tensor(nodes))
+        ends = self.find(select.output_nodes, "output_nodes", _writers_by_tensor(nodes))
         self._downstream = self._reach(starts, _successors) if starts else None
         self._upstream = self._reach(ends, _predecessors) if ends else None
 
@@ -41,6 +44,8 @@ class Selector:
             return "it is excluded by name"
         if node.op_type in self._excluded_types:
             return f"{node.op_type} is excluded by type"
+        if name in self._enclosed:
+            return "it lies in a part that is excluded"
         if self._only is not None and name not in self._only:
             return "it is not in the list of nodes to quantize"
         if self._downstream is not None and name not in self._downstream:
@@ -57,19 +62,42 @@ class Selector:
             return f"{node.op_type} is not among the op types to quantize"
         return f"there is no rule for {node.op_type}; name it in op_types to quantize it anyway"
 
-    def _find(self, patterns: Iterable[str], option: str) -> frozenset[str]:
+    def find(
+        self,
+        patterns: Iterable[str],
+        option: str,
+        tensors: Mapping[str, frozenset[str]] | None = None,
+    ) -> frozenset[str]:
+        """Return the names of the nodes meant; `tensors` has those that a tensor stands for."""
+        stands_for = tensors or {}
         found: set[str] = set()
         for pattern in patterns:
             if pattern.startswith("re:"):
                 expression = re.compile(pattern[3:])
-                matches = {name for name in self._names if expression.fullmatch(name)}
+                matches = frozenset(name for name in self._names if expression.fullmatch(name))
+            elif pattern in self._names:
+                matches = frozenset({pattern})
             else:
-                matches = {pattern} & self._names.keys()
+                matches = stands_for.get(pattern, frozenset())
             if not matches:
-                hint = "" if pattern.startswith("re:") else did_you_mean(pattern, self._names)
-                raise RecipeError(f"{option}: no node is called {pattern!r}.{hint}")
+                known = {*self._names, *stands_for}
+                hint = "" if pattern.startswith("re:") else did_you_mean(pattern, known)
+                what = "node" if tensors is None else "node or tensor"
+                raise RecipeError(f"{option}: no {what} is called {pattern!r}.{hint}")
             found |= matches
         return frozenset(found)
+
+    def _between(self, first: Iterable[str], last: Iterable[str]) -> frozenset[str]:
+        """Return the nodes on a way from one of the first to one of the last, ends included."""
+        starts = self.find(first, "exclude_between")
+        ends = self.find(last, "exclude_between")
+        enclosed = self._reach(starts, _successors) & self._reach(ends, _predecessors)
+        if not enclosed:
+            raise RecipeError(
+                f"exclude_between: no way leads from {', '.join(sorted(starts))} to "
+                f"{', '.join(sorted(ends))}; give the first nodes of the part, then its last ones."
+            )
+        return enclosed
 
     def _reach(
         self, starts: frozenset[str], step: Callable[[ir.Node], Iterable[ir.Node]]
@@ -91,6 +119,24 @@ def _successors(node: ir.Node) -> Iterable[ir.Node]:
 
 def _predecessors(node: ir.Node) -> Iterable[ir.Node]:
     return node.predecessors()
+
+
+def _readers_by_tensor(nodes: Sequence[ir.Node]) -> dict[str, frozenset[str]]:
+    readers: dict[str, set[str]] = {}
+    for node in nodes:
+        for value in node.inputs:
+            if value is not None and value.name:
+                readers.setdefault(value.name, set()).add(node.name or "")
+    return {tensor: frozenset(names) for tensor, names in readers.items()}
+
+
+def _writers_by_tensor(nodes: Sequence[ir.Node]) -> dict[str, frozenset[str]]:
+    return {
+        value.name: frozenset({node.name or ""})
+        for node in nodes
+        for value in node.outputs
+        if value.name
+    }
 
 
 def _check_op_types(select: Selection, present: set[str]) -> frozenset[str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,14 +65,49 @@ class QdqWriter:
                 shared = entry.source in readers or entry.source in results
                 source = self._source_of_conversion(entry.source, shared)
             replacement = self._write_entry(key, entry, source, results.get(key))
-            for node, index in readers.get(key, ()):
-                node.replace_input_with(index, replacement)
+            self._connect(key, replacement, readers.get(key, ()), is_result=key in results)
         self._drop_absorbed()
         remove_unused_initializers(self._model)
         for graph in self._model.graphs():
             graph.sort()
         if self._domain:
             self._model.opset_imports.setdefault(self._domain, 1)
+
+    def _connect(
+        self,
+        key: str,
+        replacement: ir.Value,
+        readers: Iterable[tuple[ir.Node, int]],
+        *,
+        is_result: bool,
+    ) -> None:
+        """Let nodes read what was written, through a dequantizer of their own if asked for."""
+        own: dict[ir.Node, ir.Value] = {}
+        for node, index in readers:
+            if node not in own:
+                is_taken = bool(own) or is_result
+                split = self._plan.recipe.place.dedicated_dequantizers and is_taken
+                own[node] = self._twin(key, replacement, len(own)) if split else replacement
+            node.replace_input_with(index, own[node])
+
+    def _twin(self, key: str, dequantized: ir.Value, number: int) -> ir.Value:
+        """Return the same values from one more dequantizer behind the same integers."""
+        first = dequantized.producer()
+        assert first is not None
+        name = self._values[self._plan.tensors[key].tensor].name or ""
+        output = ir.Value(
+            name=self._names.fresh(f"{name}_DequantizeLinear_Output_{number}"),
+            type=dequantized.type,
+            shape=dequantized.shape,
+        )
+        twin = self.dequantizer(
+            list(first.inputs),
+            self._plan.parameters(key),
+            output,
+            self._names.fresh(f"{first.name}_{number}"),
+        )
+        insert_node(owner_of(dequantized), twin, first)
+        return output
 
     # Who uses what ------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from bitwright.graph.checking import check_model, check_order
 from bitwright.graph.cloning import clone_model
+from bitwright.graph.defaults import HiddenDefaults, hide_defaults
 from bitwright.graph.exposing import Exposed, expose
 from bitwright.graph.fingerprints import fingerprint
 from bitwright.graph.loading import ModelSource, file_size, load_model, source_path
@@ -41,6 +42,7 @@ __all__ = [
     "EXTERNAL_DATA_THRESHOLD",
     "Exposed",
     "ExternalData",
+    "HiddenDefaults",
     "Level",
     "ModelSource",
     "NameScope",
@@ -62,6 +64,7 @@ __all__ = [
     "find_quantized_nodes",
     "find_value",
     "fingerprint",
+    "hide_defaults",
     "infer_shapes",
     "infer_symbolic_shapes",
     "is_turned_constant",

@@ -48,20 +48,23 @@ _QUANTIZED_OPS = frozenset(
 )
 
 
-def normalize(model: ir.Model, *, subgraphs: bool = True) -> list[str]:
+def normalize(
+    model: ir.Model, *, subgraphs: bool = True, keep_defaults: bool = False
+) -> list[str]:
     """Bring a model to the one form that the rest of Bitwright works on, in place.
 
     Model-local functions are inlined, but for a vendor's quantizers; Constant nodes become
     initializers, initializers that are also graph inputs become constants, node names become
     unique, nodes are sorted and unused initializers go. With subgraphs=False the bodies of If, Loop
-    and Scan keep their Constant nodes. Returns a sentence for each thing that a user may want to
-    know.
+    and Scan keep their Constant nodes, and with keep_defaults initializers that are inputs stay
+    both. Returns a sentence for each thing that a user may want to know.
     """
     notes: list[str] = []
     _refuse_sparse(model)
     _inline_functions(model, notes)
     _lift_constants(model, notes, subgraphs)
-    _fix_initializer_inputs(model, notes)
+    if not keep_defaults:
+        _fix_initializer_inputs(model, notes)
     _name_nodes(model, notes)
     try:
         model.graph.sort()

@@ -25,14 +25,29 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exclude: tuple[str, ...] = ()
     """Never these nodes: they read and write float."""
     exclude_op_types: tuple[str, ...] = ()
+    exclude_between: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    """(first nodes, last nodes) of parts that stay float: all on a way from one to the other."""
     input_nodes: tuple[str, ...] = ()
-    """Quantize only what lies downstream of these nodes, themselves included."""
+    """Quantize only what lies downstream of these nodes, themselves included; a tensor stands for
+    the nodes that read it."""
     output_nodes: tuple[str, ...] = ()
-    """Quantize only what lies upstream of these nodes, themselves included."""
+    """Quantize only what lies upstream of these nodes, themselves included; a tensor stands for
+    the node that writes it."""
     subgraphs: bool = False
     """Also quantize inside If, Loop and Scan bodies."""
     constant_weights_only: bool | None = None
     """Leave a MatMul of two activations float; None: in dynamic mode only."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Every node, tensor or pattern that these fields name.
+
+        >>> Selection(exclude=("head",), exclude_between=((("a",), ("b",)),)).named
+        ('head', 'a', 'b')
+        """
+        parts = (name for ends in self.exclude_between for names in ends for name in names)
+        listed = (*self.exclude, *self.input_nodes, *self.output_nodes)
+        return (*(self.nodes or ()), *listed, *parts)
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,12 +55,16 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     dedicated_pairs: bool = False
     """One Q/DQ pair for each consumer instead of one for each tensor."""
+    dedicated_dequantizers: bool = False
+    """One Q for each tensor, and a DQ behind it for each consumer; also behind stored integers."""
     keep_activations: bool = False
     """Never absorb a Relu or Clip into the quantizer before it."""
     weight_pairs: bool = False
     """Keep float weights with Q and DQ instead of storing integers."""
     unquantized_outputs: tuple[str, ...] = ()
     """Op types whose outputs get no pair."""
+    unquantized_nodes: tuple[str, ...] = ()
+    """Nodes whose outputs get no pair, by name or `re:...`."""
     force_shared: bool = False
     """Quantize data-movement ops even when their input is not quantized."""
     isolated: bool = False
@@ -62,6 +81,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Give each op of the vendor's domain a function body, so that any runtime can run it."""
     fuse_activations: tuple[str, ...] = ()
     """Op types that the hardware computes with what feeds them: no pair stands between."""
+    fuse_pairs: tuple[tuple[str, str], ...] = ()
+    """(op type, op type of its only reader) with no pair between, whatever the hardware does."""
     adjust_for_bias: bool = True
     """Enlarge a weight scale when the int32 bias would overflow with it."""
     channel_axes: dict[str, int] = {}

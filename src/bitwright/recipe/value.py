@@ -86,6 +86,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     float16: Literal["widen", "keep"] = "widen"
     """What becomes of float16 inside the model: computed in float32, or kept, with scales in
     float16 and only those ops quantized that the runtime takes so."""
+    keep_defaults: bool = False
+    """Initializers that are also inputs of the model stay both, so that callers can go on
+    replacing them: no weight is stored as integers then. Else they become constants."""
     optimize: bool = True
     """Fold constants and batch norms before quantizing."""
 
@@ -197,21 +200,18 @@ def _check(recipe: Recipe) -> None:
         raise RecipeError(
             "limits need one scale for each tensor; leave out per_channel and block_size."
         )
-    if recipe.format == "qoperator" and recipe.place.fuse_activations:
-        raise RecipeError(
-            "integer ops round behind each op, so fuse_activations is not for the format qoperator."
-        )
+    if recipe.format == "qoperator":
+        for name in ("fuse_activations", "fuse_pairs"):
+            if getattr(recipe.place, name):
+                raise RecipeError(
+                    f"integer ops round behind each op, so {name} is not for the format qoperator."
+                )
     for op_type, (low, high) in recipe.output_ranges.items():
         if not low < high:
             raise RecipeError(
                 f"output_ranges of {op_type!r} must be (low, high), not ({low}, {high})."
             )
-    for pattern in (
-        *(recipe.select.nodes or ()),
-        *recipe.select.exclude,
-        *recipe.select.input_nodes,
-        *recipe.select.output_nodes,
-    ):
+    for pattern in (*recipe.select.named, *recipe.place.unquantized_nodes):
         if pattern.startswith("re:"):
             try:
                 re.compile(pattern[3:])
@@ -259,12 +259,20 @@ def _check_format(recipe: Recipe) -> None:
     if recipe.format == "fix-neuron" and (place.weight_pairs or recipe.block_size):
         name = "place.weight_pairs" if place.weight_pairs else "block_size"
         raise RecipeError(f"{name} has no place in the format fix-neuron; leave it out.")
+    if place.dedicated_dequantizers and (
+        recipe.format == "fix-neuron" or activation.kind == "block"
+    ):
+        raise RecipeError(
+            "place.dedicated_dequantizers is about pairs, and here one op stands for each; "
+            "leave it out."
+        )
 
 
 # What a dynamic recipe can ask for; all else is about activations, which it does not place.
 _DYNAMIC_FIELDS = frozenset(
     "version name mode activation weight weight_ranges rounding per_channel weight_symmetric "
-    "reduce_range min_real_range select place overrides equalize assumed_type optimize".split()
+    "reduce_range min_real_range select place overrides equalize assumed_type keep_defaults "
+    "optimize".split()
 )
 
 

@@ -39,6 +39,7 @@ class QuantizationConfig:
     extra_op_types_to_quantize: Sequence[str] = ()
     nodes_to_quantize: Sequence[str] = ()
     nodes_to_exclude: Sequence[str] = ()
+    subgraphs_to_exclude: Sequence[Sequence[Sequence[str]]] = ()
     per_channel: bool = False
     reduce_range: bool = False
     optimize_model: bool = True

@@ -70,6 +70,7 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
         include_cle=CLEConfig in steps,
         include_sq=SmoothQuantConfig in steps,
         nodes_to_exclude=_excluded(config, model),
+        subgraphs_to_exclude=[item for item in config.exclude if not isinstance(item, str)],
         use_external_data_format=config.use_external_data_format,
         extra_options={
             **_symmetry(activation, weight),
@@ -138,11 +139,7 @@ def _step_options(steps: Iterable[AlgoConfig]) -> dict[str, Any]:
 
 
 def _excluded(config: QConfig, model: onnx.ModelProto) -> list[str]:
-    names: list[str] = []
-    for item in config.exclude:
-        if not isinstance(item, str):
-            raise RecipeError(f"exclude is a list of node names; name each node of {item!r}.")
-        names.append(item)
+    names = [item for item in config.exclude if isinstance(item, str)]
     for op_type in config.layer_type_config.get(None, ()):
         names += [node.name for node in model.graph.node if node.op_type == op_type]
     return names

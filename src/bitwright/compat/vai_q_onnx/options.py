@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bitwright.compat.onnxruntime.options import (
@@ -40,6 +41,7 @@ class VitisParts(RecipeParts):
 # Old name -> the name of today. Both work.
 OLD_NAMES = {
     "MinMSEMode": "MinMSEModePof2Scale",
+    "TensorsRangeFile": "SaveAndRestore",
     "IPULimitationCheck": "NPULimitationCheck",
 }
 
@@ -149,6 +151,68 @@ def _check_flag(parts: RecipeParts, key: str, value: Any) -> None:
         raise RecipeError(f"option {key!r} is True or False, not {value!r}.")
 
 
+def _only(wanted: str, otherwise: str) -> Handler:
+    """Handle a key of which only one word is what happens here anyway."""
+
+    def handle(parts: RecipeParts, key: str, value: Any) -> None:
+        if value is not None and value != wanted:
+            raise RecipeError(f"option {key!r} must be {wanted!r}, not {value!r}: {otherwise}.")
+
+    return handle
+
+
+def _pairs(parts: RecipeParts, key: str, value: Any) -> None:
+    """Handle the list of op types between which no pair stands."""
+    pairs = list(value or ())
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise RecipeError(f"option {key!r} is a list of pairs of op types, not {value!r}.")
+    _fuse_pairs(parts, pairs)
+
+
+def _fuse_pairs(parts: RecipeParts, pairs: Iterable[Sequence[str]]) -> None:
+    found = (*parts.place.get("fuse_pairs", ()), *(tuple(pair) for pair in pairs))
+    parts.place["fuse_pairs"] = tuple(dict.fromkeys(found))
+
+
+def _fused(*pairs: tuple[str, str]) -> Handler:
+    """Handle a switch that takes away the pairs between these op types."""
+
+    def handle(parts: RecipeParts, key: str, value: Any) -> None:
+        _check_flag(parts, key, value)
+        if value:
+            _fuse_pairs(parts, pairs)
+
+    return handle
+
+
+def _bare_nodes(parts: RecipeParts, key: str, value: Any) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise RecipeError(f"option {key!r} is a list of node names, not {value!r}.")
+    parts.place["unquantized_nodes"] = tuple(value)
+
+
+def _check_names(parts: RecipeParts, key: str, value: Any) -> None:
+    """Check a list of op types whose biases are to be copies; all are, one for each reader."""
+    if value is not None and (isinstance(value, str) or not isinstance(value, Sequence)):
+        raise RecipeError(f"option {key!r} is a list of op types, not {value!r}.")
+
+
+def _kept_file(parts: RecipeParts, key: str, value: Any) -> None:
+    """Handle the file that keeps what was observed: read if it is there, else written."""
+    if value is None:
+        return
+    if not isinstance(value, str | Path):
+        raise RecipeError(f"option {key!r} is the path of a file, not {value!r}.")
+    assert isinstance(parts, VitisParts)
+    parts.data["sketches"] = value
+
+
+def _folder(parts: RecipeParts, key: str, value: Any) -> None:
+    """Check a folder for temporary files, of which there are none."""
+    if value is not None and not isinstance(value, str | Path):
+        raise RecipeError(f"option {key!r} is the path of a folder, not {value!r}.")
+
+
 def _must_be(wanted: bool, otherwise: str) -> Handler:
     """Handle a key of which only one value is what happens here anyway."""
 
@@ -158,6 +222,9 @@ def _must_be(wanted: bool, otherwise: str) -> Handler:
 
     return handle
 
+
+_CLEANED_UP = "optimize_model=False switches off all that cleans up"
+_ACTIVATIONS = ("Clip", "Gelu", "LeakyRelu", "PRelu", "Relu")
 
 _HANDLERS: dict[str, Handler] = {
     # Types and scales
@@ -171,6 +238,15 @@ _HANDLERS: dict[str, Handler] = {
     "TensorQuantOverrides": overrides(read_type),
     "AdjustWeightScaleForInt32Bias": flag("place", "adjust_for_bias"),
     "AdjustBiasScale": _must_be(True, "a bias has the scale of its product, or one of its own"),
+    "AlignTranspose": _must_be(True, "a Transpose keeps the scale of its input"),
+    "AlignReshape": _must_be(True, "a Reshape keeps the scale of its input"),
+    "AlignEltwiseQuantType": _must_be(
+        True, "constants of element-wise ops have the type of activations"
+    ),
+    "RefineBlockAxis": _must_be(True, "blocks lie along what a product sums up"),
+    "UseFP32Scale": _must_be(True, "float16 models are computed in float32 between their ends"),
+    "QuantizeFP16": _must_be(True, "a float16 model is quantized as it is"),
+    "CopyBiasInit": _check_names,
     # Calibration
     "CalibTensorRangeSymmetric": flag("calibration", "symmetric"),
     "CalibMovingAverage": flag("calibration", "moving_average"),
@@ -186,6 +262,9 @@ _HANDLERS: dict[str, Handler] = {
     # These bound memory or time; one streaming pass is within any such bound.
     "CalibOptimizeMem": _check_flag,
     "CalibWorkerNum": check_sample_count,
+    "LWPUseHistogram": _must_be(True, "percentiles are read from a histogram of all data"),
+    "SaveAndRestore": _kept_file,
+    "TmpDir": _folder,
     "UseRandomData": flag("data", "random"),
     "RandomDataReaderInputDataRange": _input_ranges,
     "RandomDataReaderInputShape": _input_shapes,
@@ -196,18 +275,25 @@ _HANDLERS: dict[str, Handler] = {
     "ForceQuantizeNoInputCheck": flag("place", "force_shared"),
     "AddQDQPairToWeight": flag("place", "weight_pairs"),
     "OpTypesToExcludeOutputQuantization": op_types,
+    "NodesToExcludeOutputQuantization": _bare_nodes,
     "DedicatedQDQPair": flag("place", "dedicated_pairs"),
+    "DedicateDQNode": flag("place", "dedicated_dequantizers"),
     "QDQOpTypePerChannelSupportToAxis": channel_axes,
     "UseQDQVitisCustomOps": flag("place", "extended_ops"),
     "RemoveQDQConvRelu": flag("fuse", "Relu"),
     "RemoveQDQConvClip": flag("fuse", "Clip"),
     "RemoveQDQConvLeakyRelu": flag("fuse", "LeakyRelu"),
     "RemoveQDQConvPRelu": flag("fuse", "PRelu"),
+    "RemoveQDQConvGelu": flag("fuse", "Gelu"),
+    "RemoveQDQInstanceNorm": _fused(*(("InstanceNormalization", op) for op in _ACTIVATIONS)),
+    "RemoveQDQMulAdd": _fused(("Mul", "Add")),
+    "RemoveQDQBetweenOps": _pairs,
     "FoldRelu": flag("place", "keep_activations", negate=True),
     # Rewrites of the float graph
-    "RemoveInputInit": _must_be(
-        True, "a weight that callers can replace at run time cannot be quantized beforehand"
-    ),
+    "RemoveInputInit": flag("recipe", "keep_defaults", negate=True),
+    "FoldBatchNorm": _must_be(True, _CLEANED_UP),
+    "SimplifyModel": _must_be(True, _CLEANED_UP),
+    "FillAllValueInfo": _must_be(True, "every shape that is known is written"),
     "ConvertBNToConv": flag("rewrite", "batch_norm_to_conv"),
     "ConvertReduceMeanToGlobalAvgPool": flag("rewrite", "reduce_mean_to_pool"),
     "SplitLargeKernelPool": flag("rewrite", "split_large_pools"),
@@ -245,13 +331,13 @@ _HANDLERS: dict[str, Handler] = {
     "CLEScaleAppendBias": flag("equalize", "append_bias"),
     "CLEWeightThreshold": number("equalize", "weight_threshold", float, 0.0),
     "CLEScaleUseThreshold": flag("equalize", "use_threshold"),
+    "CLEBalanceMethod": _only("max", "the largest weight of a channel counts"),
     "SmoothAlpha": number("smooth", "alpha", float, 0.0),
 }
 
 _TRAINS = "there is no fine-tuning of rounding yet"
 _WEIGHT_ONLY = "weight-only quantization is not part of quantize_static"
 _GRAPH_TOOL = "change the model before quantizing it"
-_PAIRS = "it has no counterpart in the placement of pairs; see nodes_to_exclude"
 
 # Keys of the newest package that nothing here answers to, and why.
 _REFUSED = {
@@ -263,18 +349,15 @@ _REFUSED = {
     "MatMulNBitsParams": _WEIGHT_ONLY,
     "WeightsOnly": _WEIGHT_ONLY,
     "AutoMixprecision": "there is no search for mixed precision yet",
-    "AlignTranspose": "a Transpose always keeps the scale of its input",
-    "AlignReshape": "a Reshape always keeps the scale of its input",
-    "AlignEltwiseQuantType": "give the type of single tensors in TensorQuantOverrides",
     "Scenario": "Distribution has one way of reading the standard deviation",
     "MinMSEModeFloatScale": "the search over float scales has one mode",
-    "DedicateDQNode": "use DedicatedQDQPair for a pair of its own for each reader",
-    "EnableDualQuantNodePairs": _PAIRS,
-    "NodesToExcludeOutputQuantization": _PAIRS,
-    "RemoveQDQBetweenOps": _PAIRS,
-    "RemoveQDQMulAdd": _PAIRS,
-    "RemoveQDQConvGelu": _PAIRS,
-    "RemoveQDQInstanceNorm": _PAIRS,
+    "EnableDualQuantNodePairs": "use convert in TensorQuantOverrides for a second type",
+    "CopySharedInit": "a constant that several nodes read has one scale for all of them",
+    "FuseGelu": "a Gelu in pieces stays in pieces; export the model with opset 20",
+    "FuseLayerNorm": "a layer norm in pieces stays in pieces; export the model with opset 17",
+    "RemoveFusedQDQ": "name the activations with RemoveQDQConvRelu and its kin",
+    "SkipPreprocess": "set optimize_model=False, and switch off what else is not wanted",
+    "UsePowerOf2Scale": "calibrate_method says it: a PowerOfTwoMethod or a CalibrationMethod",
     "BF16QDQToCast": "bfloat16 pairs are written as they are",
     "BF16WithClip": "bfloat16 pairs saturate by themselves",
     "EnableVaimlBF16": "bfloat16 pairs are written as they are",
@@ -282,13 +365,10 @@ _REFUSED = {
     "WeightScaled": "float16 and bfloat16 have the scale 1",
     "BFPAttributes": "blocks have the attributes of their number type",
     "MXAttributes": "blocks have the attributes of their number type",
-    "QuantizeFP16": "set convert_fp16_to_fp32, or leave a float16 model as it is",
     "ConvertOpsetVersion": "a model is raised to the opset that it needs, and to no other",
     "FixShapes": _GRAPH_TOOL,
     "ShapeShifterYaml": _GRAPH_TOOL,
     "UserCustomOpLibPath": "a model with custom operators cannot be calibrated",
-    "SaveAndRestore": "use bitwright.quantize with sketches=, which keeps what was observed",
-    "TensorsRangeFile": "use bitwright.quantize with sketches=, which keeps what was observed",
     "SaveTensorHistFig": "use bitwright.inspect and the plan to look at tensors",
     "EvalMetrics": "bitwright.quantize returns how each output compares with float",
     "EvalDataReader": "bitwright.quantize returns how each output compares with float",

@@ -18,7 +18,7 @@ from bitwright.errors import DataError, RecipeError, did_you_mean
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quantize_static"]
+__all__ = ["quantize_static", "read_parts"]
 
 # Old argument -> the name of today. Both work.
 _OLD_ARGUMENTS = {
@@ -34,7 +34,6 @@ _REFUSED_ARGUMENTS = {
     "include_fast_ft": "there is no fine-tuning of rounding yet",
     "include_auto_mp": "there is no search for mixed precision yet",
     "specific_tensor_precision": "give the type of single tensors in TensorQuantOverrides",
-    "subgraphs_to_exclude": "name the nodes in nodes_to_exclude",
     "crypto_mode": "give a ModelProto and no model_output to write nothing",
     "debug_mode": "bitwright.quantize returns the plan with every decision",
 }
@@ -75,6 +74,7 @@ def quantize_static(
     enable_ipu_transformer: bool = False,
     calibration_data_path: str | Path | None = None,
     extra_op_types_to_quantize: Sequence[str] | None = (),
+    subgraphs_to_exclude: Sequence[Sequence[Sequence[str]]] | None = (),
     print_summary: bool = False,
     **others: Any,
 ) -> onnx.ModelProto | None:
@@ -83,8 +83,9 @@ def quantize_static(
     The arguments and their defaults are those of the Vitis AI quantizer's documentation; old
     names work and say once what they are called today. Without `model_output` the model is
     returned instead. Without a data reader the ranges come from random numbers, which is for
-    trying things out: a warning says so. `input_nodes` and `output_nodes` bound what is
-    quantized by what lies behind and before them in the graph.
+    trying things out: a warning says so. `input_nodes` and `output_nodes`, names of nodes or of
+    tensors, bound what is quantized by what lies behind and before them in the graph.
+    `subgraphs_to_exclude` has the (first nodes, last nodes) of parts that stay float.
 
     >>> import bitwright
     >>> from bitwright.compat import vai_q_onnx
@@ -126,6 +127,7 @@ def quantize_static(
         extra_op_types=extra_op_types_to_quantize or (),
         nodes=nodes_to_quantize or (),
         exclude=nodes_to_exclude or (),
+        exclude_between=read_parts(subgraphs_to_exclude or ()),
         optimize=optimize_model,
         channels_last=convert_nchw_to_nhwc,
         widen_interface=convert_fp16_to_fp32,
@@ -138,7 +140,7 @@ def quantize_static(
         calibration_data_path,
         random_data_reader_input_shape,
         parts.data,
-        is_needed=recipe.activation.needs_range,
+        is_needed=recipe.activation.needs_range and not _is_there(parts.data.get("sketches")),
     )
     _tell_once(parts.sentences)
     result = quantize(
@@ -148,6 +150,7 @@ def quantize_static(
         recipe=recipe,
         limit=parts.data.get("limit"),
         held_back=False,
+        sketches=parts.data.get("sketches"),
         external_data=True if use_external_data_format else None,
         providers=execution_providers,
     )
@@ -169,6 +172,27 @@ def _hardware(cnn: bool, transformer: bool) -> Hardware:
     if cnn and transformer:
         raise RecipeError("enable_npu_cnn and enable_npu_transformer are two targets; choose one.")
     return "npu-cnn" if cnn else "npu-transformer" if transformer else None
+
+
+def read_parts(given: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """Return the first and last nodes of each part that stays float."""
+    try:
+        return tuple((_names(first), _names(last)) for first, last in given)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            "subgraphs_to_exclude is a list of ([first nodes], [last nodes]), "
+            f"by name, not {given!r}."
+        ) from error
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise TypeError(given)
+    return tuple(given)
+
+
+def _is_there(path: str | Path | None) -> bool:
+    return path is not None and Path(path).exists()
 
 
 def _op_types(

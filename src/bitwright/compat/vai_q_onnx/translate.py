@@ -61,6 +61,7 @@ class Request:
     extra_op_types: Sequence[str] = ()
     nodes: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    exclude_between: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
     optimize: bool = True
     channels_last: bool = False
     widen_interface: bool = False
@@ -272,6 +273,8 @@ def _choose_nodes(request: Request, parts: VitisParts) -> None:
             dict.fromkeys((*(op_types or sorted(DEFAULT_OP_TYPES)), *request.extra_op_types))
         )
     parts.choose_nodes(op_types, request.nodes, [_as_pattern(name) for name in request.exclude])
+    if request.exclude_between:
+        parts.select["exclude_between"] = request.exclude_between
     for field in ("input_nodes", "output_nodes"):
         if getattr(request, field):
             parts.select[field] = tuple(getattr(request, field))
