@@ -55,6 +55,8 @@ ALLOWED_BESIDE = {
     ("fine_tuning", "pipeline"),
     ("qat", "pipeline"),
     ("sensing", "pipeline"),
+    ("comparing", "qat"),
+    ("sensing", "qat"),
     ("sensing", "weight_only"),
     ("reporting", "comparing"),
     ("reporting", "pipeline"),

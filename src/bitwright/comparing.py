@@ -15,6 +15,7 @@ from bitwright.errors import BitwrightError, DataError
 from bitwright.pipeline import Calibration, Job, input_specs
 from bitwright.plan import QuantPlan
 from bitwright.progress import Progress, show_progress
+from bitwright.qat import open_for_plan
 from bitwright.recipe import Recipe
 
 __all__ = ["Twin", "compare_pair", "open_twin", "recipe_of"]
@@ -87,12 +88,14 @@ def open_twin(
     those that the quantized model has. A model of another tool stands beside the float model as it
     is given. No `reading`: the caller has samples.
     """
-    if recipe is None:
+    if plan is not None:
+        job = open_for_plan(source, plan, providers)
+        job.smooth(plan.smoothing)
+    elif recipe is not None and recipe.name != "trained":
+        job = Job.open(source, recipe, providers)
+    else:
         plain = graph.load_model(source)
         return Twin(plain, plain, None if reading is None else _samples_for(plain, reading))
-    job = Job.open(source, recipe, providers)
-    if plan is not None:
-        job.smooth(plan.smoothing)
     return Twin(job.model, job.reference, None if reading is None else job.open_data(reading))
 
 

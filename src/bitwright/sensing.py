@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import msgspec
+import onnx_ir as ir
 
 from bitwright.assess import (
     NodeSensitivity,
@@ -21,11 +23,13 @@ from bitwright.assess.comparison.units import Units
 from bitwright.assess.sensitivity.variants import Key, Kind
 from bitwright.data import ImagePreprocess, Sample
 from bitwright.decide import check_plan
-from bitwright.errors import DataError, PlanError
+from bitwright.errors import DataError
 from bitwright.graph import open_session, run_session
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
 from bitwright.progress import Progress, show_progress
+from bitwright.qat import open_for_plan
+from bitwright.weight_only import WeightJob
 
 __all__ = ["SAMPLES", "sense"]
 
@@ -39,29 +43,34 @@ def sense(
     *,
     data: Any,
     limit: int,
-    preprocess: ImagePreprocess | str | None,
+    preprocess: ImagePreprocess | str | None = None,
+    samples: Sequence[Sample] | None = None,
     candidates: int | None,
     providers: Sequence[str] | None,
     memory_budget: int,
     progress: Progress,
 ) -> Sensitivity:
-    """Measure each quantized node of a plan; with `candidates` only those that lose most alone."""
-    if data is None:
+    """Measure each quantized node of a plan; with `candidates` only those that lose most alone.
+
+    `samples` are in the form that the quantized model takes, in place of `data`.
+    """
+    if data is None and samples is None:
         raise DataError(
             "sensitivity is measured on samples; give data (arrays, files, a folder of images, a "
             "data reader), or ask for random data to try things out."
         )
-    if plan.recipe.mode == "weight-only":
-        raise PlanError(
-            "sensitivity is for plans that quantize activations; a weight-only plan has every "
-            "weight's own entry to edit."
-        )
-    job = _open(float_model, plan, providers)
-    check_plan(job.model, plan, fingerprint=job.fingerprint)
-    samples = _read(job, Calibration(data=data, preprocess=preprocess), limit)
-    quantized = job.write(plan).model
+    if limit < 1:
+        raise DataError(f"at least one sample is needed, not {limit}.")
+    writer = _Writer(float_model, plan, providers)
+    check_plan(writer.job.model, plan, fingerprint=writer.job.fingerprint)
+    if samples is None:
+        given = writer.read(Calibration(data=data, preprocess=preprocess), limit)
+    else:
+        writer.keep(Calibration(data=samples))
+        given = list(samples[:limit])
+    quantized = writer.write(plan)
     # Its channels are evened out as those of the quantized model are: units can change places.
-    units = open_units(job.model, quantized)
+    units = open_units(writer.job.model, quantized)
     named = {
         index: name_unit(cut)[0]
         for index, cut in enumerate(units.cuts)
@@ -74,15 +83,15 @@ def sense(
     }
     if candidates is not None and candidates < len(chosen):
         found = compare_models(
-            job.model,
+            writer.job.model,
             quantized,
-            samples,
+            given,
             memory_budget=memory_budget,
             providers=providers,
         )
         loud = {node.name for node in found.worst(candidates)}
         chosen = {name: index for name, index in chosen.items() if name in loud}
-    trial = _Trial(float_model, job, samples, units, chosen, memory_budget)
+    trial = _Trial(writer, plan, quantized, given, units, chosen, memory_budget)
     with show_progress(progress, "Measuring nodes", 2 * len(chosen)) as report:
         alone = trial.run("alone", report)
         without = trial.run("without", lambda done: report(len(chosen) + done))
@@ -91,7 +100,51 @@ def sense(
         NodeSensitivity(name, plan.nodes[name].op, alone[index,], without[index,], total)
         for name, index in chosen.items()
     ]
-    return Sensitivity(plan, total, nodes, len(samples), trial)
+    return Sensitivity(plan, total, nodes, len(given), trial)
+
+
+class _Writer:
+    """Writes plans for one float model."""
+
+    def __init__(self, source: Any, plan: QuantPlan, providers: Sequence[str] | None) -> None:
+        self._source = source
+        self.providers = providers
+        self.job = self._open(plan)
+        self.calibration = Calibration()
+        """What weights are rounded by, in recipes that ask for it."""
+
+    def read(self, reading: Calibration, limit: int) -> list[Sample]:
+        """Return the first samples of the data; all of it is kept where rounding needs it."""
+        return list(islice(self.job.open_data(self.keep(reading)), limit))
+
+    def keep(self, reading: Calibration) -> Calibration:
+        """Keep the data if weights are rounded by it, and return it to be read."""
+        recipe = self.job.recipe
+        if recipe.mode != "weight-only" or not recipe.weights.needs_data:
+            return reading
+        self.calibration = replace(self.job.keep_data(reading), held_back=False)
+        return self.calibration
+
+    def write(self, plan: QuantPlan) -> ir.Model:
+        """Return the quantized model."""
+        if plan.recipe.mode == "weight-only":
+            return WeightJob(self.job, self.calibration).write(plan).model
+        return self.job.write(plan).model
+
+    def fit(self, plan: QuantPlan) -> QuantPlan:
+        """Return a changed plan as it can be applied."""
+        if plan.recipe != self.job.recipe:
+            # Other types may need another opset, and then the prepared model is another.
+            self.job = self._open(plan)
+        if plan.fingerprint != self.job.fingerprint:
+            plan = msgspec.structs.replace(plan, fingerprint=self.job.fingerprint)
+        check_plan(self.job.model, plan, fingerprint=plan.fingerprint)
+        return plan
+
+    def _open(self, plan: QuantPlan) -> Job:
+        job = open_for_plan(self._source, plan, self.providers)
+        job.smooth(plan.smoothing)
+        return job
 
 
 class _Trial:
@@ -99,21 +152,23 @@ class _Trial:
 
     def __init__(
         self,
-        source: Any,
-        job: Job,
+        writer: _Writer,
+        plan: QuantPlan,
+        quantized: ir.Model,
         samples: list[Sample],
         units: Units,
         places: dict[str, int],
         memory_budget: int,
     ) -> None:
-        self._source = source
-        self._job = job
+        self._writer = writer
+        self._plan = plan
+        self._quantized = quantized
         self._samples = samples
         self._units = units
         self._places = places
         self._memory_budget = memory_budget
         # What is lost by imitating hardware comes back with no node: it is no part of the loss.
-        self._float = open_session(job.model, providers=job.providers)
+        self._float = open_session(writer.job.model, providers=writer.providers)
 
     def run(self, kind: Kind, report: Callable[[int], None]) -> dict[Key, float]:
         """Measure every node by itself."""
@@ -127,13 +182,12 @@ class _Trial:
 
     def write(self, plan: QuantPlan) -> tuple[QuantPlan, float]:
         """Return the plan as it can be applied, and the error of its outputs."""
-        if plan.recipe != self._job.recipe:
-            # Other types may need another opset, and then the prepared model is another.
-            self._job = _open(self._source, plan, self._job.providers)
-        if plan.fingerprint != self._job.fingerprint:
-            plan = msgspec.structs.replace(plan, fingerprint=self._job.fingerprint)
-        check_plan(self._job.model, plan, fingerprint=plan.fingerprint)
-        session = open_session(self._job.write(plan).model, providers=self._job.providers)
+        if plan != self._plan:
+            plan = self._writer.fit(plan)
+            quantized = self._writer.write(plan)
+        else:
+            quantized = self._quantized
+        session = open_session(quantized, providers=self._writer.providers)
         outputs = compare_outputs(
             lambda feeds: run_session(self._float, feeds),
             lambda feeds: run_session(session, feeds),
@@ -168,18 +222,6 @@ class _Trial:
             sets,
             self._samples,
             memory_budget=self._memory_budget,
-            providers=self._job.providers,
+            providers=self._writer.providers,
             report=report,
         )
-
-
-def _open(source: Any, plan: QuantPlan, providers: Sequence[str] | None) -> Job:
-    job = Job.open(source, plan.recipe, providers)
-    job.smooth(plan.smoothing)
-    return job
-
-
-def _read(job: Job, calibration: Calibration, limit: int) -> list[Sample]:
-    if limit < 1:
-        raise DataError(f"at least one sample is needed, not {limit}.")
-    return list(islice(job.open_data(calibration), limit))

@@ -2,6 +2,7 @@
 
 import math
 
+import language_models
 import numpy as np
 import pytest
 from models_for_tests import build, make_cnn, make_samples, make_transformer, weight
@@ -204,6 +205,45 @@ def test_a_sabotaged_layer_is_named_first(layer):
     better = found.proposal(0.8, most=0.1)
     assert better.reached
     assert better.nodes == (f"conv{layer}",)
+
+
+@pytest.mark.parametrize("recipe", ["int4-rtn", "int4-gptq", "int4-awq"])
+def test_weight_only_plans_are_measured_node_by_node(recipe):
+    model, samples = language_models.make_block(depth=1), language_models.make_samples(4)
+    plan = bitwright.make_plan(model, data=samples, recipe=recipe)
+    found = bitwright.find_sensitivity(model, plan, data=samples)
+    quantized = {name for name, node in plan.nodes.items() if node.action == "quantize"}
+    assert {node.name for node in found.nodes} == quantized
+    # Where data is needed for rounding, `apply_plan` holds some of it back to measure on.
+    close = 0.02 if recipe == "int4-rtn" else 0.25
+    assert found.quantized == pytest.approx(error_of(plan, model, samples), rel=close)
+    worst = found.ranking[0]
+    changed = put_back(plan, [worst.name])
+    assert worst.without == pytest.approx(error_of(changed, model, samples), rel=close)
+
+
+@pytest.mark.parametrize("to", ["float", "int8"])
+def test_weights_are_put_back_to_float_or_to_eight_bits(to, tmp_path):
+    model, samples = language_models.make_block(), language_models.make_samples(4)
+    recipe = {"base": "int4-rtn", "weights": {"embeddings": True}}
+    plan = bitwright.make_plan(model, recipe=recipe)
+    found = bitwright.find_sensitivity(model, plan, data=samples)
+    assert "embed" in {node.name for node in found.nodes}
+    better = found.proposal(0.5, most=0.5, to=to)
+    assert better.reached and 0 < len(better.nodes) <= 4
+    better.plan.save(tmp_path / "plan.json")
+    applied = bitwright.apply_plan(tmp_path / "plan.json", model, data=samples)
+    assert applied.outputs[0].sqnr == pytest.approx(better.sqnr, abs=0.1)
+    bits = {node: w.bits for w in applied.plan.weights.values() for node in w.nodes}
+    assert all(bits.get(name) == (None if to == "float" else 8) for name in better.nodes)
+    with pytest.raises(PlanError, match="float already"):
+        put_back(plan, ["embed"], "uint16")
+
+
+def test_eight_bit_weights_are_for_weight_only_plans(cnn):
+    _, plan, *_ = cnn
+    with pytest.raises(PlanError, match="weight-only"):
+        put_back(plan, ["conv1"], "int8")
 
 
 def test_what_is_found_is_plain_data(cnn):

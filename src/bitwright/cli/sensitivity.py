@@ -20,6 +20,7 @@ __all__ = ["sensitivity_command"]
 class _To(StrEnum):
     float = "float"
     uint16 = "uint16"
+    int8 = "int8"
 
 
 def sensitivity_command(
@@ -51,7 +52,10 @@ def sensitivity_command(
     most: Annotated[
         float, typer.Option(metavar="SHARE", help="The share of nodes that may be put back.")
     ] = 0.1,
-    to: Annotated[_To, typer.Option(help="What nodes are put back to.")] = _To.float,
+    to: Annotated[
+        _To,
+        typer.Option(help="What nodes are put back to; int8 is for weights of weight-only plans."),
+    ] = _To.float,
     candidates: Annotated[
         int | None,
         typer.Option(

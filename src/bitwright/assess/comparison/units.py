@@ -173,6 +173,8 @@ def _is_cut(value: ir.Value, twin: ir.Value, graph: QuantizedGraph) -> bool:
         return True
     if _is_inside(value, graph):
         return False
+    if (table := value.producer()) is not None and table.op_type == "GatherBlockQuantized":
+        return True
     maker = twin.producer()
     while maker is not None and maker.op_type in _FUSED:
         source = maker.inputs[0]

@@ -1,4 +1,4 @@
-"""A plan with some of its nodes put back: to float, or to 16-bit activations."""
+"""A plan with some of its nodes put back: to float, to 16-bit activations, to 8-bit weights."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import numpy as np
 
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.numerics.types import UINT16
-from bitwright.plan import NodePlan, QuantPlan, TensorPlan
+from bitwright.plan import NodePlan, QuantPlan, TensorPlan, WeightPlan
 from bitwright.recipe import Override
 
 __all__ = ["To", "put_back"]
 
-To = Literal["float", "uint16"]
+To = Literal["float", "uint16", "int8"]
+
+_REASON = "put back: its error reaches the outputs"
 
 
 def put_back(plan: QuantPlan, names: Iterable[str], to: To = "float") -> QuantPlan:
-    """Return the plan with these nodes float, or with uint16 for what they read and write.
+    """Return the plan with these nodes float, or with more bits.
 
-    The range of each tensor stays as it was. With "uint16" the plan's recipe names the tensors
-    too, because it decides on the opset; `fingerprint` is then the caller's to renew.
+    "uint16" is for what they read and write: the range of each tensor stays as it was, and the
+    plan's recipe names the tensors too, because it decides on the opset; `fingerprint` is then
+    the caller's to renew. "int8" is for the weights of weight-only plans.
 
     >>> from bitwright.recipe import Recipe
     >>> node = NodePlan(op="Gemm", action="quantize", inputs=("x", "w"), outputs=("y",))
@@ -34,7 +37,36 @@ def put_back(plan: QuantPlan, names: Iterable[str], to: To = "float") -> QuantPl
     for name in chosen:
         if name not in plan.nodes:
             raise PlanError(f"the plan has no node {name!r}.{did_you_mean(name, plan.nodes)}")
+    if plan.recipe.mode == "weight-only":
+        return _weights_back(plan, set(chosen), to)
+    if to == "int8":
+        raise PlanError(
+            "'int8' is for the weights of weight-only plans; put nodes of this plan back to float "
+            "or uint16."
+        )
     return _to_float(plan, chosen) if to == "float" else _to_uint16(plan, chosen)
+
+
+# Weights -----------------------------------------------------------------------------------
+
+
+def _weights_back(plan: QuantPlan, chosen: set[str], to: To) -> QuantPlan:
+    if to == "uint16":
+        raise PlanError(
+            "activations of a weight-only plan are float already; put its nodes back to float or "
+            "int8."
+        )
+    weights: dict[str, WeightPlan] = {}
+    for key, entry in plan.weights.items():
+        if to == "int8":
+            wide = bool(chosen & set(entry.nodes)) and entry.bits < 8
+            weights[key] = msgspec.structs.replace(entry, bits=8) if wide else entry
+        elif left := tuple(name for name in entry.nodes if name not in chosen):
+            weights[key] = msgspec.structs.replace(entry, nodes=left)
+    nodes = dict(plan.nodes)
+    for name in chosen if to == "float" else ():
+        nodes[name] = msgspec.structs.replace(nodes[name], action="float", reason=_REASON)
+    return msgspec.structs.replace(plan, weights=weights, nodes=nodes)
 
 
 # To float ---------------------------------------------------------------------------------
@@ -61,7 +93,7 @@ def _to_float(plan: QuantPlan, names: list[str]) -> QuantPlan:
             node = msgspec.structs.replace(
                 node,
                 action="float",
-                reason="put back: its error reaches the outputs",
+                reason=_REASON,
                 inputs=(None,) * len(node.inputs),
                 outputs=(None,) * len(node.outputs),
             )

@@ -16,6 +16,9 @@ from bitwright.plan import QuantPlan
 __all__ = ["NodeSensitivity", "Proposal", "Sensitivity", "Trial"]
 
 
+_IN_WORDS: dict[To, str] = {"float": "float", "uint16": "16 bits", "int8": "8 bits"}
+
+
 class Trial(Protocol):
     """What tries things out for a sensitivity."""
 
@@ -111,10 +114,9 @@ class Proposal:
         if not self.nodes:
             return f"put nothing back: no node helps, {self.sqnr:.1f} dB SQNR is what there is"
         nodes = "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
-        kind = "float" if self.to == "float" else "16 bits"
         return (
-            f"put {nodes} of {self.quantizable} back to {kind} and regain {self.regained:.0%} of "
-            f"the loss: {self.sqnr_before:.1f} dB -> {self.sqnr:.1f} dB SQNR"
+            f"put {nodes} of {self.quantizable} back to {_IN_WORDS[self.to]} and regain "
+            f"{self.regained:.0%} of the loss: {self.sqnr_before:.1f} dB -> {self.sqnr:.1f} dB SQNR"
         ).replace("%", " %")
 
     def to_dict(self) -> dict[str, Any]:
@@ -230,14 +232,15 @@ class _Search:
     def _candidates(self, chosen: tuple[str, ...]) -> list[str]:
         """Return the most sensitive nodes that are left, and those beside the chosen ones."""
         ranked = [node.name for node in self._found.ranking if node.name not in chosen]
-        if self._to != "float":
+        if self._to == "uint16":
             return ranked[:_TRIED_WRITTEN]
         beside = self._found._trial.neighbours(chosen)
         first = ranked[:_TRIED]
         return [*first, *[name for name in ranked[_TRIED:] if name in beside][:_TRIED]]
 
     def _try(self, sets: list[tuple[str, ...]]) -> list[float]:
-        if self._to == "float":
+        if self._to != "uint16":
+            # The noise of 8-bit weights is next to nothing beside that of 4 bits: as if float.
             return self._found._trial.without(sets)
         plans = (put_back(self._found.plan, nodes, self._to) for nodes in sets)
         return [self._found._trial.write(plan)[1] for plan in plans]

@@ -35,7 +35,7 @@ function makeTable(nodes, choose) {
     const [x, y] = [sortKey(a, order.key), sortKey(b, order.key)];
     // What was not measured comes last, whichever way the rest is turned.
     if (x === null || y === null) return (x === null) - (y === null) || a.place - b.place;
-    const result = typeof x === "string" ? x.aloneeCompare(y, "en", { numeric: true }) : x < y ? -1 : x > y ? 1 : 0;
+    const result = typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x < y ? -1 : x > y ? 1 : 0;
     return (order.up ? result : -result) || a.place - b.place;
   }
 
