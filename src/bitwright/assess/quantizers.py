@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,16 +75,17 @@ class Quantizers:
             value = maker.inputs[0]
         return value
 
-    def positions(self) -> dict[str, int]:
-        """Return the fixed-point position of each scale that has just one."""
+    def positions(self, counts: Callable[[float], bool]) -> dict[str, int]:
+        """Return the fixed-point position of each lone scale that counts."""
         found = {}
         for quantizer in self.found.values():
             name, scale = self._scale_name(quantizer.node), quantizer.scale
             integers = quantizer.stored_type is None or quantizer.stored_type.is_integer()
             if name is None or scale is None or scale.size != 1 or not integers:
                 continue
-            position = position_of(float(scale.reshape(-1)[0]))
-            if position is not None:
+            number = float(scale.reshape(-1)[0])
+            position = position_of(number)
+            if position is not None and counts(number):
                 found[name] = position
         return found
 

@@ -22,6 +22,7 @@ from bitwright.assess.verification.npu import (
     check_granularity,
     check_limits,
     check_powers_of_two,
+    check_types,
 )
 from bitwright.assess.verification.parameters import (
     check_biases,
@@ -64,6 +65,7 @@ CHECKS = (
     Check(
         ("runtime", "unfused"), check_x86_runtime, ("cpu",), ("avx2", "vnni"), of_sound_models=True
     ),
+    Check(("eight_bits",), check_types, ("npu-cnn",)),
     Check(("power_of_two",), check_powers_of_two, ("npu-cnn",)),
     Check(("per_tensor",), check_granularity, ("npu-cnn",)),
     Check(tuple(rule.name for rule in LIMIT_RULES), check_limits, ("npu-cnn",)),

@@ -5,12 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+import onnx_ir as ir
+
 from bitwright.assess.quantizers import Quantizers, name_of, position_of
 from bitwright.assess.verification.findings import Finding
 from bitwright.graph.npu_sites import find_npu_sites
 from bitwright.numerics.npu_limits import LIMIT_RULES, Site
 
-__all__ = ["check_granularity", "check_limits", "check_powers_of_two"]
+__all__ = ["check_granularity", "check_limits", "check_powers_of_two", "check_types"]
+
+_EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
+
+
+def check_types(quantizers: Quantizers) -> Iterable[Finding]:
+    """Find tensors in other types than 8-bit integers; a bias may have more bits."""
+    for quantizer in quantizers.found.values():
+        stored = quantizer.stored_type
+        if stored is None or stored in _EIGHT_BITS:
+            continue
+        if stored.is_integer() and _is_bias(quantizer.node.outputs[0]):
+            continue
+        name = stored.name.lower()
+        yield Finding(
+            "eight_bits",
+            name_of(quantizer.node),
+            f"it holds {name}, and CNNs on the NPU have int8 and uint8",
+            {"type": name},
+        )
+
+
+def _is_bias(value: ir.Value) -> bool:
+    """Whether nothing reads a value but as a bias."""
+    uses = list(value.uses())
+    return bool(uses) and all(use.node.op_type in _BIASED and use.idx == 2 for use in uses)
 
 
 def check_powers_of_two(quantizers: Quantizers) -> Iterable[Finding]:
@@ -19,7 +47,7 @@ def check_powers_of_two(quantizers: Quantizers) -> Iterable[Finding]:
         if quantizer.scale is None:
             continue
         scales = [float(scale) for scale in quantizer.scale.reshape(-1)]
-        odd = [s for s in scales if position_of(s) is not None and math.frexp(s)[0] != 0.5]
+        odd = [s for s in scales if position_of(s) is not None and not _is_power_of_two(s)]
         if odd:
             yield Finding(
                 "power_of_two",
@@ -43,7 +71,8 @@ def check_granularity(quantizers: Quantizers) -> Iterable[Finding]:
 
 def check_limits(quantizers: Quantizers) -> Iterable[Finding]:
     """Find the positions that the NPU's shifters cannot bring together."""
-    positions = quantizers.positions()
+    # Other scales have no position; that they are there is a finding of its own.
+    positions = quantizers.positions(_is_power_of_two)
     sites = find_npu_sites(quantizers.model.graph.all_nodes(), quantizers)
     for rule in LIMIT_RULES:
         for node, site in sites:
@@ -56,6 +85,10 @@ def check_limits(quantizers: Quantizers) -> Iterable[Finding]:
                         f"{bound.label} is {value} and {bound.allowed}",
                         _named(site, positions),
                     )
+
+
+def _is_power_of_two(scale: float) -> bool:
+    return math.frexp(scale)[0] == 0.5
 
 
 def _named(site: Site, positions: Mapping[str, int]) -> dict[str, int]:
