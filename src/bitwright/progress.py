@@ -5,16 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-__all__ = ["Progress", "show_progress"]
+__all__ = ["Progress", "Report", "show_progress"]
 
 Progress = bool | Callable[[int, int | None], None]
 
 
+class Report(Protocol):
+    """Takes how much is done, and what has just been finished, to be shown beside the bar."""
+
+    def __call__(self, done: int, detail: str = "", /) -> None:
+        """Show it."""
+
+
 @contextmanager
-def show_progress(
-    progress: Progress, what: str, total: int | None
-) -> Iterator[Callable[[int], None]]:
+def show_progress(progress: Progress, what: str, total: int | None) -> Iterator[Report]:
     """Give a function that takes how much is done, out of `total` where that is known.
 
     >>> seen = []
@@ -24,16 +30,23 @@ def show_progress(
     [(1, 2)]
     """
     if callable(progress):
-        yield lambda done: progress(done, total)
+        yield lambda done, _="": progress(done, total)
     elif progress and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
         from rich.progress import TimeRemainingColumn as Remaining
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            Remaining(),
+            # Names of nodes are no markup.
+            TextColumn("{task.fields[detail]}", markup=False),
+        )
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda done: bar.update(task, completed=done)
+            task = bar.add_task(what, total=total, detail="")
+            yield lambda done, detail="": bar.update(task, completed=done, detail=detail)
     else:
-        yield lambda done: None
+        yield lambda done, _="": None

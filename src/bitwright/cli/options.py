@@ -94,7 +94,8 @@ Work = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Weight-only recipes: keep finished weights here; an interrupted run goes on.",
+        help="Weight-only recipes and --fine-tune: keep what is finished here; an interrupted run "
+        "goes on.",
     ),
 ]
 Device = Annotated[

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from bitwright.fine_tuning.block import BlockReport, Tuned
 from bitwright.fine_tuning.job import tune_job
-from bitwright.fine_tuning.sequence import BlockReport, Tuned, fine_tune
+from bitwright.fine_tuning.sequence import fine_tune
 
 __all__ = ["BlockReport", "Tuned", "fine_tune", "tune_job"]

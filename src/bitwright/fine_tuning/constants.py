@@ -16,14 +16,9 @@ from bitwright.numerics.quantize import dequantize
 from bitwright.plan import Parameters, QuantPlan
 from bitwright.rounding import round_as_planned
 
-__all__ = ["LEARNING_OPS", "Constant", "activations_only", "find_constants"]
+__all__ = ["Constant", "activations_only", "find_constants"]
 
 Array = npt.NDArray[Any]
-
-LEARNING_OPS = frozenset(
-    "Conv ConvTranspose Gemm InstanceNormalization LayerNormalization MatMul".split()
-)
-"""Operators whose weights can learn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bitwright.data import hold_back
 from bitwright.errors import DataError
-from bitwright.fine_tuning.sequence import BlockReport, fine_tune
+from bitwright.fine_tuning.block import BlockReport
+from bitwright.fine_tuning.sequence import fine_tune
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
 
@@ -12,7 +15,12 @@ __all__ = ["tune_job"]
 
 
 def tune_job(
-    job: Job, plan: QuantPlan, calibration: Calibration, *, device: str = "cpu"
+    job: Job,
+    plan: QuantPlan,
+    calibration: Calibration,
+    *,
+    device: str = "cpu",
+    work: str | Path | None = None,
 ) -> QuantPlan:
     """Learn the weights of a job for its plan; the job writes what was learned.
 
@@ -34,7 +42,8 @@ def tune_job(
         stream,
         device=device,
         providers=job.providers,
-        progress=calibration.progress if callable(calibration.progress) else None,
+        work=work,
+        progress=calibration.progress,
     )
     if not job.samples:
         job.samples, job.samples_are_unseen = stream.evaluation, bool(stream.held)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -15,13 +16,30 @@ import onnx_ir as ir
 from bitwright.errors import DataError
 from bitwright.files import Closing
 
-__all__ = ["Spool"]
+__all__ = ["SharedRow", "Spool"]
 
 
 class _Place(NamedTuple):
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
+
+
+class SharedRow(msgspec.Struct, frozen=True):
+    """A row as another process reads it: mapped into memory, sample by sample."""
+
+    file: str
+    kind: str
+    places: list[tuple[tuple[int, ...], int]]
+    """Shape and offset of each sample."""
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        dtype = ir.DataType[self.kind].numpy()
+        for shape, offset in self.places:
+            if 0 in shape:  # nothing of it is in the file
+                yield np.empty(shape, dtype)
+            else:
+                yield np.memmap(self.file, dtype, "r", offset, shape)
 
 
 class Spool(Closing):
@@ -71,6 +89,18 @@ class Spool(Closing):
     def sample(self, names: Sequence[str], index: int) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of one sample."""
         return {name: self.row(name, index) for name in names}
+
+    def share(self, name: str, file: Path) -> SharedRow:
+        """Give a row to other processes as a file of its own, which does not vanish with this."""
+        own = self._files[name]
+        own.flush()
+        try:
+            file.hardlink_to(own.name)
+        except OSError:  # another disk, or one without links
+            shutil.copyfile(own.name, file)
+        places = self._places[name]
+        kind = ir.DataType.from_numpy(places[0].dtype).name
+        return SharedRow(str(file), kind, [(place.shape, place.offset) for place in places])
 
     def data_type(self, name: str) -> ir.DataType:
         """Return the element type of a row."""

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from bitwright.errors import DataError
 from bitwright.files import Closing
 from bitwright.graph import Piece, cut_model, extract_piece, open_session, run_session
-from bitwright.observe.spool import Spool
+from bitwright.observe.spool import SharedRow, Spool
 
 __all__ = ["Stop", "Walk"]
 
@@ -40,6 +40,10 @@ class Stop:
     def values(self, tensor: str) -> Iterator[Array]:
         """Yield what a tensor holds, sample by sample."""
         return self._walk.spool.rows(tensor)
+
+    def share(self, tensor: str, file: Path) -> SharedRow:
+        """Give what a tensor holds to other processes, as a file of its own."""
+        return self._walk.spool.share(tensor, file)
 
     def replace(self, tensor: str, map_array: Callable[[Array], Array]) -> None:
         """Change what a tensor holds, sample by sample."""

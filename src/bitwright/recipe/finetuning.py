@@ -6,9 +6,19 @@ from typing import Literal
 
 import msgspec
 
-from bitwright.errors import RecipeError
+from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = ["AdaQuant", "AdaRound", "FineTuning"]
+__all__ = ["LEARNING_OPS", "AdaQuant", "AdaRound", "FineTuning"]
+
+LEARNING_OPS = (
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "MatMul",
+)
+"""Operators whose weights can learn."""
 
 
 class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,13 +34,24 @@ class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     residual block or half a transformer layer; or each weight alone."""
     largest_block: int = 8
     """Blocks with more weights than this are learned layer by layer."""
+    op_types: tuple[str, ...] | None = None
+    """Only weights of these operators learn; None: of Conv, ConvTranspose, Gemm, MatMul,
+    InstanceNormalization and LayerNormalization."""
+    sequential: bool = True
+    """Each block reads what those before it, learned already, give. False: what they give when
+    quantized plainly, so that no block waits for another."""
+    workers: int | None = 1
+    """Processes that learn blocks at the same time, where these are not sequential; None: one for
+    each core. The result does not depend on it."""
     drop_ratio: float = 1.0
     """How much of a block's input comes from the quantized model, element by element; the rest
     comes from the float model."""
     output_pairs: bool = False
     """Compare outputs behind their quantizers."""
     early_stop: bool = False
-    """Stop when the loss of a tenth of all steps is no better than the best before."""
+    """Stop when the loss of the last `patience` steps is no better than the best before."""
+    patience: int | None = None
+    """Steps that early_stop looks at together; None: a tenth of all."""
     selective: bool = True
     """Keep what a block learned only where the error on held-out samples falls."""
     held_out: float = 0.125
@@ -46,8 +67,19 @@ class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         for name in ("iterations", "batch_size", "largest_block"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"{name} of fine_tune must be at least 1.")
-        if self.samples is not None and self.samples < 1:
-            raise RecipeError("samples of fine_tune must be at least 1.")
+        if self.sequential and self.workers != 1:
+            raise RecipeError(
+                "blocks that wait for those before them cannot be spread over workers; set "
+                "sequential=False with workers."
+            )
+        for name in ("samples", "patience", "workers"):
+            given = getattr(self, name)
+            if given is not None and given < 1:
+                raise RecipeError(f"{name} of fine_tune must be at least 1.")
+        for op_type in self.op_types or ():
+            if op_type not in LEARNING_OPS:
+                hint = did_you_mean(op_type, LEARNING_OPS)
+                raise RecipeError(f"weights of {op_type!r} in fine_tune cannot learn.{hint}")
         if not 0 <= self.drop_ratio <= 1:
             raise RecipeError(f"drop_ratio must lie in 0..1, not {self.drop_ratio}.")
         if not 0 <= self.held_out < 1:

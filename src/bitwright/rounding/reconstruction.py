@@ -193,7 +193,7 @@ class _Patience:
     """Stops at the first window whose mean loss is not better than the best."""
 
     def __init__(self, method: FineTuning) -> None:
-        self._window = max(method.iterations // 10, 1)
+        self._window = method.patience or max(method.iterations // 10, 1)
         self._start = int(getattr(method, "warm_start", 0.0) * method.iterations)
         self._best = float("inf")
         self._sum = 0.0

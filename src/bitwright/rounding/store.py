@@ -14,24 +14,23 @@ from bitwright.errors import DataError
 from bitwright.files import Closing, write_file
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 
-__all__ = ["BlockStore"]
+__all__ = ["BlockStore", "JobFolder"]
 
 
-class BlockStore(Closing):
-    """A folder of rounded weights; one without a folder of its own vanishes when it is closed.
+class JobFolder(Closing):
+    """A folder of finished parts of one job; one without a path of its own vanishes when closed.
 
-    `job` says what the weights belong to. A folder that holds those of another job is refused.
+    `job` says what the parts belong to. A folder that holds those of another job is refused.
 
-    >>> from bitwright.numerics.blocks import quantize_in_blocks
-    >>> with BlockStore() as store:
-    ...     store.put("w", quantize_in_blocks(np.eye(16), BlockFormat(block_size=16)))
-    ...     "w" in store, store.get("w").shape
-    (True, (16, 16))
+    >>> with JobFolder() as folder:
+    ...     "weight" in folder
+    False
     """
 
     def __init__(self, folder: str | Path | None = None, *, job: str = "") -> None:
         # Whoever reads from the store holds it, and with it the folder.
         self._lent = None
+        self.job = job
         if folder is None:
             self._lent = tempfile.TemporaryDirectory(
                 prefix="bitwright-weights-", ignore_cleanup_errors=True
@@ -55,6 +54,30 @@ class BlockStore(Closing):
         else:
             write_file(marker, json.dumps({"job": job}))
 
+    def __contains__(self, name: str) -> bool:
+        return self.path(name).exists()
+
+    def path(self, name: str) -> Path:
+        """Return the file of a part."""
+        # Names of tensors hold slashes, and some are longer than a file's may be.
+        return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.safetensors"
+
+    def close(self) -> None:
+        """Remove a folder that was only lent."""
+        if self._lent is not None:
+            self._lent.cleanup()
+
+
+class BlockStore(JobFolder):
+    """A folder of rounded weights.
+
+    >>> from bitwright.numerics.blocks import quantize_in_blocks
+    >>> with BlockStore() as store:
+    ...     store.put("w", quantize_in_blocks(np.eye(16), BlockFormat(block_size=16)))
+    ...     "w" in store, store.get("w").shape
+    (True, (16, 16))
+    """
+
     def put(self, name: str, blocks: QuantizedBlocks) -> None:
         """Keep a weight: all of it, or nothing."""
         from safetensors.numpy import save
@@ -74,13 +97,13 @@ class BlockStore(Closing):
             "negative_scales": str(form.negative_scales),
             "scale_type": form.scale_type,
         }
-        write_file(self._path(name), save(tensors, metadata=described))
+        write_file(self.path(name), save(tensors, metadata=described))
 
     def get(self, name: str) -> QuantizedBlocks:
         """Return a weight, read from its file."""
         from safetensors import safe_open
 
-        with safe_open(self._path(name), framework="numpy") as file:
+        with safe_open(self.path(name), framework="numpy") as file:
             described = file.metadata()
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         form = BlockFormat(
@@ -96,15 +119,3 @@ class BlockStore(Closing):
 
             scales = scales.view(ml_dtypes.bfloat16)
         return QuantizedBlocks(form, tensors["codes"], scales, tensors.get("zero_points"))
-
-    def __contains__(self, name: str) -> bool:
-        return self._path(name).exists()
-
-    def _path(self, name: str) -> Path:
-        # Names of tensors hold slashes, and some are longer than a file's may be.
-        return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.safetensors"
-
-    def close(self) -> None:
-        """Remove a folder that was only lent."""
-        if self._lent is not None:
-            self._lent.cleanup()

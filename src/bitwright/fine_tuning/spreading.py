@@ -1,0 +1,198 @@
+"""Blocks spread over worker processes, each of which learns one at a time.
+
+A block learns with one thread wherever it learns, so that the result does not depend on how many
+there are. What it reads travels as files that the worker maps into memory, what it learned as the
+file that the store keeps; of neither are there more than blocks at work, and one that waits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.errors import ModelError
+from bitwright.files import Closing
+from bitwright.fine_tuning.block import BlockLearner
+from bitwright.fine_tuning.kept import LearnedStore
+from bitwright.graph import save_model
+from bitwright.observe import Stop
+from bitwright.plan import QuantPlan
+from bitwright.recipe import FineTuning
+
+__all__ = ["Crew", "one_thread"]
+
+_SERVE = "from bitwright.fine_tuning.worker import serve; serve()"
+
+
+class Crew(Closing):
+    """Those who learn: worker processes, or this one where a single worker is asked for."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        plan: QuantPlan,
+        method: FineTuning,
+        device: str,
+        store: LearnedStore,
+        learner: BlockLearner,
+    ) -> None:
+        self._store, self._learner = store, learner
+        missing = [
+            index
+            for index, block in enumerate(learner.blocks)
+            if store.block_name(index, block.first) not in store
+        ]
+        wanted = method.workers or len(os.sched_getaffinity(0))
+        self._count = max(1, min(wanted, len(missing)))
+        self._pending: dict[Future[None], int] = {}
+        self._processes: list[_BlockProcess] = []
+        self._idle: queue.SimpleQueue[_BlockProcess] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(self._count)
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="bitwright-blocks-", ignore_cleanup_errors=True
+        )
+        if self._count == 1:
+            return
+        path = Path(self._folder.name) / "model.onnx"
+        save_model(model, path)
+        plan.save(path.with_suffix(".json"))
+        order = {
+            "model": str(path),
+            "plan": str(path.with_suffix(".json")),
+            "method": msgspec.to_builtins(method),
+            "device": device,
+            "store": str(store.folder),
+            "job": store.job,
+        }
+        for _ in range(self._count):
+            process = _BlockProcess(order)
+            self._processes.append(process)
+            self._idle.put(process)
+
+    def learn(self, index: int, quantized: Stop, floats: Stop) -> list[int]:
+        """Let somebody learn a block; return the blocks that were finished meanwhile."""
+        block = self._learner.blocks[index]
+        name = self._store.block_name(index, block.first)
+        if not self._processes:
+            rows = ({n: stop.values(n) for n in block.inputs} for stop in (quantized, floats))
+            with one_thread():
+                self._store.put(name, self._learner.learn(index, *rows))
+            return [index]
+        folder = Path(self._folder.name) / str(index)
+        folder.mkdir()
+        shared = {
+            lane: {
+                tensor: msgspec.to_builtins(stop.share(tensor, folder / f"{lane}{place}.bin"))
+                for place, tensor in enumerate(block.inputs)
+            }
+            for lane, stop in (("quantized", quantized), ("floats", floats))
+        }
+        self._pending[self._threads.submit(self._ask, index, name, shared, folder)] = index
+        # One more than are at work may wait, so that nobody does.
+        return self._collect(self._count)
+
+    def finish(self) -> Iterator[int]:
+        """Yield the blocks that are still being learned, as they are finished."""
+        while self._pending:
+            yield from self._collect(len(self._pending) - 1)
+
+    def _collect(self, most: int) -> list[int]:
+        """Wait until no more than so many are pending; return those that are done."""
+        done: list[int] = []
+        while len(self._pending) > most:
+            for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
+                index = self._pending.pop(future)
+                future.result()
+                done.append(index)
+        return done
+
+    def _ask(self, index: int, name: str, shared: dict[str, Any], folder: Path) -> None:
+        process = self._idle.get()
+        try:
+            process.ask("learn", index=index, name=name, **shared)
+        finally:
+            self._idle.put(process)
+        for file in folder.iterdir():
+            with suppress(OSError):
+                file.unlink()
+
+    def close(self) -> None:
+        """End all workers at once, whatever they are doing."""
+        for process in self._processes:
+            process.kill()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._folder.cleanup()
+
+
+class _BlockProcess:
+    """A worker that answers each request, a line of JSON, with a line."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._is_open = False
+        # The same modules as here, wherever they come from; not those of the working directory.
+        start = f"import sys; sys.path[:] = {sys.path!r}; {_SERVE}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", start],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+
+    def ask(self, what: str, **more: Any) -> None:
+        """Have something done; what goes wrong there is raised here."""
+        if not self._is_open:
+            self._is_open = True
+            self.ask("open", **self._order)
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            stdin.write(json.dumps({"do": what, **more}) + "\n")
+            stdin.flush()
+            line = stdout.readline()
+        except (BrokenPipeError, ValueError):
+            line = ""
+        if not line:
+            code = self._process.wait()
+            raise ModelError(
+                f"a worker of fine-tuning ended with code {code}; the machine may have too little "
+                "memory for so many, set fewer workers."
+            )
+        reply = json.loads(line)
+        if "error" in reply:
+            raise ModelError(f"a worker of fine-tuning failed: {reply['error']}")
+
+    def kill(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(OSError, ValueError):
+                    stream.close()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread on the CPU."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
