@@ -19,6 +19,7 @@ from bitwright.assess import (
     verify_model,
 )
 from bitwright.comparing import compare_pair
+from bitwright.correcting import correct_biases
 from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
 from bitwright.errors import RecipeError
@@ -92,8 +93,9 @@ def quantize(
         engine: where observation runs, `bitwright.observe.RayEngine()` for a cluster.
         external_data: weights in a file of their own; None: only above 2 GB.
         providers: execution providers of ONNX Runtime for every run.
-        work: weight-only recipes: a folder that keeps each weight as soon as it is rounded; a run
-            that was interrupted goes on from there.
+        work: weight-only recipes and fine-tuning: a folder that keeps each weight as soon as it
+            is rounded, and each block as soon as it has learned; a run that was interrupted goes
+            on from there, and one with another model, recipe or data is refused.
         device: weight-only recipes and fine-tuning: where the arithmetic runs, "cpu", or "cuda"
             with torch.
         progress: show a bar on a terminal, or call this with (samples done, samples in all).
@@ -121,13 +123,16 @@ def quantize(
     if chosen.mode == "weight-only":
         weights = WeightJob(job, calibration, work, device)
         return _save(weights.write(weights.make_plan()), output, external_data)
-    if chosen.fine_tune is not None:
-        _refuse_for_weights_only(work=work)
+    if chosen.fine_tune is None:
+        _refuse_for_plain_rounding(work=work, device=device)
+    if chosen.fine_tune is not None or chosen.bias_correction == "sequential":
         calibration = job.keep_data(calibration)
-        plan = tune_job(job, job.make_plan(calibration), calibration, device=device)
-        return _save(job.write(plan), output, external_data)
-    _refuse_for_weights_only(work=work, device=device)
-    return _save(job.write(job.make_plan(calibration)), output, external_data)
+    plan = job.make_plan(calibration)
+    if chosen.fine_tune is not None:
+        plan = tune_job(job, plan, calibration, device=device, work=work)
+    if chosen.bias_correction != "off":
+        plan = correct_biases(job, plan, calibration)
+    return _save(job.write(plan), output, external_data)
 
 
 def make_plan(
@@ -166,7 +171,12 @@ def make_plan(
     job = Job.open(model, chosen, providers)
     if chosen.mode == "weight-only":
         return WeightJob(job, calibration).make_plan()
-    return job.make_plan(calibration)
+    # Where weights learn, the biases wait for them: until the plan is applied.
+    if chosen.bias_correction == "off" or chosen.fine_tune is not None:
+        return job.make_plan(calibration)
+    if chosen.bias_correction == "sequential":
+        calibration = job.keep_data(calibration)
+    return correct_biases(job, job.make_plan(calibration), calibration)
 
 
 def apply_plan(
@@ -208,10 +218,12 @@ def apply_plan(
         weights = WeightJob(job, calibration, work, device)
         return _save(weights.write(plan), output, external_data)
     if plan.recipe.fine_tune is not None:
-        _refuse_for_weights_only(work=work)
-        plan = tune_job(job, plan, job.keep_data(calibration), device=device)
+        calibration = job.keep_data(calibration)
+        plan = tune_job(job, plan, calibration, device=device, work=work)
+        if plan.recipe.bias_correction != "off":
+            plan = correct_biases(job, plan, calibration)
         return _save(job.write(plan), output, external_data)
-    _refuse_for_weights_only(work=work, device=device)
+    _refuse_for_plain_rounding(work=work, device=device)
     if data is not None:
         calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
         job.measure_on(job.open_data(calibration))
@@ -511,9 +523,9 @@ def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -
     return verify_model(graph.load_model(model, sort=False), target, cpu)
 
 
-def _refuse_for_weights_only(*, work: str | Path | None, device: str = "cpu") -> None:
+def _refuse_for_plain_rounding(*, work: str | Path | None, device: str = "cpu") -> None:
     if work is not None:
-        raise RecipeError("a work folder is for weight-only recipes; leave it out.")
+        raise RecipeError("a work folder is for weight-only recipes and fine-tuning; leave it out.")
     if device != "cpu":
         raise RecipeError(
             f"device={device!r} is for weight-only recipes and fine-tuning; leave it out."

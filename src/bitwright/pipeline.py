@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
@@ -57,6 +59,7 @@ from bitwright.observe import (
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.prepare import (
     approximate,
+    give_biases,
     prepare_exactly,
     prepare_weights,
     simulation_steps,
@@ -64,7 +67,7 @@ from bitwright.prepare import (
 )
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
-from bitwright.rounding import round_as_planned
+from bitwright.rounding import add_to_bias, find_bias_sites, round_as_planned
 
 __all__ = ["Calibration", "Job", "input_specs", "sign", "upgrade_for"]
 
@@ -105,6 +108,8 @@ class Job:
     _defaults: graph.HiddenDefaults = field(default_factory=graph.HiddenDefaults)
     constants: dict[str, Any] = field(default_factory=dict)
     """Weights and biases that learned: arrays that are rounded in place of the model's own."""
+    _sketches: Mapping[str, TensorSketch] = field(default_factory=dict)
+    """What was observed for the plan."""
 
     @classmethod
     def open(cls, source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Job:
@@ -127,6 +132,8 @@ class Job:
                 widen=recipe.float16 == "widen",
                 rewrite=recipe.rewrite,
             )
+        if recipe.bias_correction != "off":
+            give_biases(model)
         # What follows changes the function on purpose: results are measured against this one.
         reference = graph.clone_model(model)
         told = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)
@@ -181,6 +188,7 @@ class Job:
             self.smooth(smoothing)
         layout = self._lay_out()
         sketches = self._observe(layout, calibration) if layout.observed else {}
+        self._sketches = sketches
         plan = decide(
             self.model,
             layout,
@@ -264,9 +272,7 @@ class Job:
 
     def _emit(self, plan: QuantPlan) -> tuple[QuantPlan, ir.Model]:
         """Return the quantized model, and the plan with what its writing had to note."""
-        quantized = graph.clone_model(self.model)
-        for name, array in self.constants.items():
-            quantized.graph.initializers[name].const_value = ir.tensor(array, name=name)
+        quantized = self.model_to_round(plan)
         emitter = EMITTERS.get((plan.recipe.mode, plan.recipe.format))
         if emitter is None:
             raise RecipeError(
@@ -276,6 +282,19 @@ class Job:
         self._defaults.show(quantized)
         sign(quantized, plan)
         return plan.with_notes(told), quantized
+
+    def model_to_round(self, plan: QuantPlan) -> ir.Model:
+        """Return a copy of the float model with the constants that are rounded for the result."""
+        model = graph.clone_model(self.model)
+        initializers = model.graph.initializers
+        for name, array in self.constants.items():
+            initializers[name].const_value = ir.tensor(array, name=name)
+        for name, shift in plan.bias_shifts.items():
+            tensor = initializers[name].const_value
+            assert tensor is not None  # `check_plan` has seen to it
+            array = add_to_bias(tensor.numpy(), np.asarray(shift))
+            initializers[name].const_value = ir.tensor(array, name=name)
+        return model
 
     def measure_on(self, samples: Iterable[Sample]) -> None:
         """Use these samples to compare the result with float."""
@@ -304,23 +323,64 @@ class Job:
         )
         return smoothing_for(self.model, points, seen.sketches, self.recipe.smooth)
 
+    def input_means(
+        self, axes: Mapping[str, int], calibration: Calibration
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the mean of each channel of these tensors: as observed, else from a pass more."""
+        found = {name: self._sketches[name] for name in axes if name in self._sketches}
+        if any(sketch.mean_axis != axes[name] for name, sketch in found.items()) or (
+            len(found) < len(axes)
+        ):
+            found = self._run_over(list(axes), calibration, detail="extremes", means=axes)[
+                0
+            ].sketches
+        means = {name: sketch.channel_mean for name, sketch in found.items()}
+        return {name: mean for name, mean in means.items() if mean is not None}
+
+    def observe_for_all(self, calibration: Calibration) -> Mapping[str, TensorSketch]:
+        """Observe what any range method and the correction of biases need, in one pass."""
+        layout = self._lay_out()
+        return self._run_for(layout, calibration, detail="histogram", means=self._mean_axes(layout))
+
+    def _mean_axes(self, layout: Layout) -> dict[str, int]:
+        """Return what layers with a bias read, and along which axis they sum it up."""
+        quantized = {name for name, node in layout.nodes.items() if node.action == "quantize"}
+        sites, _ = find_bias_sites(self.model, quantized)
+        axes: dict[str, int] = {}
+        for site in sites:
+            axes.setdefault(site.source.name or "", site.input_axis)
+        return axes
+
     def _observe(self, layout: Layout, calibration: Calibration) -> Mapping[str, TensorSketch]:
         stored = calibration.sketches
         if isinstance(stored, Mapping):
             return self._take(layout, stored)
         if stored is not None and Path(stored).exists():
             return self._reuse(layout, stored, calibration)
-        seen, stream = self._run_over(
-            layout.observed,
+        sketches = self._run_for(
+            layout,
             calibration,
             detail=_detail(self.recipe, keep=stored is not None),
+            means=self._mean_axes(layout) if self.recipe.bias_correction == "fast" else {},
+        )
+        if stored is not None:
+            save_sketches(stored, sketches, fingerprint=self.content_fingerprint)
+        return sketches
+
+    def _run_for(
+        self, layout: Layout, calibration: Calibration, *, detail: Any, means: Mapping[str, int]
+    ) -> Mapping[str, TensorSketch]:
+        """Observe what a layout needs, and keep the samples that were held back."""
+        seen, stream = self._run_over(
+            list(dict.fromkeys([*layout.observed, *means])),
+            calibration,
+            detail=detail,
             per_channel=_channel_axes(self.recipe, layout),
             per_batch=vote_grids(layout, self.recipe),
+            means=means,
         )
         self.samples = stream.evaluation
         self.samples_are_unseen = bool(stream.held)
-        if stored is not None:
-            save_sketches(stored, seen.sketches, fingerprint=self.content_fingerprint)
         return seen.sketches
 
     def _take(

@@ -139,6 +139,8 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     recipe: Recipe
     smoothing: dict[str, Smoothing] = {}
     """Tensor -> how its channels are evened out before anything is quantized."""
+    bias_shifts: dict[str, list[float]] = {}
+    """Bias -> what is added to each of its channels, in float, before it is rounded."""
     tensors: dict[str, TensorPlan]
     weights: dict[str, WeightPlan] = {}
     """Weight -> its blocks, in weight-only mode."""

@@ -172,3 +172,32 @@ def test_a_pickle_is_small_and_equal():
     pickled = pickle.dumps(sketch)
     assert len(pickled) < 30_000
     assert pickle.loads(pickled) == sketch
+
+
+finite_batch = hnp.arrays(
+    np.float32, st.tuples(st.integers(1, 3), st.just(4)), elements=st.floats(-100, 100, width=32)
+)
+
+
+@given(st.lists(finite_batch, min_size=1, max_size=6), st.integers(1, 3))
+@settings(deadline=None, max_examples=50)
+def test_means_of_channels_are_those_of_all_the_data_however_it_is_cut(arrays, shards):
+    parts = []
+    for shard in range(shards):
+        part = TensorSketch.empty(histogram=False, mean_axis=-1)
+        for array in arrays[shard::shards]:
+            part.update(array)
+        parts.append(pickle.loads(pickle.dumps(part)))
+    merged = reduce(or_, parts)
+    expected = np.concatenate(arrays).astype(np.float64).mean(axis=0)
+    np.testing.assert_allclose(merged.channel_mean, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_means_need_the_axis_and_the_same_channels_throughout():
+    sketch = TensorSketch.empty(mean_axis=1)
+    assert sketch.channel_mean is None
+    with pytest.raises(DataError, match="no axis 1 to keep per-channel means"):
+        sketch.update(np.ones(3, np.float32))
+    sketch.update(np.ones((2, 3), np.float32))
+    with pytest.raises(DataError, match="changed from 3 to 4"):
+        sketch.update(np.ones((2, 4), np.float32))

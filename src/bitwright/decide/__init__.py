@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bitwright.decide.biases import fit_biases
 from bitwright.decide.dynamic import lay_out_dynamic
 from bitwright.decide.entries import Layout
 from bitwright.decide.layout import lay_out
@@ -17,6 +18,7 @@ __all__ = [
     "Layout",
     "check_plan",
     "decide",
+    "fit_biases",
     "lay_out",
     "lay_out_dynamic",
     "lay_out_trained",

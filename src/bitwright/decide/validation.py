@@ -57,7 +57,23 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
     for name, used in plan.outputs.items():
         if used is not None and used not in plan.tensors:
             raise PlanError(f"graph output {name!r} refers to {used!r}, which has no entry.")
+    for name, shift in plan.bias_shifts.items():
+        _check_shift(name, shift, values)
     check_limits(model, plan)
+
+
+def _check_shift(name: str, shift: list[float], values: Mapping[str, ir.Value]) -> None:
+    array = constant(values.get(name))
+    if array is None:
+        raise PlanError(
+            f"the plan shifts bias {name!r}, which is no constant of the model."
+            f"{did_you_mean(name, values)}"
+        )
+    if array.ndim < 1 or array.shape[-1] != len(shift) or not np.all(np.isfinite(shift)):
+        raise PlanError(
+            f"the plan shifts bias {name!r} of shape {array.shape} by {len(shift)} numbers; give "
+            "a finite one for each channel."
+        )
 
 
 def _clipped_tensors(

@@ -141,6 +141,17 @@ def channel_extremes(values: F32, axis: int) -> tuple[F32, F32]:
     return low, high
 
 
+def channel_sums(values: F32, axis: int) -> npt.NDArray[np.float64]:
+    """Return the sum of each channel, added up in float64.
+
+    >>> channel_sums(np.array([[1.0, 5.0], [2.0, 0.5]], np.float32), 1)
+    array([3. , 5.5])
+    """
+    others = tuple(a for a in range(values.ndim) if a != axis % values.ndim)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(values.sum(axis=others, dtype=np.float64))
+
+
 def used_bins(histogram: I64) -> I64:
     """Return the bins of finite values that hold any, in ascending order of value; -0 is left out.
 

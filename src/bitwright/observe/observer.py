@@ -100,6 +100,7 @@ def observe(
     detail: Detail = "histogram",
     per_channel: Mapping[str, int] | None = None,
     per_batch: Mapping[str, Sequence[PositionGrid]] | None = None,
+    means: Mapping[str, int] | None = None,
     memory_budget: int = MEMORY_BUDGET,
     providers: Sequence[str] | None = None,
     progress: Progress = True,
@@ -111,7 +112,8 @@ def observe(
     `model` is a model or a `Runner`. `detail` says what is kept besides extremes: nothing, or
     the histogram that range methods need. `per_channel` names the tensors that also get extremes
     for each channel, with the channel axis, `per_batch` those of which is counted how many samples
-    each power-of-two scale is best for. `memory_budget` bounds the bytes of observed tensors that
+    each power-of-two scale is best for, and `means` those that also get the mean of each channel,
+    with the channel axis. `memory_budget` bounds the bytes of observed tensors that
     are alive at any time: if one sample's do not fit, they are observed in groups, one run for
     each group. `providers` are the runtime's execution providers. `progress` shows a bar on a
     terminal, or calls a function with (done, total). `sketches` are filled in place of new ones,
@@ -142,6 +144,7 @@ def observe(
             detail=detail,
             per_channel=per_channel,
             per_batch=per_batch,
+            means=means,
             memory_budget=memory_budget,
             providers=providers,
             progress=progress,
@@ -152,6 +155,7 @@ def observe(
             name: TensorSketch(
                 histogram=detail == "histogram",
                 channel_axis=axes.get(name),
+                mean_axis=(means or {}).get(name),
                 grids=(per_batch or {}).get(name, ()),
             )
             for name in tensors

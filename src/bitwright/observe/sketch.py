@@ -17,6 +17,7 @@ from bitwright.observe import kernels
 __all__ = ["SketchState", "TensorSketch"]
 
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 
@@ -38,6 +39,9 @@ class SketchState:
     """Shape (2, channels): the minima, then the maxima."""
     votes: I64
     """Rows of (qmin, qmax, centred, position, count); a grid without votes has a count of 0."""
+    mean_axis: int | None
+    sums: F64
+    """One for each channel along `mean_axis`."""
 
 
 class TensorSketch:
@@ -46,7 +50,8 @@ class TensorSketch:
     Sketches form a monoid: `TensorSketch.empty()` is neutral, `|` merges, and how the data was
     cut into batches, shards or machines makes no difference. Only `batches` (the extremes of each
     update, for moving averages) keeps the order in which they came, and `votes` (which position
-    of a power-of-two grid is best for each update) the cut into batches.
+    of a power-of-two grid is best for each update) the cut into batches. Sums of channels, where
+    `mean_axis` asks for them, are added up in float64, and agree up to its rounding.
 
     >>> sketch = TensorSketch.empty()
     >>> sketch.update(np.array([0.0, -0.0, 1.5, 6.0, np.nan], np.float32))
@@ -66,10 +71,12 @@ class TensorSketch:
         "channel_axis",
         "channel_high",
         "channel_low",
+        "channel_sum",
         "count",
         "high",
         "inf",
         "low",
+        "mean_axis",
         "nan",
         "votes",
     )
@@ -79,6 +86,7 @@ class TensorSketch:
         *,
         histogram: bool = True,
         channel_axis: int | None = None,
+        mean_axis: int | None = None,
         grids: Iterable[PositionGrid] = (),
     ) -> None:
         self.low = np.inf
@@ -91,6 +99,8 @@ class TensorSketch:
         self.channel_axis = channel_axis
         self.channel_low: F32 | None = None
         self.channel_high: F32 | None = None
+        self.mean_axis = mean_axis
+        self.channel_sum: F64 | None = None
         # calloc: pages that no value falls into are never given memory.
         shape = (kernels.LANES, kernels.BINS)
         self._lanes: I64 | None = np.zeros(shape, np.int64) if histogram else None
@@ -105,10 +115,11 @@ class TensorSketch:
         *,
         histogram: bool = True,
         channel_axis: int | None = None,
+        mean_axis: int | None = None,
         grids: Iterable[PositionGrid] = (),
     ) -> TensorSketch:
         """Return the neutral element; without a histogram only extremes are kept."""
-        return cls(histogram=histogram, channel_axis=channel_axis, grids=grids)
+        return cls(histogram=histogram, channel_axis=channel_axis, mean_axis=mean_axis, grids=grids)
 
     @classmethod
     def of(cls, *arrays: npt.ArrayLike, histogram: bool = True) -> TensorSketch:
@@ -132,6 +143,20 @@ class TensorSketch:
     def batches(self) -> F32:
         """One (min, max) row for each update that brought a finite value, in order."""
         return np.array(self._lows_highs, np.float32).reshape(-1, 2)
+
+    @property
+    def channel_mean(self) -> F64 | None:
+        """The mean of each channel along `mean_axis`; None where none was asked for, or seen.
+
+        >>> sketch = TensorSketch.empty(mean_axis=1)
+        >>> sketch.update(np.array([[1.0, 2.0], [3.0, 2.0]], np.float32))
+        >>> sketch.channel_mean
+        array([2., 2.])
+        """
+        if self.channel_sum is None:
+            return None
+        mean: F64 = self.channel_sum / (self.count / self.channel_sum.size)
+        return mean
 
     @property
     def has_histogram(self) -> bool:
@@ -165,18 +190,25 @@ class TensorSketch:
             self._lows_highs.append((low, high))
         if self.channel_axis is not None:
             self._update_channels(values, self.channel_axis)
+        if self.mean_axis is not None:
+            _check_axis(values, self.mean_axis, "means")
+            self._merge_sums(kernels.channel_sums(values, self.mean_axis))
         for grid, votes in self.votes.items():
             position = grid.best_position(flat)
             if position is not None:
                 votes[position] += 1
 
     def _update_channels(self, values: F32, axis: int) -> None:
-        if not -values.ndim <= axis < values.ndim:
-            raise DataError(
-                f"a tensor of shape {values.shape} has no axis {axis} to keep per-channel ranges "
-                "of; observe it per tensor."
-            )
+        _check_axis(values, axis, "ranges")
         self._merge_channels(*kernels.channel_extremes(values, axis))
+
+    def _merge_sums(self, sums: F64) -> None:
+        if self.channel_sum is not None and self.channel_sum.shape != sums.shape:
+            raise DataError(
+                f"the number of channels changed from {self.channel_sum.size} to {sums.size} "
+                "between samples; per-channel means need the same number throughout."
+            )
+        self.channel_sum = sums if self.channel_sum is None else self.channel_sum + sums
 
     def _merge_channels(self, low: F32, high: F32) -> None:
         if self.channel_low is None or self.channel_high is None:
@@ -198,7 +230,9 @@ class TensorSketch:
                 "sketches with and without histograms, or with different channel axes or grids, "
                 "do not merge; observe both parts with the same detail."
             )
-        merged = type(self)(histogram=self.has_histogram, channel_axis=self.channel_axis)
+        merged = type(self)(
+            histogram=self.has_histogram, channel_axis=self.channel_axis, mean_axis=self.mean_axis
+        )
         merged.low = min(self.low, other.low)
         merged.high = max(self.high, other.high)
         merged.count = self.count + other.count
@@ -212,13 +246,15 @@ class TensorSketch:
                 merged._lanes[0, used] += histogram[used]
             if part.channel_low is not None and part.channel_high is not None:
                 merged._merge_channels(part.channel_low, part.channel_high)
+            if part.channel_sum is not None:
+                merged._merge_sums(part.channel_sum)
             for grid, votes in part.votes.items():
                 merged.votes.setdefault(grid, Counter()).update(votes)
         return merged
 
     @property
     def _detail(self) -> tuple[Any, ...]:
-        return self.has_histogram, self.channel_axis, set(self.votes)
+        return self.has_histogram, self.channel_axis, self.mean_axis, set(self.votes)
 
     def histogram(self) -> I64:
         """Return the count of each bfloat16 bit pattern."""
@@ -275,13 +311,20 @@ class TensorSketch:
             batches=self.batches,
             channels=channels,
             votes=_vote_rows(self.votes),
+            mean_axis=self.mean_axis,
+            sums=np.zeros(0) if self.channel_sum is None else self.channel_sum,
         )
 
     @classmethod
     def from_state(cls, state: SketchState) -> TensorSketch:
         """Return the sketch that gave this state."""
         grids = [PositionGrid(int(r[0]), int(r[1]), bool(r[2])) for r in state.votes]
-        sketch = cls(histogram=state.histogram, channel_axis=state.channel_axis, grids=grids)
+        sketch = cls(
+            histogram=state.histogram,
+            channel_axis=state.channel_axis,
+            mean_axis=state.mean_axis,
+            grids=grids,
+        )
         for grid, (position, count) in zip(grids, state.votes[:, 3:].tolist(), strict=True):
             if count:
                 sketch.votes[grid][position] = count
@@ -292,6 +335,8 @@ class TensorSketch:
         sketch._lows_highs = [(float(low), float(high)) for low, high in state.batches]
         if state.channels.size:
             sketch._merge_channels(*state.channels)
+        if state.sums.size:
+            sketch._merge_sums(state.sums)
         return sketch
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -321,6 +366,14 @@ def _vote_rows(votes: Mapping[PositionGrid, Counter[int]]) -> I64:
         for position, count in (sorted(votes[grid].items()) or [(0, 0)])
     ]
     return np.array(rows, np.int64).reshape(-1, 5)
+
+
+def _check_axis(values: F32, axis: int, what: str) -> None:
+    if not -values.ndim <= axis < values.ndim:
+        raise DataError(
+            f"a tensor of shape {values.shape} has no axis {axis} to keep per-channel {what} "
+            "of; observe it per tensor."
+        )
 
 
 def _as_float32(array: npt.NDArray[Any]) -> F32:

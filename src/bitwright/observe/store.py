@@ -19,7 +19,7 @@ from bitwright.observe.sketch import SketchState, TensorSketch
 __all__ = ["load_sketches", "save_sketches"]
 
 _FORMAT = "bitwright-sketches"
-_VERSION = "2"
+_VERSION = "3"
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,6 +28,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     histogram: bool
     channel_axis: int | None
+    mean_axis: int | None
     low: float | None
     high: float | None
     count: int
@@ -60,6 +61,7 @@ def save_sketches(
                 name=name,
                 histogram=state.histogram,
                 channel_axis=state.channel_axis,
+                mean_axis=state.mean_axis,
                 low=state.low if seen else None,  # JSON has no infinity
                 high=state.high if seen else None,
                 count=state.count,
@@ -67,7 +69,7 @@ def save_sketches(
                 inf=state.inf,
             )
         )
-        for part in ("bins", "counts", "batches", "channels", "votes"):
+        for part in ("bins", "counts", "batches", "channels", "votes", "sums"):
             arrays[f"{index}.{part}"] = np.ascontiguousarray(getattr(state, part))
     header = {
         "format": _FORMAT,
@@ -119,7 +121,7 @@ def _check_header(header: Mapping[str, str], fingerprint: str | None, where: str
 def _state(file: Any, index: int, entry: _Entry) -> SketchState:
     bins, counts = file.get_tensor(f"{index}.bins"), file.get_tensor(f"{index}.counts")
     batches, channels = file.get_tensor(f"{index}.batches"), file.get_tensor(f"{index}.channels")
-    votes = file.get_tensor(f"{index}.votes")
+    votes, sums = file.get_tensor(f"{index}.votes"), file.get_tensor(f"{index}.sums")
     finite = entry.count - entry.nan - entry.inf
     consistent = (
         bins.dtype == np.uint16
@@ -130,6 +132,9 @@ def _state(file: Any, index: int, entry: _Entry) -> SketchState:
         and channels.shape[:1] == (2,)
         and votes.dtype == np.int64
         and votes.shape[1:] == (5,)
+        and sums.dtype == np.float64
+        and sums.ndim == 1
+        and (sums.size == 0 or entry.mean_axis is not None)
         and bool(np.all((votes[:, 0] < votes[:, 1]) & (votes[:, 4] >= 0)))
         and (entry.low is None) == (entry.high is None) == (finite == 0)
         and np.unique(bins).size == bins.size
@@ -141,6 +146,7 @@ def _state(file: Any, index: int, entry: _Entry) -> SketchState:
     return SketchState(
         histogram=entry.histogram,
         channel_axis=entry.channel_axis,
+        mean_axis=entry.mean_axis,
         low=np.inf if entry.low is None else entry.low,
         high=-np.inf if entry.high is None else entry.high,
         count=entry.count,
@@ -151,4 +157,5 @@ def _state(file: Any, index: int, entry: _Entry) -> SketchState:
         batches=batches,
         channels=channels,
         votes=votes,
+        sums=sums,
     )

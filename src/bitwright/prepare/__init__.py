@@ -21,6 +21,7 @@ from bitwright.prepare.fold_scale_shift import fold_scale_shift
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
 from bitwright.prepare.fuse_instance_norm import fuse_instance_norm
 from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
+from bitwright.prepare.own_biases import give_biases
 from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
 from bitwright.prepare.simulation import simulate_npu, simulation_steps
 from bitwright.prepare.split_large_pools import split_large_pools
@@ -45,6 +46,7 @@ __all__ = [
     "fuse_hard_swish",
     "fuse_instance_norm",
     "fuse_l2_norm",
+    "give_biases",
     "prepare",
     "prepare_exactly",
     "prepare_weights",

@@ -81,6 +81,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Weight-only mode: bits, blocks, rounding and the form written."""
     fine_tune: FineTuning | None = None
     """Learn weights after all scales are decided, block by block; takes torch and time."""
+    bias_correction: Literal["off", "fast", "sequential"] = "off"
+    """Shift biases by what rounding adds to the outputs of their layers on average. Fast: from
+    the mean inputs of the float model. Sequential: layer by layer, behind the quantized ones."""
     assumed_type: Literal["float32", "float16"] | None = None
     """The element type of tensors for which none can be inferred, behind unknown operators."""
     float16: Literal["widen", "keep"] = "widen"

@@ -1,0 +1,244 @@
+"""Shift the bias of a layer by what rounding its weights adds to its output on average.
+
+M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction" (2019,
+arXiv:1906.04721), section 4.2: with weights W + dW instead of W the output of a linear layer is off
+by dW x, on average by dW E[x]. Rounding moves whole channels that way, most of all where a channel
+has few weights, as in depthwise convolutions; the bias can take it back at no cost.
+
+A convolution reads zeros where its window reaches beyond the input. The means are those of the
+values alone, taken to be the same everywhere in a channel: each place of the kernel counts as often
+as it meets a value, and not padding. Where sizes are not known, all count as in the interior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.graph.constants import is_private, read_constant
+from bitwright.numerics.windows import transposed_window_shares, window_shares
+
+__all__ = ["BiasSite", "add_to_bias", "find_bias_sites", "mean_error"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+_WINDOWED = ("Conv", "ConvTranspose")
+_OPS = frozenset({*_WINDOWED, "Gemm", "MatMul"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BiasSite:
+    """A layer, and the constant that is added to its output and can take a correction."""
+
+    node: ir.Node
+    bias: ir.Value
+
+    @property
+    def source(self) -> ir.Value:
+        """What the layer reads."""
+        value = self.node.inputs[0]
+        assert value is not None
+        return value
+
+    @property
+    def weight(self) -> ir.Value:
+        """The constant that it multiplies with."""
+        value = self.node.inputs[1]
+        assert value is not None
+        return value
+
+    @property
+    def input_axis(self) -> int:
+        """The axis of the source that is summed over: that of its channels."""
+        if self.node.op_type in _WINDOWED:
+            return 1
+        return 0 if self.node.attributes.get_int("transA", 0) else -1
+
+    @property
+    def output_axis(self) -> int:
+        """The axis of the output along which the bias differs."""
+        return 1 if self.node.op_type in _WINDOWED else -1
+
+    @property
+    def factor(self) -> float:
+        """What the layer multiplies its bias with."""
+        return float(self.node.attributes.get_float("beta", 1.0))
+
+
+def find_bias_sites(
+    model: ir.Model, quantized: Collection[str]
+) -> tuple[list[BiasSite], dict[str, str]]:
+    """Return the layers among these nodes of the main graph, in order, and why others have none.
+
+    >>> x, y = ir.Value(name="x"), ir.Value(name="y")
+    >>> w = ir.Value(name="w", const_value=ir.tensor([[1.0]]), shape=ir.Shape([1, 1]))
+    >>> node = ir.node("MatMul", [x, w], outputs=[y], name="product")
+    >>> graph = ir.Graph([x], [y], nodes=[node], initializers=[w], opset_imports={"": 21})
+    >>> find_bias_sites(ir.Model(graph, ir_version=10), ["product"])
+    ([], {'product': 'nothing adds a bias behind it'})
+    """
+    sites: list[BiasSite] = []
+    left: dict[str, str] = {}
+    taken: set[ir.Value] = set()
+    for node in model.graph:
+        name = node.name or ""
+        if name not in quantized or node.op_type not in _OPS or node.domain:
+            continue
+        found = _site_of(node)
+        if isinstance(found, BiasSite) and found.bias not in taken:
+            taken.add(found.bias)
+            sites.append(found)
+        else:
+            left[name] = found if isinstance(found, str) else "it shares its bias"
+    return sites, left
+
+
+def _site_of(node: ir.Node) -> BiasSite | str:
+    """Return the site of a layer, or why it has none."""
+    weight = read_constant(node.inputs[1])
+    if weight is None or not node.inputs[1].is_initializer():  # type: ignore[union-attr]
+        return "its weight is computed at run time"
+    if node.op_type == "MatMul":
+        bias = _added_behind(node)
+    else:
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is None:
+        return "nothing adds a bias behind it" if node.op_type == "MatMul" else "it has no bias"
+    array = read_constant(bias)
+    if array is None or not bias.is_initializer():
+        return "its bias is computed at run time"
+    if not is_private(bias):
+        return "it shares its bias"
+    if node.op_type in ("Gemm", "MatMul") and weight.ndim != 2:
+        return "its weight is not one matrix"
+    site = BiasSite(node, bias)
+    if array.ndim < 1 or array.shape[-1] != _channels(node, weight):
+        return "its bias is one number for all channels"
+    return site if site.factor else "it multiplies its bias with 0"
+
+
+def _added_behind(product: ir.Node) -> ir.Value | None:
+    """Return the constant that the only reader of a product adds to it."""
+    result = product.outputs[0]
+    if not is_private(result):
+        return None
+    reader, index = next(iter(result.uses()))
+    if reader.op_type != "Add" or reader.domain:
+        return None
+    other = reader.inputs[1 - index]
+    return other if read_constant(other) is not None else None
+
+
+def _channels(node: ir.Node, weight: Array) -> int:
+    """Return how many outputs a layer has."""
+    if node.op_type == "ConvTranspose":
+        return int(weight.shape[1] * node.attributes.get_int("group", 1))
+    leads = node.op_type == "Conv" or node.attributes.get_int("transB", 0) == 1
+    return int(weight.shape[0 if leads else 1])
+
+
+def mean_error(site: BiasSite, difference: Array, mean: F64) -> F64:
+    """Return what a change of the weights adds to each output channel, for this mean input.
+
+    >>> x, w, b = (ir.Value(name=name) for name in "xwb")
+    >>> site = BiasSite(ir.node("Gemm", [x, w, b], {"alpha": 2.0, "transB": 1}), b)
+    >>> mean_error(site, np.array([[0.5, 0.0], [0.0, 0.25]]), np.array([1.0, 4.0]))
+    array([1., 2.])
+    """
+    node, wide = site.node, np.asarray(difference, np.float64)
+    if node.op_type not in _WINDOWED:
+        by_output = wide if node.attributes.get_int("transB", 0) else wide.T
+        result: F64 = by_output @ mean * node.attributes.get_float("alpha", 1.0)
+        return result
+    groups = int(node.attributes.get_int("group", 1))
+    shares = reduce(np.multiply.outer, _shares(site, wide.shape[2:]), np.ones(()))
+    kernels = (wide * shares).reshape(*wide.shape[:2], -1).sum(axis=2)
+    by_group = kernels.reshape(groups, -1, kernels.shape[1])
+    order = "goi,gi->go" if node.op_type == "Conv" else "gio,gi->go"
+    summed: F64 = np.einsum(order, by_group, mean.reshape(groups, -1)).reshape(-1)
+    return summed
+
+
+def add_to_bias(array: Array, shift: Array) -> Array:
+    """Return a bias with this added along its last axis, in its own type.
+
+    >>> add_to_bias(np.array([[1.0, 2.0]], np.float32), np.array([0.5, -0.5]))
+    array([[1.5, 1.5]], dtype=float32)
+    """
+    return np.asarray((array.astype(np.float64) + shift).astype(array.dtype))
+
+
+def _shares(site: BiasSite, kernel: tuple[int, ...]) -> list[F64]:
+    """Return how often each place of the kernel counts, axis by axis."""
+    node, rank = site.node, len(kernel)
+    strides = node.attributes.get_ints("strides", [1] * rank)
+    dilations = node.attributes.get_ints("dilations", [1] * rank)
+    lengths = _lengths(site.source, rank)
+    if node.op_type == "Conv":
+        return [
+            window_shares(length, k, stride=s, dilation=d, pads=_pads(node, axis, length, k, s, d))
+            for axis, (length, k, s, d) in enumerate(
+                zip(lengths, kernel, strides, dilations, strict=True)
+            )
+        ]
+    outputs = _lengths(node.outputs[0], rank)
+    return [
+        transposed_window_shares(
+            length,
+            k,
+            stride=s,
+            dilation=d,
+            begin=_cut_before(node, axis, length, k, s, d),
+            outputs=out,
+        )
+        for axis, (length, out, k, s, d) in enumerate(
+            zip(lengths, outputs, kernel, strides, dilations, strict=True)
+        )
+    ]
+
+
+def _lengths(value: ir.Value, rank: int) -> list[int | None]:
+    """Return the sizes of the axes behind batch and channels, where they are known."""
+    if value.shape is None or len(value.shape) != rank + 2:
+        return [None] * rank
+    return [size if isinstance(size, int) else None for size in value.shape[2:]]
+
+
+def _pads(
+    node: ir.Node, axis: int, length: int | None, kernel: int, stride: int, dilation: int
+) -> tuple[int, int]:
+    automatic = node.attributes.get_string("auto_pad", "NOTSET")
+    if automatic == "NOTSET":
+        pads = node.attributes.get_ints("pads", [])
+        return (pads[axis], pads[axis + len(pads) // 2]) if pads else (0, 0)
+    if automatic == "VALID" or length is None:
+        return 0, 0
+    windows = -(-length // stride)
+    total = max((windows - 1) * stride + (kernel - 1) * dilation + 1 - length, 0)
+    before = total // 2 if automatic == "SAME_UPPER" else total - total // 2
+    return before, total - before
+
+
+def _cut_before(
+    node: ir.Node, axis: int, length: int | None, kernel: int, stride: int, dilation: int
+) -> int:
+    """Return how many outputs a transposed convolution drops before its first."""
+    given = node.attributes.get_ints("output_shape", [])
+    automatic = node.attributes.get_string("auto_pad", "NOTSET")
+    if automatic == "NOTSET" and not given:
+        pads = node.attributes.get_ints("pads", [])
+        return pads[axis] if pads else 0
+    if automatic == "VALID" or length is None:
+        return 0
+    extra = node.attributes.get_ints("output_padding", [])
+    wanted = given[axis] if given else length * stride
+    full = stride * (length - 1) + (extra[axis] if extra else 0) + (kernel - 1) * dilation + 1
+    total = max(full - wanted, 0)
+    return total // 2 if automatic == "SAME_UPPER" else total - total // 2
