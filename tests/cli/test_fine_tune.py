@@ -1,9 +1,12 @@
 """`--fine-tune` in `bitwright quantize` and `plan`, and what `apply` does with such a plan."""
 
+import io
+import sys
+
 import onnx
 import pytest
 
-from bitwright import AdaQuant, AdaRound, QuantPlan, Recipe, RecipeError
+from bitwright import AdaQuant, AdaRound, QuantPlan, Recipe, RecipeError, quantize
 from bitwright.cli.settings import change_recipe, choose_recipe
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
@@ -86,3 +89,37 @@ def test_a_recipe_that_fine_tunes_keeps_its_settings_under_the_same_method(tmp_p
 def test_what_makes_no_sense_is_refused_in_a_sentence(options, sentence):
     with pytest.raises(RecipeError, match=sentence):
         choose_recipe(None, None, **options)
+
+
+def test_a_work_folder_keeps_each_block_and_gives_the_same_bytes(run, model, data, out, tmp_path):
+    work, other = tmp_path / "work", tmp_path / "other.onnx"
+    words = ("quantize", model, "--data", data, *SHORT, "--quiet")
+    assert run(*words, "-o", out).code == 0
+    assert run(*words, "-o", other, "--work", work).code == 0
+    kept = sorted(work.glob("*.safetensors"))
+    assert kept and out.read_bytes() == other.read_bytes()
+    kept[0].unlink()  # as if the run had been stopped before
+    again = run(*words, "-o", other, "--work", work)
+    assert again.code == 0
+    assert out.read_bytes() == other.read_bytes()
+    assert sorted(work.glob("*.safetensors")) == kept
+    refused = run(*words, "-o", other, "--work", work, "--limit", "8")
+    assert refused.code == 1
+    assert "of another model, recipe or data; delete it" in refused.err
+
+
+def test_a_terminal_sees_each_block_with_its_error_before_and_after(model, data, out, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "150")
+    recipe = Recipe(fine_tune=AdaRound(iterations=3))
+    result = quantize(model, data=data, recipe=recipe)
+    shown = terminal.getvalue()
+    assert "Fine-tuning" in shown
+    notes = [note for note in result.plan.notes if note.startswith("fine-tuning: ")]
+    # A bar is drawn a few times a second, and shows what was finished last.
+    assert any(note.removeprefix("fine-tuning: ") in shown for note in notes)
