@@ -31,6 +31,7 @@ import bitwright
 import bitwright.compat.vai_q_onnx as vai_q_onnx
 from bitwright.compat.vai_q_onnx import QuantType
 from bitwright.errors import DataError, RecipeError
+from bitwright.recipe import Recipe, named_recipe
 
 ORT = onnxruntime.quantization
 
@@ -54,6 +55,12 @@ def check(paths, least=20.0):
 
 def scales_of(model):
     return [array for name, array in constants_of(model).items() if name.endswith("_scale")]
+
+
+def recipe_of(model):
+    """Return what the model was made with."""
+    found = {prop.key: prop.value for prop in model.metadata_props}
+    return Recipe.from_json(found["bitwright.recipe"])
 
 
 def is_power_of_two(scale):
@@ -81,6 +88,7 @@ def test_cnns_on_the_npu(paths):
     model = check(paths)
     assert all(is_power_of_two(scale) for scale in scales_of(model))
     assert constants_of(model)["x_zero_point"] == 128
+    assert recipe_of(model).replace(name="npu-cnn") == named_recipe("npu-cnn")
 
 
 def test_transformers_on_the_npu(tmp_path):
@@ -96,7 +104,9 @@ def test_transformers_on_the_npu(tmp_path):
         activation_type=vai_q_onnx.QuantType.QInt8,
         weight_type=vai_q_onnx.QuantType.QInt8,
     )
-    assert constants_of(check(paths))["x_zero_point"].dtype == np.int8
+    model = check(paths)
+    assert constants_of(model)["x_zero_point"].dtype == np.int8
+    assert recipe_of(model).replace(name="npu-transformer") == named_recipe("npu-transformer")
 
 
 def test_cnns_on_the_cpu(paths):
@@ -113,6 +123,8 @@ def test_cnns_on_the_cpu(paths):
     model = check(paths, least=30)
     assert constants_of(model)["x_zero_point"].dtype == np.uint8
     assert not any(is_power_of_two(scale) for scale in scales_of(model))
+    assert recipe_of(model).replace(name="cpu-cnn") == named_recipe("cpu-cnn")
+    assert all(scale.ndim == 0 for scale in scales_of(model))
 
 
 def test_the_page_s_defaults(paths):
@@ -120,6 +132,37 @@ def test_the_page_s_defaults(paths):
     model = check(paths)
     assert all(is_power_of_two(scale) for scale in scales_of(model))
     assert constants_of(model)["x_zero_point"].dtype == np.int8
+
+
+def test_every_documented_argument_may_be_given_in_its_place(paths):
+    vai_q_onnx.quantize_static(paths[0], paths[1], Reader(paths[2]))
+    plain = onnx.load(paths[1])
+    vai_q_onnx.quantize_static(
+        paths[0],
+        paths[1],
+        Reader(paths[2]),
+        vai_q_onnx.QuantFormat.QDQ,
+        vai_q_onnx.PowerOfTwoMethod.MinMSE,
+        [],
+        [],
+        [],
+        [],
+        False,
+        False,
+        vai_q_onnx.QuantType.QInt8,
+        vai_q_onnx.QuantType.QInt8,
+        None,
+        None,
+        True,
+        False,
+        ["CPUExecutionProvider"],
+        False,
+        False,
+        False,
+        False,
+        {},
+    )
+    assert onnx.load(paths[1]) == plain
 
 
 # Names --------------------------------------------------------------------------------------

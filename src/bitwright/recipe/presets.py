@@ -90,6 +90,7 @@ _FLOAT_PRESETS = {
 PRESETS = (
     NPU_CNN,
     Recipe(name="npu-transformer", activation=INT8, place=_PLACE),
+    Recipe(name="cpu-cnn", place=_PLACE),
     NPU_CNN.replace(name="xint8", equalize=CrossLayerEqualization()),
     _integers("a8w8", INT8, INT8, symmetric=True),
     _integers("s8s8-aaws", INT8, INT8),
