@@ -19,12 +19,12 @@ import onnx_ir as ir
 
 from bitwright.graph import iter_graphs
 from bitwright.graph.constants import is_private, read_constant, read_tensor
+from bitwright.graph.linear import LINEAR_OP_TYPES, LinearNode
 
 __all__ = ["Addition", "Chains", "Layer", "Link", "find_chains"]
 
 Array = npt.NDArray[Any]
 
-_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 # f(s x) = s f(x) for each element, whatever the axis of the channels. A PRelu's slope may differ
 # from element to element.
 _ELEMENTWISE = ("Abs", "Identity", "LeakyRelu", "PRelu", "Relu")
@@ -48,54 +48,10 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layer:
-    """A product with a constant weight that no other node reads."""
+class Layer(LinearNode):
+    """A linear node whose weight no other node reads."""
 
-    node: ir.Node
-    weight: Array
-    bias: Addition | None
-
-    @property
-    def is_conv(self) -> bool:
-        """Whether the channels are axis 1 of (batch, channel, space...)."""
-        return self.node.op_type in ("Conv", "ConvTranspose")
-
-    @property
-    def group(self) -> int:
-        """In how many parts the channels are divided; 1 where the node does not say."""
-        return self.node.attributes.get_int("group", 1) if self.is_conv else 1
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether each output channel sees one input channel, and each of those is seen once."""
-        group, outputs, inputs, _ = self.by_channel(self.weight).shape
-        return bool(group > 1 and outputs == inputs == 1)
-
-    @property
-    def out_channels(self) -> int:
-        """How many channels it writes."""
-        group, outputs, _, _ = self.by_channel(self.weight).shape
-        return int(group * outputs)
-
-    @property
-    def in_channels(self) -> int:
-        """How many channels it reads."""
-        group, _, inputs, _ = self.by_channel(self.weight).shape
-        return int(group * inputs)
-
-    def by_channel(self, weight: Array) -> Array:
-        """Return a C-ordered array of the weight's shape as a view: group, output, input, kernel.
-
-        >>> node = ir.node("ConvTranspose", [ir.Value(name="x"), ir.Value(name="w")])
-        >>> Layer(node, np.zeros((4, 8, 3, 3)), None).by_channel(np.zeros((4, 8, 3, 3))).shape
-        (1, 8, 4, 9)
-        """
-        if self.is_conv:
-            view = weight.reshape(self.group, weight.shape[0] // self.group, weight.shape[1], -1)
-            return view if self.node.op_type == "Conv" else view.swapaxes(1, 2)
-        if self.node.op_type == "Gemm" and self.node.attributes.get_int("transB", 0) != 0:
-            return weight[None, :, :, None]
-        return weight.T[None, :, :, None]
+    bias: Addition | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +115,7 @@ def find_chains(model: ir.Model) -> Chains:
 def _products(model: ir.Model) -> Iterator[ir.Node]:
     for _, graph in iter_graphs(model):
         for node in graph:
-            if not node.domain and node.op_type in _LAYERS:
+            if not node.domain and node.op_type in LINEAR_OP_TYPES:
                 yield node
 
 
@@ -173,9 +129,8 @@ def _read_layer(node: ir.Node) -> Layer | str:
         return "its weight is shared with another node"
     if weight.dtype not in (np.float32, np.float64):
         return f"its weight is {weight.dtype.name}, in which scaling would lose digits"
-    layer = Layer(node, weight, None)
-    rank_fits = weight.ndim > 2 if layer.is_conv else weight.ndim == 2
-    if not rank_fits or not weight.size or weight.shape[0] % layer.group:
+    layer = Layer(node, weight)
+    if not layer.is_well_formed:
         return f"its weight has the shape {list(weight.shape)}"
     if node.op_type == "MatMul" or len(node.inputs) < 3 or node.inputs[2] is None:
         return layer

@@ -1,4 +1,4 @@
-"""Linear nodes, y = W x + b, and what they absorb: a scale and a shift before or behind them.
+"""What linear nodes, y = W x + b, absorb: a scale and a shift before or behind them.
 
 Behind the node, f y + s is linear again with the weights f W and the bias f b + s (Jacob et al.
 2018, arXiv:1712.05877, equation 14, has it for batch norms). Before it, W (f x + s) + b has the
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.constants import read_constant, replace_constant
+from bitwright.graph.linear import LINEAR_OP_TYPES, LinearNode
 from bitwright.graph.naming import NameScope
 from bitwright.prepare.rewiring import (
     index_of,
@@ -39,36 +40,12 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """A Conv, ConvTranspose, Gemm or MatMul with a constant weight."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear(LinearNode):
+    """A linear node with what is added behind it."""
 
-    node: ir.Node
-    weight: Array
     addition: ir.Node | None = None
     """The Add of a constant behind it that counts as its bias."""
-
-    @property
-    def is_conv(self) -> bool:
-        """Whether the channels are axis 1 of (batch, channel, space...)."""
-        return self.node.op_type in ("Conv", "ConvTranspose")
-
-    @property
-    def group(self) -> int:
-        """In how many parts the channels are divided."""
-        return self.node.attributes.get_int("group", 1) if self.is_conv else 1
-
-    @property
-    def out_channels(self) -> int:
-        """How many channels it writes."""
-        group, outputs, _, _ = self.by_channel(self.weight).shape
-        return int(group * outputs)
-
-    @property
-    def in_channels(self) -> int:
-        """How many channels it reads."""
-        group, _, inputs, _ = self.by_channel(self.weight).shape
-        return int(group * inputs)
 
     @property
     def rank(self) -> int:
@@ -87,18 +64,6 @@ class Linear:
         """Whether a Conv reads zeros around its input, which no shift before it has touched."""
         auto_pad = self.node.attributes.get_string("auto_pad", "NOTSET")
         return auto_pad not in ("NOTSET", "VALID") or any(self.node.attributes.get_ints("pads", []))
-
-    def by_channel(self, weight: Array) -> Array:
-        """Return a C-ordered weight as a view of (group, output, input, kernel)."""
-        group = self.group
-        if self.node.op_type == "Conv":
-            return weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1)
-        if self.node.op_type == "ConvTranspose":
-            view = weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1)
-            return view.swapaxes(1, 2)
-        if self.node.attributes.get_int("transB", 0):
-            return weight[None, :, :, None]
-        return weight.T[None, :, :, None]
 
 
 def linear_before(value: ir.Value | None, reader: ir.Node) -> Linear | None:
@@ -135,17 +100,13 @@ def linear_after(value: ir.Value) -> Linear | None:
 
 
 def _linear_of(node: ir.Node) -> Linear | None:
-    if node.domain or node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
-        return None
-    weight = read_constant(node.inputs[1])
-    if weight is None:
-        return None
-    linear = Linear(node, weight)
-    if linear.is_conv:
-        usable = weight.ndim > 2 and linear.group > 0 and weight.shape[0] % linear.group == 0
-    else:
-        usable = weight.ndim == 2
-    return linear if usable and weight.size else None
+    weight = read_constant(node.inputs[1]) if _is_linear(node) else None
+    linear = None if weight is None else Linear(node, weight)
+    return linear if linear is not None and linear.is_well_formed else None
+
+
+def _is_linear(node: ir.Node) -> bool:
+    return not node.domain and node.op_type in LINEAR_OP_TYPES
 
 
 def spread(constant: Array, channels: int, rank: int, axis: int) -> Array | None:
