@@ -189,7 +189,8 @@ def _accumulate_numpy(values: F32, lanes: I64) -> Extremes:
             # Finite values that would round to infinity stay in the largest finite bin.
             bins -= (bins & np.uint32(0x7FFF)) > TOP_BIN
         counts = np.bincount(bins)
-        lanes[0, : counts.size] += counts
+        used = np.flatnonzero(counts)  # leaves untouched pages without memory
+        lanes[0, used] += counts[used]
         low, high = min(low, found.low), max(high, found.high)
         nan, inf = nan + found.nan, inf + found.inf
     return Extremes(low, high, nan, inf)
