@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -25,7 +26,11 @@ def run_apart(
 ) -> Measured | str:
     """Run `script arguments…` and return what it printed last as JSON, or why it failed."""
     command = [python, str(HERE / script), *(str(argument) for argument in arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    # An installed package comes compiled; from a clone, only the first run may have to do it.
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, check=False, env=kept
+    )
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         return lines[-1][:160] if lines else f"exit code {done.returncode}"
