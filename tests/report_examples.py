@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from bitwright.assess import OutputComparison
+from bitwright.assess import NodeSensitivity, OutputComparison, Proposal, Sensitivity
 from bitwright.assess.comparison import NodeComparison
 from bitwright.assess.report import (
     Histogram,
+    Mending,
     ReportNode,
     ReportSubject,
     TensorView,
@@ -120,7 +121,7 @@ def evil_subject():
     plan = QuantPlan(
         fingerprint=EVIL, tool=EVIL, recipe=Recipe(name=EVIL), tensors={}, nodes={}, notes=[EVIL]
     )
-    return subject(
+    given = subject(
         [node, measured(name=EVIL + "2", local_sqnr=1.0)],
         outputs=[output(1.0, 0.1, EVIL)],
         tensors=[activation(EVIL), weight(EVIL + "w")],
@@ -130,7 +131,23 @@ def evil_subject():
         data_option=EVIL,
         recipe=Recipe(name=EVIL),
         plan=plan,
+        plan_name=EVIL,
     )
+    return mended(given, plan_name=EVIL)
+
+
+def mended(given, *back, to="float", reached=True, **changes):
+    """Return the report with nodes tried out: each regains less than the one before it."""
+    names = [node.measured.name for node in given.nodes if node.quantized]
+    nodes = [
+        NodeSensitivity(name, "Conv", 0.02 / rank, 0.1 * (1 - 0.5 / rank), 0.1)
+        for rank, name in enumerate(reversed(names), 1)
+    ]
+    plan = QuantPlan(fingerprint="", recipe=given.recipe or Recipe(), tensors={}, nodes={})
+    found = Sensitivity(plan, 0.1, nodes, 8, None)
+    left = 0.015 if reached else 0.06
+    proposal = Proposal(plan, back or (nodes[0].name,), to, len(names), 0.1, left, 0.8)
+    return replace(given, mending=Mending(sensitivity=found, proposal=proposal, **changes))
 
 
 def network(count, *, seed=0, sabotaged=None):

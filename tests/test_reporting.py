@@ -7,7 +7,7 @@ from models_for_tests import make_mlp, make_samples
 from onnx import numpy_helper
 
 import bitwright
-from bitwright import DataError, ModelError
+from bitwright import DataError, ModelError, OutputError, PlanError
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,44 @@ def test_a_page_has_everything_about_a_real_model(tmp_path, result, demo):
     # A batch norm was folded into it: the histogram is of the weight that was quantized.
     _, place = conv["tensors"][1]
     assert data["tensors"][place]["clipped"] == 0
+
+
+def test_a_report_proposes_what_it_has_tried_out(sabotaged, demo, tmp_path):
+    result = bitwright.quantize(sabotaged, data=demo.calibration[:32], recipe="int8")
+    page = tmp_path / "report.html"
+    report = result.save_report(page, latency=False, sensitivity=True)
+    found = report.to_dict()["sensitivity"]
+    assert found["proposal"]["nodes"] and found["ranking"][0]["place"] is not None
+    plan = tmp_path / "report.plan.json"
+    assert report.advice[0].title.startswith("Put ") and str(plan) in report.advice[0].command
+    better = bitwright.apply_plan(plan, sabotaged, data=demo.calibration[:8])
+    assert better.outputs[0].sqnr > result.outputs[0].sqnr + 3
+    assert report.advice[0].command.split(" -o ")[0] in page.read_text(encoding="utf-8")
+
+
+def test_trying_out_needs_the_plan_and_overwrites_none(demo, result, tmp_path):
+    with pytest.raises(PlanError, match="give that plan"):
+        bitwright.write_report(
+            demo.model_path, result.model, data=demo.calibration[:2], sensitivity=True
+        )
+    result.plan.save(tmp_path / "r.plan.json")
+    with pytest.raises(OutputError, match="would overwrite"):
+        bitwright.write_report(
+            demo.model_path,
+            result.model,
+            tmp_path / "r.html",
+            data=demo.calibration[:2],
+            plan=tmp_path / "r.plan.json",
+            sensitivity=True,
+        )
+
+
+def test_a_model_in_memory_has_its_own_name_and_size(demo, result):
+    report = bitwright.write_report(
+        demo.model_path, result.model, data=demo.calibration[:2], latency=False
+    )
+    assert report.subject.quantized_name == "quantized.onnx"
+    assert report.subject.quantized_bytes < 0.5 * report.subject.float_bytes
 
 
 def test_the_result_of_a_run_reports_on_the_samples_it_was_measured_on(tmp_path, result):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from bitwright.assess.comparison.comparing import open_units
 from bitwright.assess.report import (
     Advice,
     Latency,
+    Mending,
     ReportNode,
     ReportSubject,
     Verdict,
@@ -33,18 +34,21 @@ from bitwright.assess.report import (
 )
 from bitwright.comparing import open_twin, recipe_of
 from bitwright.data import ImagePreprocess, RandomData, Sample
-from bitwright.errors import DataError
+from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.files import write_file
 from bitwright.graph.constants import read_constant
 from bitwright.observe import MEMORY_BUDGET, observe
 from bitwright.pipeline import Calibration
 from bitwright.plan import QuantPlan
 from bitwright.progress import Progress, show_progress
+from bitwright.sensing import SAMPLES, sense
 
 __all__ = ["Measuring", "Report", "make_report", "name_of", "write_report"]
 
 _SAMPLES = 16
 """How many samples are looked at unless told otherwise: errors settle after a few."""
+_CANDIDATES = 64
+"""How many nodes are tried out at most: each is a run of what comes after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,11 @@ class Report:
         return render_page(self.to_dict())
 
     def save(self, path: str | Path) -> None:
-        """Write the page: all of it, or nothing."""
-        write_file(Path(path), self.to_html())
+        """Write the page: all of it, or nothing; and beside it the better plan, if there is one."""
+        subject = _with_plan_beside(self.subject, path)
+        if subject.mending is not None and subject.mending.proposal.nodes:
+            subject.mending.proposal.plan.save(subject.mending.plan_name)
+        write_file(Path(path), Report(subject).to_html())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +93,8 @@ class Measuring:
     limit: int | None = None
     preprocess: ImagePreprocess | str | None = None
     latency: bool = True
+    sensitivity: bool = False
+    """Try out every node, and propose which to put back."""
     memory_budget: int = MEMORY_BUDGET
     providers: Sequence[str] | None = None
     progress: Progress = True
@@ -101,6 +110,7 @@ def write_report(
     limit: int | None = None,
     preprocess: ImagePreprocess | str | None = None,
     latency: bool = True,
+    sensitivity: bool = False,
     providers: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
     progress: Progress = True,
@@ -116,6 +126,8 @@ def write_report(
         limit: use at most this many samples, 16 if not given.
         preprocess: how images become arrays.
         latency: also time both models, which takes a few seconds.
+        sensitivity: also try out every node of the plan (the 64 that lose most, of large models),
+            and write a plan that puts the worst of them back beside the page, as *.plan.json.
         providers: execution providers of ONNX Runtime for every run.
         memory_budget: bytes of compared tensors that may be alive at once.
         progress: show a bar on a terminal, or call this with (samples done, samples in all).
@@ -132,19 +144,28 @@ def write_report(
     if output is not None:
         for source in (float_model, quantized_model):
             graph.check_destination(output, source=source)
+    plan_name = ""
     if plan is not None and not isinstance(plan, QuantPlan):
+        plan_name = str(plan)
         plan = QuantPlan.load(plan)
+        if output is not None and sensitivity and _same_file(plan_name, _plan_beside(output)):
+            raise OutputError(
+                f"the better plan would overwrite {plan_name!r}; give the page another name."
+            )
     report = make_report(
         float_model,
         graph.load_model(quantized_model),
         names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
         sizes=(graph.file_size(float_model), _size_of(quantized_model)),
         plan=plan,
+        plan_name=plan_name,
+        output=output,
         measuring=Measuring(
             data=data,
             limit=limit,
             preprocess=preprocess,
             latency=latency,
+            sensitivity=sensitivity,
             memory_budget=memory_budget,
             providers=providers,
             progress=progress,
@@ -181,9 +202,16 @@ def make_report(
     names: tuple[str, str],
     sizes: tuple[int, int],
     plan: QuantPlan | None,
+    plan_name: str = "",
+    output: str | Path | None = None,
     measuring: Measuring,
 ) -> Report:
     """Run two models beside each other and return the report about the second."""
+    if measuring.sensitivity and plan is None:
+        raise PlanError(
+            "sensitivity tries out changes of the plan that made the quantized model; give that "
+            "plan (`bitwright quantize --plan-out` writes it)."
+        )
     if measuring.data is None and measuring.samples is None:
         raise DataError(
             "a report runs both models and needs samples; give data (arrays, files, a folder of "
@@ -215,7 +243,10 @@ def make_report(
             report=show,
         )
     nodes, views = _look_at_tensors(twin.model, quantized, comparison, plan, samples, measuring)
-    return Report(
+    mending = None
+    if plan is not None and measuring.sensitivity:
+        mending = _try_nodes(float_source, plan, samples, measuring)
+    return _report_on(
         ReportSubject(
             float_name=names[0],
             quantized_name=names[1],
@@ -231,8 +262,47 @@ def make_report(
             latency=_time(twin.reference, quantized, samples[0], measuring),
             recipe=recipe,
             plan=plan,
-        )
+            plan_name=plan_name,
+            mending=mending,
+        ),
+        output,
     )
+
+
+def _report_on(subject: ReportSubject, output: str | Path | None) -> Report:
+    return Report(subject if output is None else _with_plan_beside(subject, output))
+
+
+def _with_plan_beside(subject: ReportSubject, page: str | Path) -> ReportSubject:
+    """Return the subject with the better plan, if any, named after the page that it lies beside."""
+    if subject.mending is None:
+        return subject
+    beside = str(_plan_beside(page))
+    return replace(subject, mending=replace(subject.mending, plan_name=beside))
+
+
+def _plan_beside(page: str | Path) -> Path:
+    return Path(page).with_suffix(".plan.json")
+
+
+def _same_file(one: str | Path, other: str | Path) -> bool:
+    return Path(one).resolve() == Path(other).resolve()
+
+
+def _try_nodes(
+    source: Any, plan: QuantPlan, samples: Sequence[Sample], measuring: Measuring
+) -> Mending:
+    found = sense(
+        source,
+        plan,
+        samples=samples,
+        limit=SAMPLES,
+        candidates=_CANDIDATES,
+        providers=measuring.providers,
+        memory_budget=measuring.memory_budget,
+        progress=measuring.progress,
+    )
+    return Mending(sensitivity=found, proposal=found.proposal())
 
 
 def _look_at_tensors(

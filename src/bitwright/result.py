@@ -82,11 +82,13 @@ class Result:
         limit: int | None = None,
         preprocess: ImagePreprocess | str | None = None,
         latency: bool = True,
+        sensitivity: bool = False,
         providers: Sequence[str] | None = None,
     ) -> Report:
         """Write what happened as one HTML page, and return it.
 
-        Without data, the samples that the result was measured on are used.
+        Without data, the samples that the result was measured on are used. With `sensitivity`
+        every node is tried out, and a plan that puts the worst back lies beside the page.
         """
         from bitwright.reporting import Measuring, make_report, name_of
 
@@ -99,12 +101,14 @@ class Result:
             names=(name_of(self.source, "model.onnx"), str(self.path or "quantized.onnx")),
             sizes=(self.float_size, self.size),
             plan=self.plan,
+            output=path,
             measuring=Measuring(
                 data=data,
                 samples=self.evaluation if data is None else None,
                 limit=limit,
                 preprocess=preprocess,
                 latency=latency,
+                sensitivity=sensitivity,
                 providers=providers,
             ),
         )

@@ -41,7 +41,7 @@ def sense(
     float_model: Any,
     plan: QuantPlan,
     *,
-    data: Any,
+    data: Any = None,
     limit: int,
     preprocess: ImagePreprocess | str | None = None,
     samples: Sequence[Sample] | None = None,

@@ -36,6 +36,20 @@ def test_the_plan_brings_its_reasons(run, model, data, tmp_path):
     assert "Why left float" in page and "exclude" in page
 
 
+def test_nodes_are_tried_out_on_request(run, model, data, tmp_path):
+    plan, small, out = (tmp_path / name for name in ("plan.json", "q.onnx", "r.html"))
+    assert (
+        run("quantize", model, "-o", small, "--plan-out", plan, "--data", data, "--quiet").code == 0
+    )
+    words = ("--data", data, "--plan", plan, "-o", out, "--no-latency", "--limit", 2)
+    answer = run("report", model, small, *words, "--sensitivity")
+    assert answer.code == 0, answer.err
+    better = tmp_path / "r.plan.json"
+    command = f"bitwright apply {better} {model} -o better.onnx"
+    assert f"Try: {command}" in answer.out and f"Better plan: {better}" in answer.out
+    assert run("apply", better, model, "-o", tmp_path / "b.onnx", "--quiet").code == 0
+
+
 def test_random_data_will_do(run, model, quantized, tmp_path):
     out = tmp_path / "r.html"
     assert run("report", model, quantized, "--random-data", 2, "-o", out, "--quiet").code == 0

@@ -46,6 +46,13 @@ def report_command(
     latency: Annotated[
         bool, typer.Option("--latency/--no-latency", help="Also time both models, for seconds.")
     ] = True,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Also try out every node of --plan, and write a plan that puts the worst back.",
+        ),
+    ] = False,
     provider: opt.Provider = None,
     memory_budget: opt.MemoryBudget = None,
     as_json: opt.Json = False,
@@ -69,6 +76,7 @@ def report_command(
         limit=limit,
         preprocess=preprocess,
         latency=latency,
+        sensitivity=sensitivity,
         providers=provider or None,
         memory_budget=MEMORY_BUDGET if budget is None else budget,
         progress=screen.wants_progress,
@@ -80,6 +88,7 @@ def report_command(
         "level": report.verdict.level,
         "verdict": report.verdict.sentence,
         "advice": advice,
+        "sensitivity": report.to_dict()["sensitivity"],
         "output": str(output),
     }
     screen.show(document, _parts(report, output))
@@ -90,6 +99,9 @@ def _parts(report: Report, output: Path) -> list[Part]:
     for advice in report.advice:
         rows.append((advice.title, advice.why))
         if advice.command is not None:
-            rows.append(("", advice.command))
-    written = ("Written to", f"{output} ({show_bytes(output.stat().st_size)})")
-    return [report.verdict.sentence, Facts(rows), Facts([written])]
+            rows.append(("Try", advice.command))
+    written = [("Written to", f"{output} ({show_bytes(output.stat().st_size)})")]
+    mending = report.subject.mending
+    if mending is not None and mending.proposal.nodes:
+        written.append(("Better plan", mending.plan_name))
+    return [report.verdict.sentence, Facts(rows), Facts(written)]

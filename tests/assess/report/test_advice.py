@@ -3,7 +3,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from report_examples import activation, measured, output, subject, weight
+from report_examples import activation, measured, mended, output, subject, weight
 
 from bitwright import load_demo
 from bitwright.assess.report import Latency, ReportNode, advise
@@ -46,6 +46,38 @@ def test_a_node_far_below_the_others_is_left_float():
 def test_nodes_that_are_all_alike_are_not_blamed():
     given = subject(nodes_with([40, 41, 39, 42]), outputs=POOR)
     assert not any("float" in title for title in commands(given))
+
+
+def test_what_was_measured_to_help_comes_first_with_its_plan():
+    given = mended(subject(outputs=POOR), "conv 1", plan_name="out/r.plan.json")
+    first = advise(given)[0]
+    assert first.title == "Put this node back to float"
+    assert "regain 85 % of the loss: 10.0 dB → 18.2 dB" in first.why and "conv 1" in first.why
+    assert first.command == "bitwright apply out/r.plan.json model.onnx -o better.onnx"
+    assert not {"Leave this node float", "Find the fewest nodes to put back"} & set(commands(given))
+
+
+def test_a_proposal_that_falls_short_says_why():
+    given = mended(subject(outputs=POOR), "conv0", "conv2", to="uint16", reached=False)
+    first = advise(given)[0]
+    assert first.title == "Put these 2 nodes back to 16 bits" and "spread over many" in first.why
+
+
+def test_plans_that_round_by_data_are_applied_with_data():
+    given = mended(subject(outputs=POOR, recipe=load_recipe("int4-gptq")))
+    assert advise(given)[0].command.endswith("-o better.onnx --data images")
+
+
+def test_sensitivity_is_proposed_where_it_was_not_measured():
+    title = "Find the fewest nodes to put back"
+    plan = QuantPlan(recipe=load_recipe("int8"), fingerprint="", tensors={}, nodes={})
+    given = subject(outputs=POOR, plan=plan, plan_name="my plan.json")
+    words = "bitwright sensitivity model.onnx --plan 'my plan.json' --data images -o better.json"
+    assert commands(given)[title] == words
+    alone = commands(subject(outputs=POOR))[title]
+    assert alone.startswith("bitwright plan model.onnx -o plan.json --data images --recipe int8 &&")
+    assert title not in commands(subject(outputs=POOR, recipe=None))
+    assert title not in commands(subject())
 
 
 def test_what_was_left_float_before_stays_float():
@@ -172,7 +204,7 @@ def test_without_a_recipe_the_command_names_none():
     assert "--recipe" not in commands(given)["Leave this node float"]
 
 
-def test_every_quantize_command_is_one_that_the_command_line_takes(monkeypatch):
+def test_every_command_is_one_that_the_command_line_takes(monkeypatch):
     import typer
 
     from bitwright import api
@@ -184,7 +216,12 @@ def test_every_quantize_command_is_one_that_the_command_line_takes(monkeypatch):
         asked[recipe.to_json()] = recipe
         raise typer.Exit(0)
 
+    def leave(*_, **__):
+        raise typer.Exit(0)
+
     monkeypatch.setattr(api, "quantize", quantize)
+    monkeypatch.setattr(api, "make_plan", leave)
+    monkeypatch.setattr(api, "find_sensitivity", leave)
     poor = {"outputs": POOR, "float_name": str(load_demo().model_path)}
     products = [
         ReportNode(measured=measured(name=f"m{n}", op="MatMul"), tensors=[("input", "x")])
@@ -197,9 +234,11 @@ def test_every_quantize_command_is_one_that_the_command_line_takes(monkeypatch):
         subject(recipe=load_recipe("int4"), **poor),
         subject(tensors=[uneven()], recipe=load_recipe("npu-cnn"), **poor),
     ]
-    lines = set(chain.from_iterable(commands(given).values() for given in subjects))
+    told = chain.from_iterable(commands(given).values() for given in subjects)
+    lines = {line for command in told for line in command.split(" && ")}
     for line in sorted(lines):
         words = shlex.split(line.replace("--recipe recipe.json", "--recipe int8"))
         assert main(words[1:]) == 0, line
     # Each command asks for something else.
-    assert len(asked) == len(lines) >= 7
+    assert len(asked) == sum(line.startswith("bitwright quantize") for line in lines) >= 7
+    assert sum(line.startswith("bitwright sensitivity") for line in lines) == 1

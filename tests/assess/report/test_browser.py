@@ -1,7 +1,7 @@
 """The page in a real browser."""
 
 import pytest
-from report_examples import EVIL, evil_subject, measured, subject
+from report_examples import EVIL, evil_subject, measured, mended, subject
 
 Keys = pytest.importorskip("selenium.webdriver", reason="selenium is not installed").Keys
 
@@ -57,6 +57,30 @@ def test_headings_sort_both_ways_and_what_was_not_measured_comes_last(browser, s
     assert numbers(down) == sorted(numbers(down), reverse=True) and down[0] != ABSENT
     assert browser.one("th[data-key=alone]").get_attribute("aria-sort") == "descending"
     assert browser.one("th[data-key=place]").get_attribute("aria-sort") is None
+
+
+def test_names_sort_as_people_count(browser, small):
+    browser.open(small)
+    browser.one("th[data-key=name] button").click()
+    names = browser.column(NAME)
+    assert len(set(names)) > 5
+    assert [int(name.rsplit("_", 1)[1]) for name in names if "block0/conv_" in name] == sorted(
+        int(name.rsplit("_", 1)[1]) for name in names if "block0/conv_" in name
+    )
+    assert not browser.complaints()
+
+
+def test_a_node_that_was_tried_out_leads_to_its_row(browser, small):
+    browser.open(mended(small))
+    assert browser.text(".proposal").startswith("Put 1 node of")
+    button = browser.all("button[data-choose]")[2]
+    name = button.text
+    button.click()
+    assert browser.text("#detail h3.name") == name and browser.focused() == "grid"
+    assert "Put back regains" in browser.text("#detail .facts")
+    assert browser.one("tr[aria-selected=true] td.name").text == name
+    assert len(browser.all(".ranking tbody tr")) == 12
+    assert browser.text(".ranking tbody tr:first-child td:last-child") == "put back"
 
 
 def test_search_narrows_by_name_op_and_reason(browser, small):
@@ -212,7 +236,7 @@ CONTRAST = """
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read(browser, small, scheme):
-    browser.open(small, scheme=scheme)
+    browser.open(mended(small), scheme=scheme)
     page = browser.js("getComputedStyle(document.documentElement).backgroundColor")
     darkness = sum(int(part) for part in page[4:-1].split(","))
     assert (darkness < 150) == (scheme == "dark")
@@ -221,7 +245,7 @@ def test_every_text_can_be_read(browser, small, scheme):
 
 @pytest.mark.parametrize("width", [360, 760, 1600])
 def test_it_fits_every_width(browser, small, width):
-    browser.open(small, width=width)
+    browser.open(mended(small), width=width)
     assert browser.js("document.documentElement.scrollWidth") <= width
     name = browser.one("#grid tbody tr[data-place] td.name")
     assert name.size["width"] > 100

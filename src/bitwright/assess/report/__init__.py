@@ -9,6 +9,7 @@ from bitwright.assess.report.histograms import Histogram
 from bitwright.assess.report.page import render_page
 from bitwright.assess.report.subject import (
     Latency,
+    Mending,
     ReportNode,
     ReportSubject,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "Encoding",
     "Histogram",
     "Latency",
+    "Mending",
     "ReportNode",
     "ReportSubject",
     "TensorView",

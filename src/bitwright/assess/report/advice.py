@@ -18,6 +18,7 @@ _SPREAD = 8.0
 _WASTED = 0.25
 """Share of the range that holds nearly all values, below which two bits are lost to outliers."""
 _CLIPPED = 0.01
+_TO = {"float": "float", "uint16": "16 bits", "int8": "8 bits"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,48 @@ def use_real_data(subject: ReportSubject) -> Advice | None:
     )
 
 
+def put_nodes_back(subject: ReportSubject) -> Advice | None:
+    """What was tried out and measured comes before what only looks promising."""
+    mending = subject.mending
+    if mending is None or not mending.proposal.nodes:
+        return None
+    proposal = mending.proposal
+    many = "this node" if len(proposal.nodes) == 1 else f"these {len(proposal.nodes)} nodes"
+    words = ["bitwright", "apply", mending.plan_name, subject.float_name, "-o", "better.onnx"]
+    recipe = proposal.plan.recipe
+    learns = recipe.fine_tune is not None
+    rounds = recipe.mode == "weight-only" and recipe.weights.needs_data
+    given = f" {subject.data_option or '--data PATH'}" if learns or rounds else ""
+    sentence = proposal.describe().replace(" -> ", " → ")
+    why = f"Measured: {sentence}. Back go {_listed(proposal.nodes)}."
+    if not proposal.reached:
+        why += " More of it takes more nodes: the loss is spread over many of them."
+    return Advice(f"Put {many} back to {_TO[proposal.to]}", why, shlex.join(words) + given)
+
+
+def ask_for_sensitivity(subject: ReportSubject) -> Advice | None:
+    """Errors of nodes alone do not say what reaches the outputs; trying does."""
+    recipe = subject.recipe
+    if subject.mending is not None or recipe is None or _is_good(subject):
+        return None
+    data = subject.data_option or "--data PATH"
+    name = shlex.quote(subject.float_name)
+    plan = subject.plan_name or "plan.json"
+    words = f"bitwright sensitivity {name} --plan {shlex.quote(plan)} {data} -o better.json"
+    if subject.plan is None:
+        parts = [f"bitwright plan {name} -o plan.json", data, *_recipe_option(recipe, None)]
+        words = f"{' '.join(parts)} && {words}"
+    return Advice(
+        "Find the fewest nodes to put back",
+        "Tries every node out, measures what reaches the outputs, and writes a plan that puts back "
+        "the few that matter; this report does it with --sensitivity.",
+        words,
+    )
+
+
 def leave_worst_float(subject: ReportSubject) -> Advice | None:
     """A few nodes that lose much more than the others are cheap to leave float."""
-    if _is_good(subject):
+    if _is_good(subject) or subject.mending is not None:
         return None
     names = [subject.nodes[place].measured.name for place in subject.outstanding()]
     if not names:
@@ -224,7 +264,9 @@ def find_what_is_slow(subject: ReportSubject) -> Advice | None:
 
 RULES: tuple[Rule, ...] = (
     use_real_data,
+    put_nodes_back,
     leave_worst_float,
+    ask_for_sensitivity,
     scale_each_channel,
     even_out_channels,
     cut_off_outliers,

@@ -22,6 +22,7 @@ __all__ = ["build_report_data"]
 _SHOWN = ("mode", "format", "activation", "weight", "ranges", "per_channel")
 _MOST_PLAN_BYTES = 1_000_000
 """A larger plan is not carried along: the report stays small enough to mail."""
+_MOST_RANKED = 100
 
 
 def build_report_data(subject: ReportSubject) -> dict[str, Any]:
@@ -38,10 +39,11 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "data": subject.data,
         "outputs": [_output(output) for output in subject.outputs],
         "coverage": _coverage(subject),
+        "sensitivity": _sensitivity(subject),
         "advice": [{"title": a.title, "why": a.why, "command": a.command} for a in advise(subject)],
         "worst": list(subject.worst),
         "hurts": subject.outstanding(),
-        "nodes": [_node(node, keys) for node in subject.nodes],
+        "nodes": _nodes(subject, keys),
         "tensors": [view.to_dict() for view in subject.tensors.values()],
         "recipe": None if subject.recipe is None else subject.recipe.to_json(),
         "settings": None if subject.recipe is None else _settings(subject.recipe),
@@ -49,7 +51,13 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
     }
 
 
-def _node(node: ReportNode, keys: Mapping[str, int]) -> dict[str, Any]:
+def _nodes(subject: ReportSubject, keys: Mapping[str, int]) -> list[dict[str, Any]]:
+    tried = () if subject.mending is None else subject.mending.sensitivity.nodes
+    regained = {node.name: node.regained for node in tried}
+    return [_node(node, keys, regained.get(node.measured.name)) for node in subject.nodes]
+
+
+def _node(node: ReportNode, keys: Mapping[str, int], regained: float | None) -> dict[str, Any]:
     measured = node.measured
     return {
         "name": measured.name,
@@ -65,7 +73,40 @@ def _node(node: ReportNode, keys: Mapping[str, int]) -> dict[str, Any]:
         "error": _number(measured.max_error),
         "saturated": _number(measured.saturated),
         "used": _number(measured.used),
+        "regained": _number(regained),
         "tensors": [[label, keys[key]] for label, key in node.tensors if key in keys],
+    }
+
+
+def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:
+    mending = subject.mending
+    if mending is None:
+        return None
+    found, proposal = mending.sensitivity, mending.proposal
+    places = {node.measured.name: place for place, node in enumerate(subject.nodes)}
+    return {
+        "samples": found.samples,
+        "measured": len(found.nodes),
+        "proposal": {
+            "sentence": proposal.describe(),
+            "nodes": list(proposal.nodes),
+            "to": proposal.to,
+            "regained": _number(proposal.regained),
+            "sqnr_before": _number(proposal.sqnr_before),
+            "sqnr": _number(proposal.sqnr),
+            "plan": mending.plan_name if proposal.nodes else None,
+        },
+        "ranking": [
+            {
+                "name": node.name,
+                "op": node.op,
+                "place": places.get(node.name),
+                "alone": _number(node.alone_sqnr),
+                "without": _number(node.without_sqnr),
+                "regained": _number(node.regained),
+            }
+            for node in found.ranking[:_MOST_RANKED]
+        ],
     }
 
 

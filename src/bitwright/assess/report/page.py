@@ -42,6 +42,7 @@ def render_page(data: Mapping[str, Any]) -> str:
         "verdict": escape(data["verdict"]["sentence"]),
         "figures": sections.figures_section(data),
         "advice": sections.advice_section(data),
+        "sensitivity": sections.sensitivity_section(data),
         "worst": sections.worst_section(data),
         "coverage": sections.coverage_section(data),
         "outputs": sections.outputs_section(data),

@@ -14,6 +14,7 @@ __all__ = [
     "figures_section",
     "outputs_section",
     "recipe_section",
+    "sensitivity_section",
     "show_bytes",
     "show_decibels",
     "show_percent",
@@ -24,6 +25,7 @@ Data = Mapping[str, Any]
 
 _TIMES, _ABSENT = "\N{MULTIPLICATION SIGN}", "\N{EN DASH}"
 _WORST_ROWS = 25
+_RANKED_ROWS = 12
 _MOST_ROWS = 40
 """Rows of a table that is read rather than searched; the rest is counted in a last row."""
 
@@ -84,6 +86,50 @@ def advice_section(data: Data) -> str:
             f"{command}</div></li>"
         )
     return "".join(items)
+
+
+def sensitivity_section(data: Data) -> str:
+    """Return which nodes hurt at the outputs, and what putting some back regains; or nothing."""
+    found = data["sensitivity"]
+    if found is None:
+        return ""
+    back = set(found["proposal"]["nodes"])
+    rows = []
+    for rank, node in enumerate(found["ranking"], 1):
+        if rank > _RANKED_ROWS and node["name"] not in back:
+            continue
+        name = escape(node["name"])
+        if node["place"] is not None:
+            name = (
+                f'<button type="button" class="js" data-choose="{node["place"]}">{name}</button>'
+                f'<span class="no-js">{name}</span>'
+            )
+        share = node["regained"] or 0.0
+        rows.append(
+            (
+                str(rank),
+                name,
+                _cell(node["op"]),
+                show_decibels(node["alone"]),
+                show_decibels(node["without"]),
+                f"{100 * share:.0f} %",
+                _bar(max(share, 0.0), 1.0),
+                "put back" if node["name"] in back else "",
+            )
+        )
+    sentence = found["proposal"]["sentence"].replace(" -> ", " → ")
+    columns = ("#", "Node", "Op", "Alone, dB", "Without, dB", "Regains", "", "Proposal")
+    return (
+        '<section id="sensitivity" aria-labelledby="sensitivity-title">'
+        '<h2 id="sensitivity-title">What reaches the outputs</h2>'
+        f'<p class="proposal">{escape(sentence[:1].upper() + sentence[1:])}.</p>'
+        '<p class="hint">Signal to noise of the outputs with only this node quantized, and with '
+        "every node but this one; it regains the share of the noise that goes when just this "
+        f"node is put back. {_count(found['measured'], 'node')} tried on "
+        f"{_count(found['samples'], 'sample')}.</p>"
+        f'<div class="scroll"><table class="plain ranking">{_rows(columns, rows, (0, 3, 4, 5))}'
+        "</table></div></section>"
+    )
 
 
 def worst_section(data: Data) -> str:
@@ -245,7 +291,7 @@ def _cell(text: str) -> str:
     return escape(text)
 
 
-def _bar(part: int, whole: int) -> str:
+def _bar(part: float, whole: float) -> str:
     share = 100 * part / whole
     return (
         '<svg class="share" aria-hidden="true"><rect class="all" width="100%" height="8" rx="2"/>'

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from bitwright.assess.comparison.results import NodeComparison
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.tensors import TensorView
+from bitwright.assess.sensitivity import Proposal, Sensitivity
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
-__all__ = ["Latency", "ReportNode", "ReportSubject"]
+__all__ = ["Latency", "Mending", "ReportNode", "ReportSubject"]
 
 _SHARE, _MOST_NAMED = 0.05, 8
 """Share and number of the nodes that are called outstanding at most."""
@@ -61,6 +62,16 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mending:
+    """How much each node hurts at the outputs, and the plan that puts the worst of them back."""
+
+    sensitivity: Sensitivity
+    proposal: Proposal
+    plan_name: str = "better.plan.json"
+    """Where that plan is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSubject:
     """Two models, what was measured of them, and how one became the other."""
 
@@ -82,6 +93,10 @@ class ReportSubject:
     latency: Latency | None = None
     recipe: Recipe | None = None
     plan: QuantPlan | None = None
+    plan_name: str = ""
+    """The plan's file, where it has one."""
+    mending: Mending | None = None
+    """What was found by trying, if that was asked for."""
 
     def outstanding(self) -> list[int]:
         """Return the places of the few nodes that lose much more than the others."""

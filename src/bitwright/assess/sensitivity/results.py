@@ -209,6 +209,27 @@ class _Search:
 
     def run(self, room: int) -> Proposal:
         best = self._propose((), self._found.plan, self._base)
+        path = self._walk(room)
+        # One node more can make it worse: the best part of the way counts, not its end.
+        for _, chosen in sorted(path)[:_TRIED_WRITTEN]:
+            best = self._better(best, chosen)
+            if best.reached:
+                return best
+        chosen = path[-1][1] if path else ()
+        while chosen and len(chosen) < room:
+            # What was tried is what the plan gives, up to how the runtime fuses it.
+            rest = [name for name in self._candidates(chosen) if name not in chosen]
+            if not rest:
+                break
+            chosen = (*chosen, rest[0])
+            best = self._better(best, chosen)
+            if best.reached:
+                break
+        return best
+
+    def _walk(self, room: int) -> list[tuple[float, tuple[str, ...]]]:
+        """Return the error with one node put back, with two, and so on until it is enough."""
+        path: list[tuple[float, tuple[str, ...]]] = []
         chosen: tuple[str, ...] = ()
         error = self._base
         while len(chosen) < room and error > (1 - self._wanted) * self._base:
@@ -218,16 +239,14 @@ class _Search:
             errors = self._try([(*chosen, name) for name in candidates])
             error, name = min(zip(errors, candidates, strict=True), key=lambda pair: pair[0])
             chosen = (*chosen, name)
-        while chosen and not best.reached:
-            # What was tried is what the plan gives, up to how the runtime fuses it.
-            plan = put_back(self._found.plan, chosen, self._to)
-            best = self._propose(chosen, *self._found._trial.write(plan))
-            rest = [name for name in self._candidates(chosen) if name not in chosen]
-            if best.reached or len(chosen) >= room or not rest:
-                break
-            chosen = (*chosen, rest[0])
-        helps = best.after < self._base
-        return best if helps else self._propose((), self._found.plan, self._base)
+            path.append((error, chosen))
+        return path
+
+    def _better(self, best: Proposal, chosen: tuple[str, ...]) -> Proposal:
+        """Write the plan with these nodes put back, and return it if it is better."""
+        plan = put_back(self._found.plan, chosen, self._to)
+        found = self._propose(chosen, *self._found._trial.write(plan))
+        return found if found.after < best.after else best
 
     def _candidates(self, chosen: tuple[str, ...]) -> list[str]:
         """Return the most sensitive nodes that are left, and those beside the chosen ones."""

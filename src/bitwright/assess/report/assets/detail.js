@@ -17,7 +17,8 @@ function makeDetail(host, report, nodes) {
           fact("Alone, by energy", withUnit(decibels(node.energy))),
           fact("Cosine", node.cosine === null ? "–" : node.cosine.toFixed(5)),
           fact("Max error", significant(node.error)),
-          fact("Clipped", percent(node.saturated), node.saturated > 0.01)),
+          fact("Clipped", percent(node.saturated), node.saturated > 0.01),
+          node.regained === null ? null : fact("Put back regains", percent(Math.max(node.regained, 0)))),
         node.quantized ? html("div", { class: "tools" }, exclude) : null,
         ...node.tensors.map(([label, index]) => tensorView(label, report.tensors[index])));
       if (!node.tensors.length) host.append(html("p", { class: "empty" }, "No quantized tensor belongs to this node."));

@@ -31,6 +31,14 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
 for (const button of document.querySelectorAll("button[data-save]")) {
   button.addEventListener("click", () => saveFile(`${button.dataset.save}.json`, button.dataset.save === "plan" ? report.plan.json : report.recipe));
 }
+for (const button of document.querySelectorAll("button[data-choose]")) {
+  button.addEventListener("click", () => {
+    table.find("");
+    choose(Number(button.dataset.choose));
+    document.getElementById("nodes").scrollIntoView();
+    document.getElementById("grid").focus({ preventScroll: true });
+  });
+}
 for (const button of document.querySelectorAll("button[data-find]")) {
   button.addEventListener("click", () => {
     table.find(button.dataset.find);
