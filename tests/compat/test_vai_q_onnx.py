@@ -273,6 +273,7 @@ ON_NPU = {"activation_type": QuantType.QUInt8, "enable_npu_cnn": True}
         ({"per_channel": True}, "per_channel must be False"),
         ({"reduce_range": True}, "reduce_range must be False"),
         ({"weight_type": QuantType.QUInt8}, "weight_type must be QInt8"),
+        ({"activation_type": QuantType.QInt16}, "activation_type must be QInt8 or QUInt8"),
         ({"extra_options": {"ActivationSymmetric": False}}, "ActivationSymmetric must be True"),
         ({"extra_options": {"WeightSymmetric": False}}, "WeightSymmetric must be True"),
         ({"extra_options": {"QuantizeBias": False}}, "QuantizeBias must be True"),

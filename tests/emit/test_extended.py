@@ -183,6 +183,22 @@ def test_standard_ops_stand_where_they_take_the_type(cnn):
     assert ops(as_proto(floats))["DequantizeLinear"] > 0  # the weights
 
 
+@pytest.mark.parametrize("extended_ops", [True, False])
+@pytest.mark.parametrize("activation", [UINT8, INT16, INT32], ids=str)
+@pytest.mark.parametrize("make", [make_cnn, make_mlp])
+def test_weights_of_32_bits_are_kept_from_integer_kernels(make, activation, extended_ops):
+    model = make()
+    result = quantize(
+        model,
+        make_samples(model),
+        format="extended",
+        activation=activation,
+        weight=INT32,
+        place=Placement(extended_ops=extended_ops, isolated=True, float_bias_add=False),
+    )
+    assert result.outputs[0].sqnr > (30 if activation is UINT8 else 60)
+
+
 def test_8_bits_are_as_good_as_in_the_standard_format(cnn):
     model, samples = cnn
     extended = quantize(model, samples, format="extended", per_channel=True)

@@ -298,6 +298,15 @@ def test_the_next_scale_of_a_kind_is_the_nearest_from_above(scale, kind):
         assert up == ALL_INT16_SCALES[np.searchsorted(ALL_INT16_SCALES, scale)]
 
 
+@settings(max_examples=200)
+@given(st.floats(-2e3, 0), st.floats(0, 2e3), st.sampled_from([INT8, UINT8, INT16, UINT16]))
+def test_int16_scales_cut_off_no_more_than_a_level(low, high, qtype):
+    scale, zero_point = (float(x) for x in affine_parameters(low, high, qtype, kind="int16"))
+    # Zero is one of the levels, which may take half of one at either end.
+    assert low >= (qtype.lowest - zero_point - 1.5) * scale
+    assert high <= (qtype.highest - zero_point + 1.5) * scale
+
+
 def test_int16_scales_of_the_vendors_examples():
     assert float(nearest_int16_scale(0.0225191)) == 369 / 16384
     assert float(nearest_int16_scale(1 / 127.5)) == 257 / 32768

@@ -177,7 +177,7 @@ class _ExtendedWriter(QdqWriter):
         name: str,
     ) -> ir.Node:
         """Return a node that quantizes, of the vendor's domain or a standard one."""
-        if self._is_left_standard(parameters):
+        if self._is_left_standard(parameters, is_bias=False):
             return super().quantizer(inputs, parameters, output, name)
         return self._scaled_node("VitisQuantizeLinear", inputs, parameters, output, name)
 
@@ -189,17 +189,17 @@ class _ExtendedWriter(QdqWriter):
         name: str,
     ) -> ir.Node:
         """Return a node that dequantizes, of the vendor's domain or a standard one."""
-        if self._is_left_standard(parameters):
+        if self._is_left_standard(parameters, is_bias=_is_like_a_bias(inputs[0])):
             return super().dequantizer(inputs, parameters, output, name)
         return self._scaled_node("VitisDequantizeLinear", inputs, parameters, output, name)
 
-    def _is_left_standard(self, parameters: Parameters) -> bool:
+    def _is_left_standard(self, parameters: Parameters, *, is_bias: bool) -> bool:
         if parameters.block_size:
             return True  # scales in blocks are ONNX's own; the vendor's operator has none
         if self._plan.recipe.place.extended_ops or self._fused:
             return False
-        if parameters.qtype == INT32:
-            return not np.any(parameters.zero_point)
+        if parameters.qtype == INT32:  # ONNX dequantizes it, but has no op that quantizes to it
+            return is_bias and not np.any(parameters.zero_point)
         return parameters.qtype.is_integer and parameters.qtype.bits <= 16
 
     def _scaled_node(
@@ -213,12 +213,11 @@ class _ExtendedWriter(QdqWriter):
         per_channel = bool(np.ndim(parameters.scale))
         axis = (parameters.axis or 0) if per_channel else 0
         node = self._vendor_node(op, inputs, {"axis": axis}, output, name)
-        source = inputs[0]
         use = Use(
             parameters.qtype,
             per_channel,
             centred=not np.any(parameters.zero_point),
-            stored=source is not None and source.const_value is not None,
+            is_bias=_is_like_a_bias(inputs[0]),
         )
         self._scaled_nodes.append((node, op, use))
         return node
@@ -239,6 +238,12 @@ class _ExtendedWriter(QdqWriter):
             outputs=[output or ir.Value()],
             name=name,
         )
+
+
+def _is_like_a_bias(value: ir.Value | None) -> bool:
+    """Whether a value is a constant of one axis at most."""
+    tensor = None if value is None else value.const_value
+    return tensor is not None and len(tensor.shape) <= 1
 
 
 def _add_attributes(node: ir.Node, attributes: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ def affine_parameters(
 
     `kind` restricts the scales: "power-of-two" takes the smallest power of two that clips
     nothing (see `covering_power_of_two`); "int16" takes the nearest M / 2**N (see
-    `nearest_int16_scale`).
+    `nearest_int16_scale`), or the next larger one where that would cut off more than a level.
 
     >>> from bitwright.numerics.types import INT8, UINT8
     >>> scale, zero_point = affine_parameters(-1.0, 3.0, UINT8)
@@ -108,7 +108,7 @@ def grid_parameters(
     degenerate = exact < _limits(stored)[0]
     exact = np.where(degenerate, 1.0, exact)
     if kind == "int16":
-        exact = nearest_int16_scale(exact)
+        exact = _covering_int16_scale(exact, qmax - qmin)
     elif kind != "float":
         raise RecipeError(f"unknown scale kind {kind!r}. Known: float, int16, power-of-two.")
     scale = np.minimum(exact, _limits(stored)[1]).astype(stored)
@@ -252,6 +252,12 @@ def nearest_int16_scale(scale: npt.ArrayLike) -> Array:
     [32767.0, 1.52587890625e-05]
     """
     return _int16_scale(scale, np.rint)
+
+
+def _covering_int16_scale(scale: Array, levels: int) -> Array:
+    """Return the nearest M / 2**N that cuts off no more than a level; of small M, the next one."""
+    nearest = nearest_int16_scale(scale)
+    return np.where((scale - nearest) * levels > nearest, _int16_scale(scale, np.ceil), nearest)
 
 
 def ceil_scale(

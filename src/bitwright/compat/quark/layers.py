@@ -29,7 +29,7 @@ from bitwright.compat.vai_q_onnx.enums import (
     VitisQuantFormat,
 )
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.numerics.types import INT8, INT16, INT32
+from bitwright.numerics.types import INT8, INT16, INT32, UINT8
 
 __all__ = ["flatten"]
 
@@ -66,7 +66,7 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
         activation_type=activation.data_type,
         weight_type=weight.data_type,
         per_channel=_is_per_channel(weight),
-        enable_npu_cnn=in_powers and weight.data_type is INT8,
+        enable_npu_cnn=in_powers and _fits_npu(activation, weight),
         include_cle=CLEConfig in steps,
         include_sq=SmoothQuantConfig in steps,
         nodes_to_exclude=_excluded(config, model),
@@ -89,6 +89,10 @@ def _both(layer: QLayerConfig, where: str) -> tuple[Spec, Spec]:
     if layer.reads.quant_granularity is not QuantGranularity.Tensor:
         raise RecipeError(f"{where}: activations have one scale a tensor.")
     return layer.reads, layer.weight
+
+
+def _fits_npu(activation: Spec, weight: Spec) -> bool:
+    return activation.data_type in (INT8, UINT8) and weight.data_type is INT8
 
 
 def _method(spec: Spec) -> Any:

@@ -20,7 +20,7 @@ from bitwright.compat.vai_q_onnx.enums import (
 from bitwright.compat.vai_q_onnx.options import VitisParts
 from bitwright.decide.ops import DEFAULT_OP_TYPES
 from bitwright.errors import RecipeError
-from bitwright.numerics.types import INT8, QType
+from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.recipe import (
     MSE,
     CrossLayerEqualization,
@@ -88,7 +88,7 @@ def to_recipe(request: Request, parts: VitisParts, name: str) -> Recipe:
     method = read_method(request.calibrate_method)
     on_npu = request.hardware == "npu-cnn"
     if on_npu:
-        _guard_npu(request, parts, method, weight)
+        _guard_npu(request, parts, method, activation, weight)
         parts.recipe["activation_symmetric"] = True
         parts.recipe.setdefault("bias", "weight")
     if format == "qdq":
@@ -123,11 +123,14 @@ def to_recipe(request: Request, parts: VitisParts, name: str) -> Recipe:
     return Recipe(**parts.build())
 
 
-def _guard_npu(request: Request, parts: VitisParts, method: Enum, weight: QType) -> None:
+def _guard_npu(
+    request: Request, parts: VitisParts, method: Enum, activation: QType, weight: QType
+) -> None:
     """Refuse what the NPU's CNN compiler does not take."""
     refused = {
         "per_channel must be False": request.per_channel,
         "reduce_range must be False": request.reduce_range,
+        "activation_type must be QInt8 or QUInt8": activation not in (INT8, UINT8),
         "weight_type must be QInt8": weight is not INT8,
         "ActivationSymmetric must be True": not parts.recipe.get("activation_symmetric", True),
         "WeightSymmetric must be True": not parts.recipe.get("weight_symmetric", True),
@@ -138,7 +141,9 @@ def _guard_npu(request: Request, parts: VitisParts, method: Enum, weight: QType)
     }
     for sentence, is_wrong in refused.items():
         if is_wrong:
-            raise RecipeError(f"for CNNs on the NPU {sentence}; its scales are powers of two.")
+            raise RecipeError(
+                f"for CNNs on the NPU {sentence}: it has 8 bits, and a power of two for each tensor."
+            )
 
 
 def _guard_standard_types(*types: QType) -> None:

@@ -39,8 +39,8 @@ class Use:
     per_channel: bool = False
     centred: bool = False
     """All zero points are 0."""
-    stored: bool = False
-    """What is dequantized is a constant."""
+    is_bias: bool = False
+    """What is dequantized is a constant of one axis at most."""
 
 
 def scaled_function(op: Op, uses: Collection[Use], opset: int) -> ir.Function:
@@ -82,8 +82,9 @@ def _is_standard(op: Op, use: Use) -> bool:
     """Whether ONNX's own operator does exactly this."""
     if use.qtype == INT32:
         # Pairs of activations move through their neighbours in the runtime, which would have to
-        # write a QuantizeLinear that there is not.
-        return op == "VitisDequantizeLinear" and use.centred and use.stored
+        # write a QuantizeLinear that there is not; and it takes the int32 weights of a MatMul for
+        # ones that its integer kernel has.
+        return op == "VitisDequantizeLinear" and use.centred and use.is_bias
     return use.qtype.is_integer and use.qtype.bits <= 16
 
 
