@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.assess.comparison.packed import packed_weight
 from bitwright.assess.sums import Codes
 from bitwright.graph.constants import is_constant, read_tensor
 from bitwright.numerics import dequantize
@@ -194,6 +195,8 @@ class QuantizedGraph:
                 turned = node.op_type == "QGemm" and node.attributes.get_int("transB", 0) == 1
                 axis = 0 if turned else axis % integers.ndim
                 found.append(_restore(integers, factor, zero, axis))
+        elif (packed := packed_weight(node)) is not None:
+            found.append(packed.numbers())
         return found
 
     def _through_pair(self, dequantizer: ir.Node) -> npt.NDArray[Any] | None:

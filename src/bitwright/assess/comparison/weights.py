@@ -43,11 +43,13 @@ def weight_errors(units: Units) -> dict[str, float]:
     errors: dict[str, float] = {}
     for cut in units.cuts:
         main, twin = cut.main, cut.plain_main
-        if main is None or twin is None or plain_op_type(main) != twin.op_type:
+        if main is None or twin is None or not _same_op(plain_op_type(main), twin.op_type):
             continue
         if any(node.op_type == "BatchNormalization" for node in cut.plain_nodes):
             continue  # it may be folded into the weight, which then is another
         restored = units.graph.weights_of(main)
+        if main.op_type == "MatMulNBits" and twin.attributes.get_int("transB", 0) == 1:
+            restored = [array.T if array.ndim == 2 else array for array in restored]
         for value in twin.inputs:
             original = read_constant(value)
             if value is None or original is None or original.ndim < 2 or value.name in errors:
@@ -57,3 +59,8 @@ def weight_errors(units: Units) -> dict[str, float]:
                     errors[value.name or ""] = decibels(*signal_and_noise([original], [array]))
                     break
     return errors
+
+
+def _same_op(one: str, other: str) -> bool:
+    """Return whether two ops do the same; a Gemm may become a product with a bias of its own."""
+    return one == other or {one, other} <= {"MatMul", "Gemm"}

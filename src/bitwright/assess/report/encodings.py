@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.codes import DEQUANTIZERS
 from bitwright.assess.comparison.matching import match_tensors
+from bitwright.assess.comparison.packed import PackedWeight, packed_weight
 from bitwright.assess.comparison.units import Units
 from bitwright.graph.constants import read_tensor
 from bitwright.numerics import dequantize
@@ -47,6 +48,10 @@ class Encoding:
     """The axis of a weight that the scales belong to."""
     stored: Array | None = None
     """The numbers that the integers of a constant stand for."""
+    packed: PackedWeight | None = None
+    """A weight in blocks of few bits instead; it has a scale for each block."""
+    turned: bool = False
+    """Whether the float model has such a weight the other way round."""
 
 
 def read_encodings(units: Units) -> dict[str, list[Encoding]]:
@@ -88,6 +93,7 @@ def planned_weights(
 class _Reader:
     def __init__(self, units: Units) -> None:
         self._graph = units.graph
+        self._floats = {cut.main: cut.plain_main for cut in units.cuts if cut.main is not None}
         matched = match_tensors(units.plain, self._graph)
         self._names = {value: twin.name or "" for value, twin in matched.items()}
         inputs = {value.name for value in units.plain.graph.inputs}
@@ -102,6 +108,7 @@ class _Reader:
         }
 
     def _encodings(self, node: ir.Node) -> Iterator[Encoding]:
+        yield from self._blocks(node)
         weight = _WEIGHTS.get(node.op_type)
         for index, value in enumerate(node.inputs):
             if value is None:
@@ -128,6 +135,26 @@ class _Reader:
             yield from self._activation(
                 "output", value if quantizer is None else quantizer.outputs[0]
             )
+
+    def _blocks(self, node: ir.Node) -> Iterator[Encoding]:
+        """Yield the weight that a node keeps in blocks, by the name of the float one."""
+        packed, twin = packed_weight(node), self._floats.get(node)
+        if packed is None or twin is None:
+            return
+        matrices = [v for v in twin.inputs if (a := read_tensor(v)) is not None and a.ndim == 2]
+        if not matrices or matrices[0] is None:
+            return
+        sizes = np.abs(packed.tensors.scales)
+        kind = f"uint{packed.tensors.bits} in blocks of {packed.tensors.block_size}"
+        yield Encoding(
+            "weight",
+            matrices[0].name or "",
+            kind,
+            np.array([sizes.min(), sizes.max()], np.float64),
+            np.array(1 << (packed.tensors.bits - 1)),
+            packed=packed,
+            turned=packed.is_table or bool(twin.attributes.get_int("transB", 0)),
+        )
 
     def _activation(self, label: str, integers: ir.Value) -> Iterator[Encoding]:
         """Yield the encoding of an integer tensor, if it is one and known in the float model."""

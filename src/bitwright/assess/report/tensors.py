@@ -45,10 +45,16 @@ class TensorView:
     """Share of the values that lie outside the range."""
     peaks: Array | None = None
     """The largest magnitude of each output channel of a weight."""
+    limits: tuple[float, float] | None = None
+    """The ends of what can be represented, where type and scales alone do not say it."""
+    scales: int | None = None
+    """How many scales there are, where not all of them are here."""
 
     @property
     def range(self) -> tuple[float, float] | None:
         """The ends of what can be represented, of the widest channel."""
+        if self.limits is not None:
+            return self.limits
         return represented_range(self.qtype, self.scale, self.zero_point)
 
     @property
@@ -67,7 +73,7 @@ class TensorView:
             "role": self.role,
             "type": self.qtype,
             "scale": [_short(self.scale.min()), _short(self.scale.max())],
-            "scales": int(self.scale.size),
+            "scales": int(self.scale.size) if self.scales is None else self.scales,
             "zero": [int(self.zero_point.min()), int(self.zero_point.max())],
             "range": None if limits is None else [_short(limits[0]), _short(limits[1])],
             "method": self.method,

@@ -8,9 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bitwright.assess.comparison.packed import PackedWeight
 from bitwright.assess.report.encodings import Encoding
 from bitwright.assess.report.histograms import Histogram
 from bitwright.assess.report.tensors import TensorView, channel_peaks, represented_range
+from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.types import QTYPES
 
 __all__ = ["Sketch", "Views"]
@@ -73,6 +75,8 @@ class Views:
             "zero_point": one.zero_point,
             "method": self._methods.get(one.tensor),
         }
+        if one.packed is not None:
+            return self._blocked(one, one.packed, common)
         if one.stored is None:
             histogram, clipped = self._look_at_sketch(one)
             return TensorView(role="activation", histogram=histogram, clipped=clipped, **common)
@@ -90,6 +94,30 @@ class Views:
             clipped=clipped,
             peaks=channel_peaks(array, axis),
             **common,
+        )
+
+    def _blocked(
+        self, one: Encoding, packed: PackedWeight, common: Mapping[str, Any]
+    ) -> TensorView:
+        """Return the view of a weight in blocks; it is unpacked only as long as it is looked at."""
+        blocks = packed.unpack()
+        stored = blocks.dequantize(np.float32)
+        array = self._weight(one.tensor)
+        float_weight = None if array is None else (array.T if one.turned else array)
+        if float_weight is None or float_weight.shape != stored.shape:
+            float_weight, clipped = stored, None
+        else:
+            clipped = _share_outside_blocks(float_weight, blocks)
+        zeros = _zeros(blocks)
+        ends = [blocks.scales * (end - zeros) for end in (0.0, float(blocks.format.highest))]
+        return TensorView(
+            role="weight",
+            histogram=Histogram.of_array(float_weight),
+            clipped=clipped,
+            peaks=channel_peaks(float_weight, 1),
+            limits=(float(np.minimum(*ends).min()), float(np.maximum(*ends).max())),
+            scales=int(blocks.scales.size),
+            **{**common, "zero_point": np.array([zeros.min(), zeros.max()])},
         )
 
     def _look_at_sketch(self, one: Encoding) -> tuple[Histogram | None, float | None]:
@@ -121,3 +149,20 @@ def _share_outside(array: Array, one: Encoding) -> float | None:
         scale, zero = scale.reshape(shape), zero.reshape(shape if zero.size > 1 else -1)
     codes = np.asarray(array, np.float64) / scale + zero
     return float(np.mean((codes < kind.lowest - 0.5) | (codes > kind.highest + 0.5)))
+
+
+def _share_outside_blocks(array: Array, blocks: QuantizedBlocks) -> float:
+    """Return how much of a weight lies outside what the scale of its own block can represent."""
+    length, rows = blocks.format.length(blocks.shape[0]), blocks.shape[0]
+    scales, zeros = (
+        np.repeat(each.astype(np.float32), length, axis=0)[:rows]
+        for each in (blocks.scales, np.broadcast_to(_zeros(blocks), blocks.scales.shape))
+    )
+    codes = np.divide(array, scales, out=np.zeros(array.shape, np.float32), where=scales != 0)
+    codes += zeros
+    return float(np.mean((codes < -0.5) | (codes > blocks.format.highest + 0.5)))
+
+
+def _zeros(blocks: QuantizedBlocks) -> Array:
+    middle = np.asarray(blocks.format.middle, np.float32)
+    return middle if blocks.zero_points is None else blocks.zero_points.astype(np.float32)
