@@ -22,6 +22,7 @@ from bitwright.comparing import compare_pair
 from bitwright.correcting import correct_biases
 from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
+from bitwright.effort import Effort, check_effort, quantize_with_effort
 from bitwright.errors import RecipeError
 from bitwright.fine_tuning import tune_job
 from bitwright.observe import MEMORY_BUDGET
@@ -63,6 +64,7 @@ def quantize(
     data: Any = None,
     recipe: RecipeSource = None,
     target: str | None = None,
+    effort: Effort | None = None,
     limit: int | None = None,
     preprocess: ImagePreprocess | str | None = None,
     held_back: bool = True,
@@ -83,6 +85,9 @@ def quantize(
         data: anything `bitwright.open_data` takes, or `RandomData()`.
         recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
         target: where the model will run, `"cpu"` if not given.
+        effort: what to try on top of the recipe, `"low"`: nothing, `"medium"`: equalization, other
+            ranges and bias correction, `"high"`: AdaRound on the blocks that hurt, too. Each is
+            kept if the error falls on samples that it has not seen.
         limit: use at most this many samples.
         preprocess: how images become arrays.
         held_back: keep every eighth sample (at most eight) out of calibration and measure the
@@ -109,7 +114,6 @@ def quantize(
     chosen = load_recipe(recipe, target)
     if output is not None:
         graph.check_destination(output, source=model)
-    job = Job.open(model, chosen, providers)
     calibration = Calibration(
         data=data,
         limit=limit,
@@ -120,6 +124,16 @@ def quantize(
         engine=engine,
         progress=progress,
     )
+    if effort is not None:
+        check_effort(effort, chosen, calibration)
+        if effort != "high" and chosen.fine_tune is None:
+            _refuse_for_plain_rounding(work=work, device=device)
+        if effort != "low":
+            found = quantize_with_effort(
+                model, chosen, effort, calibration, providers=providers, device=device, work=work
+            )
+            return _save(found, output, external_data)
+    job = Job.open(model, chosen, providers)
     if chosen.mode == "weight-only":
         weights = WeightJob(job, calibration, work, device)
         return _save(weights.write(weights.make_plan()), output, external_data)

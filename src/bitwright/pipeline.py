@@ -181,11 +181,7 @@ class Job:
 
     def make_plan(self, calibration: Calibration) -> QuantPlan:
         """Place the quantizers, observe what they need, and decide."""
-        smoothing: dict[str, Smoothing] = {}
-        if self.recipe.smooth is not None:
-            calibration = self.keep_data(calibration)
-            smoothing = self._find_smoothing(calibration)
-            self.smooth(smoothing)
+        calibration, smoothing = self._smooth_first(calibration)
         layout = self._lay_out()
         sketches = self._observe(layout, calibration) if layout.observed else {}
         self._sketches = sketches
@@ -204,6 +200,15 @@ class Job:
             self.samples_are_unseen = True
         plan.notes[:0] = self.notes
         return msgspec.structs.replace(plan, smoothing=smoothing) if smoothing else plan
+
+    def _smooth_first(self, calibration: Calibration) -> tuple[Calibration, dict[str, Smoothing]]:
+        """Smooth as the recipe asks for; return the data in a form that can be read again."""
+        if self.recipe.smooth is None:
+            return calibration, {}
+        calibration = self.keep_data(calibration)
+        smoothing = self._find_smoothing(calibration)
+        self.smooth(smoothing)
+        return calibration, smoothing
 
     def smooth(self, smoothing: Mapping[str, Smoothing]) -> None:
         """Even out the channels of these tensors; what the model computes stays the same."""
@@ -339,6 +344,7 @@ class Job:
 
     def observe_for_all(self, calibration: Calibration) -> Mapping[str, TensorSketch]:
         """Observe what any range method and the correction of biases need, in one pass."""
+        calibration, _ = self._smooth_first(calibration)
         layout = self._lay_out()
         return self._run_for(layout, calibration, detail="histogram", means=self._mean_axes(layout))
 

@@ -235,3 +235,24 @@ def test_a_limit_below_one_is_refused(limit):
 def test_preprocessing_without_images_is_refused():
     with pytest.raises(DataError, match="not a folder of images"):
         open_data([{"x": x()}], [X], preprocess="unit")
+
+
+def test_a_loader_that_shuffles_can_be_read_once_only():
+    class RandomSampler:
+        pass
+
+    class SequentialSampler:
+        pass
+
+    class Loader:
+        dataset, batch_size = (), 1
+
+        def __init__(self, sampler):
+            self.sampler = sampler
+
+        def __iter__(self):
+            return iter([np.zeros((1, 2), np.float32)] * 3)
+
+    spec = InputSpec("x", np.dtype("float32"), (1, 2))
+    assert open_data(Loader(SequentialSampler()), [spec]).repeatable
+    assert not open_data(Loader(RandomSampler()), [spec]).repeatable

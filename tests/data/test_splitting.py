@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from bitwright.data.sources import open_data
 from bitwright.data.specs import InputSpec
-from bitwright.data.splitting import hold_back
+from bitwright.data.splitting import hold_back, split_samples
 from bitwright.errors import DataError
 
 
@@ -62,3 +62,17 @@ def test_a_second_pass_starts_anew():
 def test_impossible_splits_are_refused(options, words):
     with pytest.raises(DataError, match=words):
         hold_back([], **options)
+
+
+@pytest.mark.parametrize("count", [8, 9, 40, 200])
+def test_three_parts_of_the_samples_make_the_whole(count):
+    stream = [{"x": np.float32([number])} for number in range(count)]
+    samples = open_data(stream, [InputSpec("x", np.dtype("float32"), (1,))])
+    split = split_samples(samples)
+    parts = [[int(sample["x"][0]) for sample in part] for part in split]
+    assert sorted(number for part in parts for number in part) == list(range(count))
+    assert [part.len_hint for part in split] == [len(part) for part in parts]
+    assert len(parts[1]) == min(-(-(count - 1) // 4), 32)
+    held = hold_back(stream)
+    list(held)
+    assert parts[2] == [int(sample["x"][0]) for sample in held.held]

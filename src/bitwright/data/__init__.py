@@ -8,7 +8,7 @@ from bitwright.data.layouts import channels_first_specs, to_channels_last
 from bitwright.data.random import RandomData, random_samples
 from bitwright.data.sources import Samples, open_data
 from bitwright.data.specs import InputSpec, Sample, check_sample, session_inputs
-from bitwright.data.splitting import HeldBack, hold_back
+from bitwright.data.splitting import HeldBack, Split, hold_back, split_samples
 from bitwright.data.texts import TextData
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "RandomData",
     "Sample",
     "Samples",
+    "Split",
     "TextData",
     "channels_first_specs",
     "check_sample",
@@ -27,5 +28,6 @@ __all__ = [
     "open_data",
     "random_samples",
     "session_inputs",
+    "split_samples",
     "to_channels_last",
 ]

@@ -144,7 +144,8 @@ def open_data(
             f"calibration data cannot be read from a {type(source).__name__}; {_ACCEPTED}."
         )
     loader = hasattr(source, "dataset") and hasattr(source, "batch_size")
-    repeatable = not hasattr(source, "__next__")
+    # A loader that shuffles would give other samples for the same numbers.
+    repeatable = not hasattr(source, "__next__") and not (loader and _shuffles(source))
     if not loader and _length(source) == 0:
         raise DataError("the calibration data is empty; give at least one sample.")
     return Samples(
@@ -157,6 +158,12 @@ def open_data(
         limit=limit,
         repeatable=repeatable and getattr(source, "repeatable", True) is not False,
     )
+
+
+def _shuffles(loader: Any) -> bool:
+    """Whether a loader gives its samples in another order every time."""
+    sampler = getattr(loader, "sampler", None)
+    return sampler is not None and type(sampler).__name__ != "SequentialSampler"
 
 
 def _is_single_array(value: Any) -> bool:

@@ -1,14 +1,16 @@
-"""Keep a few samples out of calibration, to measure the result on data it has not seen."""
+"""Keep samples out of calibration, to measure the result on data it has not seen, or to choose."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
+from bitwright.data.sources import Samples
 from bitwright.data.specs import Sample
 from bitwright.errors import DataError
 
-__all__ = ["HeldBack", "hold_back"]
+__all__ = ["HeldBack", "Split", "hold_back", "split_samples"]
 
 _FIRST = 2
 
@@ -79,3 +81,46 @@ def hold_back(samples: Iterable[Mapping[str, Any]], *, every: int = 8, most: int
     if most < 0:
         raise DataError(f"most={most} is not a number of samples; give 0 or more.")
     return HeldBack(samples, every, most)
+
+
+class Split(NamedTuple):
+    """Samples in three parts, none of which shares any with another."""
+
+    calibration: Samples
+    choosing: Samples
+    measuring: Samples
+
+
+_CHOSEN_BY, _MEASURED_BY = 32, 8
+
+
+def split_samples(samples: Samples) -> Split:
+    """Divide samples that can be read again: most to calibrate with, some to choose by, and
+    those that `hold_back` would hold back to measure with.
+
+    Every fourth sample (number 1, 5, …), at most 32, is to choose by.
+
+    >>> import numpy as np
+    >>> from bitwright.data import InputSpec, open_data
+    >>> numbers = [{"x": np.float32([number])} for number in range(10)]
+    >>> split = split_samples(open_data(numbers, [InputSpec("x", np.dtype("float32"), (1,))]))
+    >>> [[int(sample["x"][0]) for sample in part] for part in split]
+    [[0, 2, 3, 4, 6, 8], [1, 5, 9], [7]]
+    """
+
+    def part(index: int) -> int:
+        if index % 8 == 7 and index < 8 * _MEASURED_BY:
+            return 2
+        return 1 if index % 4 == 1 and index < 4 * _CHOSEN_BY else 0
+
+    def select(wanted: int, last: int | None) -> Samples:
+        def produce() -> Iterator[tuple[Sample, str | None]]:
+            for index, sample in enumerate(islice(samples, last)):
+                if part(index) == wanted:
+                    yield sample, None
+
+        total = samples.len_hint
+        count = None if total is None else sum(part(i) == wanted for i in range(total))
+        return Samples(produce, samples.specs, description=samples.description, len_hint=count)
+
+    return Split(select(0, None), select(1, 4 * _CHOSEN_BY), select(2, 8 * _MEASURED_BY))

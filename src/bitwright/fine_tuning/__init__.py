@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bitwright.fine_tuning.block import BlockReport, Tuned
+from bitwright.fine_tuning.block import BlockReport, Tuned, require_torch
 from bitwright.fine_tuning.job import tune_job
 from bitwright.fine_tuning.sequence import fine_tune
 
-__all__ = ["BlockReport", "Tuned", "fine_tune", "tune_job"]
+__all__ = ["BlockReport", "Tuned", "fine_tune", "require_torch", "tune_job"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.errors import MissingPackageError, ModelError
+from bitwright.errors import MissingPackageError, ModelError, RecipeError, did_you_mean
 from bitwright.fine_tuning.constants import find_constants
 from bitwright.graph import opset_of
 from bitwright.plan import QuantPlan, TensorPlan
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Weights = dict[str, tuple[torch.Tensor, Grid]]
 
-__all__ = ["BlockLearner", "BlockReport", "Learned", "Tuned"]
+__all__ = ["BlockLearner", "BlockReport", "Learned", "Tuned", "require_torch"]
 
 Array = npt.NDArray[Any]
 Rows = Mapping[str, Iterable[Array]]
@@ -74,7 +74,7 @@ class BlockLearner:
     """Learns the blocks of a model for its plan, and holds what was learned so far."""
 
     def __init__(self, model: ir.Model, plan: QuantPlan, method: FineTuning, device: str) -> None:
-        _require_torch(device)
+        require_torch(device)
         from bitwright.rounding.torch_graph import why_not
 
         self._method, self._device = method, device
@@ -100,6 +100,8 @@ class BlockLearner:
             layers=method.scope == "layer",
             supported=lambda node: why_not(node, self._opset) is None,
         )
+        if method.nodes is not None:
+            self.blocks = _with_nodes(self.blocks, method.nodes, model)
         self._owners: dict[str, int] = {}
         for index, block in enumerate(self.blocks):
             for name in self._names(block):
@@ -223,6 +225,16 @@ class BlockLearner:
         return entry.scale is not None and all(e.shares != key for e in plan.tensors.values())
 
 
+def _with_nodes(blocks: Sequence[Block], names: Collection[str], model: ir.Model) -> list[Block]:
+    """Return the blocks with one of these nodes; a name that the model lacks is an error."""
+    known = {node.name or "" for node in model.graph}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise RecipeError(f"fine_tune names node {name!r}, which the model lacks.{hint}")
+    return [block for block in blocks if any(node.name in names for node in block.nodes)]
+
+
 def _to_numpy(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
     return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
@@ -235,7 +247,8 @@ def _rescaled(entry: TensorPlan, scale: Array) -> TensorPlan:
     return msgspec.structs.replace(entry, scale=given, method="learned step size")
 
 
-def _require_torch(device: str) -> None:
+def require_torch(device: str = "cpu") -> None:
+    """Raise an error where there is no torch, or not the device."""
     try:
         import torch
     except ImportError as error:

@@ -37,6 +37,8 @@ class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     op_types: tuple[str, ...] | None = None
     """Only weights of these operators learn; None: of Conv, ConvTranspose, Gemm, MatMul,
     InstanceNormalization and LayerNormalization."""
+    nodes: tuple[str, ...] | None = None
+    """Only blocks with one of these nodes learn; None: all."""
     sequential: bool = True
     """Each block reads what those before it, learned already, give. False: what they give when
     quantized plainly, so that no block waits for another."""

@@ -1,0 +1,213 @@
+"""More effort comes closer to float, and says step by step what helped.
+
+`uneven_digits.onnx` is a small MobileNet with channels of uneven size, made by
+`benchmarks/effort.py --save`; it is scored on the labelled images of the shipped demo.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from equalization_models import make_mobilenet
+from models_for_tests import build, make_cnn, make_mlp, make_samples, node, quality
+
+import bitwright
+from bitwright import AdaRound, load_recipe
+from bitwright.effort import Step
+from bitwright.errors import DataError, MissingPackageError, ModelError, RecipeError
+
+UNEVEN = Path(__file__).parent.parent / "fixtures" / "uneven_digits.onnx"
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def accuracy(model):
+    demo = bitwright.load_demo()
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    [logits] = session.run(None, {"image": demo.images})
+    return float(np.mean(np.argmax(logits, axis=1) == demo.labels))
+
+
+def quantized(effort, model=UNEVEN, data=None, recipe="int8", **options):
+    data = bitwright.load_demo().calibration[:96] if data is None else data
+    return bitwright.quantize(
+        model, data=data, recipe=recipe, effort=effort, progress=False, **options
+    )
+
+
+def steps_of(result):
+    return [note for note in result.plan.notes if note.startswith("effort: ")]
+
+
+@pytest.fixture(scope="module")
+def medium():
+    return quantized("medium")
+
+
+def test_medium_brings_back_what_plain_int8_loses(medium):
+    plain = accuracy(onnx.load(UNEVEN))
+    assert accuracy(quantized(None).to_proto()) < plain - 0.03
+    assert accuracy(medium.to_proto()) >= plain - 0.01
+    assert medium.samples_are_unseen
+    assert medium.samples == 8
+
+
+def test_each_step_is_listed_with_its_error_and_its_fate(medium):
+    listed = steps_of(medium)
+    assert [step.split(": ")[1] for step in listed] == [
+        "equalization",
+        "ranges of activations by least squared error",
+        "ranges of weights by least squared error",
+        "bias correction",
+    ]
+    assert listed[0].endswith("kept")
+    assert all(" % -> " in step for step in listed)
+    assert all(step in medium.summary() for step in listed)
+
+
+def test_what_was_kept_is_a_recipe_that_gives_a_model_as_good(medium):
+    recipe = medium.plan.recipe
+    assert recipe.name == "int8, effort medium"
+    assert recipe.equalize is not None
+    again = quantized(None, recipe=recipe)
+    assert accuracy(again.to_proto()) >= accuracy(onnx.load(UNEVEN)) - 0.01
+    applied = bitwright.apply_plan(medium.plan, UNEVEN)
+    assert applied.to_proto().SerializeToString() == medium.to_proto().SerializeToString()
+
+
+def test_the_same_data_gives_the_same_bytes():
+    model = make_mobilenet(channels=4, blocks=1, size=8)
+    first, second = (quantized("medium", model, make_samples(model, 16)) for _ in range(2))
+    assert first.to_proto().SerializeToString() == second.to_proto().SerializeToString()
+    assert first.plan == second.plan
+
+
+def test_low_and_nothing_are_the_same():
+    model = make_cnn()
+    samples = make_samples(model, 16)
+    low, none = (
+        bitwright.quantize(model, data=samples, effort=effort, progress=False)
+        for effort in ("low", None)
+    )
+    assert low.to_proto().SerializeToString() == none.to_proto().SerializeToString()
+    assert low.plan == none.plan
+
+
+def test_samples_to_choose_by_and_to_measure_with_are_calibrated_on_by_none():
+    model = make_mlp()
+    samples = make_samples(model, 24)
+    wild = [
+        {k: v * (1000 if i % 4 == 1 or i % 8 == 7 else 1) for k, v in s.items()}
+        for i, s in enumerate(samples)
+    ]
+    result = quantized("medium", model, wild)
+    ranges = [entry.range for entry in result.plan.tensors.values() if entry.range is not None]
+    assert ranges
+    assert np.abs(ranges).max() < 100
+    assert all(np.abs(sample["x"]).max() > 100 for sample in result.evaluation)
+
+
+def test_a_step_that_does_not_help_is_not_kept():
+    """A model of one rounding error that no step can take away."""
+    step = node("Conv", ["x", "w"], ["y"], name="conv")
+    weight = np.ones((1, 1, 1, 1), np.float32)
+    model = build([step], {"x": [1, 1, 4, 4]}, {"y": [1, 1, 4, 4]}, {"w": weight})
+    result = quantized("medium", model, make_samples(model, 16))
+    assert result.plan.recipe.name == "int8"
+    assert not any(note.endswith(", kept") for note in steps_of(result))
+    assert any(note.endswith("nothing to try") for note in steps_of(result))
+
+
+def test_a_clip_that_is_in_the_way_of_equalization_is_made_a_relu_where_that_helps():
+    model = make_mobilenet(clip=(0, 6))
+    samples = [{k: v * 0.3 for k, v in s.items()} for s in make_samples(model, 32)]
+    result = quantized("medium", model, samples)
+    kept = next(note for note in steps_of(result) if "equalization" in note)
+    assert result.plan.recipe.rewrite.clip6_to_relu == kept.endswith(", kept")
+    low = quantized("low", model, samples)
+    assert quality(model, result.to_proto(), samples) > quality(model, low.to_proto(), samples)
+
+
+def test_power_of_two_targets_take_their_own_ranges():
+    model = make_cnn()
+    recipe = load_recipe("int8").replace(scales="power-of-two")
+    result = quantized("medium", model, make_samples(model, 16), recipe)
+    ranges = [note for note in steps_of(result) if "ranges of" in note]
+    assert len(ranges) == 2
+    assert not any(note.endswith("nothing to try") for note in ranges)
+    npu = quantized("medium", model, make_samples(model, 16), "npu-cnn")
+    assert sum(note.endswith("nothing to try") for note in steps_of(npu)) >= 2
+
+
+def test_a_data_reader_that_is_read_once_will_do():
+    model = make_cnn()
+    result = quantized("medium", model, iter(make_samples(model, 16)))
+    assert len(steps_of(result)) == 4
+    assert result.data.startswith("10 samples")
+
+
+@pytest.mark.parametrize(
+    ("effort", "options", "error", "words"),
+    [
+        ("medum", {}, RecipeError, "unknown effort 'medum'. Did you mean 'medium'"),
+        ("medium", {"recipe": "int4-rtn"}, RecipeError, "is weight-only"),
+        ("low", {"recipe": "int8-dynamic"}, RecipeError, "measures its own ranges"),
+        ("medium", {"held_back": False}, RecipeError, "leave out held_back=False"),
+        ("medium", {"sketches": "s.safetensors"}, RecipeError, "tries several"),
+        ("medium", {"device": "cuda"}, RecipeError, "leave it out"),
+        ("medium", {"work": "folder"}, RecipeError, "leave it out"),
+        ("medium", {"data": make_samples(make_cnn(), 7)}, DataError, "8 samples.* there are 7"),
+    ],
+)
+def test_what_no_effort_can_do_is_refused(effort, options, error, words):
+    with pytest.raises(error, match=words):
+        quantized(effort, make_cnn(), **{"data": make_samples(make_cnn(), 8), **options})
+
+
+def test_effort_without_data_is_refused():
+    with pytest.raises(DataError, match=r"effort 'medium' .* needs data"):
+        bitwright.quantize(make_cnn(), recipe="int8", effort="medium")
+
+
+def test_fine_tuning_is_a_step_of_high_alone():
+    recipe = load_recipe("int8").replace(fine_tune=AdaRound())
+    with pytest.raises(RecipeError, match="a step of effort 'high'"):
+        quantized("medium", make_cnn(), make_samples(make_cnn(), 8), recipe)
+
+
+def test_a_model_without_float_outputs_is_refused():
+    steps = [node("Conv", ["x", "w"], ["c"], name="conv"), node("ArgMax", ["c"], ["y"], axis=1)]
+    weight = np.ones((2, 1, 1, 1), np.float32)
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, None)
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 1, 4, 4])
+    model = build(steps, [x], [out], {"w": weight})
+    with pytest.raises(ModelError, match="no error to choose by"):
+        quantized("medium", model, make_samples(model, 8))
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
+def test_high_without_torch_says_so_before_any_work():
+    with pytest.raises(MissingPackageError, match="needs torch"):
+        quantized("high", "no such model.onnx", make_samples(make_cnn(), 8))
+
+
+def test_high_fine_tunes_the_blocks_that_hurt():
+    pytest.importorskip("torch")
+    model = make_mobilenet(channels=8, blocks=2, size=8)
+    recipe = load_recipe("a8w4").replace(fine_tune=AdaRound(iterations=200))
+    result = quantized("high", model, make_samples(model, 32), recipe)
+    assert steps_of(result)[-1].startswith("effort: AdaRound: output error")
+    assert steps_of(result)[-1].endswith(", kept")
+    learning = result.plan.recipe.fine_tune
+    assert learning.iterations == 200
+    layers = {name for name, node in result.plan.nodes.items() if node.op in ("Conv", "Gemm")}
+    assert 0 < len(learning.nodes) < len(layers)
+    assert set(learning.nodes) < layers
+
+
+def test_a_step_reads_as_a_sentence():
+    assert str(Step("x", 0.5, 0.12345, True)) == "x: output error 50 % -> 12.3 %, kept"
