@@ -10,6 +10,7 @@ from weights_for_tests import make_layer, total_error
 
 from bitwright.equalize.awq import (
     ALPHAS,
+    CLIPPED,
     awq_clip,
     awq_scales,
     awq_shrink,
@@ -18,7 +19,7 @@ from bitwright.equalize.awq import (
 )
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import arrays_on
-from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks, round_on_grid
+from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks, round_on_grid
 from bitwright.rounding.gptq import factor_hessian, gptq
 from bitwright.rounding.scale_estimation import refine
 
@@ -70,6 +71,72 @@ def test_the_best_of_the_candidates_is_taken():
     _, wider, moved = scaled(weights, moment, format, alphas=ALPHAS[::4])
     best = total_error(wider, quantize_in_blocks(wider, format), moved)
     assert best == pytest.approx(min(errors)) and max(errors) > 1.2 * min(errors)
+
+
+# The paper's method, plainly and in float64 -----------------------------------------------------
+
+
+def papers_rounding(weights, part=1.0, length=32):
+    """Each block of 4 bits on its range, or on a part of it."""
+    blocks = weights.reshape(-1, length, weights.shape[1])
+    low, high = np.minimum(blocks.min(axis=1), 0) * part, np.maximum(blocks.max(axis=1), 0) * part
+    scale = ((high - low) / 15)[:, None]
+    zero = np.rint(-low[:, None] / scale)
+    return ((np.clip(np.rint(blocks / scale) + zero, 0, 15) - zero) * scale).reshape(weights.shape)
+
+
+def papers_awq(weights, inputs, *, clip=True, length=32):
+    """20 strengths by the error of the output, then for each block the best of ten ranges."""
+
+    def error(found):
+        return ((inputs @ (found - weights)) ** 2).sum()
+
+    sizes = np.abs(inputs).mean(axis=0)
+    candidates = []
+    for alpha in np.arange(20) / 20:
+        factors = np.maximum(sizes**alpha, 1e-4)
+        factors = (factors / np.sqrt(factors.max() * factors.min()))[:, None]
+        candidates.append((error(papers_rounding(weights * factors) / factors), alpha, factors))
+    factors = min(candidates, key=lambda candidate: candidate[:2])[2]
+    scaled, reads = weights * factors, inputs / factors.T
+    best = papers_rounding(scaled)
+    for step in range(1, 10 if clip else 1):
+        tried = papers_rounding(scaled, 1 - step / 20)
+        for top in range(0, len(weights), length):
+            rows = slice(top, top + length)
+            costs = [
+                ((reads[:, rows] @ (found[rows] - scaled[rows])) ** 2).sum(axis=0)
+                for found in (best, tried)
+            ]
+            better = costs[1] < costs[0]
+            best[rows, better] = tried[rows, better]
+    return error(best / factors)
+
+
+@pytest.mark.parametrize("spread", [0.2, 1.0, 2.0])
+@pytest.mark.parametrize("clip", [False, True])
+def test_it_is_at_least_as_good_as_the_papers(clip, spread):
+    weights, moment, inputs = make_layer(128, 48, spread=spread, samples=512, with_inputs=True)
+    hessian, format = moment.matrix(), BlockFormat()
+    _, wider, moved = scaled(weights, moment, format, shrinks=CLIPPED if clip else (1.0,))
+    grid = awq_clip(wider, moved, format, shrinks=SHRINKS if clip else (1.0,))
+    found = total_error(wider, round_on_grid(wider, grid, format), moved) * len(inputs)
+    assert found <= papers_awq(weights.astype(np.float64), inputs, clip=clip)
+    nearest = total_error(weights, quantize_in_blocks(weights, format), hessian) * len(inputs)
+    assert found < nearest
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_scaling_that_clipping_follows_is_chosen_for_that(seed):
+    """By itself, clipping takes over a part of what scaling gains."""
+    weights, moment = make_layer(128, 48, spread=0.3, seed=seed)
+    hessian, format = moment.matrix(), BlockFormat()
+    clipped = total_error(
+        weights, round_on_grid(weights, awq_clip(weights, hessian, format), format), hessian
+    )
+    _, wider, moved = scaled(weights, moment, format, shrinks=CLIPPED)
+    both = total_error(wider, round_on_grid(wider, awq_clip(wider, moved, format), format), moved)
+    assert both <= 1.01 * clipped
 
 
 def test_methods_add_up():

@@ -10,10 +10,12 @@ import numpy as np
 import onnxruntime
 import pytest
 from language_models import VOCABULARY, make_block, make_samples
+from models_for_tests import INT64, build, info, node, weight
 
 import bitwright
 from bitwright import QuantPlan, Recipe
 from bitwright.errors import DataError, PlanError, RecipeError
+from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks
 from bitwright.recipe import AWQ, GPTQ, HQQ, Nearest, WeightOnly, WeightOverride
 
 
@@ -47,6 +49,8 @@ def errors():
     recipes = {
         "plain": WeightOnly(rounding=Nearest(clip=False), **BITS3),
         "nearest": WeightOnly(rounding=Nearest(), **BITS3),
+        "weighted": WeightOnly(rounding=Nearest(weighted=True), **BITS3),
+        "refined": WeightOnly(rounding=Nearest(), refine=2, **BITS3),
         "hqq": WeightOnly(rounding=HQQ(), **BITS3),
         "gptq": WeightOnly(rounding=GPTQ(), **BITS3),
         "awq": WeightOnly(rounding=Nearest(), awq=AWQ(), **BITS3),
@@ -55,15 +59,19 @@ def errors():
     return {name: error_of(run(recipe, data=data)) for name, recipe in recipes.items()}
 
 
-@pytest.mark.parametrize("method", ["nearest", "gptq", "awq", "all"])
+@pytest.mark.parametrize("method", ["nearest", "weighted", "gptq", "awq", "all"])
 def test_every_method_beats_plain_rounding(errors, method):
     assert errors[method] < errors["plain"]
 
 
 def test_methods_with_data_beat_those_without(errors):
     assert errors["gptq"] < 0.8 * errors["nearest"]
-    assert errors["all"] < errors["gptq"]
-    assert errors["all"] < errors["awq"]
+    assert errors["weighted"] < 0.8 * errors["nearest"]
+
+
+@pytest.mark.parametrize("alone", ["gptq", "awq", "refined", "weighted"])
+def test_all_methods_together_are_better_than_each_alone(errors, alone):
+    assert errors["all"] < errors[alone]
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -275,6 +283,8 @@ def test_options_of_other_modes_are_refused():
 def test_missing_and_broken_data_are_refused():
     with pytest.raises(DataError, match="needs calibration data"):
         run(WeightOnly(rounding=GPTQ()))
+    with pytest.raises(DataError, match="needs calibration data"):
+        run(WeightOnly(rounding=Nearest(weighted=True)))
     with pytest.raises(DataError):
         run(WeightOnly(rounding=GPTQ()), data=[])
 
@@ -305,6 +315,34 @@ def test_awq_can_scale_only_or_clip_only_and_leave_a_node_out():
     np.testing.assert_array_equal(*arrays)
 
 
+def test_weighted_clipping_is_better_than_by_the_diagonal_and_leaves_tables_alone():
+    """The plain reference: each block the best of 21 ranges, by the mean squares of its inputs."""
+    inputs = np.random.default_rng(0).normal(size=(400, 64)) @ np.random.default_rng(1).normal(
+        size=(64, 64)
+    )
+    moment = inputs.T @ inputs / len(inputs)
+    w = weight(64, 24)
+    nodes = [
+        node("Gather", ["table", "at"], ["rows"], name="look"),
+        node("Add", ["x", "rows"], ["sum"], name="sum"),
+        node("MatMul", ["sum", "w"], ["y"], name="p"),
+    ]
+    wanted = [info("x", ["m", 64]), info("at", ["m"], INT64)]
+    constants = {"w": w, "table": np.zeros((4, 64), np.float32)}
+    model = build(nodes, wanted, {"y": ["m", 24]}, constants, opset=21)
+    data = [{"x": inputs.astype(np.float32), "at": np.zeros(len(inputs), np.int64)}]
+    weights = WeightOnly(rounding=Nearest(weighted=True), embeddings=True, output="float")
+    result = run(weights, model, data=data, held_back=False)
+    found = result.model.graph.initializers["w_rounded"].const_value.numpy()
+    diagonal = quantize_in_blocks(w, BlockFormat(), shrinks=SHRINKS, metric=np.diag(moment))
+    errors = [
+        np.einsum("kn,kl,ln->", change, moment, change)
+        for change in (found - w, diagonal.dequantize() - w)
+    ]
+    assert errors[0] < 0.9 * errors[1]
+    assert result.plan.weights["table"].rounding == Nearest()
+
+
 def test_nearest_keeps_the_part_of_a_range_that_is_asked_for():
     whole, part = (
         run(WeightOnly(rounding=Nearest(clip=False, shrink=shrink)))
@@ -320,6 +358,7 @@ def test_nearest_keeps_the_part_of_a_range_that_is_asked_for():
     [
         (lambda: Nearest(shrink=0.5), "what clip searches"),
         (lambda: Nearest(clip=False, shrink=0), r"\(0, 1\]"),
+        (lambda: Nearest(clip=False, weighted=True), "how clip is judged"),
         (lambda: AWQ(scale=False, clip=False), "does nothing"),
         (lambda: WeightOnly(rounding=GPTQ(per_column=False), refine=1), "one for all"),
         (lambda: WeightOnly(rounding=GPTQ(per_column=False), awq=AWQ()), "one for all"),

@@ -13,7 +13,7 @@ from bitwright.decide.selection import Selector
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import iter_values, weight_of
 from bitwright.plan import NodePlan, QuantPlan, WeightPlan
-from bitwright.recipe import GPTQ, Nearest, Recipe, RoundingMethod, WeightOverride
+from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverride
 
 __all__ = ["plan_weights", "product_source"]
 
@@ -101,7 +101,7 @@ class _Planner:
         if not follows and not _same_form(known, wanted):
             return f"it shares the weight {key!r} with {first!r}, which asks for another form"
         # Who needs data decides: the rounding of a shared weight must serve both.
-        keep = known if follows or isinstance(known.rounding, GPTQ) else wanted
+        keep = known if follows or known.rounding.needs_data else wanted
         weights[key] = msgspec.structs.replace(keep, nodes=(*known.nodes, *wanted.nodes))
         return None
 
@@ -158,7 +158,9 @@ class _Planner:
 
 def _without_data(rounding: RoundingMethod) -> RoundingMethod:
     """Return a rounding for a table, which has no inputs to weigh by, or for a body's weight."""
-    return Nearest(clip=rounding.clip) if isinstance(rounding, GPTQ) else rounding
+    if isinstance(rounding, HQQ) or not rounding.needs_data:
+        return rounding
+    return Nearest(clip=rounding.clip)
 
 
 def _same_form(one: WeightPlan, other: WeightPlan) -> bool:

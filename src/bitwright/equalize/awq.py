@@ -2,14 +2,15 @@
 
 J. Lin et al., "AWQ" (2024, arXiv:2306.00978). Channel k of a layer's input is divided by s[k] and
 row k of its weight multiplied by it: the same product, but another grid. The factors are powers of
-the inputs' mean magnitudes, the best of a few by the error of the layer's output, which the second
+the inputs' magnitudes, the best of a few by the error of the layer's output, which the second
 moment of its inputs gives without keeping any of them. What is tried is quantized exactly as it
-will be stored, in blocks.
+will be stored, in blocks, and clipped if it will be: clipping takes over a part of what scaling
+gains, and a scaling that was chosen without it may do harm with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,26 @@ from bitwright.numerics.blocks import (
 )
 from bitwright.numerics.second_moment import output_error
 
-__all__ = ["awq_clip", "awq_scales", "awq_shrink", "scale_moment", "scale_rows"]
+__all__ = [
+    "CLIPPED",
+    "awq_clip",
+    "awq_scales",
+    "awq_shrink",
+    "scale_moment",
+    "scale_rows",
+]
 
 F64 = npt.NDArray[np.float64]
 
 _SMALLEST = 1e-4
 ALPHAS = tuple(step / 20 for step in range(21))
 """Powers of the inputs' magnitudes that are tried."""
+CLIPPED = (1.0, 0.9, 0.8, 0.7, 0.6)
+"""Parts of a block's range by which a scaling is judged that `awq_clip` will follow."""
+
+# Smaller gains on the calibration data hardly carry over to other data, and where the division
+# finds no place in the model it costs a node.
+_WORTHWHILE = 0.95
 
 
 def awq_scales(
@@ -44,15 +58,16 @@ def awq_scales(
     *,
     alphas: Sequence[float] = ALPHAS,
     shrinks: Sequence[float] = (1.0,),
-    most_columns: int = 512,
+    most_columns: int = 256,
     xp: Arrays = NUMPY,
 ) -> F64:
     """Return the factors s [K] for layers that read the same input: weights times, inputs over s.
 
-    `magnitudes` are the mean |x| of the input's channels, `moment` its second moment. Two
-    families are tried, |x|^alpha and |x|^alpha / |w|^(1 - alpha) with |w| the mean share of a row
-    in its blocks' ranges; ones where none of them is better than that. Of wide layers evenly
-    spaced columns stand for all.
+    `magnitudes` are the mean |x| of the input's channels, `moment` its second moment. Three
+    families are tried, |x|^alpha, with the root of the mean square for |x|, and
+    |x|^alpha / |w|^(1 - alpha) with |w| the mean share of a row in its blocks' ranges; ones where
+    none of them is much better than that. `shrinks` are the parts of ranges to clip to: `CLIPPED`
+    where `awq_clip` follows. Of wide layers evenly spaced columns stand for all.
 
     >>> import numpy as np
     >>> weights = np.random.default_rng(0).standard_normal((64, 16))
@@ -68,20 +83,63 @@ def awq_scales(
             f"the inputs have {sizes.size} channels, the weights "
             f"{[part.shape[0] for part in parts]} rows: give layers that read these inputs."
         )
-    matrix = xp.array(moment)
-    tried = [np.ones(sizes.size), *_candidates(sizes, _shares(parts, format), alphas)]
-    errors = []
-    for factors in tried:
+    measure = _Measure(parts, moment, format, shrinks, xp)
+    roots = np.sqrt(np.maximum(np.diagonal(np.asarray(moment, np.float64)), 0))
+    families = _families(sizes, roots, _shares(parts, format))
+    errors: dict[tuple[int, int], float] = {}
+
+    def attempt(family: int, place: int) -> None:
+        errors[family, place] = measure(_around_one(families[family](alphas[place])))
+
+    # Every other strength first, then those beside the best.
+    for family in range(len(families)):
+        for place in range(0, len(alphas), 2):
+            attempt(family, place)
+    family, best = min(errors, key=errors.__getitem__)
+    for place in (best - 1, best + 1):
+        if 0 <= place < len(alphas):
+            attempt(family, place)
+    family, best = min(errors, key=errors.__getitem__)
+    ones = np.ones(sizes.size)
+    if errors[family, best] >= _WORTHWHILE * measure(ones):
+        return ones
+    return _around_one(families[family](alphas[best]))
+
+
+class _Measure:
+    """The error of what layers put out when their weights are scaled and quantized."""
+
+    def __init__(
+        self,
+        parts: Sequence[npt.NDArray[np.float32]],
+        moment: npt.ArrayLike,
+        format: BlockFormat,
+        shrinks: Sequence[float],
+        xp: Arrays,
+    ) -> None:
+        self._parts = [xp.array(part) for part in parts]
+        self._moment = xp.array(moment)
+        self._blocks = block_diagonals(moment, format, xp=xp) if len(shrinks) > 1 else None
+        self._format, self._shrinks, self._xp = format, shrinks, xp
+
+    def __call__(self, factors: F64) -> float:
+        xp, format = self._xp, self._format
         column = xp.array(factors)[:, None]
+        metric = None
+        if self._blocks is not None:
+            count, length, _ = self._blocks.shape
+            over = np.ones(count * length)
+            over[: factors.size] = 1 / factors
+            sides = xp.array(over.reshape(count, length))
+            metric = self._blocks * sides[:, :, None] * sides[:, None, :]
         error = 0.0
-        for part in parts:
-            scaled = xp.array(part) * column
-            grid = fit_grid(scaled, format, shrinks=shrinks, xp=xp)
+        for part in self._parts:
+            scaled = part * column
+            grid = fit_grid(scaled, format, shrinks=self._shrinks, metric=metric, xp=xp)
             stored = round_on_grid(scaled, grid, format, xp=xp).dequantize(np.float32)
             change = (xp.array(stored) - scaled) / column
-            error += float(output_error(change, matrix, xp=xp).mean())
-        errors.append(error)
-    return tried[int(np.argmin(errors))]
+            error += float(output_error(change, self._moment, xp=xp).mean())
+        return error
 
 
 def awq_clip(
@@ -163,13 +221,20 @@ def _shares(parts: Sequence[npt.NDArray[np.float32]], format: BlockFormat) -> F6
     return np.asarray(total / len(parts))
 
 
-def _candidates(sizes: F64, shares: F64, alphas: Sequence[float]) -> list[F64]:
-    sizes = np.maximum(sizes, _SMALLEST * max(float(sizes.max()), 1e-30))
+def _families(sizes: F64, roots: F64, shares: F64) -> tuple[Callable[[float], F64], ...]:
+    """Return the kinds of factors, each by the strength of the inputs' share in them."""
+    sizes, roots = (
+        np.maximum(each, _SMALLEST * max(float(each.max()), 1e-30)) for each in (sizes, roots)
+    )
     shares = np.maximum(shares, _SMALLEST)
-    found = []
-    for alpha in alphas:
-        for factors in (sizes**alpha, sizes**alpha / shares ** (1 - alpha)):
-            # Around one, so that scaled weights stay well within the range of their type.
-            middle = np.sqrt(factors.max() * factors.min())
-            found.append(np.maximum(factors / middle, _SMALLEST))
-    return found
+    return (
+        lambda alpha: sizes**alpha,
+        lambda alpha: roots**alpha,
+        lambda alpha: sizes**alpha / shares ** (1 - alpha),
+    )
+
+
+def _around_one(factors: F64) -> F64:
+    """Return factors whose extremes lie around one: scaled weights stay within their type."""
+    middle = np.sqrt(factors.max() * factors.min())
+    return np.asarray(np.maximum(factors / middle, _SMALLEST))

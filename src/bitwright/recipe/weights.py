@@ -19,14 +19,17 @@ class Nearest(
     tag="nearest",
     tag_field="method",
 ):
-    """Each weight to its nearest value; needs no data.
+    """Each weight to its nearest value; needs no data unless it is `weighted`.
 
     >>> Nearest(clip=False).clip
     False
     """
 
     clip: bool = True
-    """Shrink the range of a block where that lowers its squared error."""
+    """Shrink the range of a block where that lowers its error."""
+    weighted: bool = False
+    """Judge that by what the layer puts out, not by the weights alone: needs data. Recipes that
+    see data anyway do so without being asked."""
     shrink: float = 1.0
     """Without `clip`: the part of each block's range that is kept."""
 
@@ -35,6 +38,13 @@ class Nearest(
             raise RecipeError(f"shrink of nearest must lie in (0, 1], not {self.shrink}.")
         if self.clip and self.shrink != 1:
             raise RecipeError("shrink of nearest is what clip searches; set clip=false with it.")
+        if self.weighted and not self.clip:
+            raise RecipeError("weighted of nearest is how clip is judged; leave clip=true with it.")
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether it must see what the layer reads."""
+        return self.weighted
 
 
 class GPTQ(
@@ -64,6 +74,11 @@ class GPTQ(
         if not 0 < self.damping <= 1:
             raise RecipeError(f"damping of gptq must lie in (0, 1], not {self.damping}.")
 
+    @property
+    def needs_data(self) -> bool:
+        """Whether it must see what the layer reads."""
+        return True
+
 
 class HQQ(
     msgspec.Struct,
@@ -81,6 +96,11 @@ class HQQ(
 
     float_zero_points: bool = False
     """Zero points as published, not rounded: for GPUs, as they are slow on CPUs."""
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether it must see what the layer reads."""
+        return False
 
 
 RoundingMethod = Nearest | GPTQ | HQQ
@@ -184,5 +204,5 @@ class WeightOnly(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return (
             self.awq is not None
             or self.refine > 0
-            or any(isinstance(rounder, GPTQ) for rounder in rounders)
+            or any(rounder.needs_data for rounder in rounders if rounder is not None)
         )

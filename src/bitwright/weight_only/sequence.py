@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide import product_source
-from bitwright.equalize import awq_clip, awq_scales
+from bitwright.equalize import CLIPPED, awq_clip, awq_scales
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import (
@@ -51,7 +51,7 @@ def round_weights(
     sites = weight_sites(model, plan)
     watched: dict[str, list[Site]] = {}
     for site in sites:
-        wants_inputs = options.needs_data or isinstance(site.plan.rounding, GPTQ)
+        wants_inputs = options.needs_data or site.plan.rounding.needs_data
         if site.source is not None and wants_inputs:
             watched.setdefault(site.source, []).append(site)
     total, done = len(sites), 0
@@ -67,7 +67,7 @@ def round_weights(
         method = next(iter(watched.values()))[0].plan.rounding
         raise DataError(
             f"the rounding {type(method).__name__} weighs errors by what each layer reads and "
-            "needs calibration data; give data, or choose nearest or hqq."
+            "needs calibration data; give data, or choose plain nearest or hqq."
         )
     seen = {site.name for group in watched.values() for site in group}
     for site in sites:
@@ -158,13 +158,10 @@ def _round(site: Site, inputs: _Inputs | None, options: WeightOnly, xp: Arrays) 
             shrinks=shrinks,
             per_column=method.per_column,
         )
-    elif inputs is None:
-        blocks = quantize_in_blocks(weight, form, shrinks=shrinks, xp=xp)
-    elif clipped:
+    elif inputs is not None and (clipped or method.clip):
         blocks = round_on_grid(weight, awq_clip(weight, inputs.moment, form, xp=xp), form, xp=xp)
     else:
-        metric = inputs.moment.diagonal()
-        blocks = quantize_in_blocks(weight, form, shrinks=shrinks, metric=metric, xp=xp)
+        blocks = quantize_in_blocks(weight, form, shrinks=shrinks, xp=xp)
     if options.refine and inputs is not None:
         blocks = refine(weight, blocks, inputs.moment, rounds=options.refine, xp=xp)
     return blocks
@@ -202,6 +199,7 @@ def find_scaling(
                     inputs.moment,
                     group[0].format(),
                     alphas=alphas,
+                    shrinks=CLIPPED if options.awq.clip else (1.0,),
                     xp=xp,
                 )
                 if np.any(factors != 1):
