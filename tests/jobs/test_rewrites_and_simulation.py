@@ -74,6 +74,7 @@ REWRITES = {
     "reduce_mean_to_pool": {"ReduceMean": 0, "GlobalAveragePool": 2},
     "split_large_pools": {"AveragePool": 2},
     "split_to_slice": {"Split": 0, "Slice": 2},
+    "swish_to_mul": {"HardSwish": 0},  # there is none: its own tests have some
     "fuse_instance_norm": {"InstanceNormalization": 1},
     "fuse_l2_norm": {"LpNormalization": 1, "Sqrt": 0},
     "clip_to_relu": {"Clip": 0},

@@ -26,6 +26,7 @@ from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
 from bitwright.prepare.simulation import simulate_npu, simulation_steps
 from bitwright.prepare.split_large_pools import split_large_pools
 from bitwright.prepare.split_to_slice import split_to_slice
+from bitwright.prepare.swish_to_mul import swish_to_mul
 from bitwright.prepare.trained import Trained, read_trained
 from bitwright.prepare.widen_half_floats import widen_half_floats
 from bitwright.recipe import Rewrites, Simulation
@@ -56,6 +57,7 @@ __all__ = [
     "simulation_steps",
     "split_large_pools",
     "split_to_slice",
+    "swish_to_mul",
     "turned_inputs",
     "widen_half_floats",
 ]
@@ -99,6 +101,7 @@ _REWRITES = (
     _Rewrite("reduce_mean_to_pool", without_notes(reduce_mean_to_pool), "made pools of {} mean"),
     _Rewrite("split_large_pools", split_large_pools, "split {} large pool"),
     _Rewrite("split_to_slice", split_to_slice, "made slices of {} Split"),
+    _Rewrite("swish_to_mul", without_notes(swish_to_mul), "made products of {} swish"),
     _Rewrite("channels_last", channels_last, "turned to NHWC: {} outer tensor"),
 )
 _APPROXIMATIONS = (

@@ -33,6 +33,8 @@ class Rewrites(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A GlobalAveragePool over more than 512 values becomes two smaller pools."""
     split_to_slice: bool = False
     """Each output of a Split becomes a Slice."""
+    swish_to_mul: bool = False
+    """A HardSwish or Swish becomes x times its HardSigmoid or Sigmoid."""
     fuse_instance_norm: bool = False
     """The pieces of an instance norm become one InstanceNormalization."""
     fuse_l2_norm: bool = False

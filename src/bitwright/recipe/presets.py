@@ -32,6 +32,7 @@ NPU_CNN = Recipe(
         reduce_mean_to_pool=True,
         split_large_pools=True,
         split_to_slice=True,
+        swish_to_mul=True,
     ),
     simulate=Simulation(),
     limits=Limits(),

@@ -75,6 +75,7 @@ _NPU_REWRITES = (
     "reduce_mean_to_pool",
     "split_large_pools",
     "split_to_slice",
+    "swish_to_mul",
 )
 _NPU_FUSED = ("Relu", "Clip")
 _TRANSFORMER_OP_TYPES = ("Gemm", "MatMul")
@@ -91,7 +92,7 @@ def to_recipe(request: Request, parts: VitisParts, name: str) -> Recipe:
         _guard_npu(request, parts, method, activation, weight)
         parts.recipe["activation_symmetric"] = True
         parts.recipe.setdefault("bias", "weight")
-    if format == "qdq":
+    if format in ("qdq", "qoperator"):
         _guard_standard_types(activation, weight)
     if weight.kind != "int":
         parts.recipe.setdefault("bias", "weight")

@@ -1,0 +1,57 @@
+"""Write hard swish and swish as products, of which hardware knows both factors.
+
+HardSwish(x) = x max(0, min(1, x / 6 + 1 / 2)) is x times the HardSigmoid with alpha 1/6, and
+Swish(x) = x / (1 + exp(-alpha x)) is x times a Sigmoid.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.naming import NameScope
+from bitwright.graph.walking import iter_graphs
+from bitwright.prepare.building import Builder
+
+__all__ = ["swish_to_mul"]
+
+
+def swish_to_mul(model: ir.Model) -> int:
+    """Replace every HardSwish and Swish by its two factors and their product; return how many.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> swish_to_mul(ir.Model(graph, ir_version=10))
+    0
+    """
+    names = NameScope(model)
+    nodes = [
+        node
+        for _, graph in iter_graphs(model)
+        for node in graph
+        if node.op_type in ("HardSwish", "Swish") and not node.domain
+    ]
+    for node in nodes:
+        _replace(node, names)
+    return len(nodes)
+
+
+def _replace(swish: ir.Node, names: NameScope) -> None:
+    x, y = swish.inputs[0], swish.outputs[0]
+    assert x is not None  # both ops have just one input
+    build = Builder(swish, names)
+    stem = y.name or "swish"
+    if swish.op_type == "HardSwish":
+        gate = build.add("HardSigmoid", [x], f"{stem}_gate", {"alpha": 1 / 6, "beta": 0.5})
+    else:
+        gate = build.add("Sigmoid", [_scaled(swish, x, build)], f"{stem}_gate")
+    gate.shape = x.shape
+    build.finish(build.add("Mul", [x, gate], f"{stem}_product", node_name=swish.name))
+
+
+def _scaled(swish: ir.Node, x: ir.Value, build: Builder) -> ir.Value:
+    alpha = swish.attributes.get_float("alpha", 1.0)
+    if alpha == 1:
+        return x
+    dtype = np.dtype(np.float32) if x.dtype is None else x.dtype.numpy()
+    factor = build.constant(np.array(alpha, dtype), f"{x.name}_alpha")
+    return build.add("Mul", [x, factor], f"{x.name}_scaled", shape=x.shape)
