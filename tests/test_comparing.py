@@ -11,7 +11,8 @@ from bitwright import graph
 from bitwright.recipe import RECIPES
 
 WRITTEN = {
-    **{name: name for name in RECIPES},
+    # Fine-tuning changes the numbers of weights, not how they are written.
+    **{name: recipe.replace(fine_tune=None) for name, recipe in RECIPES.items()},
     "qoperator": {"base": "int8", "format": "qoperator"},
     "fix-neuron": {"base": "xint8", "format": "fix-neuron"},
 }

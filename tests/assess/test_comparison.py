@@ -243,9 +243,22 @@ def test_bodies_of_if_nodes_run_in_the_woven_graph():
     )
     samples = make_samples(model, 3)
     result = bitwright.quantize(model, data=samples, recipe="int8", held_back=False)
-    found = bitwright.compare(model, result.model, data=samples)
+    found = bitwright.compare(model, result.model, data=samples, plan=result.plan)
     assert {row.name for row in found.nodes} >= {"first", "second"}
     assert all(row.local_sqnr > 25 for row in found.nodes if row.local_sqnr is not None)
+    # What is inside is not compared, and not passed over in silence.
+    inside = next(rows for why, rows in found.left_out.items() if "body of If 'if'" in why)
+    assert {row.op for row in inside} == {"Relu", "Neg"} and len(inside) == 2
+    assert all(row.sqnr is None and row.action == "float" for row in inside)
+    assert [row.index for row in found.nodes] == list(range(len(found.nodes)))
+
+
+def test_every_node_is_compared_or_says_why_not():
+    model, result, samples = quantized_cnn(base="int8-dynamic")
+    found = bitwright.compare(model, result.model, data=samples)
+    assert all((row.sqnr is None) == (row.unmeasured is not None) for row in found.nodes)
+    assert sum(map(len, found.left_out.values())) == sum(row.sqnr is None for row in found.nodes)
+    assert found.left_out
 
 
 def test_equalized_models_are_compared_with_the_equalized_float_model():

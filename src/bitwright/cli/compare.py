@@ -99,7 +99,12 @@ def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
     if found.weights:
         name, sqnr = min(found.weights.items(), key=lambda item: item[1])
         facts.append(("Worst weight", f"{name!r}: {sqnr:.1f} dB SQNR"))
+    facts += [("Not compared", _count(nodes, why)) for why, nodes in found.left_out.items()]
     return [Table(title, columns, [_row(node) for node in nodes]), Facts(facts)]
+
+
+def _count(nodes: list[NodeComparison], why: str) -> str:
+    return f"1 node: {why}" if len(nodes) == 1 else f"{len(nodes)} nodes: {why}"
 
 
 def _row(node: NodeComparison) -> tuple[str, ...]:

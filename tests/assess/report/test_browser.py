@@ -83,6 +83,21 @@ def test_a_node_that_was_tried_out_leads_to_its_row(browser, small):
     assert browser.text(".ranking tbody tr:first-child td:last-child") == "put back"
 
 
+def test_a_node_that_was_not_compared_says_why(browser):
+    why = "inside the body of If 'choose', where nothing is compared"
+    inside = measured(
+        name="inner", action="float", sqnr=None, cosine=None, max_error=None, local_sqnr=None,
+        saturated=None, used=None, unmeasured=why,
+    )  # fmt: skip
+    browser.open(subject([measured(name="outer"), inside], worst=[0]))
+    browser.one("tr[data-place='1']").click()
+    assert f"Not compared: {why}." in browser.text("#detail")
+    assert "null" not in browser.text("#detail")
+    assert browser.text("button[data-find*='body of If']") == why
+    browser.one("button[data-find*='body of If']").click()
+    assert browser.column(NAME) == ["inner"]
+
+
 def test_search_narrows_by_name_op_and_reason(browser, small):
     browser.open(small)
     box = browser.one("#search")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from bitwright.assess.comparison.codes import (
 )
 from bitwright.assess.comparison.results import NodeComparison, TensorComparison
 from bitwright.assess.comparison.units import Cut, Units, outer_inputs
+from bitwright.graph.walking import subgraphs_of
 from bitwright.plan import QuantPlan
 
 __all__ = ["describe_nodes", "name_unit"]
@@ -31,8 +32,8 @@ def describe_nodes(
     shown = _shown_nodes(units, mains)
     depths = _depths(units.quantized, shown)
     rows: list[NodeComparison] = []
-    for node in shown:
-        cut = mains.get(node)
+
+    def add(node: ir.Node, cut: Cut | None, depth: int, unmeasured: str | None) -> None:
         name, op, output = node.name or "", plain_op_type(node), node.outputs[0].name or ""
         if cut is not None:
             output = cut.name
@@ -44,15 +45,44 @@ def describe_nodes(
                 name,
                 op,
                 len(rows),
-                depths[node],
+                depth,
                 "quantized" if quantized else "float",
                 None if planned is None else planned.reason,
                 output,
                 **_measures(tensors.get(output) if cut is not None else None),
                 nodes=() if cut is None else tuple(n.name or "" for n in _as_one(cut)),
+                unmeasured=unmeasured,
             )
         )
+
+    for node in units.quantized.graph:
+        cut = mains.get(node)
+        if node in shown:
+            add(node, cut, depths[node], _why_unmeasured(node, cut, tensors))
+        for inner in _nodes_of_bodies(node):
+            why = f"inside the body of {node.op_type} {node.name!r}, where nothing is compared"
+            add(inner, None, depths[node], why)
     return rows
+
+
+def _why_unmeasured(
+    node: ir.Node, cut: Cut | None, tensors: dict[str, TensorComparison]
+) -> str | None:
+    if cut is not None:
+        alike = cut.name in tensors
+        return None if alike else "its result has another shape than in the float model"
+    dtype = node.outputs[0].dtype
+    if dtype is not None and not dtype.is_floating_point():
+        return "its result is no float tensor"
+    return "its result lies between tensors that are compared, where looking would slow it down"
+
+
+def _nodes_of_bodies(node: ir.Node) -> Iterator[ir.Node]:
+    for _, body in subgraphs_of(node):
+        for inner in body:
+            if not is_plumbing(inner) and inner.op_type != "Constant":
+                yield inner
+            yield from _nodes_of_bodies(inner)
 
 
 def name_unit(cut: Cut) -> tuple[str, str]:
@@ -72,11 +102,11 @@ def _measures(tensor: TensorComparison | None) -> dict[str, Any]:
     return {} if tensor is None else {k: v for k, v in asdict(tensor).items() if k != "name"}
 
 
-def _shown_nodes(units: Units, mains: dict[ir.Node, Cut]) -> list[ir.Node]:
+def _shown_nodes(units: Units, mains: dict[ir.Node, Cut]) -> set[ir.Node]:
     inside = {node for cut in mains.values() for node in _as_one(cut)}
     known = {node.name for node in units.plain.graph}
     known |= {value.name for node in units.plain.graph for value in node.outputs}
-    return [
+    return {
         node
         for node in units.quantized.graph
         if node in mains
@@ -84,7 +114,7 @@ def _shown_nodes(units: Units, mains: dict[ir.Node, Cut]) -> list[ir.Node]:
             not (is_plumbing(node) or node in inside)
             and (node.name in known or node.outputs[0].name in known)
         )
-    ]
+    }
 
 
 def _as_one(cut: Cut) -> list[ir.Node]:

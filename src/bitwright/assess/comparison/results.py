@@ -55,6 +55,8 @@ class NodeComparison:
     used: float | None = None
     nodes: tuple[str, ...] = ()
     """The nodes that are computed as one with it, such as a Conv and its Relu."""
+    unmeasured: str | None = None
+    """Why there are no errors, where there are none."""
 
     def describe(self) -> str:
         """Return the node as one line.
@@ -93,6 +95,15 @@ class Comparison:
         """
         measured = [node for node in self.nodes if node.channel_sqnr is not None]
         return sorted(measured, key=lambda node: (node.channel_sqnr, node.index))[:n]
+
+    @property
+    def left_out(self) -> dict[str, list[NodeComparison]]:
+        """Reason -> the nodes whose results were not compared because of it."""
+        found: dict[str, list[NodeComparison]] = {}
+        for node in self.nodes:
+            if node.unmeasured is not None:
+                found.setdefault(node.unmeasured, []).append(node)
+        return found
 
     def summary(self, n: int = 5) -> str:
         """Return the outputs and the worst nodes in a few lines."""

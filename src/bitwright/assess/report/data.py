@@ -65,6 +65,7 @@ def _node(node: ReportNode, keys: Mapping[str, int], regained: float | None) -> 
         "depth": measured.depth,
         "quantized": node.quantized,
         "reason": measured.reason,
+        "unmeasured": measured.unmeasured,
         "output": measured.output,
         "sqnr": _number(measured.sqnr),
         "alone": _number(node.alone),
@@ -139,9 +140,11 @@ def _coverage(subject: ReportSubject) -> dict[str, Any]:
     quantized = Counter(op for op, done, _ in nodes if done)
     unsaid = "not said; the plan would tell (--plan)"
     reasons = Counter((reason or unsaid, op) for op, done, reason in nodes if not done)
+    left_out = Counter(n.measured.unmeasured for n in subject.nodes if n.measured.unmeasured)
     return {
         "nodes": len(nodes),
         "quantized": quantized.total(),
+        "not_compared": [{"reason": why, "nodes": count} for why, count in left_out.most_common()],
         "ops": [
             {"op": op, "nodes": count, "quantized": quantized[op]}
             for op, count in sorted(total.items(), key=lambda item: (-item[1], item[0]))

@@ -162,19 +162,29 @@ def coverage_section(data: Data) -> str:
         for row in data["coverage"]["ops"]
     ]
     reasons = [
-        (
-            f'<button type="button" class="js" data-find="{escape(row["reason"])}">'
-            f'{escape(row["reason"])}</button><span class="no-js">{escape(row["reason"])}</span>',
-            _cell(row["op"]),
-            f"{row['nodes']:,}",
-        )
+        (_finding(row["reason"]), _cell(row["op"]), f"{row['nodes']:,}")
         for row in data["coverage"]["reasons"]
+    ]
+    left_out = [
+        (_finding(row["reason"]), f"{row['nodes']:,}") for row in data["coverage"]["not_compared"]
     ]
     parts = [_raw_table("By op", ("Op", "", "Quantized"), ops, numbers=(2,))]
     if reasons:
         columns = ("Why left float", "Op", "Nodes")
         parts.append(_raw_table("Left float", columns, reasons, numbers=(2,)))
+    if left_out:
+        headings = ("Why not compared", "Nodes")
+        parts.append(_raw_table("Not compared", headings, left_out, numbers=(1,)))
     return "".join(f"<div>{part}</div>" for part in parts)
+
+
+def _finding(reason: str) -> str:
+    """Return a reason that leads to its nodes in the table."""
+    text = escape(reason)
+    return (
+        f'<button type="button" class="js" data-find="{text}">{text}</button>'
+        f'<span class="no-js">{text}</span>'
+    )
 
 
 def outputs_section(data: Data) -> str:

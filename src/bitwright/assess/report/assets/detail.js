@@ -8,9 +8,10 @@ function makeDetail(host, report, nodes) {
       const node = nodes[place];
       const fact = (name, text, bad) => html("div", {}, html("dt", {}, name), html("dd", { class: bad ? "bad" : null }, text));
       const exclude = copies(html("button", { type: "button" }, "Copy --exclude"), () => `--exclude ${shellQuoted(node.name)}`);
-      host.replaceChildren(
+      const shown = [
         html("h3", { class: "name" }, node.name),
         html("p", { class: "kind" }, node.quantized ? `${node.op}, quantized` : `${node.op}, left float: ${node.reason || "no reason given"}`),
+        node.unmeasured ? html("p", { class: "kind" }, `Not compared: ${node.unmeasured}.`) : null,
         html("dl", { class: "facts" },
           fact("Alone", withUnit(decibels(node.alone)), node.hurts),
           fact("Accumulated", withUnit(decibels(node.sqnr))),
@@ -20,7 +21,9 @@ function makeDetail(host, report, nodes) {
           fact("Clipped", percent(node.saturated), node.saturated > 0.01),
           node.regained === null ? null : fact("Put back regains", percent(Math.max(node.regained, 0)))),
         node.quantized ? html("div", { class: "tools" }, exclude) : null,
-        ...node.tensors.map(([label, index]) => tensorView(label, report.tensors[index])));
+        ...node.tensors.map(([label, index]) => tensorView(label, report.tensors[index])),
+      ];
+      host.replaceChildren(...shown.filter((part) => part !== null));
       if (!node.tensors.length) host.append(html("p", { class: "empty" }, "No quantized tensor belongs to this node."));
       host.scrollTop = 0;
     },

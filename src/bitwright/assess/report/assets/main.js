@@ -7,7 +7,7 @@ const allNodes = report.nodes.map((node, place) => {
   return {
     ...node, place, hurts: hurting.has(place), type: outputs[0]?.type,
     sqnr: numeric(node.sqnr), alone: numeric(node.alone), energy: numeric(node.energy), cosine: numeric(node.cosine), error: numeric(node.error),
-    text: `${node.name} ${node.op} ${node.reason ?? ""} ${node.output}`.toLowerCase(),
+    text: `${node.name} ${node.op} ${node.reason ?? ""} ${node.unmeasured ?? ""} ${node.output}`.toLowerCase(),
   };
 });
 
