@@ -292,7 +292,7 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
     [
         ({"extra_options": {"ActivationSymetric": True}}, "Did you mean 'ActivationSymmetric'?"),
         ({"extra_options": {"MinMSEMode": "MostComon"}}, "Did you mean 'MostCommon'?"),
-        ({"extra_options": {"FastFinetune": {"NumIterations": 1}}}, "no fine-tuning of rounding"),
+        ({"extra_options": {"FastFinetune": {"NumIteration": 1}}}, "Did you mean 'NumIterations'?"),
         ({"extra_options": {"Int16Bias": True, "Int32Bias": True}}, "contradict each other"),
         (
             {"extra_options": {"MinMSEMode": "All", "MinMSEModePof2Scale": "All"}},
@@ -310,7 +310,7 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
         ({"subgraphs_to_exclude": ["conv1"]}, "a list of ([first nodes], [last nodes])"),
         ({"subgraphs_to_exclude": [(["conv1"], ["conv9"])]}, "no node is called 'conv9'"),
         ({"extra_options": {"CLESteps": "many"}}, "'CLESteps' is a number"),
-        ({"include_fast_ft": True}, "include_fast_ft is not supported"),
+        ({"include_rotation": True}, "include_rotation is not supported"),
         ({"enable_dpuu": True}, "Did you mean 'enable_dpu'?"),
         ({"quant_format": "QDG"}, "unknown quantization format 'QDG'"),
         ({"calibrate_method": "MinMSE2"}, "unknown calibration method 'MinMSE2'"),

@@ -174,8 +174,9 @@ def test_without_torch_the_message_says_what_to_install(monkeypatch):
 
 
 def test_contradictions_are_refused_at_once():
-    with pytest.raises(RecipeError, match="adaround chooses between two integers"):
-        Recipe(activation=BFLOAT16, weight=BFLOAT16, fine_tune=SHORT)
+    for method in (SHORT, AdaQuant()):
+        with pytest.raises(RecipeError, match="only integer weights learn"):
+            Recipe(activation=BFLOAT16, weight=BFLOAT16, fine_tune=method)
     with pytest.raises(RecipeError, match="fine_tune has no effect in dynamic mode"):
         Recipe(mode="dynamic", fine_tune=SHORT)
     with pytest.raises(RecipeError, match="drop_ratio must lie in"):

@@ -33,6 +33,9 @@ from bitwright.recipe import FineTuning
 
 __all__ = ["Crew", "one_thread"]
 
+_MOST = 8
+"""Workers where no number is asked for: each takes the memory of torch, the model and a block."""
+
 _SERVE = "from bitwright.fine_tuning.worker import serve; serve()"
 
 
@@ -54,7 +57,7 @@ class Crew(Closing):
             for index, block in enumerate(learner.blocks)
             if store.block_name(index, block.first) not in store
         ]
-        wanted = method.workers or len(os.sched_getaffinity(0))
+        wanted = method.workers or min(os.cpu_count() or 1, _MOST)
         self._count = max(1, min(wanted, len(missing)))
         self._pending: dict[Future[None], int] = {}
         self._processes: list[_BlockProcess] = []

@@ -9,6 +9,7 @@ import msgspec
 
 from bitwright.errors import RecipeError, TargetError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
+from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.presets import PRESET_ALIASES, PRESETS, why_no_preset
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, Nearest, WeightOnly
@@ -45,6 +46,9 @@ RECIPES = {
 }
 
 
+_LEARNING: dict[str, FineTuning] = {"adaround": AdaRound(), "adaquant": AdaQuant()}
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where the model is going to run, and what is asked for when nothing else is said."""
 
@@ -78,15 +82,23 @@ TARGETS = {
 def named_recipe(name: str) -> Recipe:
     """Return the built-in recipe of this name; AMD's presets are also found as written there.
 
+    Any of them with -adaround or -adaquant behind it also fine-tunes.
+
     >>> named_recipe("a16w8").activation.name
     'uint16'
     >>> named_recipe("S8S8_AAWS").name
     's8s8-aaws'
+    >>> named_recipe("XINT8_ADAROUND").fine_tune.iterations
+    1000
     """
     plain = name.lower().replace("_", "-")
     found = RECIPES.get(PRESET_ALIASES.get(plain, plain))
     if found is not None:
         return found
+    base, _, method = plain.rpartition("-")
+    base = PRESET_ALIASES.get(base, base)
+    if method in _LEARNING and base in RECIPES:
+        return RECIPES[base].replace(name=f"{base}-{method}", fine_tune=_LEARNING[method])
     reason = why_no_preset(plain)
     if reason is not None:
         raise RecipeError(f"there is no recipe {name!r}: {reason}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bitwright.numerics.types import INT8, INT16, QTYPES, UINT8, UINT16, QType
+from bitwright.recipe.finetuning import AdaRound
 from bitwright.recipe.hardware import (
     NPU_OP_TYPES,
     CrossLayerEqualization,
@@ -10,7 +11,7 @@ from bitwright.recipe.hardware import (
     Rewrites,
     Simulation,
 )
-from bitwright.recipe.methods import MinMSE
+from bitwright.recipe.methods import MinMSE, Percentile
 from bitwright.recipe.options import Placement, Selection
 from bitwright.recipe.value import Recipe
 
@@ -55,6 +56,19 @@ def _integers(
         activation_symmetric=symmetric,
         equalize=CrossLayerEqualization(),
         place=_PLACE,
+    )
+
+
+def _accurate(name: str, activation: QType, weight: QType, select: Selection) -> Recipe:
+    return Recipe(
+        name=name,
+        activation=activation,
+        weight=weight,
+        ranges=Percentile(percentile=99.9999),
+        equalize=CrossLayerEqualization(),
+        select=select,
+        place=_PLACE,
+        fine_tune=AdaRound(),
     )
 
 
@@ -116,6 +130,14 @@ PRESETS = (
         activation_symmetric=True,
         place=_PLACE,
     ),
+    *(
+        _accurate(f"int{weight.bits}-{kind}-accurate", activation, weight, select)
+        for activation, weight in ((UINT8, INT8), (UINT16, INT16))
+        for kind, select in (
+            ("cnn", Selection()),
+            ("transformer", Selection(op_types=("Gemm", "MatMul"), constant_weights_only=True)),
+        )
+    ),
     Recipe(name="uint8-dynamic-quant", mode="dynamic", weight=UINT8),
     *(_floats(name, qtype) for name, qtype in _FLOAT_PRESETS.items() if qtype in QTYPES),
 )
@@ -128,10 +150,10 @@ PRESET_ALIASES = {
 
 # What the rest of a preset's name asks for, which no recipe has.
 _NOT_YET = {
-    "adaround": "there is no fine-tuning of rounding yet",
-    "adaquant": "there is no fine-tuning of rounding yet",
-    "accurate": "there is no fine-tuning of rounding yet",
     "mixed": "give the type of single tensors in `overrides`",
+    "weightsonly": "weight-only quantization has recipes of its own",
+    "adaround": "only integer weights learn",
+    "adaquant": "only integer weights learn",
     "matmul-nbits": "weight-only quantization has recipes of its own",
     "vint8": "use xint8, or a8w8 for float scales",
 }
@@ -140,7 +162,7 @@ _NOT_YET = {
 def why_no_preset(name: str) -> str | None:
     """Return why a preset of AMD's tools has no recipe here, or None for an unknown name.
 
-    >>> why_no_preset("xint8-adaround")
-    'there is no fine-tuning of rounding yet'
+    >>> why_no_preset("bf16-adaquant")
+    'only integer weights learn'
     """
     return next((reason for part, reason in _NOT_YET.items() if part in name), None)

@@ -10,7 +10,7 @@ import msgspec
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.recipe.codec import convert, encode, to_name
-from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
+from bitwright.recipe.finetuning import AdaQuant, FineTuning
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, NonOverflow, RangeMethod, ScaleKind
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
@@ -223,10 +223,10 @@ def _check(recipe: Recipe) -> None:
 
 
 def _check_fine_tuning(recipe: Recipe, method: FineTuning) -> None:
-    if isinstance(method, AdaRound) and not recipe.weight.is_integer:
+    if not recipe.weight.is_integer:
         raise RecipeError(
-            f"adaround chooses between two integers, and {recipe.weight} weights are none; leave "
-            "out fine_tune, or take adaquant or an integer type."
+            f"only integer weights learn, and {recipe.weight} weights are none; leave out "
+            "fine_tune, or take an integer type."
         )
     if isinstance(method, AdaQuant) and method.learn_scales and recipe.scales != "float":
         raise RecipeError(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         QuantType,
     )
     from bitwright.compat.quark.config import (
+        AdaQuantConfig,
+        AdaRoundConfig,
         AlgoConfig,
         CLEConfig,
         Config,
@@ -73,6 +75,8 @@ _HOMES = {
         "QuantType",
     ),
     "bitwright.compat.quark.config": (
+        "AdaQuantConfig",
+        "AdaRoundConfig",
         "AlgoConfig",
         "CLEConfig",
         "Config",
@@ -121,6 +125,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdaQuantConfig",
+    "AdaRoundConfig",
     "AlgoConfig",
     "BFP16Spec",
     "BFloat16Spec",
@@ -169,8 +175,6 @@ __all__ = [
 
 # Names of steps that do not exist here, and why: importing one says so.
 _NO_STEP = {
-    "AdaRoundConfig": "there is no fine-tuning of rounding yet",
-    "AdaQuantConfig": "there is no fine-tuning of rounding yet",
     "GPTQConfig": "weight-only quantization has recipes of its own",
     "BiasCorrectionConfig": "there is no bias correction yet",
     "QuarotConfig": "there is no rotation of weights yet",

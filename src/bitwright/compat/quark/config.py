@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
 from bitwright.compat.quark.specs import QLayerConfig
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.recipe.finetuning import LEARNING_OPS
 
 __all__ = [
+    "AdaQuantConfig",
+    "AdaRoundConfig",
     "AlgoConfig",
     "CLEConfig",
     "Config",
@@ -126,6 +130,76 @@ class SmoothQuantConfig(AlgoConfig):
         return {"SmoothAlpha": self.alpha}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _FineTuningConfig(AlgoConfig):
+    """What both ways of fine-tuning can be told; every argument is passed on, or refused."""
+
+    optim_device: str = "cpu"
+    infer_device: str = "cpu"
+    fixed_seed: int = 1705472343
+    data_size: int = 1000000000
+    batch_size: int = 1
+    num_batches: int = 1
+    num_iterations: int = 1000
+    learning_rate: float = 0.1
+    early_stop: bool = False
+    output_index: int = 0
+    lr_adjust: tuple[float, float] | None = None
+    target_op_type: Sequence[str] = LEARNING_OPS
+    selective_update: bool | None = None
+    """None: keep what helps on samples that were not learned from, which costs nothing here."""
+    update_bias: bool = False
+    output_qdq: bool = False
+    drop_ratio: float = 1.0
+    mem_opt_level: int = 1
+    cache_dir: str | None = None
+    log_period: int | None = None
+    ref_model_path: str | None = None
+    dynamic_batch: bool = False
+    parallel: bool = False
+    reg_param: float | None = None
+    beta_range: tuple[float, float] | None = None
+    warm_start: float | None = None
+    select_max_mem_layer: bool = False
+    num_workers: int = 1
+    pin_memory: bool = False
+    use_gds: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """Return the same as `extra_options`."""
+        given = {_as_key(f.name): getattr(self, f.name) for f in fields(self)}
+        asked = {key: value for key, value in given.items() if value is not None}
+        algorithm = "adaquant" if isinstance(self, AdaQuantConfig) else "adaround"
+        return {"FastFinetune": {"OptimAlgorithm": algorithm, **asked}}
+
+
+def _as_key(name: str) -> str:
+    """Return the option that an argument stands for: output_qdq -> OutputQDQ."""
+    whole = {"lr": "LR", "qdq": "QDQ", "gds": "GDS"}
+    return "".join(whole.get(word, word.capitalize()) for word in name.split("_"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaRoundConfig(_FineTuningConfig):
+    """Learn which weights to round up and which down.
+
+    >>> AdaRoundConfig(reg_param=0.02).options()["FastFinetune"]["RegParam"]
+    0.02
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaQuantConfig(_FineTuningConfig):
+    """Learn float weights that round well, and biases with `update_bias`.
+
+    >>> AdaQuantConfig().options()["FastFinetune"]["NumIterations"]
+    3000
+    """
+
+    num_iterations: int = 3000
+    learning_rate: float = 1e-5
+
+
 @dataclass(kw_only=True)
 class QConfig:
     """The new configuration: specs for the model, for single layers and for types of layers.
@@ -159,10 +233,9 @@ def get_default_config(name: str) -> QuantizationConfig:
 
     >>> get_default_config("A8W8").extra_options
     {'ActivationSymmetric': True}
-    >>> get_default_config("A8W8_ADAROUND")
+    >>> get_default_config("BF16_ADAQUANT")
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: there is no preset 'A8W8_ADAROUND': there is no fine-tuning of \
-rounding yet.
+    bitwright.errors.RecipeError: there is no preset 'BF16_ADAQUANT': only integer weights learn.
     """
     from bitwright.compat.quark.presets import PRESET_ARGUMENTS
     from bitwright.recipe.presets import why_no_preset
@@ -173,5 +246,5 @@ rounding yet.
         if reason is not None:
             raise RecipeError(f"there is no preset {name!r}: {reason}.")
         raise RecipeError(f"unknown preset {name!r}.{did_you_mean(name, PRESET_ARGUMENTS)}")
-    options = dict(arguments.get("extra_options", {}))
+    options = deepcopy(arguments.get("extra_options", {}))
     return QuantizationConfig(**{**arguments, "extra_options": options})

@@ -9,6 +9,8 @@ import onnx
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat
 from bitwright.compat.quark.config import (
+    AdaQuantConfig,
+    AdaRoundConfig,
     AlgoConfig,
     CLEConfig,
     QConfig,
@@ -46,6 +48,7 @@ _POWER_OF_TWO = {
     CalibMethod.MinMax: PowerOfTwoMethod.NonOverflow,
     CalibMethod.MinMSE: PowerOfTwoMethod.MinMSE,
 }
+_LEARNING = AdaRoundConfig | AdaQuantConfig
 _BIAS = {INT32: {"Int32Bias": True}, INT16: {"Int16Bias": True}, INT8: {}}
 
 
@@ -69,6 +72,7 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
         enable_npu_cnn=in_powers and _fits_npu(activation, weight),
         include_cle=CLEConfig in steps,
         include_sq=SmoothQuantConfig in steps,
+        include_fast_ft=_fine_tunes(config.algo_config),
         nodes_to_exclude=_excluded(config, model),
         subgraphs_to_exclude=[item for item in config.exclude if not isinstance(item, str)],
         use_external_data_format=config.use_external_data_format,
@@ -136,10 +140,17 @@ def _bias(spec: Spec | None) -> dict[str, Any]:
 def _step_options(steps: Iterable[AlgoConfig]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for step in steps:
-        if not isinstance(step, CLEConfig | SmoothQuantConfig):
+        if not isinstance(step, CLEConfig | SmoothQuantConfig | _LEARNING):
             raise RecipeError(f"{type(step).__name__} in algo_config is not supported.")
         options |= step.options()
     return options
+
+
+def _fine_tunes(steps: Sequence[AlgoConfig]) -> bool:
+    learning = [step for step in steps if isinstance(step, _LEARNING)]
+    if len(learning) > 1:
+        raise RecipeError("algo_config has two steps that fine-tune; choose one of them.")
+    return bool(learning)
 
 
 def _excluded(config: QConfig, model: onnx.ModelProto) -> list[str]:

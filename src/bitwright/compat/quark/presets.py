@@ -45,7 +45,28 @@ def _floats(qtype: str) -> dict[str, Any]:
 
 _BLOCKS = "bfp16 mxint8 mxfp8e5m2 mxfp8e4m3 mxfp6e3m2 mxfp6e2m3 mxfp4e2m1 mx4 mx6 mx9".split()
 
-PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
+_LEARNING = ("adaround", "adaquant")
+
+
+def _fine_tuned(arguments: dict[str, Any], method: str) -> dict[str, Any]:
+    learning = {
+        "OptimAlgorithm": method,
+        "DataSize": 1000,
+        "BatchSize": 2,
+        "NumIterations": 1000,
+        "EarlyStop": True,
+    }
+    options = {**arguments.get("extra_options", {}), "FastFinetune": learning}
+    return {**arguments, "include_fast_ft": True, "extra_options": options}
+
+
+def _accurate(activation: QuantType, weight: QuantType, **more: Any) -> dict[str, Any]:
+    plain = _integers(activation, weight, Percentile=99.9999)
+    plain["calibrate_method"] = CalibrationMethod.Percentile
+    return {**_fine_tuned(plain, "adaround"), **more}
+
+
+_PLAIN: dict[str, dict[str, Any]] = {
     "XINT8": _NPU_CNN,
     "INT8_CNN_DEFAULT": {**_NPU_CNN, "include_cle": False},
     "INT8_TRANSFORMER_DEFAULT": {"include_cle": False},
@@ -62,4 +83,23 @@ PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
     "FP16": _floats("float16"),
     "BF16": _floats("bfloat16"),
     **{name.upper(): _floats(name) for name in _BLOCKS},
+}
+
+_INTEGERS = ("XINT8", "A8W8", "A16W8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "U16S8_AAWS")
+
+PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
+    **_PLAIN,
+    **{
+        f"{name}_{method.upper()}": _fine_tuned(_PLAIN[name], method)
+        for name in _INTEGERS
+        for method in _LEARNING
+    },
+    "INT8_CNN_ACCURATE": _accurate(QuantType.QUInt8, QuantType.QInt8),
+    "INT16_CNN_ACCURATE": _accurate(QuantType.QUInt16, QuantType.QInt16),
+    "INT8_TRANSFORMER_ACCURATE": _accurate(
+        QuantType.QUInt8, QuantType.QInt8, enable_npu_transformer=True
+    ),
+    "INT16_TRANSFORMER_ACCURATE": _accurate(
+        QuantType.QUInt16, QuantType.QInt16, enable_npu_transformer=True
+    ),
 }

@@ -17,6 +17,7 @@ from bitwright.compat.onnxruntime.options import (
     overrides,
 )
 from bitwright.compat.vai_q_onnx.enums import read_type
+from bitwright.compat.vai_q_onnx.finetuning import FastFinetune, read_fast_finetune
 from bitwright.errors import RecipeError, did_you_mean
 
 __all__ = ["OLD_NAMES", "VitisParts", "read_options"]
@@ -34,6 +35,7 @@ class VitisParts(RecipeParts):
         self.scales: dict[str, Any] = {}
         self.fuse: dict[str, Any] = {}
         self.data: dict[str, Any] = {}
+        self.fine_tune: FastFinetune | None = None
         self.sentences: list[str] = []
         """What the caller is told of old names."""
 
@@ -54,10 +56,10 @@ def read_options(options: Mapping[str, Any] | None) -> VitisParts:
     >>> read_options({"AlignConcatt": True})
     Traceback (most recent call last):
     bitwright.errors.RecipeError: unknown option 'AlignConcatt'. Did you mean 'AlignConcat'?
-    >>> read_options({"FastFinetune": {"NumIterations": 100}})
+    >>> read_options({"QuantizationPreference": "speed"})
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: option 'FastFinetune' is not supported: there is no fine-tuning \
-of rounding yet.
+    bitwright.errors.RecipeError: option 'QuantizationPreference' is not supported: set the options \
+themselves.
     """
     parts = VitisParts()
     for key, value in (options or {}).items():
@@ -213,6 +215,16 @@ def _folder(parts: RecipeParts, key: str, value: Any) -> None:
         raise RecipeError(f"option {key!r} is the path of a folder, not {value!r}.")
 
 
+def _fast_finetune(parts: RecipeParts, key: str, value: Any) -> None:
+    assert isinstance(parts, VitisParts)
+    if value is not None:
+        parts.fine_tune = read_fast_finetune(value)
+
+
+def _read_elsewhere(parts: RecipeParts, key: str, value: Any) -> None:
+    """Leave a key to `weight_recipe`, which reads all that is about weights alone."""
+
+
 def _must_be(wanted: bool, otherwise: str) -> Handler:
     """Handle a key of which only one value is what happens here anyway."""
 
@@ -332,21 +344,22 @@ _HANDLERS: dict[str, Handler] = {
     "CLEWeightThreshold": number("equalize", "weight_threshold", float, 0.0),
     "CLEScaleUseThreshold": flag("equalize", "use_threshold"),
     "CLEBalanceMethod": _only("max", "the largest weight of a channel counts"),
+    # Fine-tuning
+    "FastFinetune": _fast_finetune,
     "SmoothAlpha": number("smooth", "alpha", float, 0.0),
+    # Weights alone
+    "UseMatMulNBits": _check_flag,
+    "MatMulNBitsParams": _read_elsewhere,
+    "GPTQParams": _read_elsewhere,
 }
 
-_TRAINS = "there is no fine-tuning of rounding yet"
-_WEIGHT_ONLY = "weight-only quantization is not part of quantize_static"
+_WEIGHT_ONLY = "use UseMatMulNBits, or a weight-only recipe of bitwright.quantize"
 _GRAPH_TOOL = "change the model before quantizing it"
 
 # Keys of the newest package that nothing here answers to, and why.
 _REFUSED = {
-    "FastFinetune": _TRAINS,
     "BiasCorrection": "there is no bias correction yet",
-    "GPTQParams": _WEIGHT_ONLY,
     "UseGPTQ": _WEIGHT_ONLY,
-    "UseMatMulNBits": _WEIGHT_ONLY,
-    "MatMulNBitsParams": _WEIGHT_ONLY,
     "WeightsOnly": _WEIGHT_ONLY,
     "AutoMixprecision": "there is no search for mixed precision yet",
     "Scenario": "Distribution has one way of reading the standard deviation",

@@ -12,8 +12,10 @@ from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.compat.vai_q_onnx.translate import Hardware, Request, to_recipe
+from bitwright.compat.vai_q_onnx.weight_only import weight_recipe
 from bitwright.data import RandomData
 from bitwright.errors import DataError, RecipeError, did_you_mean
+from bitwright.recipe import GPTQ, Recipe, Selection
 
 if TYPE_CHECKING:
     import onnx
@@ -31,7 +33,6 @@ _OLD_ARGUMENTS = {
 # Arguments of the newest package that nothing here answers to, and why.
 _REFUSED_ARGUMENTS = {
     "include_rotation": "there is no rotation of weights yet",
-    "include_fast_ft": "there is no fine-tuning of rounding yet",
     "include_auto_mp": "there is no search for mixed precision yet",
     "specific_tensor_precision": "give the type of single tensors in TensorQuantOverrides",
     "crypto_mode": "give a ModelProto and no model_output to write nothing",
@@ -68,6 +69,7 @@ def quantize_static(
     *,
     include_cle: bool = False,
     include_sq: bool = False,
+    include_fast_ft: bool = False,
     enable_npu_cnn: bool = False,
     enable_npu_transformer: bool = False,
     enable_ipu_cnn: bool = False,
@@ -133,14 +135,16 @@ def quantize_static(
         widen_interface=convert_fp16_to_fp32,
         cle=include_cle or inclue_cle,
         smooth=include_sq,
+        fine_tune=include_fast_ft,
     )
-    recipe = to_recipe(request, parts, name="vai_q_onnx")
+    recipe = weight_recipe(extra_options or {}, _weight_selection(request), "vai_q_onnx")
+    recipe = recipe or to_recipe(request, parts, name="vai_q_onnx")
     data = _data(
         calibration_data_reader,
         calibration_data_path,
         random_data_reader_input_shape,
         parts.data,
-        is_needed=recipe.activation.needs_range and not _is_there(parts.data.get("sketches")),
+        is_needed=_needs_data(recipe) and not _is_there(parts.data.get("sketches")),
     )
     _tell_once(parts.sentences)
     result = quantize(
@@ -153,6 +157,7 @@ def quantize_static(
         sketches=parts.data.get("sketches"),
         external_data=True if use_external_data_format else None,
         providers=execution_providers,
+        device="cpu" if parts.fine_tune is None else parts.fine_tune.device,
     )
     if print_summary:
         print(result.summary())
@@ -166,6 +171,21 @@ def _refuse_arguments(others: Mapping[str, Any]) -> None:
             raise RecipeError(f"unknown argument {name!r}.{did_you_mean(name, known)}")
         if value:
             raise RecipeError(f"{name} is not supported: {_REFUSED_ARGUMENTS[name]}.")
+
+
+def _weight_selection(request: Request) -> Selection:
+    return Selection(
+        op_types=tuple(request.op_types) or ("MatMul",),
+        nodes=tuple(request.nodes) or None,
+        exclude=tuple(request.exclude),
+        exclude_between=request.exclude_between,
+    )
+
+
+def _needs_data(recipe: Recipe) -> bool:
+    if recipe.mode == "weight-only":
+        return isinstance(recipe.weights.rounding, GPTQ)
+    return recipe.activation.needs_range
 
 
 def _hardware(cnn: bool, transformer: bool) -> Hardware:

@@ -17,6 +17,7 @@ from bitwright.compat.vai_q_onnx.enums import (
     read_method,
     read_type,
 )
+from bitwright.compat.vai_q_onnx.finetuning import read_fast_finetune
 from bitwright.compat.vai_q_onnx.options import VitisParts
 from bitwright.decide.ops import DEFAULT_OP_TYPES
 from bitwright.errors import RecipeError
@@ -26,6 +27,7 @@ from bitwright.recipe import (
     CrossLayerEqualization,
     Distribution,
     Entropy,
+    FineTuning,
     LayerwisePercentile,
     Limits,
     MinMax,
@@ -67,6 +69,7 @@ class Request:
     widen_interface: bool = False
     cle: bool = False
     smooth: bool = False
+    fine_tune: bool = False
 
 
 # On by default where the model goes to the NPU's CNN compiler.
@@ -107,6 +110,7 @@ def to_recipe(request: Request, parts: VitisParts, name: str) -> Recipe:
         simulate=_simulation(parts, on_npu),
         limits=_limits(parts, on_npu, method),
         equalize=_equalization(parts, request.cle),
+        fine_tune=_fine_tuning(parts, request.fine_tune),
         rewrite=Rewrites(
             **{
                 **dict.fromkeys(_NPU_REWRITES, on_npu),
@@ -143,7 +147,7 @@ def _guard_npu(
     for sentence, is_wrong in refused.items():
         if is_wrong:
             raise RecipeError(
-                f"for CNNs on the NPU {sentence}: it has 8 bits, and a power of two for each tensor."
+                f"for CNNs on the NPU {sentence}: it has 8 bits, and a power of two a tensor."
             )
 
 
@@ -245,6 +249,20 @@ def _equalization(parts: VitisParts, asked: bool) -> CrossLayerEqualization | No
     if fields.pop("use_threshold", True) is False:
         fields["weight_threshold"] = None
     return CrossLayerEqualization(**fields)
+
+
+def _fine_tuning(parts: VitisParts, asked: bool) -> FineTuning | None:
+    if not asked:
+        if parts.fine_tune is not None:
+            parts.sentences.append(
+                "the option 'FastFinetune' has no effect without include_fast_ft."
+            )
+            parts.fine_tune = None
+        return None
+    if parts.fine_tune is None:
+        parts.fine_tune = read_fast_finetune(None)
+    parts.sentences += parts.fine_tune.sentences
+    return parts.fine_tune.method
 
 
 def _smooth(parts: VitisParts, asked: bool) -> None:
