@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from bitwright.data import RandomData, TextData
 
 __all__ = [
+    "BiasCorrection",
     "DataPath",
     "Device",
     "Dynamic",
+    "Effort",
     "Equalize",
     "Exclude",
     "ExternalData",
@@ -174,6 +176,23 @@ Set = Annotated[
         metavar="KEY=VALUE",
         help="Change any field of the recipe, such as per_channel=true or ranges.percentile=99.9; "
         "repeatable.",
+    ),
+]
+BiasCorrection = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODE",
+        help="Shift biases by what rounding adds to their layers: fast (from mean inputs) or "
+        "sequential (layer by layer). Short for --set bias_correction=MODE.",
+    ),
+]
+Effort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LEVEL",
+        help="What to try on top of the recipe, each kept if the error on unseen samples falls: "
+        "low (nothing), medium (equalization, ranges of least squared error, bias correction) or "
+        "high (also AdaRound on the blocks that hurt; needs torch).",
     ),
 ]
 Equalize = Annotated[

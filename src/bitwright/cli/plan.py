@@ -27,6 +27,7 @@ def plan_command(
     exclude: opt.Exclude = None,
     op_types: opt.OpTypes = None,
     equalize: opt.Equalize = False,
+    bias_correction: opt.BiasCorrection = None,
     fine_tune: opt.FineTune = None,
     iterations: opt.Iterations = None,
     settings: opt.Set = None,
@@ -72,6 +73,7 @@ def plan_command(
         exclude=exclude,
         op_types=op_types,
         equalize=equalize,
+        bias_correction=bias_correction,
         fine_tune=fine_tune,
         iterations=iterations,
     )

@@ -27,7 +27,9 @@ def quantize_command(
     ranges: opt.Ranges = None,
     exclude: opt.Exclude = None,
     op_types: opt.OpTypes = None,
+    effort: opt.Effort = None,
     equalize: opt.Equalize = False,
+    bias_correction: opt.BiasCorrection = None,
     fine_tune: opt.FineTune = None,
     iterations: opt.Iterations = None,
     settings: opt.Set = None,
@@ -72,7 +74,8 @@ def quantize_command(
     if qat:
         _refuse_calibration(
             recipe=recipe, target=target, dynamic=dynamic, ranges=ranges, equalize=equalize,
-            fine_tune=fine_tune, iterations=iterations, set=settings,
+            effort=effort, bias_correction=bias_correction, fine_tune=fine_tune,
+            iterations=iterations, set=settings,
             sketches=sketches, memory_budget=memory_budget,
         )  # fmt: skip
 
@@ -92,6 +95,7 @@ def quantize_command(
         exclude=exclude,
         op_types=op_types,
         equalize=equalize,
+        bias_correction=bias_correction,
         fine_tune=fine_tune,
         iterations=iterations,
     )
@@ -119,6 +123,7 @@ def quantize_command(
             output,
             data=source,
             recipe=chosen,
+            effort=effort,  # type: ignore[arg-type]  # checked where it is used
             limit=limit,
             preprocess=preprocess,
             held_back=hold_back,

@@ -46,6 +46,7 @@ def choose_recipe(
     exclude: Sequence[str] | None = None,
     op_types: str | None = None,
     equalize: bool = False,
+    bias_correction: str | None = None,
     fine_tune: str | None = None,
     iterations: int | None = None,
 ) -> Recipe:
@@ -64,6 +65,8 @@ def choose_recipe(
     chosen = load_recipe(recipe, target)
     if equalize and chosen.equalize is None:
         changes.append("equalize={}")
+    if bias_correction is not None:
+        changes.append(f"bias_correction={bias_correction}")
     learning = None if chosen.fine_tune is None else type(chosen.fine_tune).__struct_config__.tag
     if fine_tune is not None and fine_tune != learning:
         changes.append(f"fine_tune.method={fine_tune}")

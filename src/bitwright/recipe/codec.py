@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -68,6 +68,14 @@ _SECTIONS = (
 )  # fmt: skip
 
 
+def _choices(kind: type, name: str) -> tuple[Any, ...]:
+    """Return what a field takes, if that is one of a few words."""
+    for field in msgspec.structs.fields(kind) if issubclass(kind, msgspec.Struct) else ():
+        if field.name == name and get_origin(field.type) is Literal:
+            return get_args(field.type)
+    return ()
+
+
 def _explain(message: str, kind: type) -> str:
     method = re.search(r"Invalid value `?'?(\w[\w-]*)'?`? - at `\$\.?(.*)method`", message)
     if method is not None:
@@ -83,6 +91,12 @@ def _explain(message: str, kind: type) -> str:
         expected, given, where = wrong.groups()
         wanted, got = _PLAIN.get(expected, expected), _PLAIN.get(given, given)
         return f"option {where or 'recipe'!r} must be {wanted}, not {got}."
+    choice = re.search(r"Invalid enum value '(.*?)'(?: - at `\$\.?(.*)`)?", message)
+    if choice is not None:
+        given, where = choice.groups()
+        words = ", ".join(map(str, _choices(kind, where)))
+        listed = f" Known: {words}." if words else ""
+        return f"option {where or 'recipe'!r} cannot be {given!r}.{listed}"
     if unknown is None:
         return message.replace("`", "'") + "."
     key, where = unknown.group(1), unknown.group(2) or ""
