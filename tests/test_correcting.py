@@ -179,3 +179,19 @@ def test_a_plan_with_shifts_that_do_not_fit_is_refused():
     plan.bias_shifts["x"] = [0.0]
     with pytest.raises(PlanError, match="no constant of the model"):
         bitwright.apply_plan(plan, model)
+
+
+def test_a_layer_that_is_put_back_to_float_keeps_its_own_bias():
+    model = make_layers()
+    samples = positive_samples(model, 16)
+    recipe = load_recipe("a8w4").replace(bias_correction="fast")
+    plan = bitwright.make_plan(model, data=samples, recipe=recipe, progress=False)
+    found = bitwright.find_sensitivity(model, plan, data=samples[:2], progress=False)
+    better = found.proposal(regain=1.0, most=1.0).plan
+    assert not any(better.nodes[name].quantized for name in ("conv", "gemm"))
+    result = bitwright.apply_plan(better, model)
+    np.testing.assert_allclose(
+        mean_error(model, result.to_proto(), samples),
+        0,
+        atol=1e-3 * np.abs(plan.bias_shifts["b4"]).max(),
+    )

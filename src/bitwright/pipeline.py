@@ -294,9 +294,13 @@ class Job:
         initializers = model.graph.initializers
         for name, array in self.constants.items():
             initializers[name].const_value = ir.tensor(array, name=name)
-        for name, shift in plan.bias_shifts.items():
-            tensor = initializers[name].const_value
-            assert tensor is not None  # `check_plan` has seen to it
+        # A layer that was put back to float since has no rounding to make up for.
+        quantized = {name for name, node in plan.nodes.items() if node.action == "quantize"}
+        sites, _ = find_bias_sites(model, quantized) if plan.bias_shifts else ([], {})
+        for name in (site.bias.name or "" for site in sites):
+            tensor, shift = initializers[name].const_value, plan.bias_shifts.get(name)
+            if tensor is None or shift is None:
+                continue
             array = add_to_bias(tensor.numpy(), np.asarray(shift))
             initializers[name].const_value = ir.tensor(array, name=name)
         return model
