@@ -33,7 +33,7 @@ from bitwright.assess.report import (
     render_page,
 )
 from bitwright.comparing import open_twin, recipe_of
-from bitwright.data import ImagePreprocess, RandomData, Sample
+from bitwright.data import ImagePreprocess, RandomData, Sample, TextData
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.files import write_file
 from bitwright.graph.constants import read_constant
@@ -366,6 +366,9 @@ def _data_option(measuring: Measuring) -> str:
     data, preprocess = measuring.data, measuring.preprocess
     if isinstance(data, RandomData):
         return f"--random-data {data.count}"
+    if isinstance(data, TextData) and isinstance(data.tokenizer, str | Path):
+        words = ["--data", str(data.text), "--tokenizer", str(data.tokenizer)]
+        return shlex.join([*words, "--tokens", str(data.length)])
     if not isinstance(data, str | Path):
         return ""
     words = ["--data", shlex.quote(str(data))]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.measuring import FloatModel, PlanPath, QuantizedModel, SamplePath, read_budget
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
 if TYPE_CHECKING:
@@ -18,26 +18,16 @@ __all__ = ["compare_command"]
 
 
 def compare_command(
-    float_model: Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.")],
-    quantized_model: Annotated[
-        Path, typer.Argument(metavar="QUANT", help="The quantized model, whoever made it.")
-    ],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            help="Samples to run both on: a .npy or .npz file, an image, or a folder of these.",
-        ),
-    ] = None,
+    float_model: FloatModel,
+    quantized_model: QuantizedModel,
+    data: SamplePath = None,
     preprocess: opt.Preprocess = None,
+    tokenizer: opt.Tokenizer = None,
+    tokens: opt.Tokens = None,
     limit: opt.Limit = None,
     random_data: opt.RandomCount = None,
     input_shape: opt.InputShape = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option(metavar="PLAN", help="The plan that QUANT was made with: it has the reasons."),
-    ] = None,
+    plan: PlanPath = None,
     worst: Annotated[
         int, typer.Option("--worst", metavar="N", min=1, help="How many nodes to name.")
     ] = 10,
@@ -52,11 +42,18 @@ def compare_command(
     `--verbose` shows every node in graph order.
     """
     screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
-    budget = None if memory_budget is None else opt.read_bytes(memory_budget)
-    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+    budget = read_budget(memory_budget)
+    source = opt.choose_data(
+        data,
+        random_data,
+        input_shape,
+        limit=limit,
+        preprocess=preprocess,
+        tokenizer=tokenizer,
+        tokens=tokens,
+    )
 
     from bitwright.api import compare
-    from bitwright.observe import MEMORY_BUDGET
 
     found = compare(
         float_model,
@@ -66,7 +63,7 @@ def compare_command(
         preprocess=preprocess,
         plan=plan,
         providers=provider or None,
-        memory_budget=MEMORY_BUDGET if budget is None else budget,
+        memory_budget=budget,
         progress=screen.wants_progress,
     )
     document = {"float": str(float_model), "quantized": str(quantized_model), **found.to_dict()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.measuring import FloatModel, PlanPath, QuantizedModel, SamplePath, read_budget
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
 if TYPE_CHECKING:
@@ -17,32 +18,22 @@ __all__ = ["report_command"]
 
 
 def report_command(
-    float_model: Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.")],
-    quantized_model: Annotated[
-        Path, typer.Argument(metavar="QUANT", help="The quantized model, whoever made it.")
-    ],
+    float_model: FloatModel,
+    quantized_model: QuantizedModel,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the page (.html).")
     ],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            help="Samples to run both on: a .npy or .npz file, an image, or a folder of these.",
-        ),
-    ] = None,
+    data: SamplePath = None,
     preprocess: opt.Preprocess = None,
+    tokenizer: opt.Tokenizer = None,
+    tokens: opt.Tokens = None,
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Use at most N samples of the data, 16 by default."),
     ] = None,
     random_data: opt.RandomCount = None,
     input_shape: opt.InputShape = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option(metavar="PLAN", help="The plan that QUANT was made with: it has the reasons."),
-    ] = None,
+    plan: PlanPath = None,
     latency: Annotated[
         bool, typer.Option("--latency/--no-latency", help="Also time both models, for seconds.")
     ] = True,
@@ -61,10 +52,17 @@ def report_command(
 ) -> None:
     """Compare two models and write a report: one HTML file that opens by a double click."""
     screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
-    budget = None if memory_budget is None else opt.read_bytes(memory_budget)
-    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+    budget = read_budget(memory_budget)
+    source = opt.choose_data(
+        data,
+        random_data,
+        input_shape,
+        limit=limit,
+        preprocess=preprocess,
+        tokenizer=tokenizer,
+        tokens=tokens,
+    )
 
-    from bitwright.observe import MEMORY_BUDGET
     from bitwright.reporting import write_report
 
     report = write_report(
@@ -78,7 +76,7 @@ def report_command(
         latency=latency,
         sensitivity=sensitivity,
         providers=provider or None,
-        memory_budget=MEMORY_BUDGET if budget is None else budget,
+        memory_budget=budget,
         progress=screen.wants_progress,
     )
     advice = [{"title": a.title, "why": a.why, "command": a.command} for a in report.advice]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.measuring import SamplePath, read_budget
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
 if TYPE_CHECKING:
@@ -32,15 +33,10 @@ def sensitivity_command(
         Path | None,
         typer.Option("--output", "-o", metavar="OUT", help="Where to write the better plan."),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            help="Samples to measure on: a .npy or .npz file, an image, or a folder of these.",
-        ),
-    ] = None,
+    data: SamplePath = None,
     preprocess: opt.Preprocess = None,
+    tokenizer: opt.Tokenizer = None,
+    tokens: opt.Tokens = None,
     limit: Annotated[
         int | None, typer.Option(metavar="N", help="Measure on N samples of the data.")
     ] = None,
@@ -75,12 +71,19 @@ def sensitivity_command(
     For 'bitwright apply'. Without --output only the ranking is shown; --verbose shows all of it.
     """
     screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
-    budget = None if memory_budget is None else opt.read_bytes(memory_budget)
-    source = opt.choose_data(data, random_data, input_shape, limit=limit, preprocess=preprocess)
+    budget = read_budget(memory_budget)
+    source = opt.choose_data(
+        data,
+        random_data,
+        input_shape,
+        limit=limit,
+        preprocess=preprocess,
+        tokenizer=tokenizer,
+        tokens=tokens,
+    )
 
     from bitwright import graph
     from bitwright.api import find_sensitivity
-    from bitwright.observe import MEMORY_BUDGET
     from bitwright.sensing import SAMPLES
 
     if output is not None:
@@ -93,7 +96,7 @@ def sensitivity_command(
         preprocess=preprocess,
         candidates=candidates,
         providers=provider or None,
-        memory_budget=MEMORY_BUDGET if budget is None else budget,
+        memory_budget=budget,
         progress=screen.wants_progress,
     )
     proposal = None
