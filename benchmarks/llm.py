@@ -29,7 +29,8 @@ from measure import HERE, print_table
 
 LENGTH = 512
 
-OURS = ("int4-rtn", "int4-hqq", "int4-awq", "int4-gptq", "int4")
+OURS = ("int4-rtn", "int4-rtn-weighted", "int4-hqq", "int4-awq", "int4-gptq", "int4")
+MORE = ("int4-awq-gptq",)  # what `int4` does, behind AWQ
 PEERS = ("ort-default", "ort-symmetric", "ort-k-quant", "ort-rtn", "ort-hqq", "ort-gptq")
 INTEL = ("inc-rtn", "inc-awq", "inc-gptq")
 
@@ -118,9 +119,10 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="where the float model is kept")
     parser.add_argument("--neural-compressor", metavar="PYTHON", help="an interpreter that has it")
     options = parser.parse_args()
-    unknown = set(options.methods) - {*OURS, *PEERS, *INTEL}
+    known = (*OURS, *MORE, *PEERS, *INTEL)
+    unknown = set(options.methods) - {*known}
     if unknown:
-        raise SystemExit(f"unknown method {unknown.pop()!r}; known: {(*OURS, *PEERS, *INTEL)}")
+        raise SystemExit(f"unknown method {unknown.pop()!r}; known: {known}")
     tokenizer = smollm.load_tokenizer()
     rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory(prefix="bitwright-bench-") as name:

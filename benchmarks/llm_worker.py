@@ -10,12 +10,20 @@ import numpy as np
 from measure import report
 
 
+# Recipes that have no name of their own: the one that they begin with, and their weights.
+VARIANTS = {
+    "int4-rtn-weighted": ("int4-rtn", {"rounding": {"method": "nearest", "weighted": True}}),
+    "int4-awq-gptq": ("int4", {"rounding": {"method": "gptq"}, "refine": 2, "awq": {}}),
+}
+
+
 def run_ours(method: str, model: str, output: str, rows: np.ndarray, block: int) -> None:
     import msgspec
 
     import bitwright
 
-    recipe = bitwright.load_recipe(method)
+    base, changes = VARIANTS.get(method, (method, {}))
+    recipe = bitwright.load_recipe({"base": base, "weights": changes} if changes else base)
     weights = msgspec.structs.replace(recipe.weights, block_size=block, accuracy_level=0)
     data = [{"input_ids": row[None]} for row in rows]
     bitwright.quantize(
