@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from measure import report
 
-
 # Recipes that have no name of their own: the one that they begin with, and their weights.
 VARIANTS = {
     "int4-rtn-weighted": ("int4-rtn", {"rounding": {"method": "nearest", "weighted": True}}),
