@@ -1017,6 +1017,12 @@ def test_fine_tuning_reaches_the_recipe():
     assert asked is not None and asked.method.iterations == 7
 
 
+@option("BiasCorrection")
+def test_bias_correction_reaches_the_recipe():
+    # What it does has a file of tests of its own.
+    assert read_options({"BiasCorrection": True}).recipe["bias_correction"] == "sequential"
+
+
 def test_every_key_has_its_test():
     assert {*_HANDLERS, *OLD_NAMES} == TESTED
 

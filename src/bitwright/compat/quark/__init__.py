@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         AdaQuantConfig,
         AdaRoundConfig,
         AlgoConfig,
+        BiasCorrectionConfig,
         CLEConfig,
         Config,
         QConfig,
@@ -78,6 +79,7 @@ _HOMES = {
         "AdaQuantConfig",
         "AdaRoundConfig",
         "AlgoConfig",
+        "BiasCorrectionConfig",
         "CLEConfig",
         "Config",
         "QConfig",
@@ -130,6 +132,7 @@ __all__ = [
     "AlgoConfig",
     "BFP16Spec",
     "BFloat16Spec",
+    "BiasCorrectionConfig",
     "CLEConfig",
     "CalibMethod",
     "CalibrationDataReader",
@@ -176,7 +179,6 @@ __all__ = [
 # Names of steps that do not exist here, and why: importing one says so.
 _NO_STEP = {
     "GPTQConfig": "weight-only quantization has recipes of its own",
-    "BiasCorrectionConfig": "there is no bias correction yet",
     "QuarotConfig": "there is no rotation of weights yet",
     "AutoMixprecisionConfig": "there is no search for mixed precision yet",
 }

@@ -16,6 +16,7 @@ __all__ = [
     "AdaQuantConfig",
     "AdaRoundConfig",
     "AlgoConfig",
+    "BiasCorrectionConfig",
     "CLEConfig",
     "Config",
     "QConfig",
@@ -113,6 +114,19 @@ class CLEConfig(AlgoConfig):
             "CLEScaleUseThreshold": self.cle_scale_use_threshold,
             "CLETotalLayerDiffThreshold": self.cle_total_layer_diff_threshold,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasCorrectionConfig(AlgoConfig):
+    """Shift biases by the mean error of their layers' outputs.
+
+    >>> BiasCorrectionConfig().options()
+    {'BiasCorrection': True}
+    """
+
+    def options(self) -> dict[str, Any]:
+        """Return the same as `extra_options`."""
+        return {"BiasCorrection": True}
 
 
 @dataclass(frozen=True, kw_only=True)

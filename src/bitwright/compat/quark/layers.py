@@ -12,6 +12,7 @@ from bitwright.compat.quark.config import (
     AdaQuantConfig,
     AdaRoundConfig,
     AlgoConfig,
+    BiasCorrectionConfig,
     CLEConfig,
     QConfig,
     QuantizationConfig,
@@ -140,7 +141,7 @@ def _bias(spec: Spec | None) -> dict[str, Any]:
 def _step_options(steps: Iterable[AlgoConfig]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for step in steps:
-        if not isinstance(step, CLEConfig | SmoothQuantConfig | _LEARNING):
+        if not isinstance(step, BiasCorrectionConfig | CLEConfig | SmoothQuantConfig | _LEARNING):
             raise RecipeError(f"{type(step).__name__} in algo_config is not supported.")
         options |= step.options()
     return options

@@ -235,6 +235,14 @@ def _must_be(wanted: bool, otherwise: str) -> Handler:
     return handle
 
 
+def _bias_correction(parts: RecipeParts, key: str, value: Any) -> None:
+    """Their correction compares mean outputs, which is the sequential one here."""
+    if not isinstance(value, bool | None):
+        raise RecipeError(f"option {key!r} is True or False, not {value!r}.")
+    if value:
+        parts.recipe["bias_correction"] = "sequential"
+
+
 _CLEANED_UP = "optimize_model=False switches off all that cleans up"
 _ACTIVATIONS = ("Clip", "Gelu", "LeakyRelu", "PRelu", "Relu")
 
@@ -346,6 +354,7 @@ _HANDLERS: dict[str, Handler] = {
     "CLEBalanceMethod": _only("max", "the largest weight of a channel counts"),
     # Fine-tuning
     "FastFinetune": _fast_finetune,
+    "BiasCorrection": _bias_correction,
     "SmoothAlpha": number("smooth", "alpha", float, 0.0),
     # Weights alone
     "UseMatMulNBits": _check_flag,
@@ -358,7 +367,6 @@ _GRAPH_TOOL = "change the model before quantizing it"
 
 # Keys of the newest package that nothing here answers to, and why.
 _REFUSED = {
-    "BiasCorrection": "there is no bias correction yet",
     "UseGPTQ": _WEIGHT_ONLY,
     "WeightsOnly": _WEIGHT_ONLY,
     "AutoMixprecision": "there is no search for mixed precision yet",
