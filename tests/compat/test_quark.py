@@ -16,6 +16,7 @@ from models_for_tests import (
     quality,
 )
 
+import bitwright
 from bitwright.compat import quark
 from bitwright.compat.quark import (
     CalibMethod,
@@ -60,7 +61,10 @@ def quantize(config, model=None, **arguments):
 OTHER_NAMES = {"A16W8": "s16s8-asws"}
 
 
-@pytest.mark.parametrize("name", [n for n in PRESET_ARGUMENTS if "DYNAMIC" not in n])
+CALIBRATED = [n for n in PRESET_ARGUMENTS if n not in ("UINT8_DYNAMIC_QUANT", "MATMUL_NBITS")]
+
+
+@pytest.mark.parametrize("name", CALIBRATED)
 def test_a_preset_is_the_recipe_of_its_name(name):
     config = quark.get_default_config(name)
     request = Request(
@@ -126,6 +130,19 @@ def test_a_dynamic_preset_needs_no_data(tmp_path, capsys):
     made = onnx.load(tmp_path / "dynamic.onnx")
     assert ops(made)["MatMulInteger"] == 2
     assert "nodes quantized" in capsys.readouterr().out
+
+
+def test_a_preset_for_weights_alone_needs_no_data():
+    model = make_mlp()
+    config = QConfig.get_default_config("MATMUL_NBITS")
+    config.global_quant_config.print_summary = False
+    made = ModelQuantizer(config).quantize_model(model)
+    assert ops(made)["MatMulNBits"] == 2
+    expected = bitwright.quantize(model, recipe="MATMUL_NBITS").to_proto()
+    assert made.graph == expected.graph
+    config.global_quant_config.extra_options["MatMulNBitsParams"]["Algorithm"] = "GPTQ"
+    with pytest.raises(DataError, match="needs a calibration_data_reader"):
+        ModelQuantizer(config).quantize_model(model)
 
 
 def test_a_preset_may_be_changed_and_the_next_one_is_as_it_was():

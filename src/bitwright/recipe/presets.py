@@ -14,6 +14,7 @@ from bitwright.recipe.hardware import (
 from bitwright.recipe.methods import MinMSE, Percentile
 from bitwright.recipe.options import Placement, Selection
 from bitwright.recipe.value import Recipe
+from bitwright.recipe.weights import Nearest, WeightOnly
 
 __all__ = ["PRESETS", "PRESET_ALIASES", "why_no_preset"]
 
@@ -139,6 +140,14 @@ PRESETS = (
         )
     ),
     Recipe(name="uint8-dynamic-quant", mode="dynamic", weight=UINT8),
+    Recipe(
+        name="matmul-nbits",
+        mode="weight-only",
+        select=Selection(op_types=("MatMul",)),
+        weights=WeightOnly(
+            block_size=128, symmetric=True, rounding=Nearest(clip=False), accuracy_level=1
+        ),
+    ),
     *(_floats(name, qtype) for name, qtype in _FLOAT_PRESETS.items() if qtype in QTYPES),
 )
 
@@ -154,7 +163,6 @@ _NOT_YET = {
     "weightsonly": "weight-only quantization has recipes of its own",
     "adaround": "only integer weights learn",
     "adaquant": "only integer weights learn",
-    "matmul-nbits": "weight-only quantization has recipes of its own",
     "vint8": "use xint8, or a8w8 for float scales",
 }
 

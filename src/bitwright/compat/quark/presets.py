@@ -23,6 +23,10 @@ _INT16: dict[str, Any] = {
     "include_cle": False,
     "extra_options": _SYMMETRIC,
 }
+_FOUR_BITS = {
+    "UseMatMulNBits": True,
+    "MatMulNBitsParams": {"GroupSize": 128, "Symmetric": True, "Bits": 4, "AccuracyLevel": 1},
+}
 
 
 def _integers(activation: QuantType, weight: QuantType, **options: Any) -> dict[str, Any]:
@@ -80,6 +84,7 @@ _PLAIN: dict[str, dict[str, Any]] = {
     "INT16_CNN_DEFAULT": {**_INT16, "calibrate_method": PowerOfTwoMethod.MinMSE},
     "INT16_TRANSFORMER_DEFAULT": _INT16,
     "UINT8_DYNAMIC_QUANT": {"use_dynamic_quant": True, "weight_type": QuantType.QUInt8},
+    "MATMUL_NBITS": {"extra_options": _FOUR_BITS},
     "FP16": _floats("float16"),
     "BF16": _floats("bfloat16"),
     **{name.upper(): _floats(name) for name in _BLOCKS},

@@ -58,8 +58,7 @@ class ModelQuantizer:
         if config.use_dynamic_quant:
             return _quantize_dynamic(config, model_input, model_output)
         has_data = calibration_data_reader is not None or calibration_data_path is not None
-        needs_data = read_type(config.activation_type, "activation type").needs_range
-        if needs_data and not has_data and not config.extra_options.get("UseRandomData"):
+        if _needs_data(config) and not has_data and not config.extra_options.get("UseRandomData"):
             raise DataError(
                 "quantize_model needs a calibration_data_reader or a calibration_data_path; set "
                 "extra_options['UseRandomData'] to try things out with random data."
@@ -71,6 +70,12 @@ class ModelQuantizer:
             calibration_data_path=calibration_data_path,
             **config.arguments(),
         )
+
+
+def _needs_data(config: QuantizationConfig) -> bool:
+    if config.extra_options.get("UseMatMulNBits"):  # of which only GPTQ looks at data
+        return (config.extra_options.get("MatMulNBitsParams") or {}).get("Algorithm") == "GPTQ"
+    return read_type(config.activation_type, "activation type").needs_range
 
 
 def _skeleton(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
