@@ -534,12 +534,12 @@ def test_initializers_among_the_inputs_become_constants_or_stay():
 
 
 @option("FoldBatchNorm", "SimplifyModel", "FillAllValueInfo", "CopyBiasInit", "TmpDir")
-@option("QuantizeFP16", "UseFP32Scale", "RefineBlockAxis", "AlignEltwiseQuantType")
+@option("QuantizeFP16", "UseFP32Scale", "RefineBlockAxis", "AlignEltwiseQuantType", "BF16WithClip")
 @option("AlignTranspose", "AlignReshape", "LWPUseHistogram", "CLEBalanceMethod")
 def test_what_happens_anyway_may_be_asked_for(tmp_path):
     switches = (
         "FoldBatchNorm SimplifyModel FillAllValueInfo QuantizeFP16 UseFP32Scale RefineBlockAxis "
-        "AlignEltwiseQuantType AlignTranspose AlignReshape LWPUseHistogram"
+        "AlignEltwiseQuantType AlignTranspose AlignReshape LWPUseHistogram BF16WithClip"
     ).split()
     asked = {**dict.fromkeys(switches, True), "CLEBalanceMethod": "max", "TmpDir": tmp_path}
     model = make_cnn()

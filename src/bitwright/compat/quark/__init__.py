@@ -180,7 +180,9 @@ __all__ = [
 _NO_STEP = {
     "GPTQConfig": "weight-only quantization has recipes of its own",
     "QuarotConfig": "there is no rotation of weights yet",
-    "AutoMixprecisionConfig": "there is no search for mixed precision yet",
+    "AutoMixprecisionConfig": (
+        "bitwright.find_sensitivity says which nodes to put back to 16 bits or float"
+    ),
 }
 
 

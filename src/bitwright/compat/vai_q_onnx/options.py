@@ -58,8 +58,8 @@ def read_options(options: Mapping[str, Any] | None) -> VitisParts:
     bitwright.errors.RecipeError: unknown option 'AlignConcatt'. Did you mean 'AlignConcat'?
     >>> read_options({"QuantizationPreference": "speed"})
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: option 'QuantizationPreference' is not supported: set the options \
-themselves.
+    bitwright.errors.RecipeError: option 'QuantizationPreference' is not supported: set the \
+options themselves.
     """
     parts = VitisParts()
     for key, value in (options or {}).items():
@@ -263,6 +263,7 @@ _HANDLERS: dict[str, Handler] = {
     "AlignEltwiseQuantType": _must_be(
         True, "constants of element-wise ops have the type of activations"
     ),
+    "BF16WithClip": _must_be(True, "bfloat16 pairs saturate by themselves"),
     "RefineBlockAxis": _must_be(True, "blocks lie along what a product sums up"),
     "UseFP32Scale": _must_be(True, "float16 models are computed in float32 between their ends"),
     "QuantizeFP16": _must_be(True, "a float16 model is quantized as it is"),
@@ -363,13 +364,14 @@ _HANDLERS: dict[str, Handler] = {
 }
 
 _WEIGHT_ONLY = "use UseMatMulNBits, or a weight-only recipe of bitwright.quantize"
+_SENSITIVITY = "bitwright.find_sensitivity says which nodes to put back to 16 bits or float"
 _GRAPH_TOOL = "change the model before quantizing it"
 
 # Keys of the newest package that nothing here answers to, and why.
 _REFUSED = {
     "UseGPTQ": _WEIGHT_ONLY,
     "WeightsOnly": _WEIGHT_ONLY,
-    "AutoMixprecision": "there is no search for mixed precision yet",
+    "AutoMixprecision": _SENSITIVITY,
     "Scenario": "Distribution has one way of reading the standard deviation",
     "MinMSEModeFloatScale": "the search over float scales has one mode",
     "EnableDualQuantNodePairs": "use convert in TensorQuantOverrides for a second type",
@@ -380,7 +382,6 @@ _REFUSED = {
     "SkipPreprocess": "set optimize_model=False, and switch off what else is not wanted",
     "UsePowerOf2Scale": "calibrate_method says it: a PowerOfTwoMethod or a CalibrationMethod",
     "BF16QDQToCast": "bfloat16 pairs are written as they are",
-    "BF16WithClip": "bfloat16 pairs saturate by themselves",
     "EnableVaimlBF16": "bfloat16 pairs are written as they are",
     "ActivationScaled": "float16 and bfloat16 have the scale 1",
     "WeightScaled": "float16 and bfloat16 have the scale 1",
@@ -390,7 +391,7 @@ _REFUSED = {
     "FixShapes": _GRAPH_TOOL,
     "ShapeShifterYaml": _GRAPH_TOOL,
     "UserCustomOpLibPath": "a model with custom operators cannot be calibrated",
-    "SaveTensorHistFig": "use bitwright.inspect and the plan to look at tensors",
+    "SaveTensorHistFig": "bitwright report has the histogram of every tensor",
     "EvalMetrics": "bitwright.quantize returns how each output compares with float",
     "EvalDataReader": "bitwright.quantize returns how each output compares with float",
     "QuantizationPreference": "set the options themselves",

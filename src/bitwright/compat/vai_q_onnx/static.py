@@ -33,7 +33,9 @@ _OLD_ARGUMENTS = {
 # Arguments of the newest package that nothing here answers to, and why.
 _REFUSED_ARGUMENTS = {
     "include_rotation": "there is no rotation of weights yet",
-    "include_auto_mp": "there is no search for mixed precision yet",
+    "include_auto_mp": (
+        "bitwright.find_sensitivity says which nodes to put back to 16 bits or float"
+    ),
     "specific_tensor_precision": "give the type of single tensors in TensorQuantOverrides",
     "crypto_mode": "give a ModelProto and no model_output to write nothing",
     "debug_mode": "bitwright.quantize returns the plan with every decision",
