@@ -17,7 +17,17 @@ import bitwright
 from bitwright.equalize import equalize_layers
 from bitwright.graph import clone_model, infer_shapes, load_model
 from bitwright.prepare import prepare
-from bitwright.recipe import MSE, CrossLayerEqualization, Percentile, Recipe, Selection
+from bitwright.recipe import (
+    AWQ,
+    GPTQ,
+    MSE,
+    CrossLayerEqualization,
+    Nearest,
+    Percentile,
+    Recipe,
+    Selection,
+    WeightOnly,
+)
 
 BEST = Recipe(name="best", per_channel=True, ranges=MSE(), weight_ranges=MSE())
 
@@ -189,3 +199,31 @@ def test_equalized_text_models_compute_what_they_did(kind, steps):
     found = equalize_layers(twin, options).chains
     assert len(found.links) + len(found.triples) >= 3
     assert difference(model, twin, samples) < 1e-5
+
+
+@pytest.mark.slow
+def test_four_bit_methods_together_are_better_than_each_alone_on_a_text_recognizer():
+    path, samples, _ = ocr_case("rec", count=12)
+    wanted = run(onnx.load(path), samples[8:])
+
+    def logits(results):
+        logs = [np.log(np.maximum(chances, 1e-20)) for (chances,) in results]
+        return [log - log.mean(axis=-1, keepdims=True) for log in logs]
+
+    errors = {}
+    for name, weights in {
+        "plain": WeightOnly(rounding=Nearest(clip=False)),
+        "awq": WeightOnly(awq=AWQ()),
+        "gptq": WeightOnly(rounding=GPTQ()),
+        "refined": WeightOnly(refine=2),
+        "all": WeightOnly(rounding=GPTQ(), awq=AWQ(), refine=2),
+    }.items():
+        recipe = Recipe(mode="weight-only", weights=weights)
+        result = bitwright.quantize(path, data=samples[:8], recipe=recipe, held_back=False)
+        assert result.quantized == {"MatMul": 9}
+        found = run(result.to_proto(), samples[8:])
+        # Of what is behind the softmax only a few doubtful letters would decide.
+        pairs = zip(logits(wanted), logits(found), strict=True)
+        errors[name] = sum(float(((a - b) ** 2).sum()) for a, b in pairs)
+    assert errors["all"] < 1.02 * min(errors["awq"], errors["gptq"], errors["refined"])
+    assert max(errors["awq"], errors["gptq"], errors["refined"]) < errors["plain"]
