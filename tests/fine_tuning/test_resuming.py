@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from models_for_tests import build, make_cnn, make_mlp, make_samples, node, normal
@@ -25,7 +26,7 @@ pytest.importorskip("torch", reason="fine-tuning needs torch")
 from bitwright.fine_tuning import fine_tune, spreading
 from bitwright.fine_tuning.block import BlockLearner
 
-SHORT = AdaRound(iterations=12, scope="layer")
+SHORT = AdaRound(iterations=12, scope="layer", selective=False)
 
 
 def prepared(model, samples):
@@ -160,9 +161,7 @@ def test_the_result_does_not_depend_on_the_number_of_workers(cnn, tmp_path):
 
 def test_blocks_apart_read_what_plain_quantization_gives(cnn):
     model, plan, samples = cnn
-    apart = fine_tune(
-        model, plan, AdaRound(iterations=12, scope="layer", sequential=False), samples
-    )
+    apart = fine_tune(model, plan, msgspec.structs.replace(SHORT, sequential=False), samples)
     in_turn = fine_tune(model, plan, SHORT, samples)
     first, *others = zip(apart.reports, in_turn.reports, strict=True)
     assert first[0].before == pytest.approx(first[1].before)

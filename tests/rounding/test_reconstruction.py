@@ -20,6 +20,7 @@ from bitwright.rounding.adaround import AdaRoundLearner  # noqa: E402
 from bitwright.rounding.grid import Grid  # noqa: E402
 from bitwright.rounding.reconstruction import Goal, reconstruct  # noqa: E402
 from bitwright.rounding.torch_graph import TorchGraph  # noqa: E402
+from bitwright.rounding.torch_quantizers import soft_rounding  # noqa: E402
 
 WEIGHT = normal(6, 1, seed=1)
 PARAMETERS = Parameters(INT4, np.float64(0.5), np.int64(0))
@@ -109,14 +110,15 @@ def test_what_does_not_help_unseen_samples_is_not_kept():
 
 
 def test_learning_stops_early_where_nothing_gets_better():
-    method = AdaQuant(iterations=50, learning_rate=0.0, held_out=0, early_stop=True, batch_size=16)
-    assert learn(method).steps <= 20
+    options = {"held_out": 0, "early_stop": True, "batch_size": 16, "alone": 0}
+    assert learn(AdaQuant(iterations=50, learning_rate=1e-9, **options)).steps <= 20
     patient = AdaQuant(iterations=50, learning_rate=1e-4, held_out=0, batch_size=16)
     assert learn(patient).steps == 50
 
 
 def test_a_large_error_takes_the_other_learning_rate():
-    method = AdaQuant(iterations=3, learning_rate=0.0, learning_rate_above=(0.0, 1.0))
+    rates = {"learning_rate": 0.0, "learning_rate_above": (0.0, 1.0)}
+    method = AdaQuant(iterations=3, selective=False, **rates)
     assert learn(method).after != learn(method).before
 
 
@@ -154,15 +156,69 @@ def test_samples_of_different_sizes_are_run_one_by_one():
     assert reconstruct(mixed, learner_of(method), method).steps == 10
 
 
-def test_the_penalty_grows_steeper_and_comes_after_the_warm_start():
+def test_the_pull_to_integers_grows_steeper_and_comes_after_the_warm_start():
     method = AdaRound(iterations=100, warm_start=0.2, beta=(20.0, 2.0), regularization=1.0)
     learner = learner_of(method)
-    assert learner.penalty(19) is None
-    flat, steep = learner.penalty(20), learner.penalty(99)
+    assert learner.pull(0.19) is None
+    flat, steep = learner.pull(0.2), learner.pull(0.99)
     assert 0 < steep < flat <= 1
     fraction = WEIGHT / 0.5 - np.floor(WEIGHT / 0.5)
     expected = np.mean(1 - np.abs(2 * fraction - 1) ** 20)
     assert flat.item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_gradient_of_the_pull_is_that_of_its_size():
+    method = AdaRound(warm_start=0.0, beta=(3.0, 3.0), regularization=7.0)
+    learner = learner_of(method)
+    [alpha] = learner.groups(0.1)[0][0]
+    learner.pull(0.5)
+    given = alpha.grad.clone()
+    up = soft_rounding(alpha)
+    size = 7.0 * (1 - (2 * up - 1).abs() ** 3).mean()
+    torch.testing.assert_close(given, torch.autograd.grad(size, alpha)[0])
+
+
+def test_soft_weights_lie_between_their_integers_and_have_the_gradient_of_it():
+    learner = learner_of(AdaRound())
+    [alpha] = learner.groups(0.1)[0][0]
+    soft = learner.soft()["w"]
+    torch.testing.assert_close(soft, torch.from_numpy(WEIGHT))  # it begins where float is
+    (given,) = torch.autograd.grad((soft**2).sum(), alpha)
+    expected = torch.floor(torch.from_numpy(WEIGHT) / 0.5) * 0.5 + soft_rounding(alpha) * 0.5
+    torch.testing.assert_close(given, torch.autograd.grad((expected**2).sum(), alpha)[0])
+
+
+def test_weights_beyond_the_type_have_one_integer_only():
+    weight = torch.tensor([[9.0], [-9.0], [3.4], [-3.9], [3.9], [0.2]])
+    learner = AdaRoundLearner({"w": (weight, grid())}, AdaRound())
+    expected = torch.tensor([[3.5], [-4.0], [3.5], [-4.0], [3.5], [0.0]])
+    torch.testing.assert_close(learner.hard()["w"], expected)
+    [alpha] = learner.groups(0.1)[0][0]
+    learner.soft()["w"].sum().backward()
+    learner.pull(0.9)
+    assert alpha.grad[[0, 1, 4]].abs().max() == 0
+
+
+def test_learning_alone_is_a_start_that_is_learned_on_from():
+    samples = inputs()
+    errors = [
+        learn(AdaRound(iterations=200, held_out=0, batch_size=16, alone=part), samples).after
+        for part in (0.0, 0.75, 1.0)
+    ]
+    best = sorted(all_errors(samples))
+    assert max(errors) <= best[5]
+
+
+def test_rates_are_in_steps_of_each_weight_unless_they_are_given():
+    method = AdaQuant(iterations=1)
+    small, large = (torch.from_numpy(WEIGHT) * size for size in (1e-3, 1e3))
+    found = []
+    for weight, size in ((small, 1e-3), (large, 1e3)):
+        own = Grid(torch.tensor(0.5 * size), torch.tensor(0), -8, 7)
+        learner = AdaQuantLearner({"w": (weight, own)}, method)
+        [(tensors, rate), _] = learner.groups(None)
+        found.append((tensors[0].detach(), rate))
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_adam_moves_as_torch_does():

@@ -32,6 +32,9 @@ class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     scope: Literal["block", "layer"] = "block"
     """What learns together: all weights between two places that one tensor passes, such as a
     residual block or half a transformer layer; or each weight alone."""
+    alone: float = 0.75
+    """This part of all steps is for each weight by itself, one after the other: from second moments
+    of what its layer reads, which is far faster, and a good start for learning together."""
     largest_block: int = 8
     """Blocks with more weights than this are learned layer by layer."""
     op_types: tuple[str, ...] | None = None
@@ -44,7 +47,7 @@ class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     quantized plainly, so that no block waits for another."""
     workers: int | None = 1
     """Processes that learn blocks at the same time, where these are not sequential; None: one for
-    each core. The result does not depend on it."""
+    each core, up to eight. The result does not depend on it."""
     drop_ratio: float = 1.0
     """How much of a block's input comes from the quantized model, element by element; the rest
     comes from the float model."""
@@ -55,7 +58,8 @@ class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     patience: int | None = None
     """Steps that early_stop looks at together; None: a tenth of all."""
     selective: bool = True
-    """Keep what a block learned only where the error on held-out samples falls."""
+    """Keep what a block learned only where the error on held-out samples falls, and the best of
+    what it held on the way. False: what it held in the end."""
     held_out: float = 0.125
     """This part of the samples is kept from learning, to choose by."""
     learning_rate_above: tuple[float, float] | None = None
@@ -84,6 +88,8 @@ class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise RecipeError(f"weights of {op_type!r} in fine_tune cannot learn.{hint}")
         if not 0 <= self.drop_ratio <= 1:
             raise RecipeError(f"drop_ratio must lie in 0..1, not {self.drop_ratio}.")
+        if not 0 <= self.alone <= 1:
+            raise RecipeError(f"alone of fine_tune must lie in 0..1, not {self.alone}.")
         if not 0 <= self.held_out < 1:
             raise RecipeError(f"held_out must lie in [0, 1), not {self.held_out}.")
 
@@ -117,7 +123,9 @@ class AdaQuant(_Learning, frozen=True, kw_only=True, tag="adaquant", tag_field="
     True
     """
 
-    learning_rate: float = 1e-5
+    learning_rate: float | None = None
+    """In units of the weights. None: a hundredth of each weight's step, falling to 0; the rate of
+    learning_rate_above is in steps then, too."""
     update_bias: bool = True
     learn_scales: bool | None = None
     """Learn the scales of weights (LSQ); None: where scales are not powers of two."""

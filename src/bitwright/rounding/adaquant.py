@@ -6,7 +6,7 @@ learn as in Esser et al., "Learned Step Size Quantization", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 
@@ -14,6 +14,9 @@ from bitwright.recipe import AdaQuant
 from bitwright.rounding.grid import Grid
 
 __all__ = ["AdaQuantLearner"]
+
+RATE = 0.01
+"""Adam moves a weight by about this part of its step at a time."""
 
 
 class AdaQuantLearner:
@@ -32,28 +35,65 @@ class AdaQuantLearner:
         scales: Collection[str] = (),
     ) -> None:
         self._method = method
+        self.names = tuple(constants)
         self._grids = {name: grid for name, (_, grid) in constants.items()}
-        self._floats = {n: t.clone().requires_grad_() for n, (t, _) in constants.items()}
+        # In units that make one learning rate fit all, unless a rate in the weights' own is given.
+        self._units = {
+            name: _unit(tensor, grid)
+            if method.learning_rate is None
+            else torch.ones_like(grid.scale)
+            for name, (tensor, grid) in constants.items()
+        }
+        self._floats = {n: (t / self._units[n]).requires_grad_() for n, (t, _) in constants.items()}
         # By its logarithm a scale stays positive, and moves in proportion to its size.
         self._logs = {
             name: constants[name][1].scale.log().clone().requires_grad_() for name in scales
         }
 
-    def groups(self, learning_rate: float) -> list[tuple[list[torch.Tensor], float]]:
+    def groups(
+        self, learning_rate: float | None, names: Iterable[str] | None = None
+    ) -> list[tuple[list[torch.Tensor], float]]:
         """Return the weights, and the scales with a rate of their own."""
-        scales = list(self._logs.values()), self._method.scale_learning_rate
-        return [(list(self._floats.values()), learning_rate), scales]
+        chosen = self._chosen(names)
+        rate = RATE if learning_rate is None else learning_rate
+        scales = [self._logs[name] for name in chosen if name in self._logs]
+        return [
+            ([self._floats[name] for name in chosen], rate),
+            (scales, self._method.scale_learning_rate),
+        ]
 
-    def soft(self) -> dict[str, torch.Tensor]:
+    def soft(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
         """Return the constants at their nearest values, gradients straight through."""
-        return {name: self._grid(name).nearest(t) for name, t in self._floats.items()}
+        return {
+            name: self._grid(name).nearest(self._floats[name] * self._units[name])
+            for name in self._chosen(names)
+        }
 
-    def hard(self) -> dict[str, torch.Tensor]:
+    def hard(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
         """Return the same without gradients."""
         with torch.no_grad():
-            return self.soft()
+            return self.soft(names)
 
-    def penalty(self, step: int) -> torch.Tensor | None:
+    @property
+    def is_hard(self) -> bool:
+        """True: what is computed with is what is stored."""
+        return True
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return all weights, biases and scales that learn."""
+        return [*self._floats.values(), *self._logs.values()]
+
+    def pace(self, part: float) -> float:
+        """Return less and less: weights near the middle of two integers would jump to the end.
+
+        A rate that was given stays what it is.
+        """
+        return 1 - part if self._method.learning_rate is None else 1.0
+
+    def reopen(self) -> None:
+        """Do nothing: a weight is never decided."""
+
+    def pull(self, part: float, names: Iterable[str] | None = None) -> torch.Tensor | None:
         """Return nothing: every value is a stored one all along."""
         return None
 
@@ -65,3 +105,13 @@ class AdaQuantLearner:
     def _grid(self, name: str) -> Grid:
         grid = self._grids[name]
         return grid._replace(scale=self._logs[name].exp()) if name in self._logs else grid
+
+    def _chosen(self, names: Iterable[str] | None) -> Collection[str]:
+        return self.names if names is None else [name for name in names if name in self._floats]
+
+
+def _unit(tensor: torch.Tensor, grid: Grid) -> torch.Tensor:
+    """Return the step of a weight; of a bias, whose steps are tiny, what 8 bits would have."""
+    if grid.high - grid.low < 1 << 17:
+        return grid.scale.detach()
+    return (tensor.square().mean().sqrt() / 64).clamp_min(1e-12).expand(grid.scale.shape)

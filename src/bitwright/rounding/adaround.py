@@ -6,15 +6,27 @@ Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization", 20
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
 from bitwright.recipe import AdaRound
 from bitwright.rounding.grid import Grid
-from bitwright.rounding.torch_quantizers import dequantize, rounding_for, soft_rounding
+from bitwright.rounding.torch_quantizers import (
+    GAMMA,
+    ZETA,
+    dequantize,
+    rounding_for,
+    soft_rounding,
+)
 
 __all__ = ["AdaRoundLearner"]
+
+DECIDED = 20.0
+"""An alpha that no step brings back: the sigmoid of it has no slope."""
+OPEN = rounding_for(torch.tensor(0.9)).item()
+"""How far from the fence alphas start over: nine tenths of a step up, or down."""
 
 
 class AdaRoundLearner:
@@ -28,47 +40,117 @@ class AdaRoundLearner:
 
     def __init__(self, weights: Mapping[str, tuple[torch.Tensor, Grid]], method: AdaRound) -> None:
         self._method = method
+        self.names = tuple(weights)
         self._grids = {name: grid for name, (_, grid) in weights.items()}
-        self._floors = {}
-        self._alphas = {}
+        self._floors: dict[str, torch.Tensor] = {}
+        self._bases: dict[str, torch.Tensor] = {}
+        self._alphas: dict[str, torch.Tensor] = {}
         for name, (weight, grid) in weights.items():
             scaled = weight / grid.scale
-            self._floors[name] = torch.floor(scaled) + grid.zero_point
-            self._alphas[name] = rounding_for(scaled - torch.floor(scaled)).requires_grad_()
+            below = torch.floor(scaled)
+            floor = below + grid.zero_point
+            alpha = rounding_for(scaled - below)
+            # Beyond the ends of the type there is one integer only.
+            alpha = alpha.masked_fill(floor < grid.low, -DECIDED)
+            alpha = alpha.masked_fill(floor >= grid.high, DECIDED)
+            floor = floor.clamp(grid.low, grid.high - 1)
+            self._floors[name] = floor
+            self._bases[name] = dequantize(floor, grid.scale, grid.zero_point)
+            self._alphas[name] = alpha.requires_grad_()
 
-    def groups(self, learning_rate: float) -> list[tuple[list[torch.Tensor], float]]:
+    def groups(
+        self, learning_rate: float | None, names: Iterable[str] | None = None
+    ) -> list[tuple[list[torch.Tensor], float]]:
         """Return the roundings, all with one learning rate."""
-        return [(list(self._alphas.values()), learning_rate)]
+        rate = self._method.learning_rate if learning_rate is None else learning_rate
+        return [([self._alphas[name] for name in self._chosen(names)], rate)]
 
-    def soft(self) -> dict[str, torch.Tensor]:
+    def soft(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
         """Return weights between two integers."""
-        return {name: self._weight(name, soft_rounding(a)) for name, a in self._alphas.items()}
+        return {
+            name: _Between.apply(self._alphas[name], self._bases[name], self._grids[name].scale)
+            for name in self._chosen(names)
+        }
 
-    def hard(self) -> dict[str, torch.Tensor]:
+    def hard(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
         """Return weights at one integer each."""
+        found = {}
         with torch.no_grad():
-            return {
-                name: self._weight(name, (alpha >= 0).to(alpha.dtype))
-                for name, alpha in self._alphas.items()
-            }
+            for name in self._chosen(names):
+                integers = self._floors[name] + (self._alphas[name] >= 0)
+                grid = self._grids[name]
+                found[name] = dequantize(integers, grid.scale, grid.zero_point)
+        return found
 
-    def _weight(self, name: str, up: torch.Tensor) -> torch.Tensor:
-        grid = self._grids[name]
-        integers = torch.clamp(self._floors[name] + up, grid.low, grid.high)
-        return dequantize(integers, grid.scale, grid.zero_point)
+    @property
+    def is_hard(self) -> bool:
+        """False: weights come to their integers in the end."""
+        return False
 
-    def penalty(self, step: int) -> torch.Tensor | None:
-        """Return how far the weights are from their integers, more steeply as time goes by."""
+    def parameters(self) -> list[torch.Tensor]:
+        """Return all roundings."""
+        return list(self._alphas.values())
+
+    def pace(self, part: float) -> float:
+        """Return 1: the pull brings weights to rest."""
+        return 1.0
+
+    def reopen(self) -> None:
+        """Let what was decided change its mind: near its integer, but not at it."""
+        with torch.no_grad():
+            for alpha in self._alphas.values():
+                fixed = alpha.abs() >= DECIDED
+                alpha.copy_(torch.where(fixed, alpha, alpha.clamp(-OPEN, OPEN)))
+
+    def pull(self, part: float, names: Iterable[str] | None = None) -> torch.Tensor | None:
+        """Add to the gradients what drives weights to their integers, and return its size.
+
+        It is steeper the larger the `part` of all steps that is done, and nothing at first.
+        """
         method = self._method
-        start = method.warm_start * method.iterations
-        if step < start:
+        if part < method.warm_start:
             return None
-        part = (step - start) / max(method.iterations - start, 1)
+        rest = (part - method.warm_start) / (1 - method.warm_start)
         first, last = method.beta
-        beta = last + 0.5 * (first - last) * (1 + math.cos(math.pi * part))
-        total = sum(
-            (1 - (2 * soft_rounding(alpha) - 1).abs().pow(beta)).sum()
-            for alpha in self._alphas.values()
-        )
+        beta = last + 0.5 * (first - last) * (1 + math.cos(math.pi * rest))
+        chosen = [self._alphas[name] for name in self._chosen(names)]
         # A mean, beside a loss that is relative too: so one strength fits blocks of any size.
-        return method.regularization * total / sum(a.numel() for a in self._alphas.values())
+        strength = method.regularization / sum(alpha.numel() for alpha in chosen)
+        total = torch.zeros((), device=chosen[0].device)
+        with torch.no_grad():
+            for alpha in chosen:
+                ahead = soft_rounding(alpha).mul_(2).sub_(1)
+                power = ahead.abs().pow_(beta - 1)
+                total += alpha.numel() - (power * ahead.abs()).sum()
+                slope = _slope(torch.sigmoid(alpha)).mul_(power).mul_(torch.sign(ahead))
+                slope.mul_(-2 * beta * strength)
+                alpha.grad = slope if alpha.grad is None else alpha.grad.add_(slope)
+        return strength * total
+
+    def _chosen(self, names: Iterable[str] | None) -> Iterable[str]:
+        return self.names if names is None else [name for name in names if name in self._alphas]
+
+
+class _Between(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """base + soft_rounding(alpha) * scale, in few passes over the weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, alpha: torch.Tensor, base: torch.Tensor, scale: torch.Tensor
+    ) -> torch.Tensor:
+        sigmoid = torch.sigmoid(alpha)
+        ctx.save_for_backward(sigmoid, scale)
+        up = (sigmoid * (ZETA - GAMMA)).add_(GAMMA).clamp_(0, 1)
+        return torch.addcmul(base, up, scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        sigmoid, scale = ctx.saved_tensors
+        return _slope(sigmoid).mul_(gradient).mul_(scale), None, None
+
+
+def _slope(sigmoid: torch.Tensor) -> torch.Tensor:
+    """Return the derivative of soft_rounding by alpha: none where it has stopped."""
+    up = (sigmoid * (ZETA - GAMMA)).add_(GAMMA)
+    slope = (1 - sigmoid).mul_(sigmoid).mul_(ZETA - GAMMA)
+    return slope.masked_fill_((up < 0) | (up > 1), 0)

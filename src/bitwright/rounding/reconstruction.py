@@ -6,14 +6,15 @@ against what the float model computes from float inputs. So it also makes good w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from bitwright.recipe import FineTuning
 from bitwright.rounding.adam import Adam
+from bitwright.rounding.alone import LinearError, is_linear
 from bitwright.rounding.torch_graph import TorchGraph
 
 __all__ = ["Constants", "Goal", "Learner", "Outcome", "reconstruct"]
@@ -23,19 +24,42 @@ Constants = Mapping[str, torch.Tensor]
 
 
 class Learner(Protocol):
-    """Constants that learn: what the optimizer moves, and what the block computes with."""
+    """Constants that learn: what the optimizer moves, and what the block computes with.
 
-    def groups(self, learning_rate: float) -> list[tuple[list[torch.Tensor], float]]:
-        """Return the parameters with their learning rates."""
+    Everything can be asked for some of them, by name.
+    """
 
-    def soft(self) -> Tensors:
+    names: tuple[str, ...]
+
+    def groups(
+        self, learning_rate: float | None, names: Iterable[str] | None = None
+    ) -> list[tuple[list[torch.Tensor], float]]:
+        """Return the parameters with their learning rates; None: the method's own choice."""
+
+    def soft(self, names: Iterable[str] | None = None) -> Tensors:
         """Return the constants while learning, gradients attached."""
 
-    def hard(self) -> Tensors:
+    def hard(self, names: Iterable[str] | None = None) -> Tensors:
         """Return the constants as they will be stored."""
 
-    def penalty(self, step: int) -> torch.Tensor | None:
-        """Return what is added to the loss, which is 1 where every weight is at its nearest."""
+    def pull(self, part: float, names: Iterable[str] | None = None) -> torch.Tensor | None:
+        """Add to the gradients what makes constants fit to be stored, and return its size.
+
+        `part` of all steps are done. It is held against a loss of 1 where all is at its nearest.
+        """
+
+    def pace(self, part: float) -> float:
+        """Return what the learning rate is multiplied with where this part of all steps is done."""
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether constants can be stored after every step, and not only in the end."""
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return all that learns."""
+
+    def reopen(self) -> None:
+        """Let what has been learned so far change again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +96,7 @@ class Goal:
         outputs: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] | None = None,
     ) -> None:
         self._graph = graph
-        self._fixed = dict(fixed or {})
+        self.fixed = dict(fixed or {})
         self._read = dict(read or {})
         self._behind = dict(outputs or {})
         self.quantized, self.floats = list(quantized), list(floats)
@@ -125,8 +149,38 @@ class Goal:
 
     def run(self, feeds: Tensors, constants: Constants) -> Tensors:
         """Return the quantized block's outputs."""
-        found = self._graph.run(feeds, read=self._read, constants={**self._fixed, **constants})
+        found = self._graph.run(feeds, read=self._read, constants={**self.fixed, **constants})
         return {n: self._behind[n](t) if n in self._behind else t for n, t in found.items()}
+
+    def layer(
+        self, name: str, constants: Constants, samples: torch.Tensor, ratio: float, generator: Any
+    ) -> LinearError | None:
+        """Return the error of the one layer that reads a weight; None where it is not linear.
+
+        The layer reads what the block gives it with these constants.
+        """
+        readers = self._graph.readers(name)
+        weight = self.fixed.get(name)
+        if len(readers) != 1 or weight is None:
+            return None
+        reader = readers[0]
+        if not is_linear(reader.attributes.op_type, weight):
+            return None
+        found = LinearError(reader.attributes, weight)
+        known = {**self.fixed, **constants}
+        with torch.no_grad():
+            for part in samples.split(8):
+                for quantized, floats, _ in self.batches(part):
+                    feeds = _mix(quantized, floats, ratio, generator)
+                    both = (
+                        self._graph.read_by(reader.name, floats),
+                        self._graph.read_by(reader.name, feeds, read=self._read, constants=known),
+                    )
+                    wanted, given = (reader.run(reader.attributes, *reads) for reads in both)
+                    found.add(both[1][0], wanted - given)
+                if found.is_full:
+                    break
+        return found
 
     def distance(self, constants: Constants, samples: torch.Tensor) -> float:
         """Return the mean of what `reconstruct` minimizes, over some of these samples."""
@@ -161,40 +215,123 @@ def reconstruct(goal: Goal, learner: Learner, method: FineTuning, *, seed: int =
     rate = method.learning_rate
     if method.learning_rate_above is not None and before > method.learning_rate_above[0]:
         rate = method.learning_rate_above[1]
-    optimizer = Adam(learner.groups(rate))
-    unit = goal.distance({}, seen) or 1.0
-    patience = _Patience(method) if method.early_stop else None
-    steps = 0
-    for step in range(method.iterations):
-        chosen = seen[torch.randperm(len(seen), generator=generator)[: method.batch_size]]
-        constants = learner.soft()
-        batches = goal.batches(chosen)
-        distance = torch.zeros(())
-        for quantized, floats, targets in batches:
-            feeds = _mix(quantized, floats, method.drop_ratio, generator)
-            for name, tensor in goal.run(feeds, constants).items():
-                distance = distance.to(tensor.device) + _distance(tensor, targets[name])
-        loss = distance / (len(batches) * unit)
-        penalty = learner.penalty(step)
-        if penalty is not None:
-            loss = loss + penalty
-        loss.backward()
-        optimizer.step()
-        steps += 1
-        if patience is not None and patience.is_over(step, loss if penalty is None else penalty):
-            break
+    run = _Run(goal, learner, method, rate, seen, generator)
+    alone = run.learn_alone(round(method.iterations * method.alone))
+    steps = alone + run.learn_together(method.iterations - alone)
+    if method.selective:
+        run.best.restore()
     hard = learner.hard()
     after = goal.error(hard, judge)
     better = after < before or not method.selective
     return Outcome(before, after, steps, hard if better else None)
 
 
+@dataclass(slots=True)
+class _Run:
+    """Both parts of learning a block: each weight for its own layer, then all for the block."""
+
+    goal: Goal
+    learner: Learner
+    method: FineTuning
+    rate: float | None
+    seen: torch.Tensor
+    generator: torch.Generator
+    best: _Best = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.best = _Best(self.learner)
+
+    def learn_alone(self, steps: int) -> int:
+        """Let weights of linear layers learn one after the other; return the steps of each."""
+        learned: Tensors = {}
+        for name in self.learner.names if steps else ():
+            # What the layer reads follows from what the layers before it have learned.
+            layer = self.goal.layer(
+                name, learned, self.seen, self.method.drop_ratio, self.generator
+            )
+            if layer is not None:
+                self._learn_layer(layer, name, steps)
+                learned.update(self.learner.hard([name]))
+        if not learned:
+            return 0
+        self.best.offer(self.goal.distance(self.learner.hard(), self.seen))
+        self.learner.reopen()
+        return steps
+
+    def _learn_layer(self, layer: LinearError, name: str, steps: int) -> None:
+        optimizer = Adam(self.learner.groups(self.rate, [name]))
+        stored, unit = self.goal.fixed[name], layer.error or 1.0
+        best = _Best(self.learner)
+        for step in range(steps):
+            weight = self.learner.soft([name])[name]
+            with torch.no_grad():
+                change = weight - stored
+                gradient = layer.gradient(change, self.generator)
+                if self.learner.is_hard:
+                    best.offer(layer.excess(change, gradient))
+            weight.backward(gradient.div_(unit))
+            self.learner.pull(step / steps, [name])
+            optimizer.step(self.learner.pace(step / steps))
+        if self.method.selective:
+            best.restore()
+
+    def learn_together(self, steps: int) -> int:
+        """Let all constants learn for the block's outputs; return the steps that were taken."""
+        goal, learner, method, generator = self.goal, self.learner, self.method, self.generator
+        optimizer = Adam(learner.groups(self.rate))
+        unit = goal.distance({}, self.seen) or 1.0
+        patience = _Patience(method, steps) if method.early_stop else None
+        check = max(steps // 10, 1)
+        for step in range(steps):
+            order = torch.randperm(len(self.seen), generator=generator)
+            batches = goal.batches(self.seen[order[: method.batch_size]])
+            constants = learner.soft()
+            distance = torch.zeros(())
+            for quantized, floats, targets in batches:
+                feeds = _mix(quantized, floats, method.drop_ratio, generator)
+                for name, tensor in goal.run(feeds, constants).items():
+                    distance = distance.to(tensor.device) + _distance(tensor, targets[name])
+            loss = distance / (len(batches) * unit)
+            loss.backward()
+            pull = learner.pull(step / steps)
+            optimizer.step(learner.pace(step / steps))
+            if (learner.is_hard and step % check == check - 1) or step == steps - 1:
+                self.best.offer(goal.distance(learner.hard(), self.seen))
+            if patience is not None and patience.is_over(step, loss if pull is None else pull):
+                self.best.offer(goal.distance(learner.hard(), self.seen))
+                return step + 1
+        return steps
+
+
+class _Best:
+    """What a learner held when its error was smallest."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._error = float("inf")
+        self._kept: list[torch.Tensor] = []
+
+    def offer(self, error: float) -> None:
+        """Keep what the learner holds now if this error is the smallest so far."""
+        if error < self._error:
+            self._error = error
+            self._kept = [tensor.detach().clone() for tensor in self._learner.parameters()]
+
+    def restore(self) -> None:
+        """Give it back to the learner."""
+        with torch.no_grad():
+            for tensor, kept in zip(
+                self._learner.parameters(), self._kept, strict=bool(self._kept)
+            ):
+                tensor.copy_(kept)
+
+
 class _Patience:
     """Stops at the first window whose mean loss is not better than the best."""
 
-    def __init__(self, method: FineTuning) -> None:
-        self._window = method.patience or max(method.iterations // 10, 1)
-        self._start = int(getattr(method, "warm_start", 0.0) * method.iterations)
+    def __init__(self, method: FineTuning, steps: int) -> None:
+        self._window = method.patience or max(steps // 10, 1)
+        self._start = int(getattr(method, "warm_start", 0.0) * steps)
         self._best = float("inf")
         self._sum = 0.0
 

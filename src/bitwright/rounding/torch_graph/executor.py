@@ -28,6 +28,14 @@ class _Step(NamedTuple):
     """Tensors that nothing reads afterwards."""
 
 
+class Reader(NamedTuple):
+    """A node that reads some constant, and how it computes."""
+
+    name: str
+    attributes: Attributes
+    run: Callable[..., Any]
+
+
 class TorchGraph:
     """Some nodes of a graph, in their order, that can be run on tensors.
 
@@ -79,21 +87,58 @@ class TorchGraph:
         """
         known = dict(feeds)
         for step in self._steps:
-            arguments = []
-            for index, value in enumerate(step.inputs):
-                tensor = None
-                if value is not None:
-                    tensor = _find(value.name or "", known, constants, self.constants)
-                    change = read.get((step.name, index)) if read else None
-                    if change is not None:
-                        tensor = change(tensor)
-                arguments.append(tensor)
+            arguments = self._arguments(step, known, read, constants)
             found = step.run(step.attributes, *arguments)
             given = found if isinstance(found, tuple) else (found,)
             known.update(zip(step.outputs, given, strict=False))
             for name in step.done:
                 known.pop(name, None)
         return {name: known[name] for name in self._outputs}
+
+    def readers(self, name: str) -> list[Reader]:
+        """Return the nodes that read a constant as their weight, which is the second input."""
+        return [
+            Reader(step.name, step.attributes, step.run)
+            for step in self._steps
+            if len(step.inputs) > 1 and step.inputs[1] is not None and step.inputs[1].name == name
+        ]
+
+    def read_by(
+        self,
+        node: str,
+        feeds: Mapping[str, torch.Tensor],
+        *,
+        read: Mapping[tuple[str, int], Change] | None = None,
+        constants: Mapping[str, torch.Tensor] | None = None,
+    ) -> list[torch.Tensor | None]:
+        """Return what a node reads for these feeds."""
+        known = dict(feeds)
+        for step in self._steps:
+            arguments = self._arguments(step, known, read, constants)
+            if step.name == node:
+                return arguments
+            found = step.run(step.attributes, *arguments)
+            given = found if isinstance(found, tuple) else (found,)
+            known.update(zip(step.outputs, given, strict=False))
+        raise ModelError(f"there is no node {node!r} in this block.")
+
+    def _arguments(
+        self,
+        step: _Step,
+        known: Mapping[str, torch.Tensor],
+        read: Mapping[tuple[str, int], Change] | None,
+        constants: Mapping[str, torch.Tensor] | None,
+    ) -> list[torch.Tensor | None]:
+        arguments: list[torch.Tensor | None] = []
+        for index, value in enumerate(step.inputs):
+            tensor = None
+            if value is not None:
+                tensor = _find(value.name or "", known, constants, self.constants)
+                change = read.get((step.name, index)) if read else None
+                if change is not None:
+                    tensor = change(tensor)
+            arguments.append(tensor)
+        return arguments
 
     def _plan(self, nodes: list[ir.Node], opset: int) -> list[_Step]:
         last: dict[str, int] = {}

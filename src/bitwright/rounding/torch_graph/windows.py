@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from bitwright.rounding.torch_graph.attributes import Attributes
+from bitwright.rounding.torch_graph.depthwise import depthwise_conv
 
 __all__ = [
     "average_pool",
@@ -19,6 +20,7 @@ __all__ = [
     "global_average_pool",
     "global_max_pool",
     "max_pool",
+    "slide",
 ]
 
 _CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -41,7 +43,23 @@ def conv(
     begins, ends = pads[:rank], pads[rank:]
     if begins != ends:
         x, begins = _pad(x, begins, ends), [0] * rank
-    return _CONV[rank](x, w, b, strides, begins, dilations, a.integer("group", 1))
+    group = a.integer("group", 1)
+    is_depthwise = rank == 2 and 1 < group == x.shape[1] == w.shape[0] and max(dilations) == 1
+    if is_depthwise and x.device.type == "cpu" and torch.is_grad_enabled():
+        return depthwise_conv(x, w, b, strides, begins)
+    return _CONV[rank](x, w, b, strides, begins, dilations, group)
+
+
+def slide(a: Attributes, x: torch.Tensor, kernel: Sequence[int]) -> torch.Tensor:
+    """Return what each place of a Conv sees of its input: (batch, channels, places…, taps…)."""
+    rank = len(kernel)
+    strides, dilations = a.integers("strides", rank, 1), a.integers("dilations", rank, 1)
+    pads = _pads(a, x, kernel, strides, dilations)
+    x = _pad(x, pads[:rank], pads[rank:])
+    steps = zip(kernel, strides, dilations, strict=True)
+    for axis, (taps, stride, dilation) in enumerate(steps, start=2):
+        x = x.unfold(axis, (taps - 1) * dilation + 1, stride)[..., ::dilation]
+    return x
 
 
 def conv_transpose(

@@ -1,0 +1,135 @@
+"""One linear layer by itself: its error, whatever its weights are, from two matrices (needs torch).
+
+A layer gives W x + b, and its squared error is a quadratic form of W: the sums of x xᵀ and of what
+is missing times xᵀ say all there is to know about the data. They are made once. A step then costs
+the same for a hundred samples as for a million, and sees all of them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from bitwright.rounding.torch_graph.attributes import Attributes
+from bitwright.rounding.torch_graph.windows import slide
+
+__all__ = ["LinearError", "is_linear"]
+
+WIDEST = 1024
+"""Weights of one output up to which the matrices pay; beyond, each step takes some rows."""
+ENOUGH = 64
+"""Rows for each weight of an output: more say no more about second moments."""
+ROWS, ROWS_OF_A_STEP = 4096, 256
+"""Rows that are kept of wider layers, and how many of them a step sees."""
+
+
+def is_linear(op_type: str, weight: torch.Tensor) -> bool:
+    """Whether a node's error is a quadratic form of its weight, and this module has it.
+
+    >>> is_linear("MatMul", torch.zeros(3, 4)), is_linear("LayerNormalization", torch.zeros(3))
+    (True, False)
+    """
+    return op_type == "Conv" or (op_type in ("Gemm", "MatMul") and weight.ndim == 2)
+
+
+class LinearError:
+    """The error of one layer as a function of how its weight changes.
+
+    >>> import onnx_ir as ir
+    >>> node = Attributes(ir.node("MatMul", []), opset=21)
+    >>> layer = LinearError(node, torch.zeros(2, 1))
+    >>> layer.add(torch.eye(2), missing=torch.ones(2, 1))
+    >>> layer.error, layer.gradient(torch.ones(2, 1)).tolist()
+    (1.0, [[0.0], [0.0]])
+    """
+
+    def __init__(self, attributes: Attributes, weight: torch.Tensor) -> None:
+        self._attributes = attributes
+        self._shape = weight.shape
+        self._is_conv = attributes.op_type == "Conv"
+        # Whether outputs are the first axis of the weight.
+        self._is_upright = self._is_conv or bool(attributes.integer("transB"))
+        self._groups = attributes.integer("group", 1) if self._is_conv else 1
+        outputs = weight.shape[0 if self._is_upright else -1] // self._groups
+        inputs = weight.numel() // (outputs * self._groups)
+        self._is_wide = inputs > WIDEST
+        self._wanted = ROWS if self._is_wide else max(ENOUGH * inputs, ROWS)
+        self._second = weight.new_zeros(self._groups, inputs, 0 if self._is_wide else inputs)
+        self._left = weight.new_zeros(self._groups, outputs, inputs)
+        self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._squares, self._count = 0.0, 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more samples would say nothing new."""
+        return self._count >= self._wanted
+
+    @property
+    def error(self) -> float:
+        """The error of the weights as they are: summed over outputs, a mean over rows."""
+        return self._squares / max(self._count, 1)
+
+    def add(self, x: torch.Tensor, missing: torch.Tensor) -> None:
+        """Take samples: what the layer reads, and what its results lack."""
+        rows, lacks = self._inputs(x), self._outputs(missing)
+        self._count += rows.shape[1]
+        self._squares += float(lacks.double().square().sum())
+        self._left += lacks.transpose(1, 2) @ rows
+        if self._is_wide:
+            self._rows.append((rows, lacks))
+        else:
+            self._second += rows.transpose(1, 2) @ rows
+
+    def gradient(
+        self, change: torch.Tensor, generator: torch.Generator | None = None
+    ) -> torch.Tensor:
+        """Return the derivative of the error where the weight is changed by this."""
+        matrix = change if self._is_upright else change.T
+        matrix = matrix.reshape(self._left.shape)
+        if self._is_wide:
+            found = self._gradient_of_rows(matrix, generator)
+        else:
+            found = torch.bmm(matrix, self._second).sub_(self._left).mul_(2 / self._count)
+        if self._is_upright:
+            return found.reshape(self._shape)
+        return found.reshape(self._shape[::-1]).T
+
+    def excess(self, change: torch.Tensor, gradient: torch.Tensor) -> float:
+        """Return what a change adds to the error, with its gradient; an estimate if wide."""
+        moved = change if self._is_upright else change.T
+        linear = (moved.reshape(self._left.shape) * self._left).sum() / self._count
+        return float((change * gradient).sum() / 2 - linear)
+
+    def _gradient_of_rows(
+        self, matrix: torch.Tensor, generator: torch.Generator | None
+    ) -> torch.Tensor:
+        if len(self._rows) > 1:
+            rows, lacks = (torch.cat(part, 1) for part in zip(*self._rows, strict=True))
+            kept = torch.linspace(0, rows.shape[1] - 1, min(ROWS, rows.shape[1])).long()
+            kept = kept.to(rows.device)
+            self._rows = [(rows.index_select(1, kept), lacks.index_select(1, kept))]
+        rows, lacks = self._rows[0]
+        chosen = torch.randint(rows.shape[1], (ROWS_OF_A_STEP,), generator=generator)
+        rows, lacks = (part.index_select(1, chosen.to(part.device)) for part in (rows, lacks))
+        over = (rows @ matrix.transpose(1, 2)).sub_(lacks)
+        return (over.transpose(1, 2) @ rows).mul_(2 / ROWS_OF_A_STEP)
+
+    def _inputs(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what each output is a product of, (groups, rows, weights)."""
+        if self._is_conv:
+            places = len(self._shape) - 2
+            windows = slide(self._attributes, x, self._shape[2:])
+            split = windows.reshape(x.shape[0], self._groups, -1, *windows.shape[2:])
+            order = [1, 0, *range(3, 3 + places), 2, *range(3 + places, split.ndim)]
+            return split.permute(order).reshape(self._groups, -1, self._left.shape[2])
+        if self._attributes.integer("transA"):
+            x = x.T
+        return x.reshape(1, -1, x.shape[-1]) * self._attributes.number("alpha", 1.0)
+
+    def _outputs(self, y: torch.Tensor) -> torch.Tensor:
+        """Return results in the same order, (groups, rows, outputs)."""
+        if not self._is_conv:
+            return y.reshape(1, -1, y.shape[-1])
+        split = y.reshape(y.shape[0], self._groups, -1, math.prod(y.shape[2:]))
+        return split.permute(1, 0, 3, 2).reshape(self._groups, -1, self._left.shape[1])

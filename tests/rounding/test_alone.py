@@ -1,0 +1,97 @@
+"""The error of a layer from its second moments, against the layer itself."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+from models_for_tests import normal
+
+torch = pytest.importorskip("torch", reason="learning is torch code")
+
+from bitwright.rounding import alone  # noqa: E402
+from bitwright.rounding.alone import LinearError, is_linear  # noqa: E402
+from bitwright.rounding.torch_graph import OPS  # noqa: E402
+from bitwright.rounding.torch_graph.attributes import Attributes  # noqa: E402
+
+LAYERS = {
+    "conv": ("Conv", {"pads": [1, 0, 2, 1], "strides": [2, 1]}, (2, 3, 7, 6), (4, 3, 3, 2)),
+    "grouped": ("Conv", {"group": 2, "dilations": [2, 1]}, (2, 4, 7, 6), (6, 2, 3, 2)),
+    "depthwise": ("Conv", {"group": 4, "auto_pad": "SAME_UPPER"}, (2, 4, 5, 6), (4, 1, 3, 3)),
+    "conv1d": ("Conv", {"strides": [2]}, (2, 3, 9), (4, 3, 4)),
+    "conv3d": ("Conv", {"pads": [1] * 6}, (1, 2, 3, 4, 3), (3, 2, 3, 3, 3)),
+    "gemm": ("Gemm", {"alpha": 0.5}, (5, 6), (6, 4)),
+    "gemm, transposed": ("Gemm", {"transA": 1, "transB": 1}, (6, 5), (4, 6)),
+    "matmul": ("MatMul", {}, (2, 3, 6), (6, 4)),
+}
+
+
+def tensor(*shape, seed):
+    return torch.from_numpy(normal(*shape, seed=seed)).double()
+
+
+def layer_of(case):
+    op_type, options, x_shape, w_shape = LAYERS[case]
+    attributes = Attributes(ir.node(op_type, [], options), 21)
+    samples = [tensor(*x_shape, seed=seed) for seed in (1, 2)]
+    weight, change = tensor(*w_shape, seed=3), 0.1 * tensor(*w_shape, seed=4)
+    return op_type, attributes, samples, weight, change
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_the_gradient_is_that_of_the_layer(case):
+    op_type, attributes, samples, weight, change = layer_of(case)
+    assert is_linear(op_type, weight)
+    layer = LinearError(attributes, weight)
+    run = OPS[op_type]
+    goals = [run(attributes, x, weight) + tensor(1, seed=5) for x in samples]
+    for x, goal in zip(samples, goals, strict=True):
+        layer.add(x, goal - run(attributes, x, weight))
+    moved = (weight + change).requires_grad_()
+    channels = 6 if case == "grouped" else 3 if case == "conv3d" else 4
+    rows = sum(goal.numel() for goal in goals) / channels
+    pairs = list(zip(samples, goals, strict=True))
+    error = sum((run(attributes, x, moved) - goal).square().sum() for x, goal in pairs) / rows
+    torch.testing.assert_close(layer.gradient(change), torch.autograd.grad(error, moved)[0])
+    start = sum((run(attributes, x, weight) - goal).square().sum() for x, goal in pairs) / rows
+    assert layer.error == pytest.approx(float(start))
+    excess = layer.excess(change, layer.gradient(change))
+    assert excess == pytest.approx(float(error.detach() - start))
+
+
+def test_wide_layers_see_some_rows_at_each_step(monkeypatch):
+    monkeypatch.setattr(alone, "WIDEST", 4)
+    _, attributes, samples, weight, change = layer_of("matmul")
+    layer = LinearError(attributes, weight)
+    for x in samples:
+        layer.add(x, x @ (0.5 * change))
+    generator = torch.Generator().manual_seed(0)
+    steps = [layer.gradient(change, generator) for _ in range(200)]
+    assert not torch.equal(steps[0], steps[1])
+    rows = torch.cat(samples).reshape(-1, 6)
+    expected = rows.T @ rows @ change / len(rows)
+    torch.testing.assert_close(sum(steps) / 200, expected, rtol=0.05, atol=0.05)
+
+
+def test_no_more_samples_are_taken_than_say_something_new(monkeypatch):
+    monkeypatch.setattr(alone, "ROWS", 10)
+    monkeypatch.setattr(alone, "ENOUGH", 2)
+    _, attributes, samples, weight, _ = layer_of("matmul")
+    layer = LinearError(attributes, weight)
+    layer.add(samples[0], torch.zeros(2, 3, 4).double())
+    assert not layer.is_full
+    layer.add(samples[1], torch.zeros(2, 3, 4).double())
+    assert layer.is_full
+
+
+def test_depthwise_convolutions_have_the_gradients_of_torch():
+    from bitwright.rounding.torch_graph.depthwise import depthwise_conv
+
+    for strides, pads in (([1, 1], [1, 1]), ([2, 1], [0, 2]), ([1, 1], [3, 0])):
+        x, w, b = (tensor(*s, seed=i) for i, s in enumerate([(2, 3, 7, 6), (3, 1, 3, 2), (3,)]))
+        for t in (x, w, b):
+            t.requires_grad_()
+        ours = depthwise_conv(x, w, b, strides, pads)
+        torchs = torch.nn.functional.conv2d(x, w, b, strides, pads, 1, 3)
+        torch.testing.assert_close(ours, torchs)
+        gradients = [torch.autograd.grad((y**2).sum(), (x, w, b)) for y in (ours, torchs)]
+        torch.testing.assert_close(*gradients)
