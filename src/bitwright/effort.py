@@ -131,6 +131,8 @@ def quantize_with_effort(
 ) -> Result:
     """Quantize a model, trying the steps of this effort one after the other."""
     check_effort(effort, recipe, calibration)
+    if effort == "high":
+        require_torch(device)
     search = _Search(source, recipe, calibration, providers, device, work)
     search.take_step("equalization", _equalizations)
     search.take_step("ranges of activations by least squared error", _activation_ranges)
@@ -175,9 +177,17 @@ class _Search:
     def take_step(self, name: str, changes: Callable[[Recipe, Job], Iterator[Recipe]]) -> None:
         """Carry out the recipes that a step proposes, and go on with the best if it is better."""
         before = self.best
-        trials = [self._carry_out(recipe) for recipe in changes(before.recipe, before.job)]
-        if not trials:
+        trials, refusals = [], []
+        for recipe in changes(before.recipe, before.job):
+            try:
+                trials.append(self._carry_out(recipe))
+            except (ModelError, RecipeError) as error:
+                # What goes with no other option of this recipe, or runs nowhere.
+                refusals.append(f"effort: {name}: left out, {str(error).rstrip('.')}")
+        self.notes += refusals
+        if not trials and not refusals:
             self.notes.append(f"effort: {name}: nothing to try")
+        if not trials:
             return
         found = min(trials, key=lambda trial: trial.error)
         kept = found.error < (1 - GAIN) * before.error

@@ -211,3 +211,14 @@ def test_high_fine_tunes_the_blocks_that_hurt():
 
 def test_a_step_reads_as_a_sentence():
     assert str(Step("x", 0.5, 0.12345, True)) == "x: output error 50 % -> 12.3 %, kept"
+
+
+def test_a_step_that_cannot_be_taken_is_left_out_with_the_reason(monkeypatch):
+    def refuse(*_):
+        raise ModelError("it runs nowhere.")
+
+    monkeypatch.setattr("bitwright.effort.correct_biases", refuse)
+    model = make_cnn()
+    result = quantized("medium", model, make_samples(model, 16))
+    assert "effort: bias correction: left out, it runs nowhere" in result.plan.notes
+    assert result.plan.recipe.bias_correction == "off"
