@@ -70,11 +70,11 @@ def _why_unmeasured(
 ) -> str | None:
     if cut is not None:
         alike = cut.name in tensors
-        return None if alike else "its result has another shape than in the float model"
+        return None if alike else "the result has another shape than in the float model"
     dtype = node.outputs[0].dtype
     if dtype is not None and not dtype.is_floating_point():
-        return "its result is no float tensor"
-    return "its result lies between tensors that are compared, where looking would slow it down"
+        return "the result is no float tensor"
+    return "the result lies between compared tensors, where looking would slow the runtime down"
 
 
 def _nodes_of_bodies(node: ir.Node) -> Iterator[ir.Node]:

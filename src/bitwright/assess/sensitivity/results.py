@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -209,38 +209,28 @@ class _Search:
 
     def run(self, room: int) -> Proposal:
         best = self._propose((), self._found.plan, self._base)
-        path = self._walk(room)
+        way: list[tuple[float, tuple[str, ...]]] = []
+        for error, chosen in self._steps(room):
+            if error <= (1 - self._wanted) * self._base:
+                # What was tried is what the plan gives, up to how the runtime fuses it.
+                best = self._better(best, chosen)
+                if best.reached:
+                    return best
+            else:
+                way.append((error, chosen))
         # One node more can make it worse: the best part of the way counts, not its end.
-        for _, chosen in sorted(path)[:_TRIED_WRITTEN]:
+        for _, chosen in sorted(way)[:_TRIED_WRITTEN]:
             best = self._better(best, chosen)
-            if best.reached:
-                return best
-        chosen = path[-1][1] if path else ()
-        while chosen and len(chosen) < room:
-            # What was tried is what the plan gives, up to how the runtime fuses it.
-            rest = [name for name in self._candidates(chosen) if name not in chosen]
-            if not rest:
-                break
-            chosen = (*chosen, rest[0])
-            best = self._better(best, chosen)
-            if best.reached:
-                break
         return best
 
-    def _walk(self, room: int) -> list[tuple[float, tuple[str, ...]]]:
-        """Return the error with one node put back, with two, and so on until it is enough."""
-        path: list[tuple[float, tuple[str, ...]]] = []
+    def _steps(self, room: int) -> Iterator[tuple[float, tuple[str, ...]]]:
+        """Yield the error with one node put back, with two, and so on."""
         chosen: tuple[str, ...] = ()
-        error = self._base
-        while len(chosen) < room and error > (1 - self._wanted) * self._base:
-            candidates = self._candidates(chosen)
-            if not candidates:
-                break
+        while len(chosen) < room and (candidates := self._candidates(chosen)):
             errors = self._try([(*chosen, name) for name in candidates])
             error, name = min(zip(errors, candidates, strict=True), key=lambda pair: pair[0])
             chosen = (*chosen, name)
-            path.append((error, chosen))
-        return path
+            yield error, chosen
 
     def _better(self, best: Proposal, chosen: tuple[str, ...]) -> Proposal:
         """Write the plan with these nodes put back, and return it if it is better."""
