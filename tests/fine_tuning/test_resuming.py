@@ -198,6 +198,25 @@ def test_a_worker_that_fails_or_ends_says_why(cnn, monkeypatch, program, sentenc
         fine_tune(model, plan, method, samples)
 
 
+def test_workers_end_when_the_run_is_interrupted(cnn, monkeypatch):
+    model, plan, samples = cnn
+    crews = []
+
+    def interrupt(self, most):
+        crews.append(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(spreading, "_SERVE", "import time; time.sleep(100)")
+    monkeypatch.setattr(spreading.Crew, "_collect", interrupt)
+    method = AdaRound(iterations=5, scope="layer", sequential=False, workers=2)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        fine_tune(model, plan, method, samples)
+    assert time.monotonic() - start < 30
+    assert all(process._process.poll() is not None for process in crews[0]._processes)
+    assert not Path(crews[0]._folder.name).exists()
+
+
 def test_workers_are_for_blocks_that_do_not_wait():
     with pytest.raises(RecipeError, match="set sequential=False with workers"):
         AdaRound(workers=2)

@@ -77,7 +77,7 @@ def fine_tune(
         stops = zip(floats, quantized, strict=True)
         report = stack.enter_context(show_progress(progress, "Fine-tuning", len(learner.blocks)))
         if method.sequential:
-            _learn_in_turn(learner, stops, store, report)
+            _learn_in_turn(learner, stops, store if work is not None else None, report)
         else:
             with Crew(model, plan, method, device, store, learner) as crew:
                 _learn_apart(learner, stops, store, report, crew)
@@ -87,19 +87,22 @@ def fine_tune(
 def _learn_in_turn(
     learner: BlockLearner,
     stops: Iterable[tuple[Stop, Stop]],
-    store: LearnedStore,
+    store: LearnedStore | None,
     report: Report,
 ) -> None:
     """Let each block learn from what those before it, learned already, give."""
     done = 0
     for floats, quantized in stops:
         for index in _blocks_at(learner, floats.node):
-            name = store.block_name(index, floats.node)
-            if name not in store:
+            name = LearnedStore.block_name(index, floats.node)
+            if store is not None and name in store:
+                learned = store.get(name)
+            else:
                 inputs = learner.blocks[index].inputs
                 rows = ({n: stop.values(n) for n in inputs} for stop in (quantized, floats))
-                store.put(name, learner.learn(index, *rows))
-            learned = store.get(name)
+                learned = learner.learn(index, *rows)
+                if store is not None:
+                    store.put(name, learned)
             for constant, array in learner.keep(index, learned).items():
                 quantized.put_weight(constant, array)
             done += 1

@@ -1,0 +1,54 @@
+"""Rows of a spool, here and in other processes."""
+
+import subprocess
+import sys
+
+import ml_dtypes
+import msgspec
+import numpy as np
+import pytest
+
+from bitwright.observe import Spool
+from bitwright.observe.spool import SharedRow
+
+ROWS = {
+    "float32": [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((1, 3), np.float32)],
+    "bfloat16": [np.arange(5).astype(ml_dtypes.bfloat16)],
+    "int64": [np.array(7), np.array(8)],
+    "bool": [np.array([True, False])],
+    "empty": [np.zeros((0, 4), np.float32), np.zeros((2, 4), np.float32)],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_shared_row_outlives_the_spool(name, linked, tmp_path, monkeypatch):
+    if not linked:
+        monkeypatch.setattr("pathlib.Path.hardlink_to", _refuse)
+    with Spool() as spool:
+        for array in ROWS[name]:
+            spool.append(name, array)
+        row = spool.share(name, tmp_path / "row.bin")
+    row = msgspec.json.decode(msgspec.json.encode(row), type=SharedRow)
+    for found, wanted in zip(row, ROWS[name], strict=True):
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        np.testing.assert_array_equal(found, wanted)
+    assert len(list(row)) == len(list(row))  # it can be read again
+
+
+def _refuse(self, target):
+    raise OSError("no links here")
+
+
+def test_another_process_reads_it(tmp_path):
+    with Spool() as spool:
+        spool.append("x", np.arange(4, dtype=np.float32))
+        described = msgspec.json.encode(spool.share("x", tmp_path / "x.bin")).decode()
+        program = (
+            "import msgspec, sys; from bitwright.observe.spool import SharedRow; "
+            "print(sum(a.sum() for a in msgspec.json.decode(sys.argv[1], type=SharedRow)))"
+        )
+        told = subprocess.run(
+            [sys.executable, "-c", program, described], capture_output=True, text=True, check=True
+        )
+    assert float(told.stdout) == 6
