@@ -197,3 +197,25 @@ def test_comparisons_show_themselves_in_notebooks(demo, result):
     found = bitwright.compare(demo.model_path, result.model, data=demo.calibration[:2])
     html = found._repr_html_()
     assert "logits" in html and found.worst(1)[0].name in html
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kind"),
+    [
+        ({"base": "xint8", "format": "fix-neuron"}, "int8"),
+        ("bfp16", "16 bits in blocks of 8 with an exponent"),
+    ],
+)
+def test_tensors_that_one_op_rounds_are_drawn(recipe, kind):
+    model = make_mlp()
+    samples = make_samples(model, 4)
+    result = bitwright.quantize(model, data=samples, recipe=recipe)
+    report = bitwright.write_report(
+        model, result.model, data=samples, plan=result.plan, latency=False
+    )
+    node = next(node for node in report.subject.nodes if node.measured.op in ("MatMul", "Gemm"))
+    drawn = {label: report.subject.tensors[key] for label, key in node.tensors}
+    assert {"input", "weight"} <= set(drawn)
+    assert drawn["weight"].qtype == kind and drawn["weight"].histogram is not None
+    assert (drawn["input"].range is None) == (recipe == "bfp16")
+    assert "<html" in report.to_html()

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from report_examples import measured, output, subject
+from report_examples import measured, mended, output, subject
 
 from bitwright.assess.report import Latency, judge
 
@@ -55,3 +55,14 @@ def test_larger_and_slower_are_said_too():
 
 def test_without_outputs_nothing_is_claimed():
     assert judge(subject(outputs=[])).level == "unknown"
+
+
+def test_what_was_tried_out_says_what_hurts():
+    nodes = [measured(name="loud", local_sqnr=3.0), measured(name="culprit", local_sqnr=40.0)]
+    given = mended(subject(nodes, outputs=[output(5.0, 0.2)]), "culprit")
+    assert judge(given).sentence.endswith("What hurts most is culprit.")
+    assert given.hurting() == [1] and given.outstanding() == [0]
+
+
+def test_a_model_of_the_same_size_is_as_large():
+    assert " is as large." in judge(subject(float_bytes=1000, quantized_bytes=1010)).sentence

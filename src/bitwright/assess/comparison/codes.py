@@ -14,12 +14,12 @@ from bitwright.assess.sums import Codes
 from bitwright.graph.constants import is_constant, read_tensor
 from bitwright.numerics import dequantize
 
-__all__ = ["DEQUANTIZERS", "INTEGER_PRODUCTS", "QUANTIZERS", "QuantizedGraph"]
+__all__ = ["DEQUANTIZERS", "INTEGER_PRODUCTS", "QUANTIZERS", "ROUNDERS", "QuantizedGraph"]
 
 QUANTIZERS = frozenset({"QuantizeLinear", "VitisQuantizeLinear", "ExtendedQuantizeLinear"})
 DEQUANTIZERS = frozenset({"DequantizeLinear", "VitisDequantizeLinear", "ExtendedDequantizeLinear"})
 # Ops that round to a number format and give floats back.
-_ROUNDERS = frozenset(
+ROUNDERS = frozenset(
     {
         "FixNeuron",
         "VitisFixNeuron",
@@ -29,7 +29,7 @@ _ROUNDERS = frozenset(
         "MXQuantizeDequantize",
     }
 )
-_PLUMBING = QUANTIZERS | DEQUANTIZERS | _ROUNDERS | {"DynamicQuantizeLinear"}
+_PLUMBING = QUANTIZERS | DEQUANTIZERS | ROUNDERS | {"DynamicQuantizeLinear"}
 # Integer op -> where its result's scale and zero point stand among the inputs.
 _RESULT_PARAMETERS = {
     "QLinearConv": (6, 7),
@@ -142,7 +142,7 @@ class QuantizedGraph:
     def is_quantized(self, value: ir.Value) -> bool:
         """Return whether a tensor is quantized, or rounded to a format, before it is read."""
         return value in self.parameters or any(
-            use.node.op_type in QUANTIZERS | _ROUNDERS and use.idx == 0 for use in value.uses()
+            use.node.op_type in QUANTIZERS | ROUNDERS and use.idx == 0 for use in value.uses()
         )
 
     def works_on_integers(self, node: ir.Node) -> bool:
@@ -150,7 +150,7 @@ class QuantizedGraph:
         if is_integer_op(node) or is_plumbing(node) or node.outputs[0] in self.parameters:
             return True
         makers = [value.producer() for value in node.inputs if value is not None]
-        rounding = DEQUANTIZERS | _ROUNDERS
+        rounding = DEQUANTIZERS | ROUNDERS
         reads = [maker for maker in makers if maker is not None and maker.op_type in rounding]
         if any(maker.inputs[0] is not None and maker.inputs[0].is_initializer() for maker in reads):
             return True

@@ -42,7 +42,7 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "sensitivity": _sensitivity(subject),
         "advice": [{"title": a.title, "why": a.why, "command": a.command} for a in advise(subject)],
         "worst": list(subject.worst),
-        "hurts": subject.outstanding(),
+        "hurts": subject.hurting(),
         "nodes": _nodes(subject, keys),
         "tensors": [view.to_dict() for view in subject.tensors.values()],
         "recipe": None if subject.recipe is None else subject.recipe.to_json(),

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.comparison.codes import DEQUANTIZERS
+from bitwright.assess.comparison.codes import DEQUANTIZERS, ROUNDERS
 from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.comparison.packed import PackedWeight, packed_weight
 from bitwright.assess.comparison.units import Units
@@ -118,6 +118,9 @@ class _Reader:
                 yield from self._constant(value, scale, zero_point, index, 0)
                 continue
             maker = value.producer()
+            if maker is not None and maker.op_type in ROUNDERS:
+                yield from self._rounded("input", maker)
+                continue
             if maker is None or maker.op_type not in DEQUANTIZERS:
                 yield from self._activation("input", value)
                 continue
@@ -131,6 +134,10 @@ class _Reader:
                 block = maker.attributes.get_int("block_size", 0)
                 yield from self._constant(stored, maker.inputs[1], zero, index, axis, block)
         for value in node.outputs[:1]:
+            rounder = next((use.node for use in value.uses() if use.node.op_type in ROUNDERS), None)
+            if rounder is not None:
+                yield from self._rounded("output", rounder)
+                continue
             quantizer = self._graph.quantizer_of(value)
             yield from self._activation(
                 "output", value if quantizer is None else quantizer.outputs[0]
@@ -155,6 +162,24 @@ class _Reader:
             packed=packed,
             turned=packed.is_table or bool(twin.attributes.get_int("transB", 0)),
         )
+
+    def _rounded(self, label: str, rounder: ir.Node) -> Iterator[Encoding]:
+        """Yield what one op rounds to a format, which has a scale only as FixNeuron."""
+        source, scale, zero_point = ([*rounder.inputs, None, None])[:3]
+        if source is None:
+            return
+        stored = read_tensor(source)
+        name = self._names.get(source) if stored is None else (source.name or "")
+        numbers = None if zero_point is None else _numbers(scale, zero_point, zero_point)
+        if numbers is None:
+            numbers = _block_format(rounder), np.zeros(0), np.zeros(0)
+        axis = rounder.attributes.get_int("axis", 1) if numbers[1].size > 1 else None
+        if name is None or (stored is not None and stored.ndim < 2):
+            return
+        if stored is not None:
+            label, name = "weight", name.removesuffix(_ENDING)
+        qtype, factor, zero = numbers
+        yield Encoding(label, name, qtype, factor, zero, axis, stored)
 
     def _activation(self, label: str, integers: ir.Value) -> Iterator[Encoding]:
         """Yield the encoding of an integer tensor, if it is one and known in the float model."""
@@ -204,3 +229,14 @@ def _numbers(
     factor = factor.astype(np.float64)
     whole = np.zeros(factor.shape, np.int64) if zero is None else zero.astype(np.int64)
     return qtype, factor, whole
+
+
+def _block_format(rounder: ir.Node) -> str:
+    """Return a number format of blocks in words.
+
+    >>> _block_format(ir.node("MXFixNeuron", [], {"element_dtype": "int8", "block_size": 32}))
+    'int8 in blocks of 32 with an exponent'
+    """
+    element = rounder.attributes.get_string("element_dtype", "")
+    kind = element or f"{rounder.attributes.get_int('bit_width', 16)} bits"
+    return f"{kind} in blocks of {rounder.attributes.get_int('block_size', 8)} with an exponent"

@@ -98,6 +98,13 @@ class ReportSubject:
     mending: Mending | None = None
     """What was found by trying, if that was asked for."""
 
+    def hurting(self) -> list[int]:
+        """Return the places of the nodes that hurt: by what was tried out, if anything was."""
+        back = () if self.mending is None else self.mending.proposal.nodes
+        places = {node.measured.name: place for place, node in enumerate(self.nodes)}
+        found = [places[name] for name in back if name in places]
+        return found[:_MOST_NAMED] or self.outstanding()
+
     def outstanding(self) -> list[int]:
         """Return the places of the few nodes that lose much more than the others."""
         worst = [place for place in self.worst if self.nodes[place].quantized]

@@ -72,9 +72,9 @@ class TensorView:
             "name": self.name,
             "role": self.role,
             "type": self.qtype,
-            "scale": [_short(self.scale.min()), _short(self.scale.max())],
+            "scale": _ends(self.scale),
             "scales": int(self.scale.size) if self.scales is None else self.scales,
-            "zero": [int(self.zero_point.min()), int(self.zero_point.max())],
+            "zero": _ends(self.zero_point),
             "range": None if limits is None else [_short(limits[0]), _short(limits[1])],
             "method": self.method,
             "clipped": None if self.clipped is None else _short(self.clipped),
@@ -129,6 +129,11 @@ def _channels(peaks: Array) -> dict[str, Any]:
         "largest": int(peaks.argmax()),
         "middle": _short(np.median(peaks)),
     }
+
+
+def _ends(values: Array) -> list[float] | None:
+    """Return the smallest and the largest; None for formats that have none."""
+    return [_short(values.min()), _short(values.max())] if values.size else None
 
 
 def _short(value: Any) -> float:

@@ -49,7 +49,7 @@ def judge(subject: ReportSubject) -> Verdict:
     if subject.latency is not None:
         gains.append(_speed(subject.latency.speedup))
     sentence = f"{opening} ({', '.join(measures)}), and is {' and '.join(gains)}."
-    hurting = [*subject.outstanding(), *subject.worst]
+    hurting = [*subject.hurting(), *subject.worst]
     if level != "good" and hurting:
         name = subject.nodes[hurting[0]].measured.name
         sentence += f" What hurts most is {name}."

@@ -139,8 +139,8 @@ class Views:
 
 def _share_outside(array: Array, one: Encoding) -> float | None:
     """Return how much of a weight lies outside what its own channel's scale can represent."""
-    kind = QTYPES[one.qtype]
-    if not kind.is_integer or (one.scale.size > 1 and one.axis is None):
+    kind = QTYPES.get(one.qtype)
+    if kind is None or not kind.is_integer or (one.scale.size > 1 and one.axis is None):
         return None
     scale, zero = (np.asarray(each, np.float64) for each in (one.scale, one.zero_point))
     if one.axis is not None:

@@ -36,7 +36,8 @@ const span = ([low, high], digits) =>
   low === high ? significant(low, digits) : `${significant(low, digits)} … ${significant(high, digits)}`;
 
 function tensorView(label, tensor) {
-  const facts = [tensor.type, `scale ${span(tensor.scale, 4)}`, `zero point ${span(tensor.zero, 6)}`];
+  const facts = [tensor.type];
+  if (tensor.scale) facts.push(`scale ${span(tensor.scale, 4)}`, `zero point ${span(tensor.zero, 6)}`);
   if (tensor.scales > 1) facts.push(`${whole(tensor.scales)} scales`);
   if (tensor.method) facts.push(tensor.method);
   const parts = [html("h3", {}, html("span", { class: "label" }, label), html("span", { class: "mono" }, tensor.name))];

@@ -23,7 +23,7 @@ const table = makeTable(allNodes, choose);
 parts.push(makeChart(document.getElementById("plot"), allNodes, report.hurts, choose), table,
   makeDetail(document.getElementById("detail"), report, allNodes));
 table.sortBy("place", true);
-if (allNodes.length) choose(report.worst[0] ?? 0);
+if (allNodes.length) choose(report.hurts[0] ?? report.worst[0] ?? 0);
 
 for (const button of document.querySelectorAll("button[data-copy]")) {
   copies(button, () => document.getElementById(button.dataset.copy).textContent);
