@@ -24,7 +24,7 @@ from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
 from bitwright.effort import Effort, check_effort, quantize_with_effort
 from bitwright.errors import RecipeError
-from bitwright.fine_tuning import tune_job
+from bitwright.fine_tuning import require_torch, tune_job
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
@@ -114,6 +114,8 @@ def quantize(
     chosen = load_recipe(recipe, target)
     if output is not None:
         graph.check_destination(output, source=model)
+    if chosen.fine_tune is not None:
+        require_torch(device)  # before hours of other work, not after it
     calibration = Calibration(
         data=data,
         limit=limit,

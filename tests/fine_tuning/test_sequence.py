@@ -173,6 +173,22 @@ def test_without_torch_the_message_says_what_to_install(monkeypatch):
         quantize(make_mlp(opset=21, ir_version=10), correlated(make_mlp()), fine_tune=SHORT)
 
 
+def test_a_missing_torch_or_device_is_told_before_any_data_is_read(monkeypatch):
+    def data():
+        pytest.fail("data was read")
+        yield
+
+    arguments = {"data": data(), "recipe": recipe(fine_tune=SHORT)}
+    model = make_mlp(opset=21, ir_version=10)
+    with pytest.raises(RecipeError, match="device='gpu' is no place to fine-tune; use cpu, cuda"):
+        bitwright.quantize(model, device="gpu", **arguments)
+    with pytest.raises(MissingPackageError, match="torch finds no CUDA device"):
+        bitwright.quantize(model, device="cuda:99", **arguments)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingPackageError, match="fine-tuning needs torch"):
+        bitwright.quantize(model, **arguments)
+
+
 def test_contradictions_are_refused_at_once():
     for method in (SHORT, AdaQuant()):
         with pytest.raises(RecipeError, match="only integer weights learn"):

@@ -255,5 +255,8 @@ def require_torch(device: str = "cpu") -> None:
         raise MissingPackageError(
             "fine-tuning needs torch, which is not installed; install bitwright[torch]."
         ) from error
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or not (number or "0").isdecimal():
+        raise RecipeError(f"device={device!r} is no place to fine-tune; use cpu, cuda or cuda:1.")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise MissingPackageError("torch finds no CUDA device here; fine-tune on the CPU.")
