@@ -48,9 +48,7 @@ _QUANTIZED_OPS = frozenset(
 )
 
 
-def normalize(
-    model: ir.Model, *, subgraphs: bool = True, keep_defaults: bool = False
-) -> list[str]:
+def normalize(model: ir.Model, *, subgraphs: bool = True, keep_defaults: bool = False) -> list[str]:
     """Bring a model to the one form that the rest of Bitwright works on, in place.
 
     Model-local functions are inlined, but for a vendor's quantizers; Constant nodes become
