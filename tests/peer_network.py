@@ -8,6 +8,7 @@ depthwise convolution with a LeakyRelu, and x * sigmoid(x).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -86,24 +87,24 @@ def main() -> None:
             return next(self.samples, None)
 
     FOLDER.mkdir(exist_ok=True)
-    os.chdir(tempfile.mkdtemp())  # it leaves a file where it runs
-    onnx.save(make_network(), "network.onnx")
-    for preset in ("XINT8", "A8W8", "BF16"):
-        config = QConfig.get_default_config(preset)
-        output = str(FOLDER / f"{preset.lower()}.onnx")
-        ModelQuantizer(config).quantize_model("network.onnx", output, Reader())
-    quantize_static(
-        "network.onnx",
-        str(FOLDER / "unchecked.onnx"),
-        Reader(),
-        quant_format=QuantFormat.QDQ,
-        calibrate_method=PowerOfTwoMethod.MinMSE,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        enable_npu_cnn=True,
-        include_cle=False,
-        extra_options={"ActivationSymmetric": True, "NPULimitationCheck": False},
-    )
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # it leaves files
+        onnx.save(make_network(), "network.onnx")
+        for preset in ("XINT8", "A8W8", "BF16"):
+            config = QConfig.get_default_config(preset)
+            output = str(FOLDER / f"{preset.lower()}.onnx")
+            ModelQuantizer(config).quantize_model("network.onnx", output, Reader())
+        quantize_static(
+            "network.onnx",
+            str(FOLDER / "unchecked.onnx"),
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            calibrate_method=PowerOfTwoMethod.MinMSE,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            enable_npu_cnn=True,
+            include_cle=False,
+            extra_options={"ActivationSymmetric": True, "NPULimitationCheck": False},
+        )
 
 
 if __name__ == "__main__":
