@@ -195,3 +195,15 @@ def test_a_layer_that_is_put_back_to_float_keeps_its_own_bias():
         0,
         atol=1e-3 * np.abs(plan.bias_shifts["b4"]).max(),
     )
+
+
+def test_sketches_that_were_kept_for_ranges_alone_take_a_pass_more(tmp_path):
+    model = make_layers()
+    samples = positive_samples(model, 16)
+    recipe = load_recipe("int8").replace(bias_correction="fast")
+    options = {"data": samples, "sketches": tmp_path / "s.safetensors", "progress": False}
+    sequential = recipe.replace(bias_correction="sequential")
+    bitwright.make_plan(model, recipe=sequential, **options)
+    found = bitwright.make_plan(model, recipe=recipe, **options)
+    fresh = bitwright.make_plan(model, data=samples, recipe=recipe, progress=False)
+    assert found.bias_shifts == fresh.bias_shifts

@@ -336,13 +336,14 @@ class Job:
         self, axes: Mapping[str, int], calibration: Calibration
     ) -> dict[str, npt.NDArray[np.float64]]:
         """Return the mean of each channel of these tensors: as observed, else from a pass more."""
-        found = {name: self._sketches[name] for name in axes if name in self._sketches}
-        if any(sketch.mean_axis != axes[name] for name, sketch in found.items()) or (
-            len(found) < len(axes)
-        ):
-            found = self._run_over(list(axes), calibration, detail="extremes", means=axes)[
-                0
-            ].sketches
+        found = {
+            name: sketch
+            for name, sketch in self._sketches.items()
+            if name in axes and sketch.mean_axis == axes[name]
+        }
+        if len(found) < len(axes):  # a file of sketches that were kept for ranges alone
+            seen, _ = self._run_over(list(axes), calibration, detail="extremes", means=axes)
+            found = seen.sketches
         means = {name: sketch.channel_mean for name, sketch in found.items()}
         return {name: mean for name, mean in means.items() if mean is not None}
 
