@@ -234,6 +234,7 @@ def apply_plan(
         weights = WeightJob(job, calibration, work, device)
         return _save(weights.write(plan), output, external_data)
     if plan.recipe.fine_tune is not None:
+        require_torch(device)
         calibration = job.keep_data(calibration)
         plan = tune_job(job, plan, calibration, device=device, work=work)
         if plan.recipe.bias_correction != "off":

@@ -108,6 +108,26 @@ def test_a_work_folder_keeps_each_block_and_gives_the_same_bytes(run, model, dat
     assert "of another model, recipe or data; delete it" in refused.err
 
 
+def test_an_interrupted_command_says_how_to_go_on(run, model, data, out, tmp_path, monkeypatch):
+    from bitwright.fine_tuning.block import BlockLearner
+
+    learn, work = BlockLearner.learn, tmp_path / "work"
+    words = ("quantize", model, "-o", out, "--data", data, *SHORT, "--work", work)
+
+    def learn_the_first(self, index, *rows):
+        if index:
+            raise KeyboardInterrupt
+        return learn(self, index, *rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockLearner, "learn", learn_the_first)
+        stopped = run(*words)
+    assert stopped.code == 130
+    assert stopped.err == "error: interrupted; the same command goes on from here.\n"
+    assert len(list(work.glob("*.safetensors"))) == 1 and not out.exists()
+    assert run(*words).code == 0 and out.exists()
+
+
 def test_a_terminal_sees_each_block_with_its_error_before_and_after(model, data, out, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):

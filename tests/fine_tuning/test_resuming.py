@@ -107,7 +107,8 @@ def test_a_killed_process_leaves_what_is_finished(tmp_path):
             """
         )
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    # What a killed process leaves behind shall lie here.
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(tmp_path)}
     running = subprocess.Popen([sys.executable, str(script)], env=environment)
     deadline = time.monotonic() + 60
     while not list(work.glob("*.safetensors")) and running.poll() is None:

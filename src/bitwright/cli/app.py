@@ -78,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         return _fail(error, _explain_usage(error), MISUSED, as_json, verbose=False)
     except (KeyboardInterrupt, typer.Abort) as error:
-        return _fail(error, "interrupted.", INTERRUPTED, as_json, verbose=False, kind="Interrupted")
+        kept = any(word.partition("=")[0] == "--work" for word in words)
+        said = "interrupted; the same command goes on from here." if kept else "interrupted."
+        return _fail(error, said, INTERRUPTED, as_json, verbose=False, kind="Interrupted")
     except BrokenPipeError:
         # The reader (`| head`) went away: nobody is left to tell, and the interpreter must not
         # try to flush again.
