@@ -6,7 +6,7 @@ import pytest
 from models_for_tests import build, make_cnn, make_mlp, make_samples, node, normal, weight
 
 import bitwright
-from bitwright import Recipe, load_recipe
+from bitwright import AdaRound, Recipe, load_recipe
 from bitwright.data import hold_back
 from bitwright.errors import DataError, PlanError, RecipeError
 from bitwright.numerics.types import INT8, INT16
@@ -157,6 +157,11 @@ def test_off_leaves_every_byte_as_it_was():
 def test_recipes_that_do_not_calibrate_refuse_it(mode):
     with pytest.raises(RecipeError, match=f"bias_correction has no effect in {mode} mode"):
         Recipe(mode=mode, bias_correction="fast")
+
+
+def test_fast_correction_does_not_go_with_weights_that_learn():
+    with pytest.raises(RecipeError, match="take 'sequential' with fine_tune"):
+        Recipe(fine_tune=AdaRound(), bias_correction="fast")
 
 
 def test_correction_without_data_is_refused():

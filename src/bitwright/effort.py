@@ -202,8 +202,9 @@ class _Search:
             return
         nodes = self._hurting()
         if nodes:
-            learning = self._learning or AdaRound()
-            yield recipe.replace(fine_tune=msgspec.structs.replace(learning, nodes=nodes))
+            learning = msgspec.structs.replace(self._learning or AdaRound(), nodes=nodes)
+            corrected = "off" if recipe.bias_correction == "off" else "sequential"
+            yield recipe.replace(fine_tune=learning, bias_correction=corrected)
 
     def _hurting(self) -> tuple[str, ...]:
         """Return the nodes that make most of the error, the worst first."""
@@ -244,7 +245,8 @@ class _Search:
         key = plain.to_json(indent=0).encode()
         if key not in self._sketches:
             # Layers without a bias get one for correction, which changes no activation.
-            job = Job.open(self._source, recipe.replace(bias_correction="fast"), self._providers)
+            observed = recipe.replace(bias_correction="fast", fine_tune=None)
+            job = Job.open(self._source, observed, self._providers)
             self._sketches[key] = job.observe_for_all(self._calibration)
             self._description = job.data_description
         return self._sketches[key]

@@ -223,6 +223,11 @@ def _check(recipe: Recipe) -> None:
 
 
 def _check_fine_tuning(recipe: Recipe, method: FineTuning) -> None:
+    if recipe.bias_correction == "fast":
+        raise RecipeError(
+            "bias_correction='fast' looks at weights alone and would take back what they learned; "
+            "take 'sequential' with fine_tune."
+        )
     if not recipe.weight.is_integer:
         raise RecipeError(
             f"only integer weights learn, and {recipe.weight} weights are none; leave out "
