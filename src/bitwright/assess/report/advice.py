@@ -73,7 +73,8 @@ def put_nodes_back(subject: ReportSubject) -> Advice | None:
     rounds = recipe.mode == "weight-only" and recipe.weights.needs_data
     given = f" {subject.data_option or '--data PATH'}" if learns or rounds else ""
     sentence = proposal.describe().replace(" -> ", " → ")
-    why = f"Measured: {sentence}. Back go {_listed(proposal.nodes)}."
+    go = "goes" if len(proposal.nodes) == 1 else "go"
+    why = f"Measured: {sentence}. Back {go} {_listed(proposal.nodes)}."
     if not proposal.reached:
         why += " More of it takes more nodes: the loss is spread over many of them."
     return Advice(f"Put {many} back to {_TO[proposal.to]}", why, shlex.join(words) + given)
