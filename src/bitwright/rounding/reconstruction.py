@@ -6,7 +6,8 @@ against what the float model computes from float inputs. So it also makes good w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,6 +19,9 @@ from bitwright.rounding.alone import LinearError, is_linear
 from bitwright.rounding.torch_graph import TorchGraph
 
 __all__ = ["Constants", "Goal", "Learner", "Outcome", "reconstruct"]
+
+WORTH_THREADS = 2e8
+"""Products of a step, some 20 ms of one core, from which threads pay even on a busy machine."""
 
 Tensors = dict[str, torch.Tensor]
 Constants = Mapping[str, torch.Tensor]
@@ -182,6 +186,19 @@ class Goal:
                     break
         return found
 
+    def work(self, names: Iterable[str], samples: int) -> float:
+        """Return about how many products these weights are in, for some samples."""
+        first = [part[0] for part in (self.quantized, self.targets)]
+        places = [
+            tensor.numel() / tensor.shape[-1 if tensor.ndim == 3 else 1]
+            for part in first
+            for tensor in part.values()
+            if tensor.ndim > 1 and tensor.numel()
+        ]
+        stacked = self.count if self.rows else 1
+        weights = sum(self.fixed[name].numel() for name in names if name in self.fixed)
+        return max(places, default=1) / stacked * weights * samples
+
     def distance(self, constants: Constants, samples: torch.Tensor) -> float:
         """Return the mean of what `reconstruct` minimizes, over some of these samples."""
         with torch.no_grad():
@@ -216,12 +233,13 @@ def reconstruct(goal: Goal, learner: Learner, method: FineTuning, *, seed: int =
     if method.learning_rate_above is not None and before > method.learning_rate_above[0]:
         rate = method.learning_rate_above[1]
     run = _Run(goal, learner, method, rate, seen, generator)
-    alone = run.learn_alone(round(method.iterations * method.alone))
-    steps = alone + run.learn_together(method.iterations - alone)
-    if method.selective:
-        run.best.restore()
-    hard = learner.hard()
-    after = goal.error(hard, judge)
+    with _threads_for(goal.work(learner.names, method.batch_size)):
+        alone = run.learn_alone(round(method.iterations * method.alone))
+        steps = alone + run.learn_together(method.iterations - alone)
+        if method.selective:
+            run.best.restore()
+        hard = learner.hard()
+        after = goal.error(hard, judge)
     better = after < before or not method.selective
     return Outcome(before, after, steps, hard if better else None)
 
@@ -346,6 +364,18 @@ class _Patience:
             return True
         self._best = mean
         return False
+
+
+@contextmanager
+def _threads_for(products: float) -> Iterator[None]:
+    """Compute with one thread where a step is too small to be worth the waiting for others."""
+    before = torch.get_num_threads()
+    if products < WORTH_THREADS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _distance(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
