@@ -11,12 +11,16 @@ positive factors, so that the float network computes what it did before.
     python benchmarks/effort.py                      all efforts, about two minutes on one core
     python benchmarks/effort.py --save digits.onnx   also keep the float model
     python benchmarks/effort.py --model digits.onnx  a model kept so; nothing is trained
+    python benchmarks/effort.py --recipe a8w4        weights of 4 bits
+    python benchmarks/effort.py --recognizer         instead, the PP-OCRv4 recognizer of text lines
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -174,14 +178,59 @@ def write(layers: list[Any]) -> onnx.ModelProto:
     return model
 
 
-def accuracy(model: onnx.ModelProto) -> float:
-    """Return the share of the demo's test images that a model gets right."""
+@dataclass(frozen=True)
+class Subject:
+    """A float model, what it is calibrated on, and how often an answer of it is right."""
+
+    model: onnx.ModelProto
+    data: Any
+    score: Callable[[onnxruntime.InferenceSession], float]
+    recipe: str
+
+
+def digits(model: onnx.ModelProto) -> Subject:
+    """Return the network, with the images of the shipped demo."""
     demo = bitwright.load_demo()
+
+    def score(session: onnxruntime.InferenceSession) -> float:
+        [logits] = session.run(None, {"image": demo.images})
+        return float(np.mean(np.argmax(logits, axis=1) == demo.labels))
+
+    return Subject(model, demo.calibration, score, "int8")
+
+
+def recognizer(count: int = 200) -> Subject:
+    """Return a real recognizer of text lines, scored by exact strings."""
+    from text_lines import alphabet, decode, make_lines, recognizer_path
+
+    lines, characters = make_lines(count, seed=1), alphabet()
+
+    def score(session: onnxruntime.InferenceSession) -> float:
+        answers = (decode(session.run(None, {"x": x.array})[0], characters) for x in lines)
+        return sum(a == x.text for a, x in zip(answers, lines, strict=True)) / count
+
+    data = [{"x": line.array} for line in make_lines(96, seed=0)]
+    return Subject(onnx.load(recognizer_path()), data, score, "int8-per-channel")
+
+
+def accuracy(subject: Subject, model: onnx.ModelProto) -> float:
+    """Return the share of right answers of a model."""
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    [logits] = session.run(None, {"image": demo.images})
-    return float(np.mean(np.argmax(logits, axis=1) == demo.labels))
+    return subject.score(session)
+
+
+def choose(options: argparse.Namespace) -> Subject:
+    """Return what the options ask for: a model that is trained, one that was kept, a real one."""
+    if options.recognizer:
+        return recognizer()
+    if options.model is not None:
+        return digits(onnx.load(options.model))
+    model = write(make_uneven(train(), options.spread))
+    if options.save is not None:
+        onnx.save(model, options.save)
+    return digits(model)
 
 
 def main() -> None:
@@ -190,25 +239,24 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a float model that --save kept")
     parser.add_argument("--save", type=Path, help="keep the float model here")
     parser.add_argument("--spread", type=float, default=SPREAD, help="how uneven channels are")
-    parser.add_argument("--recipe", default="int8", help="the recipe to start from")
+    parser.add_argument("--recognizer", action="store_true", help="a real recognizer of text")
+    parser.add_argument("--recipe", help="the recipe to start from")
     parser.add_argument("--efforts", default="low,medium,high", help="which to show")
     options = parser.parse_args()
-    if options.model is not None:
-        model = onnx.load(options.model)
-    else:
-        model = write(make_uneven(train(), options.spread))
-    if options.save is not None:
-        onnx.save(model, options.save)
-    plain = accuracy(model)
+    subject = choose(options)
+    plain = accuracy(subject, subject.model)
     rows = [("float", f"{plain:.2%}", "", "", "")]
-    images = bitwright.load_demo().calibration
     for effort in (None, *options.efforts.split(",")):
         started = time.perf_counter()
         result = bitwright.quantize(
-            model, data=images, recipe=options.recipe, effort=effort, progress=False
+            subject.model,
+            data=subject.data,
+            recipe=options.recipe or subject.recipe,
+            effort=effort,
+            progress=False,
         )
         seconds = time.perf_counter() - started
-        found = accuracy(result.to_proto())
+        found = accuracy(subject, result.to_proto())
         rows.append(
             (
                 "no effort given" if effort is None else f"effort {effort}",
