@@ -197,7 +197,7 @@ class Goal:
         ]
         stacked = self.count if self.rows else 1
         weights = sum(self.fixed[name].numel() for name in names if name in self.fixed)
-        return max(places, default=1) / stacked * weights * samples
+        return float(max(places, default=1) / stacked * weights * samples)
 
     def distance(self, constants: Constants, samples: torch.Tensor) -> float:
         """Return the mean of what `reconstruct` minimizes, over some of these samples."""
