@@ -71,7 +71,8 @@ def peak_memory() -> float:
 def report(seconds: float, *, peak: float | None = None, **extra: float) -> None:
     """Print a worker's result, with this process's peak memory unless that was taken before."""
     found = peak_memory() if peak is None else peak
-    print(json.dumps({"seconds": seconds, "peak": found, **extra}))
+    # On a line of its own, whatever a progress bar left behind.
+    print("\n" + json.dumps({"seconds": seconds, "peak": found, **extra}))
 
 
 def print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
