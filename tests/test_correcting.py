@@ -212,3 +212,9 @@ def test_sketches_that_were_kept_for_ranges_alone_take_a_pass_more(tmp_path):
     found = bitwright.make_plan(model, recipe=recipe, **options)
     fresh = bitwright.make_plan(model, data=samples, recipe=recipe, progress=False)
     assert found.bias_shifts == fresh.bias_shifts
+
+
+@pytest.mark.parametrize("mode", ["off", "fast", "sequential"])
+def test_a_recipe_in_a_file_names_the_mode_without_quotes(tmp_path, mode):
+    (tmp_path / "recipe.yaml").write_text(f"base: int8\nbias_correction: {mode}\n")
+    assert load_recipe(tmp_path / "recipe.yaml").bias_correction == mode

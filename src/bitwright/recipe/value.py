@@ -131,6 +131,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         True
         """
         data = dict(data)
+        if data.get("bias_correction") is False:  # YAML reads a bare `off` as false
+            data["bias_correction"] = "off"
         base = data.pop("base", None)
         if base is not None:
             from bitwright.recipe.named import named_recipe
