@@ -114,8 +114,6 @@ def quantize(
     chosen = load_recipe(recipe, target)
     if output is not None:
         graph.check_destination(output, source=model)
-    if chosen.fine_tune is not None:
-        require_torch(device)  # before hours of other work, not after it
     calibration = Calibration(
         data=data,
         limit=limit,
@@ -135,6 +133,8 @@ def quantize(
                 model, chosen, effort, calibration, providers=providers, device=device, work=work
             )
             return _save(found, output, external_data)
+    if chosen.fine_tune is not None:
+        require_torch(device)  # before hours of other work, not after it
     job = Job.open(model, chosen, providers)
     if chosen.mode == "weight-only":
         weights = WeightJob(job, calibration, work, device)
