@@ -33,7 +33,7 @@ def accuracy(model):
 
 
 def quantized(effort, model=UNEVEN, data=None, recipe="int8", **options):
-    data = bitwright.load_demo().calibration[:96] if data is None else data
+    data = bitwright.load_demo().calibration[:64] if data is None else data
     return bitwright.quantize(
         model, data=data, recipe=recipe, effort=effort, progress=False, **options
     )
