@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 import onnx_ir as ir
 
-from bitwright.decide.axes import weight_axis
 from bitwright.decide.bias_sums import (
     BiasSum,
     bias_sum_behind,
@@ -19,21 +18,18 @@ from bitwright.decide.bias_sums import (
 from bitwright.decide.block_axes import choose_block_axes
 from bitwright.decide.dedication import dedicate_pairs
 from bitwright.decide.early_checks import check_recipe, has_channelwise_activations
-from bitwright.decide.entries import Entry, Layout
+from bitwright.decide.entries import Layout
 from bitwright.decide.fusion import fused_reader
 from bitwright.decide.half_floats import half_float_refusals
 from bitwright.decide.integer_ops import INTEGER_OP_TYPES, INTEGER_OUTPUT_RANGES
+from bitwright.decide.marking import TensorMarks, is_float
 from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
 from bitwright.decide.selection import Selector
-from bitwright.graph import iter_values
 from bitwright.graph.npu_sites import is_npu_hard_sigmoid, is_simulation
-from bitwright.numerics.types import INT16, INT32, QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
 
 __all__ = ["lay_out"]
-
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def lay_out(
@@ -59,11 +55,9 @@ class _Builder:
         bare = recipe.place.unquantized_nodes
         self._bare = self._selector.find(bare, "unquantized_nodes")
         self._layout = Layout()
-        self._marked: dict[ir.Value, str] = {}
+        self._marks = TensorMarks(model, recipe, self._layout)
         # What stays inside a fused operation, and whether the result of that is quantized.
         self._fused: dict[ir.Value, bool] = {}
-        self._overrides = dict(recipe.overrides)
-        self._names = {value: name for name, value in iter_values(model)}
         self._half_floats = half_float_refusals(model, recipe)
         self._channelwise_activations = has_channelwise_activations(recipe)
         # What nobody named, for a runtime that has integer kernels for all that is worth one.
@@ -76,7 +70,7 @@ class _Builder:
         self._for_npu = recipe.limits is not None or recipe.simulate is not None
 
     def build(self) -> Layout:
-        check_recipe(self._recipe, self._names)
+        check_recipe(self._recipe, self._marks.names)
         float_by_name: set[str] = set()
         for node in self._nodes:
             name = node.name or ""
@@ -90,7 +84,7 @@ class _Builder:
         self._read_through(float_by_name)
         choose_block_axes(self._layout, self._nodes)
         if self._recipe.place.dedicated_pairs:
-            dedicate_pairs(self._layout, self._marked, self._names)
+            dedicate_pairs(self._layout, self._marks.marked, self._marks.names)
         return self._layout
 
     def _kept_float(self, node: ir.Node) -> str | None:
@@ -137,8 +131,8 @@ class _Builder:
         inputs: list[str | None] = [None] * len(node.inputs)
         for index in self._data_inputs(node, rule):
             if node.inputs[index] not in fused and not is_simulation(node):
-                inputs[index] = self._mark_input(node, index, rule)
-        bias = self._mark_bias(node, rule, inputs)
+                inputs[index] = self._marks.mark_input(node, index, rule)
+        bias = self._marks.mark_bias(node, rule, inputs)
         if rule.bias is not None and bias is not None:
             inputs[rule.bias] = bias
         return NodePlan(
@@ -187,14 +181,16 @@ class _Builder:
 
     def _is_loose(self, value: ir.Value | None) -> bool:
         """Return whether a value is computed in float and stays so."""
-        return value not in self._marked and value not in self._fused and constant(value) is None
+        return (
+            value not in self._marks.marked and value not in self._fused and constant(value) is None
+        )
 
     def _data_inputs(self, node: ir.Node, rule: OpRule) -> list[int]:
         if rule.data is None:
             wanted: tuple[int, ...] = tuple(range(len(node.inputs)))
         else:
             wanted = tuple(sorted({*rule.data, *rule.weights}))
-        return [i for i in wanted if i < len(node.inputs) and _is_float(node.inputs[i])]
+        return [i for i in wanted if i < len(node.inputs) and is_float(node.inputs[i])]
 
     def _visit_bias_sum(self, found: BiasSum, rule: OpRule) -> NodePlan | None:
         """Let the runtime compute a product and its bias in one; None if there is nothing to do."""
@@ -206,8 +202,8 @@ class _Builder:
             return None  # a mask, of which integers would leave nothing
         inputs: list[str | None] = [None] * len(node.inputs)
         outputs: tuple[str | None, ...] = (None,)
-        name = self._names[found.bias]
-        if stores_added_biases(self._recipe) and name not in self._overrides:
+        name = self._marks.names[found.bias]
+        if stores_added_biases(self._recipe) and name not in self._recipe.overrides:
             inputs[found.index] = enter_added_bias(self._layout, found, name)
         if ends_in_product(node.outputs[0], self._is_wanted):
             outputs = self._mark_outputs(node, rule, inputs)
@@ -226,8 +222,8 @@ class _Builder:
         """Quantize a Relu or Clip, planning to let the quantizer before it do its work."""
         source, target = node.inputs[0], node.outputs[0]
         assert source is not None and rule.bounds is not None
-        key = self._mark_input(node, 0, rule)
-        out = self._mark_activation(target)
+        key = self._marks.mark_input(node, 0, rule)
+        out = self._marks.mark_activation(target)
         bounds = rule.bounds(node)
         entry = self._layout.entries[key]
         if (
@@ -257,98 +253,7 @@ class _Builder:
         plan = None if producer is None else self._layout.nodes.get(producer.name or "")
         return plan is not None and plan.action == "quantize"
 
-    # One tensor ---------------------------------------------------------------------------
-
-    def _mark_input(self, node: ir.Node, index: int, rule: OpRule) -> str:
-        value = node.inputs[index]
-        assert value is not None
-        if constant(value) is None:
-            self._mark_activation(value)
-            return self._key_for(value, node.name)
-        if index not in rule.weights:
-            return self._mark_constant(node, value, self._recipe.activation, None, 0, operand=True)
-        override = self._overrides.get(self._names[value])
-        axis, block = weight_axis(node, index, rule, self._recipe, override)
-        return self._mark_constant(node, value, self._recipe.weight, axis, block)
-
-    def _mark_activation(self, value: ir.Value) -> str:
-        if value not in self._marked:
-            name = self._names[value]
-            override = self._overrides.get(name)
-            qtype = (override.qtype if override else None) or self._recipe.activation
-            self._marked[value] = name
-            self._layout.entries[name] = Entry(name, value, "activation", qtype, override=override)
-            if override is not None and override.axis is not None:
-                self._layout.entries[name].axis = override.axis
-            if override is not None and override.convert is not None:
-                convert = override.convert
-                assert convert.qtype is not None
-                self._layout.entries[f"{name}@convert"] = Entry(
-                    name, value, "activation", convert.qtype, override=convert, source=name
-                )
-        return self._marked[value]
-
-    def _key_for(self, value: ir.Value, reader: str | None) -> str:
-        """Return the entry through which a node reads a marked tensor."""
-        key = self._marked[value]
-        override = self._overrides.get(self._names[value])
-        if override is None or override.convert is None:
-            return key
-        chosen = override.convert_for
-        return f"{key}@convert" if chosen is None or reader in chosen else key
-
-    def _key_for_output(self, value: ir.Value) -> str:
-        """Return the entry of a graph output: converted where every reader's is."""
-        keys = {self._key_for(value, use.node.name) for use in value.uses()}
-        keys = keys or {self._key_for(value, None)}
-        return keys.pop() if len(keys) == 1 else self._marked[value]
-
-    def _mark_constant(
-        self,
-        node: ir.Node,
-        value: ir.Value,
-        qtype: QType,
-        axis: int | None,
-        block: int,
-        *,
-        operand: bool = False,
-    ) -> str:
-        """Enter a constant; uses that agree on type and axis share one entry."""
-        name = self._names[value]
-        override = self._overrides.get(name)
-        if override is not None and override.qtype is not None:
-            qtype = override.qtype
-        wanted = Entry(
-            name, value, "weight", qtype, axis, block, override=override, operand=operand
-        )
-        return self._layout.enter_constant(wanted, node.name or "")
-
-    def _mark_bias(self, node: ir.Node, rule: OpRule, inputs: list[str | None]) -> str | None:
-        index = rule.bias
-        if index is None or index >= len(node.inputs) or not self._recipe.quantize_bias:
-            return None
-        value = node.inputs[index]
-        array = constant(value)
-        if value is None or array is None or not _is_float(value):
-            return None
-        override = self._overrides.get(self._names[value])
-        if value.dtype == ir.DataType.FLOAT16 and override is None:
-            return None  # the product of two scales is below what float16 resolves
-        if override is not None or self._recipe.bias == "weight":
-            return self._mark_constant(node, value, self._recipe.weight, None, 0)
-        source, weight = inputs[0], inputs[rule.weights[-1]]
-        if source is None or weight is None or self._channelwise_activations:
-            return None
-        stored = self._layout.entries[weight].qtype
-        if not stored.is_integer:  # there is no grid to add up on: it is one more weight
-            return self._mark_constant(node, value, stored, None, 0)
-        if self._layout.entries[source].qtype.bits + stored.bits > 32:
-            # At (input scale x weight scale) 32 bits would hold nothing of it.
-            return self._mark_constant(node, value, INT32, None, 0)
-        qtype = INT16 if self._recipe.bias == "int16" else INT32
-        return self._layout.enter_bias(
-            self._names[value], value, node, rule, (source, weight), qtype
-        )
+    # Its results ---------------------------------------------------------------------------
 
     def _mark_outputs(
         self, node: ir.Node, rule: OpRule, inputs: list[str | None]
@@ -365,11 +270,11 @@ class _Builder:
             output_range = INTEGER_OUTPUT_RANGES.get(node.op_type, output_range)
         output_range = self._recipe.output_ranges.get(node.op_type, output_range)
         for index, value in enumerate(node.outputs):
-            if (rule.outputs is not None and index not in rule.outputs) or not _is_float(value):
+            if (rule.outputs is not None and index not in rule.outputs) or not is_float(value):
                 continue
             if not value.uses() and not value.is_graph_output():
                 continue
-            key = outputs[index] = self._mark_activation(value)
+            key = outputs[index] = self._marks.mark_activation(value)
             entry = self._layout.entries[key]
             if self._channelwise_activations:
                 continue  # what moves values moves channels, too
@@ -393,7 +298,7 @@ class _Builder:
     def _fuse(self, value: ir.Value, *, result_is_quantized: bool) -> bool:
         """Leave a result inside a fused operation, where its reader is quantized as well."""
         reader = fused_reader(value, self._recipe)
-        if reader is None or self._names.get(value) in self._overrides:
+        if reader is None or self._marks.names.get(value) in self._recipe.overrides:
             return False
         if self._kept_float(reader) is not None or self._not_chosen(reader) is not None:
             return False
@@ -425,8 +330,8 @@ class _Builder:
             if self._recipe.place.dedicated_pairs:
                 continue
             inputs = tuple(
-                self._key_for(v, name)
-                if v is not None and v in self._marked and self._is_read_through(v)
+                self._marks.key_for(v, name)
+                if v is not None and v in self._marks.marked and self._is_read_through(v)
                 else None
                 for v in node.inputs
             )
@@ -435,10 +340,12 @@ class _Builder:
             for value in graph.outputs:
                 producer = value.producer()
                 writer = None if producer is None else self._layout.nodes.get(producer.name or "")
-                written = writer is not None and self._marked.get(value) in writer.outputs
-                if value in self._names:
-                    self._layout.outputs[self._names[value]] = (
-                        self._key_for_output(value) if written and value in self._marked else None
+                written = writer is not None and self._marks.marked.get(value) in writer.outputs
+                if value in self._marks.names:
+                    self._layout.outputs[self._marks.names[value]] = (
+                        self._marks.key_for_output(value)
+                        if written and value in self._marks.marked
+                        else None
                     )
 
     def _is_read_through(self, value: ir.Value) -> bool:
@@ -451,7 +358,7 @@ class _Builder:
             return True
         producer = value.producer()
         plan = None if producer is None else self._layout.nodes.get(producer.name or "")
-        return plan is not None and self._marked[value] in plan.outputs
+        return plan is not None and self._marks.marked[value] in plan.outputs
 
 
 def _leaves_parameters(override: Override | None) -> bool:
@@ -459,7 +366,3 @@ def _leaves_parameters(override: Override | None) -> bool:
     if override is None:
         return True
     return override == Override(convert=override.convert, convert_for=override.convert_for)
-
-
-def _is_float(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in _FLOATS
