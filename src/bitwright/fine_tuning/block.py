@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.errors import MissingPackageError, ModelError, RecipeError, did_you_mean
+from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.fine_tuning.constants import find_constants
 from bitwright.graph import opset_of
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.finetuning import LEARNING_OPS
+from bitwright.rounding.block_reports import BlockReport, require_torch
 from bitwright.rounding.blocks import Block, find_blocks
 
 if TYPE_CHECKING:
@@ -31,24 +32,6 @@ __all__ = ["BlockLearner", "BlockReport", "Learned", "Tuned", "require_torch"]
 Array = npt.NDArray[Any]
 Rows = Mapping[str, Iterable[Array]]
 """Tensor -> what it holds, sample by sample."""
-
-
-class BlockReport(msgspec.Struct, frozen=True):
-    """What became of one block: its error before and after, or why it was left."""
-
-    first: str
-    weights: int
-    before: float = 0.0
-    after: float = 0.0
-    steps: int = 0
-    kept: bool = False
-    reason: str | None = None
-
-    def __str__(self) -> str:
-        if self.reason is not None:
-            return f"{self.first}: left as it was, {self.reason}"
-        verdict = "" if self.kept else ", not kept"
-        return f"{self.first}: error {self.before:.3g} -> {self.after:.3g}{verdict}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,18 +228,3 @@ def _rescaled(entry: TensorPlan, scale: Array) -> TensorPlan:
     assert entry.scale is not None
     given = values.tolist() if isinstance(entry.scale, list) else float(values[0])
     return msgspec.structs.replace(entry, scale=given, method="learned step size")
-
-
-def require_torch(device: str = "cpu") -> None:
-    """Raise an error where there is no torch, or not the device."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingPackageError(
-            "fine-tuning needs torch, which is not installed; install bitwright[torch]."
-        ) from error
-    kind, _, number = device.partition(":")
-    if kind not in ("cpu", "cuda") or not (number or "0").isdecimal():
-        raise RecipeError(f"device={device!r} is no place to fine-tune; use cpu, cuda or cuda:1.")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise MissingPackageError("torch finds no CUDA device here; fine-tune on the CPU.")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from bitwright.data import hold_back
 from bitwright.errors import DataError
-from bitwright.fine_tuning.block import BlockReport
 from bitwright.fine_tuning.sequence import fine_tune
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
+from bitwright.rounding.block_reports import notes_of
 
 __all__ = ["tune_job"]
 
@@ -48,13 +48,4 @@ def tune_job(
     if not job.samples:
         job.samples, job.samples_are_unseen = stream.evaluation, bool(stream.held)
     job.constants.update(tuned.constants)
-    return tuned.plan.with_notes(_notes(tuned.reports))
-
-
-def _notes(reports: list[BlockReport]) -> list[str]:
-    if not reports:
-        return ["nothing to fine-tune: no quantized layer has a constant integer weight"]
-    kept = [report for report in reports if report.kept]
-    blocks = "block" if len(reports) == 1 else "blocks"
-    notes = [f"fine-tuned {len(kept)} of {len(reports)} {blocks}"]
-    return [*notes, *(f"fine-tuning: {report}" for report in reports)]
+    return tuned.plan.with_notes(notes_of(tuned.reports))

@@ -235,6 +235,18 @@ def _check_fine_tuning(recipe: Recipe, method: FineTuning) -> None:
             f"only integer weights learn, and {recipe.weight} weights are none; leave out "
             "fine_tune, or take an integer type."
         )
+    if isinstance(method, AdaQuant) and recipe.mode == "weight-only":
+        raise RecipeError(
+            "weights in blocks keep their scales, and adaquant has little to learn without them; "
+            "take adaround in the mode weight-only."
+        )
+    if recipe.mode == "weight-only":
+        plain = type(method)()
+        for name in ("op_types", "nodes", "sequential", "workers", "output_pairs"):
+            if getattr(method, name) != getattr(plain, name):
+                raise RecipeError(
+                    f"{name} of fine_tune has no effect in weight-only mode; leave it out."
+                )
     if isinstance(method, AdaQuant) and method.learn_scales and recipe.scales != "float":
         raise RecipeError(
             f"learn_scales would leave scales={recipe.scales!r}; leave it out, or take "
@@ -304,7 +316,9 @@ def _check_dynamic(recipe: Recipe) -> None:
 
 
 # What a weight-only recipe can ask for: `weights` says all about them.
-_WEIGHT_ONLY_FIELDS = frozenset("version name mode select weights assumed_type optimize".split())
+_WEIGHT_ONLY_FIELDS = frozenset(
+    "version name mode select weights fine_tune assumed_type optimize".split()
+)
 
 
 def _refuse_without_effect(recipe: Recipe, known: frozenset[str]) -> None:

@@ -22,7 +22,9 @@ from bitwright.pipeline import Calibration, Job, sign
 from bitwright.plan import QuantPlan
 from bitwright.result import Result
 from bitwright.rounding import BlockStore
+from bitwright.rounding.block_reports import notes_of
 from bitwright.weight_only.sequence import find_scaling, round_weights
+from bitwright.weight_only.tuning import tune_weights
 
 __all__ = ["WeightJob"]
 
@@ -68,7 +70,10 @@ class WeightJob:
     def write(self, plan: QuantPlan) -> Result:
         """Round every weight, emit the model, prove that it runs, and measure it."""
         job = self.job
-        needs_data = plan.recipe.weights.needs_data
+        learns = plan.recipe.fine_tune is not None
+        needs_data = plan.recipe.weights.needs_data or learns
+        if learns and self.calibration.data is not None:
+            self.calibration = job.keep_data(self.calibration)
         store = BlockStore(self.work, job=self._job_name(plan))
         round_weights(
             job.model,
@@ -79,6 +84,8 @@ class WeightJob:
             providers=job.providers,
             progress=self._progress(),
         )
+        if learns:
+            store, plan = self._tune(plan, store)
         if not needs_data and self.calibration.data is not None:
             job.measure_on(islice(job.open_data(self.calibration), 8))
             job.samples_are_unseen = True
@@ -101,6 +108,23 @@ class WeightJob:
             return job.result(plan.with_notes([note]), quantized, [])
         session = graph.open_session(quantized, providers=job.providers)
         return job.result(plan, quantized, job.run_beside(session))
+
+    def _tune(self, plan: QuantPlan, rounded: BlockStore) -> tuple[BlockStore, QuantPlan]:
+        """Learn the roundings; return where they are, and the plan that tells of it."""
+        folder = None if self.work is None else Path(self.work) / "tuned"
+        tuned = BlockStore(folder, job=self._job_name(plan))
+        reports = tune_weights(
+            self.job.model,
+            plan,
+            self._samples,
+            rounded,
+            tuned,
+            device=self.device,
+            providers=self.job.providers,
+            progress=self._progress(),
+        )
+        rounded.close()
+        return tuned, plan.with_notes(notes_of(reports))
 
     def _decide(self) -> QuantPlan:
         return plan_weights(
@@ -139,7 +163,8 @@ class WeightJob:
         if self.work is None:
             return ""
         digest = hashlib.sha256(self.job.content_fingerprint.encode())
-        digest.update(msgspec.json.encode((plan.weights, plan.smoothing, plan.recipe.weights)))
+        chosen = (plan.weights, plan.smoothing, plan.recipe.weights, plan.recipe.fine_tune)
+        digest.update(msgspec.json.encode(chosen))
         return digest.hexdigest()
 
 
