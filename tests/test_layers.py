@@ -31,6 +31,7 @@ LEVELS = (
         "sensing",
         "weight_only",
     ),
+    ("opening",),
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),

@@ -12,7 +12,8 @@ from bitwright import graph
 from bitwright.assess import Comparison, compare_models
 from bitwright.data import ImagePreprocess, RandomData, Samples, TextData, open_data
 from bitwright.errors import BitwrightError, DataError
-from bitwright.pipeline import Calibration, Job, input_specs
+from bitwright.opening import input_specs
+from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
 from bitwright.progress import Progress, show_progress
 from bitwright.qat import open_for_plan

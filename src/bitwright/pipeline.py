@@ -36,14 +36,12 @@ from bitwright.decide import (
     decide,
     lay_out,
     lay_out_dynamic,
-    needed_opset,
     shift_to_unsigned,
     vote_grids,
 )
 from bitwright.emit import EMITTERS, VENDOR_DOMAIN
 from bitwright.equalize import (
     apply_smoothing,
-    equalize_layers,
     find_smoothing_points,
     smoothing_for,
 )
@@ -56,20 +54,16 @@ from bitwright.observe import (
     observe,
     save_sketches,
 )
+from bitwright.opening import input_specs, open_model
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.prepare import (
-    approximate,
-    give_biases,
-    prepare_exactly,
-    prepare_weights,
-    simulation_steps,
     turned_inputs,
 )
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.result import Result
 from bitwright.rounding import add_to_bias, find_bias_sites, round_as_planned
 
-__all__ = ["Calibration", "Job", "input_specs", "sign", "upgrade_for"]
+__all__ = ["Calibration", "Job", "sign"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,49 +108,17 @@ class Job:
     @classmethod
     def open(cls, source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Job:
         """Load a model and bring it into the form that the stages work on."""
-        model = graph.load_model(source)
-        size = graph.file_size(source)
-        notes = graph.normalize(model, keep_defaults=recipe.keep_defaults)
-        _infer_shapes(model, recipe)
-        # Other products of the model may be stored in few bits already.
-        graph.refuse_unsupported(model, allow_quantized=recipe.mode == "weight-only")
-        model = upgrade_for(model, recipe, notes)
-        named = {node.name for node in model.graph.all_nodes()}
-        defaults = graph.hide_defaults(model)
-        if recipe.mode == "weight-only":
-            notes += prepare_weights(model, optimize=recipe.optimize)
-        else:
-            notes += prepare_exactly(
-                model,
-                optimize=recipe.optimize,
-                widen=recipe.float16 == "widen",
-                rewrite=recipe.rewrite,
-            )
-        if recipe.bias_correction != "off":
-            give_biases(model)
-        # What follows changes the function on purpose: results are measured against this one.
-        reference = graph.clone_model(model)
-        told = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)
-        notes += told
-        _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
-        _infer_shapes(model, recipe)
-        if recipe.equalize is not None:
-            notes.append(str(equalize_layers(model, recipe.equalize)))
-        for one in (model, reference):
-            graph.stamp_versions(one)
+        opened = open_model(source, recipe)
         return cls(
-            model,
+            opened.model,
             recipe,
-            notes,
-            size,
+            opened.notes,
+            graph.file_size(source),
             source,
             providers,
-            _reference=reference if told else None,
-            _keep_float={
-                **simulation_steps(model),
-                **dict.fromkeys(defaults.nodes, "callers can replace what it gives"),
-            },
-            _defaults=defaults,
+            _reference=opened.reference,
+            _keep_float=opened.keep_float,
+            _defaults=opened.defaults,
         )
 
     @property
@@ -503,41 +465,6 @@ def sign(quantized: ir.Model, plan: QuantPlan) -> None:
     graph.check_model(quantized)
 
 
-def upgrade_for(model: ir.Model, recipe: Recipe, notes: list[str]) -> ir.Model:
-    """Return the model at an opset that has what the recipe needs, and note the move."""
-    before, opset = graph.opset_of(model), needed_opset(model, recipe)
-    if opset <= before:
-        return model
-    notes.append(f"upgraded opset {before} to {opset}")
-    return graph.upgrade_opset(model, opset)
-
-
-def _infer_shapes(model: ir.Model, recipe: Recipe) -> None:
-    graph.infer_shapes(model)
-    if recipe.assumed_type is not None:
-        graph.assume_types(model, ir.DataType[_ASSUMED[recipe.assumed_type]])
-
-
-_ASSUMED = {"float32": "FLOAT", "float16": "FLOAT16"}
-
-
-def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
-    """Return what a model expects at each of its inputs."""
-    return tuple(_input_spec(v) for v in model.graph.inputs if not v.is_initializer())
-
-
-def _input_spec(value: ir.Value) -> InputSpec:
-    """Return what an input expects, without opening a session for it."""
-    if value.dtype is None or value.name is None or not isinstance(value.type, ir.TensorType):
-        raise ModelError(f"input {value.name!r} is not a tensor, and only tensors can be fed.")
-    shape = value.shape
-    return InputSpec(
-        value.name,
-        value.dtype.numpy(),
-        None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape),
-    )
-
-
 def _ops_without_body(model: ir.Model) -> list[str]:
     """Return the vendor's operators that the model leaves to whoever runs it."""
     return sorted(
@@ -547,17 +474,6 @@ def _ops_without_body(model: ir.Model) -> list[str]:
             if node.domain == VENDOR_DOMAIN and node.op_identifier() not in model.functions
         }
     )
-
-
-def _refuse_merged_nodes(recipe: Recipe, merged: set[str | None]) -> None:
-    """Say what became of a node that the user names and that preparation took away."""
-    for name in recipe.select.named:
-        if name in merged:
-            raise RecipeError(
-                f"node {name!r} was merged into its neighbours or rewritten before quantizing; "
-                "name what it became, or set optimize=false (and no rewrite) to keep the model's "
-                "nodes as they are."
-            )
 
 
 def _detail(recipe: Recipe, *, keep: bool) -> Any:

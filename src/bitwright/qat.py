@@ -11,7 +11,8 @@ from bitwright import graph
 from bitwright._version import __version__
 from bitwright.decide import decide, lay_out_trained, trained_recipe
 from bitwright.errors import ModelError, RecipeError, did_you_mean
-from bitwright.pipeline import Job, upgrade_for
+from bitwright.opening import upgrade_for
+from bitwright.pipeline import Job
 from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare, read_trained
 from bitwright.recipe import Placement, Recipe, Selection

@@ -16,7 +16,7 @@ from bitwright.compat.onnxruntime.tensors_data import TensorsData
 from bitwright.data import Samples, open_data
 from bitwright.errors import DataError
 from bitwright.observe import MEMORY_BUDGET, Observation, TensorSketch, observe
-from bitwright.pipeline import input_specs
+from bitwright.opening import input_specs
 
 __all__ = ["CalibraterBase", "calibrated_tensors"]
 
