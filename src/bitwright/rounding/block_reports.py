@@ -10,7 +10,11 @@ __all__ = ["BlockReport", "notes_of", "require_torch"]
 
 
 class BlockReport(msgspec.Struct, frozen=True):
-    """What became of one block: its error before and after, or why it was left."""
+    """What became of one block: its error before and after, or why it was left.
+
+    >>> print(BlockReport("conv", 2, before=0.5, after=0.25, kept=True))
+    conv: error 0.5 -> 0.25
+    """
 
     first: str
     weights: int
@@ -28,7 +32,11 @@ class BlockReport(msgspec.Struct, frozen=True):
 
 
 def notes_of(reports: list[BlockReport]) -> list[str]:
-    """Return what a plan tells about blocks that learned."""
+    """Return what a plan tells about blocks that learned.
+
+    >>> notes_of([BlockReport("conv", 2, reason="its weights have learned before")])[0]
+    'fine-tuned 0 of 1 block'
+    """
     if not reports:
         return ["nothing to fine-tune: no quantized layer has a constant integer weight"]
     kept = [report for report in reports if report.kept]
