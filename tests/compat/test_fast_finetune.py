@@ -78,7 +78,7 @@ def torch():
         ("LearningRate", 1.0, {}),
         ("EarlyStop", True, {"NumBatches": 2, **NOISY}),
         ("LRAdjust", (0.0, 1.0), {}),
-        ("OutputQDQ", True, {}),
+        ("OutputQDQ", True, NOISY),
         ("DropRatio", 0.2, {}),
         ("RegParam", 10.0, {}),
         ("BetaRange", (3.0, 2.0), {"RegParam": 1.0}),

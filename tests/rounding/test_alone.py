@@ -95,3 +95,46 @@ def test_depthwise_convolutions_have_the_gradients_of_torch():
         torch.testing.assert_close(ours, torchs)
         gradients = [torch.autograd.grad((y**2).sum(), (x, w, b)) for y in (ours, torchs)]
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_after_turning_no_single_weight_would_lower_the_error(case):
+    op_type, attributes, samples, weight, _ = layer_of(case)
+    layer, run = LinearError(attributes, weight), OPS[op_type]
+    for x in samples:
+        layer.add(x, run(attributes, x, 0.3 * tensor(*weight.shape, seed=6)))
+    step = torch.full_like(weight, 0.25)
+    up = tensor(*weight.shape, seed=7) > 0
+    free = tensor(*weight.shape, seed=8) > -1
+
+    def error(chosen):
+        change = (chosen.double() - 0.5) * step
+        return layer.excess(change, layer.gradient(change))
+
+    turned = layer.turn((up.double() - 0.5) * step, up, step, free)
+    assert torch.equal(turned[~free], up[~free])
+    reached = error(turned)
+    assert reached < error(up)
+    for index in range(weight.numel()):
+        other = turned.clone().reshape(-1)
+        other[index] = ~other[index]
+        if free.reshape(-1)[index]:
+            assert error(other.reshape(turned.shape)) >= reached - 1e-12
+
+
+def test_few_rows_say_little_about_how_inputs_go_together():
+    _, attributes, samples, weight, _ = layer_of("matmul")
+    few, many = LinearError(attributes, weight), LinearError(attributes, weight)
+    for layer, repeats in ((few, 1), (many, 1000)):
+        x = torch.cat(samples).repeat(repeats, 1, 1)
+        layer.add(x, torch.ones(*x.shape[:-1], 4, dtype=torch.double))
+    change = tensor(*weight.shape, seed=9)
+    before = [layer.gradient(change) for layer in (few, many)]
+    torch.testing.assert_close(*before)
+    for layer in (few, many):
+        layer.shrink()
+    moved = [
+        (layer.gradient(change) - old).norm()
+        for layer, old in zip((few, many), before, strict=True)
+    ]
+    assert moved[1] < 0.01 * moved[0]

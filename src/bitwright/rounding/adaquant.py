@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 import torch
 
 from bitwright.recipe import AdaQuant
+from bitwright.rounding.alone import LinearError
 from bitwright.rounding.grid import Grid
 
 __all__ = ["AdaQuantLearner"]
@@ -78,6 +79,9 @@ class AdaQuantLearner:
     def is_hard(self) -> bool:
         """True: what is computed with is what is stored."""
         return True
+
+    def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+        """Leave it: what learns is stored after every step."""
 
     def parameters(self) -> list[torch.Tensor]:
         """Return all weights, biases and scales that learn."""

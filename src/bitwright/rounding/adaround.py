@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from bitwright.recipe import AdaRound
+from bitwright.rounding.alone import LinearError
 from bitwright.rounding.grid import Grid
 from bitwright.rounding.torch_quantizers import (
     GAMMA,
@@ -81,6 +82,19 @@ class AdaRoundLearner:
                 grid = self._grids[name]
                 found[name] = dequantize(integers, grid.scale, grid.zero_point)
         return found
+
+    def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+        """Turn single weights of a layer while its error falls.
+
+        Gradients bring weights to rest one by one; whether one should turn now that all others
+        rest, they do not say.
+        """
+        alpha = self._alphas[name]
+        with torch.no_grad():
+            up, free = alpha >= 0, alpha.abs() < DECIDED
+            step = self._grids[name].scale.expand_as(alpha)
+            turned = layer.turn(self._bases[name] + up * step - stored, up, step, free)
+            alpha.copy_(torch.where(turned != up, -alpha, alpha))
 
     @property
     def is_hard(self) -> bool:

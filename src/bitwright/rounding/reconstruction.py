@@ -59,6 +59,9 @@ class Learner(Protocol):
     def is_hard(self) -> bool:
         """Whether constants can be stored after every step, and not only in the end."""
 
+    def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+        """Better what was learned for a layer by itself, where there is a way to."""
+
     def parameters(self) -> list[torch.Tensor]:
         """Return all that learns."""
 
@@ -184,6 +187,7 @@ class Goal:
                     found.add(both[1][0], wanted - given)
                 if found.is_full:
                     break
+        found.shrink()
         return found
 
     def work(self, names: Iterable[str], samples: int) -> float:
@@ -292,6 +296,7 @@ class _Run:
             optimizer.step(self.learner.pace(step / steps))
         if self.method.selective:
             best.restore()
+        self.learner.polish(name, layer, stored)
 
     def learn_together(self, steps: int) -> int:
         """Let all constants learn for the block's outputs; return the steps that were taken."""
