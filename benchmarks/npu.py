@@ -4,7 +4,7 @@ Both get the same model, the same samples and the same settings, each in a proce
 after the other. Accuracy is the signal-to-noise ratio of all outputs against the float model, over
 samples that neither has seen, both in ONNX Runtime. `time` is the wall time of the one call that
 quantizes, and `import` that of the line that a program begins with: the peer loads all it needs
-there, we most of it in the call, so `faster` compares their sums. `CPU` is the processor time of the
+there, we most of it in the call, so `faster` compares their sums. `CPU` is processor time of the
 call, `smaller` the peak memory of the whole process. `float` is the time to run the samples through
 the float model and nothing else: no calibration can be faster, and where the peer is near to it,
 neither can we be three times as fast as the peer. Each model is also given to `onnx.checker`, and

@@ -6,7 +6,7 @@ learn as in Esser et al., "Learned Step Size Quantization", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 
@@ -97,9 +97,16 @@ class AdaQuantLearner:
     def reopen(self) -> None:
         """Do nothing: a weight is never decided."""
 
-    def pull(self, part: float, names: Iterable[str] | None = None) -> torch.Tensor | None:
+    def pull(self, part: float) -> torch.Tensor | None:
         """Return nothing: every value is a stored one all along."""
         return None
+
+    def follow(
+        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Set the gradients of one weight, and of its scale, from those of its layer's error."""
+        weight = self.soft([name])[name]
+        weight.backward(gradient_at(weight.detach()))
 
     def scales(self) -> dict[str, torch.Tensor]:
         """Return the scales that learned."""

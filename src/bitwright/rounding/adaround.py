@@ -6,7 +6,7 @@ Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization", 20
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from bitwright.rounding.torch_quantizers import (
     ZETA,
     dequantize,
     rounding_for,
-    soft_rounding,
 )
 
 __all__ = ["AdaRoundLearner"]
@@ -116,30 +115,51 @@ class AdaRoundLearner:
                 fixed = alpha.abs() >= DECIDED
                 alpha.copy_(torch.where(fixed, alpha, alpha.clamp(-OPEN, OPEN)))
 
-    def pull(self, part: float, names: Iterable[str] | None = None) -> torch.Tensor | None:
+    def pull(self, part: float) -> torch.Tensor | None:
         """Add to the gradients what drives weights to their integers, and return its size.
 
         It is steeper the larger the `part` of all steps that is done, and nothing at first.
         """
+        beta = self._beta(part)
+        if beta is None:
+            return None
+        alphas = self.parameters()
+        # A mean, beside a loss that is relative too: so one strength fits blocks of any size.
+        strength = self._method.regularization / sum(alpha.numel() for alpha in alphas)
+        total = torch.zeros((), device=alphas[0].device)
+        with torch.no_grad():
+            for alpha in alphas:
+                up, slope = _rise(torch.sigmoid(alpha))
+                ahead = up.mul_(2).sub_(1)
+                power = ahead.abs().pow_(beta - 1)
+                total += alpha.numel() - (power * ahead.abs()).sum()
+                slope.mul_(power).mul_(torch.sign(ahead)).mul_(-2 * beta * strength)
+                alpha.grad = slope if alpha.grad is None else alpha.grad.add_(slope)
+        return strength * total
+
+    def follow(
+        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Set the gradients of one weight, with the pull, from those of its layer's error."""
+        alpha, beta, scale = self._alphas[name], self._beta(part), self._grids[name].scale
+        with torch.no_grad():
+            up, slope = _rise(torch.sigmoid(alpha))
+            gradient = gradient_at(torch.addcmul(self._bases[name], up, scale)).mul_(scale)
+            if beta is not None:
+                ahead = up.mul_(2).sub_(1)
+                pull = ahead.abs().pow_(beta - 1).mul_(torch.sign(ahead))
+                strength = self._method.regularization / alpha.numel()
+                gradient.add_(pull, alpha=-2 * beta * strength)
+            alpha.grad = gradient.mul_(slope)
+
+    def _beta(self, part: float) -> float | None:
+        """Return how steep the pull is where this part of all steps is done; None: no pull yet."""
         method = self._method
         if part < method.warm_start:
             return None
         rest = (part - method.warm_start) / (1 - method.warm_start)
         first, last = method.beta
-        beta = last + 0.5 * (first - last) * (1 + math.cos(math.pi * rest))
-        chosen = [self._alphas[name] for name in self._chosen(names)]
-        # A mean, beside a loss that is relative too: so one strength fits blocks of any size.
-        strength = method.regularization / sum(alpha.numel() for alpha in chosen)
-        total = torch.zeros((), device=chosen[0].device)
-        with torch.no_grad():
-            for alpha in chosen:
-                ahead = soft_rounding(alpha).mul_(2).sub_(1)
-                power = ahead.abs().pow_(beta - 1)
-                total += alpha.numel() - (power * ahead.abs()).sum()
-                slope = _slope(torch.sigmoid(alpha)).mul_(power).mul_(torch.sign(ahead))
-                slope.mul_(-2 * beta * strength)
-                alpha.grad = slope if alpha.grad is None else alpha.grad.add_(slope)
-        return strength * total
+        return last + 0.5 * (first - last) * (1 + math.cos(math.pi * rest))
 
     def _chosen(self, names: Iterable[str] | None) -> Iterable[str]:
         return self.names if names is None else [name for name in names if name in self._alphas]
@@ -154,17 +174,17 @@ class _Between(torch.autograd.Function):  # type: ignore[misc]  # torch is untyp
     ) -> torch.Tensor:
         sigmoid = torch.sigmoid(alpha)
         ctx.save_for_backward(sigmoid, scale)
-        up = (sigmoid * (ZETA - GAMMA)).add_(GAMMA).clamp_(0, 1)
-        return torch.addcmul(base, up, scale)
+        return torch.addcmul(base, _rise(sigmoid)[0], scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         sigmoid, scale = ctx.saved_tensors
-        return _slope(sigmoid).mul_(gradient).mul_(scale), None, None
+        return _rise(sigmoid)[1].mul_(gradient).mul_(scale), None, None
 
 
-def _slope(sigmoid: torch.Tensor) -> torch.Tensor:
-    """Return the derivative of soft_rounding by alpha: none where it has stopped."""
+def _rise(sigmoid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return soft_rounding of an alpha, and its derivative: none where it has stopped."""
     up = (sigmoid * (ZETA - GAMMA)).add_(GAMMA)
     slope = (1 - sigmoid).mul_(sigmoid).mul_(ZETA - GAMMA)
-    return slope.masked_fill_((up < 0) | (up > 1), 0)
+    slope.masked_fill_((up < 0) | (up > 1), 0)
+    return up.clamp_(0, 1), slope

@@ -46,11 +46,16 @@ class Learner(Protocol):
     def hard(self, names: Iterable[str] | None = None) -> Tensors:
         """Return the constants as they will be stored."""
 
-    def pull(self, part: float, names: Iterable[str] | None = None) -> torch.Tensor | None:
+    def pull(self, part: float) -> torch.Tensor | None:
         """Add to the gradients what makes constants fit to be stored, and return its size.
 
         `part` of all steps are done. It is held against a loss of 1 where all is at its nearest.
         """
+
+    def follow(
+        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Set the gradients of one weight from what its layer's error has, with the pull."""
 
     def pace(self, part: float) -> float:
         """Return what the learning rate is multiplied with where this part of all steps is done."""
@@ -284,15 +289,16 @@ class _Run:
         optimizer = Adam(self.learner.groups(self.rate, [name]))
         stored, unit = self.goal.fixed[name], layer.error or 1.0
         best = _Best(self.learner)
+
+        def gradient_at(weight: torch.Tensor) -> torch.Tensor:
+            change = weight - stored
+            gradient = layer.gradient(change, self.generator)
+            if self.learner.is_hard:
+                best.offer(layer.excess(change, gradient))
+            return gradient.div_(unit)
+
         for step in range(steps):
-            weight = self.learner.soft([name])[name]
-            with torch.no_grad():
-                change = weight - stored
-                gradient = layer.gradient(change, self.generator)
-                if self.learner.is_hard:
-                    best.offer(layer.excess(change, gradient))
-            weight.backward(gradient.div_(unit))
-            self.learner.pull(step / steps, [name])
+            self.learner.follow(name, step / steps, gradient_at)
             optimizer.step(self.learner.pace(step / steps))
         if self.method.selective:
             best.restore()
