@@ -7,7 +7,8 @@ import onnx
 import pytest
 
 from bitwright import AdaQuant, AdaRound, QuantPlan, Recipe, RecipeError, quantize
-from bitwright.cli.settings import change_recipe, choose_recipe
+from bitwright.cli.recipe_choice import RecipeChoice
+from bitwright.cli.settings import change_recipe
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
 
@@ -55,8 +56,8 @@ def test_a_plan_that_learns_nothing_takes_no_device(run, model, data, out, tmp_p
 
 
 def test_the_options_are_short_for_fields_of_the_recipe():
-    assert choose_recipe("int8", None, fine_tune="adaquant").fine_tune == AdaQuant()
-    chosen = choose_recipe("int8", None, fine_tune="adaround", iterations=7)
+    assert RecipeChoice(recipe="int8", fine_tune="adaquant").load().fine_tune == AdaQuant()
+    chosen = RecipeChoice(recipe="int8", fine_tune="adaround", iterations=7).load()
     assert chosen.fine_tune == AdaRound(iterations=7)
     for settings, method in (
         (["fine_tune=adaquant"], AdaQuant()),
@@ -70,10 +71,12 @@ def test_the_options_are_short_for_fields_of_the_recipe():
 def test_a_recipe_that_fine_tunes_keeps_its_settings_under_the_same_method(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(Recipe(fine_tune=AdaRound(seed=5, iterations=50)).to_json())
-    chosen = choose_recipe(str(file), None, fine_tune="adaround", iterations=7)
+    chosen = RecipeChoice(recipe=str(file), fine_tune="adaround", iterations=7).load()
     assert chosen.fine_tune == AdaRound(seed=5, iterations=7)
-    assert choose_recipe(str(file), None, fine_tune="adaquant").fine_tune == AdaQuant()
-    assert choose_recipe(str(file), None, iterations=8).fine_tune == AdaRound(seed=5, iterations=8)
+    assert RecipeChoice(recipe=str(file), fine_tune="adaquant").load().fine_tune == AdaQuant()
+    assert RecipeChoice(recipe=str(file), iterations=8).load().fine_tune == AdaRound(
+        seed=5, iterations=8
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def test_a_recipe_that_fine_tunes_keeps_its_settings_under_the_same_method(tmp_p
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(options, sentence):
     with pytest.raises(RecipeError, match=sentence):
-        choose_recipe(None, None, **options)
+        RecipeChoice(**options).load()
 
 
 def test_a_work_folder_keeps_each_block_and_gives_the_same_bytes(run, model, data, out, tmp_path):

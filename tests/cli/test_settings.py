@@ -11,11 +11,12 @@ from bitwright import (
     Simulation,
     SmoothQuant,
 )
-from bitwright.cli.settings import change_recipe, choose_recipe
+from bitwright.cli.recipe_choice import RecipeChoice
+from bitwright.cli.settings import change_recipe
 
 
 def test_no_settings_leave_the_recipe_alone():
-    assert choose_recipe("int8", None).name == "int8"
+    assert RecipeChoice(recipe="int8").load().name == "int8"
 
 
 def test_a_changed_recipe_says_so_unless_it_gets_a_name():
@@ -109,7 +110,7 @@ def test_a_bad_setting_is_told_in_a_sentence(setting, message):
 
 
 def test_equalize_is_asked_for_in_one_word_and_refined_by_settings():
-    assert choose_recipe("int8", None, equalize=True).equalize == CrossLayerEqualization()
-    refined = choose_recipe("int8", None, equalize=True, settings=["equalize.steps=3"])
+    assert RecipeChoice(recipe="int8", equalize=True).load().equalize == CrossLayerEqualization()
+    refined = RecipeChoice(recipe="int8", equalize=True, settings=["equalize.steps=3"]).load()
     assert refined.equalize == CrossLayerEqualization(steps=3)
-    assert choose_recipe("int8", None).equalize is None
+    assert RecipeChoice(recipe="int8").load().equalize is None

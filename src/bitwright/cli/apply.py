@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.samples import GivenSamples
 from bitwright.cli.screen import Screen
 
 __all__ = ["apply_command"]
 
 
-def apply_command(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan from 'bitwright plan'.")],
-    model: opt.Model,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
-    ],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Samples(GivenSamples):
     data: Annotated[
         Path | None,
         typer.Option(
@@ -27,26 +25,29 @@ def apply_command(
             help="Samples to compare the result with float on; a plan that fine-tunes, or rounds "
             "by what layers read, needs them.",
         ),
-    ] = None,
-    preprocess: opt.Preprocess = None,
-    tokenizer: opt.Tokenizer = None,
-    tokens: opt.Tokens = None,
-    limit: opt.Limit = None,
+    ] = None
+
+
+def apply_command(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan from 'bitwright plan'.")],
+    model: opt.Model,
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
+    ],
+    samples: _Samples,
     external_data: opt.ExternalData = None,
     provider: opt.Provider = None,
     work: opt.Work = None,
     device: opt.Device = "cpu",
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
+    screen: Screen,
 ) -> None:
     """Quantize a model as a plan says, without running calibration data.
 
     A plan with fine_tune lets its weights learn here, from --data.
     """
-    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
-    for name, given in (("--preprocess", preprocess), ("--limit", limit)):
-        if given is not None and data is None:
+    for name, given in (("--preprocess", samples.preprocess), ("--limit", samples.limit)):
+        if given is not None and samples.data is None:
             raise typer.BadParameter(f"{name} goes with --data only")
 
     from bitwright.api import apply_plan
@@ -56,9 +57,9 @@ def apply_command(
         plan,
         model,
         output,
-        data=opt.choose_data(data, tokenizer=tokenizer, tokens=tokens),
-        limit=limit,
-        preprocess=preprocess,
+        data=samples.source(),
+        limit=samples.limit,
+        preprocess=samples.preprocess,
         external_data=external_data,
         providers=provider or None,
         work=work,
@@ -67,5 +68,5 @@ def apply_command(
     )
     screen.show(
         {**result.to_dict(), "plan": str(plan)},
-        result_parts(result, verbose=verbose, plan_path=str(plan)),
+        result_parts(result, verbose=screen.verbose, plan_path=str(plan)),
     )

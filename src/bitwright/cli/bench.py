@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.samples import Limit, Preprocess, read_shapes
 from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes
 
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ def bench_command(
         list[Path],
         typer.Argument(metavar="MODEL...", help="The models; the first is the yardstick."),
     ],
+    *,
     data: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Samples to run; random ones if not given."),
     ] = None,
-    limit: opt.Limit = None,
-    preprocess: opt.Preprocess = None,
+    limit: Limit = None,
+    preprocess: Preprocess = None,
     input_shape: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,19 +57,16 @@ def bench_command(
     ] = None,
     provider: opt.Provider = None,
     profile: Annotated[bool, typer.Option(help="Say which ops take the time.")] = True,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
+    screen: Screen,
 ) -> None:
     """Time models against each other, and name the ops that became slower or stayed float.
 
     Each model has a process of its own, and they run in turns, so that a machine that slows down
     slows all of them alike.
     """
-    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
     if data is not None and input_shape:
         raise typer.BadParameter("--input-shape is for random samples; give it or --data")
-    shapes = opt.read_shapes(input_shape or ())
+    shapes = read_shapes(input_shape or ())
 
     from bitwright.api import bench
 
@@ -86,7 +85,7 @@ def bench_command(
         profile=profile,
         progress=screen.wants_progress,
     )
-    screen.show(found.to_dict(), _parts(_with_short_names(found), verbose))
+    screen.show(found.to_dict(), _parts(_with_short_names(found), screen.verbose))
 
 
 def _with_short_names(found: Benchmark) -> Benchmark:

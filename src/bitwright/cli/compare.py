@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.measuring import FloatModel, PlanPath, QuantizedModel, SamplePath, read_budget
+from bitwright.cli.samples import MeasuringSamples
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
 if TYPE_CHECKING:
@@ -18,40 +18,23 @@ __all__ = ["compare_command"]
 
 
 def compare_command(
-    float_model: FloatModel,
-    quantized_model: QuantizedModel,
-    data: SamplePath = None,
-    preprocess: opt.Preprocess = None,
-    tokenizer: opt.Tokenizer = None,
-    tokens: opt.Tokens = None,
-    limit: opt.Limit = None,
-    random_data: opt.RandomCount = None,
-    input_shape: opt.InputShape = None,
-    plan: PlanPath = None,
+    float_model: opt.FloatModel,
+    quantized_model: opt.QuantizedModel,
+    *,
+    samples: MeasuringSamples,
+    plan: opt.PlanPath = None,
     worst: Annotated[
         int, typer.Option("--worst", metavar="N", min=1, help="How many nodes to name.")
     ] = 10,
     provider: opt.Provider = None,
     memory_budget: opt.MemoryBudget = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
+    screen: Screen,
 ) -> None:
     """Run a float and a quantized model on the same samples and show which nodes lose most.
 
     `--verbose` shows every node in graph order.
     """
-    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
-    budget = read_budget(memory_budget)
-    source = opt.choose_data(
-        data,
-        random_data,
-        input_shape,
-        limit=limit,
-        preprocess=preprocess,
-        tokenizer=tokenizer,
-        tokens=tokens,
-    )
+    source, budget = samples.source(), opt.read_budget(memory_budget)
 
     from bitwright.api import compare
 
@@ -59,8 +42,8 @@ def compare_command(
         float_model,
         quantized_model,
         data=source,
-        limit=limit,
-        preprocess=preprocess,
+        limit=samples.limit,
+        preprocess=samples.preprocess,
         plan=plan,
         providers=provider or None,
         memory_budget=budget,
@@ -68,7 +51,7 @@ def compare_command(
     )
     document = {"float": str(float_model), "quantized": str(quantized_model), **found.to_dict()}
     document["worst"] = [node.name for node in found.worst(worst)]
-    screen.show(document, _parts(found, worst, verbose))
+    screen.show(document, _parts(found, worst, screen.verbose))
 
 
 def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:

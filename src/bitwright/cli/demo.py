@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bitwright.cli import options as opt
 from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes
 
 if TYPE_CHECKING:
@@ -52,15 +51,13 @@ class DemoReport:
 
 
 def demo_command(
+    *,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write the results.")
     ] = Path("bitwright-demo"),
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
+    screen: Screen,
 ) -> None:
     """Quantize a shipped digit classifier and compare accuracy, size and speed."""
-    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
     report = run_demo(output, progress=screen.wants_progress)
     screen.show(_document(report), _parts(report))
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli import options as opt
-from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes
+from bitwright.cli.screen import Facts, Json, Part, Screen, Table, Verbose, show_bytes
 
 if TYPE_CHECKING:
     from bitwright.assess import Inspection
@@ -19,8 +18,8 @@ __all__ = ["inspect_command"]
 
 def inspect_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Any .onnx file.")],
-    as_json: opt.Json = False,
-    verbose: opt.Verbose = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Show a model's ops, types, opsets and sizes, and what is quantized and how."""
     from bitwright import graph

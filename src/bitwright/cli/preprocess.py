@@ -15,6 +15,7 @@ __all__ = ["preprocess_command"]
 
 def preprocess_command(
     model: opt.Model,
+    *,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
     ],
@@ -36,12 +37,9 @@ def preprocess_command(
         typer.Option("--guess-output-rank", help="Take unknown ops to keep their input's rank."),
     ] = False,
     external_data: opt.ExternalData = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
+    screen: Screen,
 ) -> None:
     """Clean up a float model and fill in its shapes; 'quantize' does this by itself."""
-    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
 
     from bitwright import graph
     from bitwright.api import preprocess
@@ -55,7 +53,7 @@ def preprocess_command(
         auto_merge=auto_merge,
         int_max=int_max,
         guess_output_rank=guess_output_rank,
-        verbose=3 if verbose else 0,
+        verbose=3 if screen.verbose else 0,
         external_data=external_data,
     )
     before, after = graph.file_size(model), graph.file_size(output)

@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.recipe_choice import RecipeChoice
+from bitwright.cli.samples import Samples
 from bitwright.cli.screen import Screen
 
 __all__ = ["quantize_command"]
 
+_GO_WITH_QAT = {"format", "exclude", "op_types"}
+
 
 def quantize_command(
     model: opt.Model,
+    *,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
     ],
-    data: opt.DataPath = None,
-    recipe: opt.RecipeName = None,
-    target: opt.Target = None,
-    format: opt.Format = None,
-    dynamic: opt.Dynamic = False,
-    qat: opt.Qat = False,
-    ranges: opt.Ranges = None,
-    exclude: opt.Exclude = None,
-    op_types: opt.OpTypes = None,
-    effort: opt.Effort = None,
-    equalize: opt.Equalize = False,
-    bias_correction: opt.BiasCorrection = None,
-    fine_tune: opt.FineTune = None,
-    iterations: opt.Iterations = None,
-    settings: opt.Set = None,
-    preprocess: opt.Preprocess = None,
-    tokenizer: opt.Tokenizer = None,
-    tokens: opt.Tokens = None,
-    limit: opt.Limit = None,
+    samples: Samples,
     hold_back: Annotated[
         bool, typer.Option(help="Keep up to eight samples out of calibration to measure with.")
     ] = True,
-    random_data: opt.RandomCount = None,
-    input_shape: opt.InputShape = None,
+    recipe: RecipeChoice,
+    qat: opt.Qat = False,
+    effort: opt.Effort = None,
     sketches: opt.Sketches = None,
     plan_out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the plan, as JSON.")
@@ -51,54 +40,22 @@ def quantize_command(
     memory_budget: opt.MemoryBudget = None,
     work: opt.Work = None,
     device: opt.Device = "cpu",
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
+    screen: Screen,
 ) -> None:
     """Quantize a model with calibration data, prove that it runs, and write it."""
-    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
-    budget = None if memory_budget is None else opt.read_bytes(memory_budget)
-    source = opt.choose_data(
-        data,
-        random_data,
-        input_shape,
-        limit=limit,
-        preprocess=preprocess,
-        tokenizer=tokenizer,
-        tokens=tokens,
-    )
+    source, budget = samples.source(), opt.read_budget(memory_budget)
     named = [path.absolute() for path in (output, plan_out, sketches) if path is not None]
     if len(set(named)) < len(named):
         raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
 
     if qat:
-        _refuse_calibration(
-            recipe=recipe, target=target, dynamic=dynamic, ranges=ranges, equalize=equalize,
-            effort=effort, bias_correction=bias_correction, fine_tune=fine_tune,
-            iterations=iterations, set=settings,
-            sketches=sketches, memory_budget=memory_budget,
-        )  # fmt: skip
+        _refuse_calibration(recipe, effort=effort, sketches=sketches, memory_budget=memory_budget)
 
     from bitwright import graph
     from bitwright.api import import_qat, quantize
-    from bitwright.cli.settings import choose_recipe
     from bitwright.cli.summary import result_parts
-    from bitwright.observe import MEMORY_BUDGET
 
-    chosen = choose_recipe(
-        recipe,
-        target,
-        dynamic=dynamic,
-        format=format,
-        settings=settings,
-        ranges=ranges,
-        exclude=exclude,
-        op_types=op_types,
-        equalize=equalize,
-        bias_correction=bias_correction,
-        fine_tune=fine_tune,
-        iterations=iterations,
-    )
+    chosen = recipe.load()
     # All destinations before the work starts, not after it.
     for destination in (output, plan_out, sketches):
         if destination is not None:
@@ -112,8 +69,8 @@ def quantize_command(
             format=chosen.format,
             select=chosen.select,
             data=source,
-            limit=limit,
-            preprocess=preprocess,
+            limit=samples.limit,
+            preprocess=samples.preprocess,
             external_data=external_data,
             providers=provider or None,
         )
@@ -124,11 +81,11 @@ def quantize_command(
             data=source,
             recipe=chosen,
             effort=effort,  # type: ignore[arg-type]  # checked where it is used
-            limit=limit,
-            preprocess=preprocess,
+            limit=samples.limit,
+            preprocess=samples.preprocess,
             held_back=hold_back,
             sketches=sketches,
-            memory_budget=MEMORY_BUDGET if budget is None else budget,
+            memory_budget=budget,
             external_data=external_data,
             providers=provider or None,
             work=work,
@@ -140,14 +97,16 @@ def quantize_command(
     shown_plan = None if plan_out is None else str(plan_out)
     screen.show(
         {**result.to_dict(), "plan": shown_plan},
-        result_parts(result, verbose=verbose, plan_path=shown_plan),
+        result_parts(result, verbose=screen.verbose, plan_path=shown_plan),
     )
 
 
-def _refuse_calibration(**options: object) -> None:
+def _refuse_calibration(recipe: RecipeChoice, **options: object) -> None:
     """Refuse options that decide what training has decided."""
-    for name, given in options.items():
-        if given:
+    given = {field.name: getattr(recipe, field.name) for field in fields(recipe)} | options
+    for name, value in given.items():
+        if value and name not in _GO_WITH_QAT:
+            option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
             raise typer.BadParameter(
-                f"--{name.replace('_', '-')} does not go with --qat, which keeps what was trained"
+                f"{option} does not go with --qat, which keeps what was trained"
             )

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bitwright.cli import options as opt
-from bitwright.cli.screen import Screen, Table
+from bitwright.cli.screen import Json, Screen, Table, Verbose
 
 __all__ = ["recipes_command"]
 
@@ -17,8 +16,8 @@ def recipes_command(
         str | None,
         typer.Argument(metavar="NAME", help="Print this recipe in full, as JSON to edit."),
     ] = None,
-    as_json: opt.Json = False,
-    verbose: opt.Verbose = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """List the recipes and targets, or print one recipe in full."""
     from bitwright.recipe import RECIPES, TARGETS, Recipe, load_recipe

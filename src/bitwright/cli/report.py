@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.measuring import FloatModel, PlanPath, QuantizedModel, SamplePath, read_budget
+from bitwright.cli.samples import MeasuringSamples
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
 if TYPE_CHECKING:
@@ -17,23 +18,23 @@ if TYPE_CHECKING:
 __all__ = ["report_command"]
 
 
-def report_command(
-    float_model: FloatModel,
-    quantized_model: QuantizedModel,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the page (.html).")
-    ],
-    data: SamplePath = None,
-    preprocess: opt.Preprocess = None,
-    tokenizer: opt.Tokenizer = None,
-    tokens: opt.Tokens = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FewSamples(MeasuringSamples):
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Use at most N samples of the data, 16 by default."),
-    ] = None,
-    random_data: opt.RandomCount = None,
-    input_shape: opt.InputShape = None,
-    plan: PlanPath = None,
+    ] = None
+
+
+def report_command(
+    float_model: opt.FloatModel,
+    quantized_model: opt.QuantizedModel,
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the page (.html).")
+    ],
+    samples: _FewSamples,
+    plan: opt.PlanPath = None,
     latency: Annotated[
         bool, typer.Option("--latency/--no-latency", help="Also time both models, for seconds.")
     ] = True,
@@ -46,22 +47,10 @@ def report_command(
     ] = False,
     provider: opt.Provider = None,
     memory_budget: opt.MemoryBudget = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
+    screen: Screen,
 ) -> None:
     """Compare two models and write a report: one HTML file that opens by a double click."""
-    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
-    budget = read_budget(memory_budget)
-    source = opt.choose_data(
-        data,
-        random_data,
-        input_shape,
-        limit=limit,
-        preprocess=preprocess,
-        tokenizer=tokenizer,
-        tokens=tokens,
-    )
+    source, budget = samples.source(), opt.read_budget(memory_budget)
 
     from bitwright.reporting import write_report
 
@@ -71,8 +60,8 @@ def report_command(
         output,
         data=source,
         plan=plan,
-        limit=limit,
-        preprocess=preprocess,
+        limit=samples.limit,
+        preprocess=samples.preprocess,
         latency=latency,
         sensitivity=sensitivity,
         providers=provider or None,

@@ -5,9 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-__all__ = ["Facts", "Part", "Screen", "Table", "show_bytes"]
+import typer
+
+__all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Name every node, and show tracebacks of errors.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +40,9 @@ Part = str | Facts | Table
 class Screen:
     """Where a command's answer goes, and in which form."""
 
-    as_json: bool = False
-    quiet: bool = False
-    verbose: bool = False
+    as_json: Json = False
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False
+    verbose: Verbose = False
 
     @property
     def wants_progress(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.measuring import SamplePath, read_budget
+from bitwright.cli.samples import MeasuringSamples
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
 if TYPE_CHECKING:
@@ -24,8 +25,16 @@ class _To(StrEnum):
     int8 = "int8"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FewSamples(MeasuringSamples):
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Measure on N samples of the data.")
+    ] = None
+
+
 def sensitivity_command(
     model: opt.Model,
+    *,
     plan: Annotated[
         Path, typer.Option("--plan", metavar="PLAN", help="A plan from 'bitwright plan'.")
     ],
@@ -33,15 +42,7 @@ def sensitivity_command(
         Path | None,
         typer.Option("--output", "-o", metavar="OUT", help="Where to write the better plan."),
     ] = None,
-    data: SamplePath = None,
-    preprocess: opt.Preprocess = None,
-    tokenizer: opt.Tokenizer = None,
-    tokens: opt.Tokens = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Measure on N samples of the data.")
-    ] = None,
-    random_data: opt.RandomCount = None,
-    input_shape: opt.InputShape = None,
+    samples: _FewSamples,
     regain: Annotated[
         float, typer.Option(metavar="SHARE", help="The share of the loss to regain.")
     ] = 0.8,
@@ -62,25 +63,13 @@ def sensitivity_command(
     ] = None,
     provider: opt.Provider = None,
     memory_budget: opt.MemoryBudget = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
+    screen: Screen,
 ) -> None:
     """Measure how much each node of a plan hurts, and write a plan with the worst put back.
 
     For 'bitwright apply'. Without --output only the ranking is shown; --verbose shows all of it.
     """
-    screen = Screen(as_json=as_json, quiet=quiet, verbose=verbose)
-    budget = read_budget(memory_budget)
-    source = opt.choose_data(
-        data,
-        random_data,
-        input_shape,
-        limit=limit,
-        preprocess=preprocess,
-        tokenizer=tokenizer,
-        tokens=tokens,
-    )
+    source, budget = samples.source(), opt.read_budget(memory_budget)
 
     from bitwright import graph
     from bitwright.api import find_sensitivity
@@ -92,8 +81,8 @@ def sensitivity_command(
         model,
         plan,
         data=source,
-        limit=SAMPLES if limit is None else limit,
-        preprocess=preprocess,
+        limit=SAMPLES if samples.limit is None else samples.limit,
+        preprocess=samples.preprocess,
         candidates=candidates,
         providers=provider or None,
         memory_budget=budget,
@@ -110,7 +99,7 @@ def sensitivity_command(
         "proposal": None if proposal is None else proposal.to_dict(),
         "output": None if output is None else str(output),
     }
-    screen.show(document, _parts(found, proposal, model, output, verbose))
+    screen.show(document, _parts(found, proposal, model, output, screen.verbose))
 
 
 def _parts(

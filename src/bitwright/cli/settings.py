@@ -1,4 +1,4 @@
-"""`--set` and its short forms, such as `--ranges`: a recipe with some fields changed."""
+"""`--set`: a recipe with some fields changed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from bitwright.recipe import (
     Selection,
     Simulation,
     SmoothQuant,
-    load_recipe,
 )
 
-__all__ = ["change_recipe", "choose_recipe"]
+__all__ = ["change_recipe"]
 
 _METHOD_FIELDS = ("ranges", "weight_ranges", "fine_tune")
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -33,51 +32,6 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "simulate": Simulation,
     "limits": Limits,
 }
-
-
-def choose_recipe(
-    recipe: str | None,
-    target: str | None,
-    *,
-    dynamic: bool = False,
-    format: str | None = None,
-    settings: Sequence[str] | None = None,
-    ranges: str | None = None,
-    exclude: Sequence[str] | None = None,
-    op_types: str | None = None,
-    equalize: bool = False,
-    bias_correction: str | None = None,
-    fine_tune: str | None = None,
-    iterations: int | None = None,
-) -> Recipe:
-    """Return the recipe that the options of a command ask for."""
-    changes = [] if format is None else [f"format={format}"]
-    if ranges is not None:
-        changes.append(f"ranges.method={ranges}")
-    if exclude:
-        changes.append(f"select.exclude={msgspec.json.encode(list(exclude)).decode()}")
-    if op_types is not None:
-        changes.append(f"select.op_types={op_types}")
-    if dynamic and recipe is None:
-        recipe = "int8-dynamic"
-    elif dynamic:
-        changes.append("mode=dynamic")
-    chosen = load_recipe(recipe, target)
-    if equalize and chosen.equalize is None:
-        changes.append("equalize={}")
-    if bias_correction is not None:
-        changes.append(f"bias_correction={bias_correction}")
-    learning = None if chosen.fine_tune is None else type(chosen.fine_tune).__struct_config__.tag
-    if fine_tune is not None and fine_tune != learning:
-        changes.append(f"fine_tune.method={fine_tune}")
-    if iterations is not None:
-        if fine_tune is None and learning is None:
-            raise RecipeError(
-                "--iterations says how long weights learn, and nothing asks them to; add "
-                "--fine-tune adaround or adaquant."
-            )
-        changes.append(f"fine_tune.iterations={iterations}")
-    return change_recipe(chosen, [*changes, *(settings or ())])
 
 
 def change_recipe(recipe: Recipe, settings: Sequence[str]) -> Recipe:

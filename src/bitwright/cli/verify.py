@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli import options as opt
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class _Format(StrEnum):
 
 def verify_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Any quantized .onnx file.")],
+    *,
     target: Annotated[
         str, typer.Option(help="Where it will run: cpu, npu-cnn or npu-transformer.")
     ] = "cpu",
@@ -44,9 +45,7 @@ def verify_command(
     form: Annotated[
         _Format, typer.Option("--format", help="Text, or what other programs read.")
     ] = _Format.text,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
+    screen: Screen,
 ) -> None:
     """Check a quantized model, whoever made it: exit code 0 if nothing is wrong, else 1.
 
@@ -55,11 +54,12 @@ def verify_command(
     from bitwright.api import verify
 
     found = verify(model, target, cpu=cpu)
-    if form is _Format.junit and not as_json:
+    if form is _Format.json:
+        screen = replace(screen, as_json=True)
+    if form is _Format.junit and not screen.as_json:
         typer.echo(found.to_junit(strict=strict))
     else:
-        screen = Screen(as_json=as_json or form is _Format.json, quiet=quiet, verbose=verbose)
-        screen.show({"model": str(model), **found.to_dict()}, _parts(model, found, verbose))
+        screen.show({"model": str(model), **found.to_dict()}, _parts(model, found, screen.verbose))
     if not found.passes(strict=strict):
         raise typer.Exit(1)
 

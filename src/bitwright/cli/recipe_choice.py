@@ -1,0 +1,144 @@
+"""The options that say how to quantize: a recipe, and what is different from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bitwright.recipe import Recipe
+
+__all__ = ["RecipeChoice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeChoice:
+    """A recipe by its name, its file or its target, with `--set` and its short forms.
+
+    >>> RecipeChoice(recipe="int8", op_types="Conv,Gemm").load().select.op_types
+    ('Conv', 'Gemm')
+    """
+
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe", metavar="NAME|FILE", help="A name from 'bitwright recipes', or a file."
+        ),
+    ] = None
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where the model will run; cpu if not given.")
+    ] = None
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="qdq: float ops between Q/DQ pairs (the default). qoperator: integer ops.",
+        ),
+    ] = None
+    dynamic: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic",
+            help="Quantize activations at every run; needs no data. Alone it means the recipe "
+            "int8-dynamic.",
+        ),
+    ] = False
+    ranges: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="How activation ranges are chosen: minmax, percentile, entropy, mse, "
+            "distribution, non-overflow, min-mse. Short for --set ranges.method=METHOD.",
+        ),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODE", help="Leave this node float, or all that match re:...; repeatable."
+        ),
+    ] = None
+    op_types: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Quantize only these op types.")
+    ] = None
+    equalize: Annotated[
+        bool,
+        typer.Option(
+            "--equalize",
+            help="First even out the channels of consecutive weights, which helps recipes with one "
+            "scale a tensor. Short for --set equalize={}.",
+        ),
+    ] = False
+    bias_correction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="Shift biases by what rounding adds to their layers: fast (from mean inputs) or "
+            "sequential (layer by layer). Short for --set bias_correction=MODE.",
+        ),
+    ] = None
+    fine_tune: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Let weights learn after all scales are decided: adaround (up or down) or "
+            "adaquant (weights, biases and scales). Needs torch. "
+            "Short for --set fine_tune.method=METHOD.",
+        ),
+    ] = None
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="With --fine-tune: steps for each block (1000); more take longer."
+        ),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change any field of the recipe, such as per_channel=true or "
+            "ranges.percentile=99.9; repeatable.",
+        ),
+    ] = None
+
+    def load(self) -> Recipe:
+        """Return the recipe that the options ask for."""
+        import msgspec
+
+        from bitwright.cli.settings import change_recipe
+        from bitwright.errors import RecipeError
+        from bitwright.recipe import load_recipe
+
+        name, changes = self.recipe, []
+        if self.format is not None:
+            changes.append(f"format={self.format}")
+        if self.ranges is not None:
+            changes.append(f"ranges.method={self.ranges}")
+        if self.exclude:
+            changes.append(f"select.exclude={msgspec.json.encode(self.exclude).decode()}")
+        if self.op_types is not None:
+            changes.append(f"select.op_types={self.op_types}")
+        if self.dynamic and name is None:
+            name = "int8-dynamic"
+        elif self.dynamic:
+            changes.append("mode=dynamic")
+        chosen = load_recipe(name, self.target)
+        if self.equalize and chosen.equalize is None:
+            changes.append("equalize={}")
+        if self.bias_correction is not None:
+            changes.append(f"bias_correction={self.bias_correction}")
+        tuned = chosen.fine_tune
+        learning = None if tuned is None else type(tuned).__struct_config__.tag
+        if self.fine_tune is not None and self.fine_tune != learning:
+            changes.append(f"fine_tune.method={self.fine_tune}")
+        if self.iterations is not None:
+            if self.fine_tune is None and learning is None:
+                raise RecipeError(
+                    "--iterations says how long weights learn, and nothing asks them to; add "
+                    "--fine-tune adaround or adaquant."
+                )
+            changes.append(f"fine_tune.iterations={self.iterations}")
+        return change_recipe(chosen, [*changes, *(self.settings or ())])
