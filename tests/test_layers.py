@@ -35,7 +35,7 @@ LEVELS = (
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
-    ("numerics", "files", "progress", "errors", "_version", "_deferred"),
+    ("numerics", "files", "processes", "progress", "errors", "_version", "_deferred"),
 )
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 
@@ -75,6 +75,7 @@ ALLOWED_BESIDE = {
     ("plan", "recipe"),
     ("numerics", "errors"),
     ("files", "errors"),
+    ("processes", "files"),
 }
 
 

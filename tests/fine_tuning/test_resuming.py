@@ -184,22 +184,27 @@ def test_a_weight_that_two_blocks_share_learns_in_one_of_them():
     assert second.reason == "its weights are learned in another block"
 
 
+def replace_worker(program, folder, monkeypatch):
+    (folder / "worker.py").write_text(program)
+    monkeypatch.setattr(spreading, "_WORKER", folder / "worker.py")
+
+
 @pytest.mark.parametrize(
     ("program", "sentence"),
     [
-        ('print(\'{"error": "out of luck"}\', flush=True); input()', "failed: out of luck"),
+        ("raise ValueError('out of luck')", "failed: out of luck"),
         ("raise SystemExit(3)", r"ended with code 3; .* set fewer workers"),
     ],
 )
-def test_a_worker_that_fails_or_ends_says_why(cnn, monkeypatch, program, sentence):
+def test_a_worker_that_fails_or_ends_says_why(cnn, tmp_path, monkeypatch, program, sentence):
     model, plan, samples = cnn
-    monkeypatch.setattr(spreading, "_SERVE", program)
+    replace_worker(program, tmp_path, monkeypatch)
     method = AdaRound(iterations=5, scope="layer", sequential=False, workers=2)
     with pytest.raises(ModelError, match=sentence):
         fine_tune(model, plan, method, samples)
 
 
-def test_workers_end_when_the_run_is_interrupted(cnn, monkeypatch):
+def test_workers_end_when_the_run_is_interrupted(cnn, tmp_path, monkeypatch):
     model, plan, samples = cnn
     crews = []
 
@@ -207,14 +212,14 @@ def test_workers_end_when_the_run_is_interrupted(cnn, monkeypatch):
         crews.append(self)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(spreading, "_SERVE", "import time; time.sleep(100)")
+    replace_worker("import time; time.sleep(100)", tmp_path, monkeypatch)
     monkeypatch.setattr(spreading.Crew, "_collect", interrupt)
     method = AdaRound(iterations=5, scope="layer", sequential=False, workers=2)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         fine_tune(model, plan, method, samples)
     assert time.monotonic() - start < 30
-    assert all(process._process.poll() is not None for process in crews[0]._processes)
+    assert not any(process.is_alive for process in crews[0]._processes)
     assert not Path(crews[0]._folder.name).exists()
 
 

@@ -7,11 +7,8 @@ file that the store keeps; of neither are there more than blocks at work, and on
 
 from __future__ import annotations
 
-import json
 import os
 import queue
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -29,6 +26,7 @@ from bitwright.fine_tuning.kept import LearnedStore
 from bitwright.graph import save_model
 from bitwright.observe import Stop
 from bitwright.plan import QuantPlan
+from bitwright.processes import Child, ChildLost, ChildRefused
 from bitwright.recipe import FineTuning
 
 __all__ = ["Crew", "one_thread"]
@@ -36,7 +34,7 @@ __all__ = ["Crew", "one_thread"]
 _MOST = 8
 """Workers where no number is asked for: each takes the memory of torch, the model and a block."""
 
-_SERVE = "from bitwright.fine_tuning.worker import serve; serve()"
+_WORKER = Path(__file__).with_name("worker.py")
 
 
 class Crew(Closing):
@@ -124,7 +122,7 @@ class Crew(Closing):
     def _ask(self, index: int, name: str, shared: dict[str, Any], folder: Path) -> None:
         process = self._idle.get()
         try:
-            process.ask("learn", index=index, name=name, **shared)
+            process.learn(index=index, name=name, **shared)
         finally:
             self._idle.put(process)
         for file in folder.iterdir():
@@ -139,53 +137,28 @@ class Crew(Closing):
         self._folder.cleanup()
 
 
-class _BlockProcess:
-    """A worker that answers each request, a line of JSON, with a line."""
+class _BlockProcess(Child):
+    """A worker for the blocks of one job."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        self._order = order
-        self._is_open = False
-        # The same modules as here, wherever they come from; not those of the working directory.
-        start = f"import sys; sys.path[:] = {sys.path!r}; {_SERVE}"
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", start],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
-        )
+        super().__init__(_WORKER)
+        self._order: dict[str, Any] | None = order
 
-    def ask(self, what: str, **more: Any) -> None:
-        """Have something done; what goes wrong there is raised here."""
-        if not self._is_open:
-            self._is_open = True
-            self.ask("open", **self._order)
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
+    def learn(self, **request: Any) -> None:
+        """Have a block learned; what goes wrong there is raised here."""
+        order, self._order = self._order, None
         try:
-            stdin.write(json.dumps({"do": what, **more}) + "\n")
-            stdin.flush()
-            line = stdout.readline()
-        except (BrokenPipeError, ValueError):
-            line = ""
-        if not line:
-            code = self._process.wait()
+            if order is not None:
+                # Not before: opening takes a while, and all workers can do so at once.
+                self.ask("open", **order)
+            self.ask("learn", **request)
+        except ChildLost as error:
             raise ModelError(
-                f"a worker of fine-tuning ended with code {code}; the machine may have too little "
-                "memory for so many, set fewer workers."
-            )
-        reply = json.loads(line)
-        if "error" in reply:
-            raise ModelError(f"a worker of fine-tuning failed: {reply['error']}")
-
-    def kill(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(OSError, ValueError):
-                    stream.close()
+                f"a worker of fine-tuning {error}; the machine may have too little memory for so "
+                "many, set fewer workers."
+            ) from error
+        except ChildRefused as error:
+            raise ModelError(f"a worker of fine-tuning failed: {error}") from error
 
 
 @contextmanager

@@ -1,15 +1,9 @@
-"""The process that learns blocks for another: requests in lines of JSON, answers in lines.
-
-What it learns goes into the store; an answer only says that it is there, or what went wrong.
-"""
+"""What runs in a process that learns blocks for another; what it learns goes into the store."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import sys
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -21,11 +15,15 @@ from bitwright.observe.spool import SharedRow
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
 
-__all__ = ["serve"]
+__all__ = ["Worker"]
 
 
-class _Worker:
+class Worker:
     """One model with its blocks, and the store that they go to."""
+
+    def __init__(self) -> None:
+        # Ctrl-C goes to all processes of a terminal; the one that asks decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def open(
         self, model: str, plan: str, method: dict[str, Any], device: str, store: str, job: str
@@ -45,26 +43,3 @@ class _Worker:
         )
         with one_thread():
             self._store.put(name, self._learner.learn(index, *rows))
-
-
-def serve() -> None:
-    """Answer until nobody asks any more."""
-    # Ctrl-C goes to all processes of a terminal; the one that asks decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Whatever a library prints goes to the other stream; this one is for answers.
-    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    _answer(sys.stdin, own)
-
-
-def _answer(requests: TextIO, answers: TextIO) -> None:
-    worker = _Worker()
-    for line in requests:
-        request = json.loads(line)
-        try:
-            getattr(worker, request.pop("do"))(**request)
-            answer = {}
-        except Exception as error:  # noqa: BLE001 - the one that asked tells the user what it was
-            answer = {"error": str(error) or type(error).__name__}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,28 +9,23 @@ from typing import Any
 
 from bitwright.data import InputSpec, session_inputs
 from bitwright.errors import ModelError, TargetError
+from bitwright.files import Closing
 from bitwright.graph import runtime_reason
+from bitwright.processes import Child, ChildLost, ChildRefused
 
 __all__ = ["ModelProcess"]
 
 _WORKER = Path(__file__).with_name("worker.py")
 
 
-class ModelProcess:
+class ModelProcess(Closing):
     """A running worker with an open model; leaving the `with` block ends it."""
 
     def __init__(
         self, name: str, path: Path, *, threads: int | None, providers: Sequence[str]
     ) -> None:
         self._name = name
-        # -P: the worker's folder must not shadow modules of the standard library.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
-        )
+        self._child = Child(_WORKER)
         try:
             opened = self._ask(
                 "open", model=str(path.absolute()), threads=threads, providers=list(providers)
@@ -71,42 +63,16 @@ class ModelProcess:
 
     def close(self) -> None:
         """End the process."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:  # it has ended already
-                    continue
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def __enter__(self) -> ModelProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._child.close()
 
     def _ask(self, what: str, **more: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps({"do": what, **more}) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            code = self._process.wait()
+            return self._child.ask(what, **more)
+        except ChildLost as error:
             raise ModelError(
-                f"the process that ran {self._name!r} ended with code {code}; the machine may have "
-                "too little memory for the model."
-            )
-        reply = json.loads(line)
-        if "error" in reply:
-            reason = runtime_reason(RuntimeError(reply["error"]))
+                f"the process that ran {self._name!r} {error}; the machine may have too little "
+                "memory for the model."
+            ) from error
+        except ChildRefused as error:
             verb = "ONNX Runtime refuses" if what == "open" else "cannot run"
-            raise ModelError(f"{verb} {self._name!r}: {reason}")
-        return reply["answer"]
+            raise ModelError(f"{verb} {self._name!r}: {runtime_reason(error)}") from error

@@ -1,17 +1,14 @@
-"""The process that one model runs in, so that its memory is its own.
+"""What runs in the process of one model, so that its memory is its own.
 
-Started as a script by `process.py`: it imports numpy and ONNX Runtime and nothing of ours, reads
-one JSON request a line and answers each with a line.
+It imports numpy and ONNX Runtime, and nothing of ours.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 _SLOW = 0.1
 """Seconds of a run from which on caches and spinning threads no longer matter to it."""
@@ -106,22 +103,3 @@ def _resident_peak() -> tuple[int | None, str]:
         return None, "not measured: install psutil"
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else size * 1024, "ru_maxrss"
-
-
-def _serve(requests: TextIO, answers: TextIO) -> None:
-    worker = Worker()
-    for line in requests:
-        request = json.loads(line)
-        try:
-            answer = {"answer": getattr(worker, request.pop("do"))(**request)}
-        except Exception as error:  # noqa: BLE001 - the parent tells the user what it was
-            answer = {"error": str(error) or type(error).__name__}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    # Whatever a library prints goes to the other stream; this one is for answers.
-    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    _serve(sys.stdin, own)

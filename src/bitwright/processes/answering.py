@@ -1,0 +1,50 @@
+"""The side that answers, started as a script by `asking.py`.
+
+It imports the standard library and nothing of ours, so that what a worker measures of its process
+is its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+
+def _load_worker(file: str) -> Any:
+    """Return a new `Worker` of a file; of the package around it nothing is imported."""
+    spec = importlib.util.spec_from_file_location("worker", file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["worker"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Worker()
+
+
+def _answer(requests: TextIO, answers: TextIO) -> None:
+    """Answer until nobody asks any more."""
+    first = json.loads(requests.readline())
+    sys.path[:] = first["path"]
+    worker, failure = None, None
+    try:
+        worker = _load_worker(first["file"])
+    except Exception as error:  # noqa: BLE001 - the answer to whatever is asked
+        failure = error
+    for line in requests:
+        request = json.loads(line)
+        try:
+            if failure is not None:
+                raise failure
+            answer = {"answer": getattr(worker, request.pop("do"))(**request)}
+        except Exception as error:  # noqa: BLE001 - the one that asked tells the user what it was
+            answer = {"error": str(error) or type(error).__name__}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    # Whatever a library prints goes to the other stream; this one is for answers.
+    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    _answer(sys.stdin, own)
