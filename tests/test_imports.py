@@ -8,6 +8,8 @@ import pytest
 
 HEAVY = ("torch", "ray", "numba", "onnxscript", "onnx_ir", "onnx", "onnxruntime", "PIL", "yaml")
 
+ASSESSING = ("bench", "comparison", "inspection", "report", "sensitivity", "verification")
+
 
 def modules_after(code):
     """Return the modules that are loaded once a fresh interpreter has run the code."""
@@ -70,8 +72,27 @@ def test_quantizing_a_small_model_loads_neither_torch_nor_ray_nor_a_compiler(rec
     assert not loaded_after(code) & {"torch", "ray", "numba"}
 
 
+@pytest.mark.parametrize("recipe", ["int8", "npu-cnn", "int8-dynamic"])
+def test_a_plain_job_loads_nothing_of_the_others(recipe):
+    code = (
+        "import bitwright; demo = bitwright.load_demo();"
+        f"bitwright.quantize(demo.model_path, data=demo.calibration[:4], recipe={recipe!r})"
+    )
+    loaded = modules_after(code)
+    others = ("comparing", "correcting", "effort", "fine_tuning", "preprocessing", "qat")
+    others += ("reporting", "sensing", "weight_only")
+    found = {
+        name.removeprefix("bitwright.").partition(".")[0]
+        for name in loaded
+        if name.startswith("bitwright.")
+    }
+    assert not found & {*others, "cli", "compat"}
+    assert not {f"bitwright.assess.{part}" for part in ASSESSING} & loaded
+    assert not {"rich", "typer", "pandas", "PIL", "yaml"} & loaded
+
+
 def test_sympy_is_loaded_when_a_symbolic_shape_is_computed_and_not_before():
-    start = "import bitwright.api, onnx_ir"
+    start = "import bitwright.api.quantizing, onnx_ir"
     assert "sympy.core" not in modules_after(start)
     used = f"{start}; assert str(onnx_ir.SymbolicDim('N') * 2) == '2*N'"
     assert "sympy.core" in modules_after(used)
@@ -80,10 +101,10 @@ def test_sympy_is_loaded_when_a_symbolic_shape_is_computed_and_not_before():
 @pytest.mark.parametrize(
     "code",
     [
-        "import sympy; import bitwright.api; sympy.Symbol('x') + 1",
-        "import bitwright.api; import sympy; sympy.Symbol('x') + 1",
-        "import bitwright.api; import sympy.core.expr; sympy.core.expr.Expr",
-        "import bitwright.api; from sympy import Symbol; Symbol('x') + 1",
+        "import sympy; import bitwright.api.quantizing; sympy.Symbol('x') + 1",
+        "import bitwright.api.quantizing; import sympy; sympy.Symbol('x') + 1",
+        "import bitwright.api.quantizing; import sympy.core.expr; sympy.core.expr.Expr",
+        "import bitwright.api.quantizing; from sympy import Symbol; Symbol('x') + 1",
         "import bitwright; import sympy; import sys; assert 'sympy.core' in sys.modules",
     ],
 )

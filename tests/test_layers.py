@@ -35,7 +35,7 @@ LEVELS = (
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
-    ("numerics", "files", "processes", "progress", "errors", "_version", "_deferred"),
+    ("numerics", "files", "processes", "progress", "errors", "_version", "_deferred", "_lazy"),
 )
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 
@@ -165,7 +165,7 @@ def test_the_top_module_loads_only_the_version_and_what_must_come_first():
     visitor = _Imports()
     visitor.visit(tree)
     ours = {name for _, name in visitor.found if name.startswith("bitwright")}
-    assert ours == {"bitwright._version", "bitwright._deferred"}
+    assert ours == {"bitwright._version", "bitwright._deferred", "bitwright._lazy"}
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ True
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bitwright._deferred import defer_sympy
+from bitwright._lazy import loader
 from bitwright._version import __version__
 
 if TYPE_CHECKING:
@@ -176,7 +176,6 @@ _HOMES = {
     "bitwright.reporting": ("Report", "write_report"),
     "bitwright.result": ("Result",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AWQ",
@@ -261,14 +260,7 @@ __all__ = [
 
 defer_sympy()
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'bitwright' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = loader(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bitwright.compat.lazy import loader
+from bitwright._lazy import loader
 
 if TYPE_CHECKING:
     from bitwright.compat.onnxruntime.calibrate import (

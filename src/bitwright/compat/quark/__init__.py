@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bitwright.compat.lazy import loader
+from bitwright._lazy import loader
 from bitwright.errors import RecipeError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bitwright.compat.lazy import loader
+from bitwright._lazy import loader
 
 if TYPE_CHECKING:
     from bitwright.compat.onnxruntime import (

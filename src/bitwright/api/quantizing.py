@@ -1,58 +1,31 @@
-"""The verbs: quantize, plan, apply a plan, import a trained model, pre-process, inspect, verify."""
+"""The verbs that make models: quantize, plan, apply a plan, import a trained model, pre-process.
+
+What only some jobs use is imported where they begin: a plain one starts in half the time.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
-from bitwright.assess import (
-    Benchmark,
-    Comparison,
-    Inspection,
-    Sensitivity,
-    Verification,
-    bench_models,
-    inspect_model,
-    verify_model,
-)
-from bitwright.comparing import compare_pair
-from bitwright.correcting import correct_biases
 from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
-from bitwright.effort import Effort, check_effort, quantize_with_effort
 from bitwright.errors import RecipeError
-from bitwright.fine_tuning import require_torch, tune_job
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
-from bitwright.preprocessing import Preprocessed, preprocess_model
-from bitwright.qat import Format, open_for_plan, open_trained
 from bitwright.recipe import Recipe, Selection, load_recipe
 from bitwright.result import Result
-from bitwright.sensing import SAMPLES, sense
-from bitwright.weight_only import WeightJob
 
 if TYPE_CHECKING:
-    import onnx
-    import onnx_ir as ir
+    from bitwright.effort import Effort
+    from bitwright.graph import ModelSource
+    from bitwright.preprocessing import Preprocessed
+    from bitwright.qat import Format
 
-    ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
-
-__all__ = [
-    "apply_plan",
-    "bench",
-    "compare",
-    "find_sensitivity",
-    "import_qat",
-    "inspect",
-    "make_plan",
-    "preprocess",
-    "quantize",
-    "verify",
-]
+__all__ = ["apply_plan", "import_qat", "make_plan", "preprocess", "quantize"]
 
 RecipeSource = str | Path | dict[str, Any] | Recipe | None
 
@@ -125,6 +98,8 @@ def quantize(
         progress=progress,
     )
     if effort is not None:
+        from bitwright.effort import check_effort, quantize_with_effort
+
         check_effort(effort, chosen, calibration)
         if effort != "high" and chosen.fine_tune is None:
             _refuse_for_plain_rounding(work=work, device=device)
@@ -134,20 +109,20 @@ def quantize(
             )
             return _save(found, output, external_data)
     if chosen.fine_tune is not None:
+        from bitwright.fine_tuning import require_torch
+
         require_torch(device)  # before hours of other work, not after it
     job = Job.open(model, chosen, providers)
     if chosen.mode == "weight-only":
+        from bitwright.weight_only import WeightJob
+
         weights = WeightJob(job, calibration, work, device)
         return _save(weights.write(weights.make_plan()), output, external_data)
     if chosen.fine_tune is None:
         _refuse_for_plain_rounding(work=work, device=device)
     if chosen.fine_tune is not None or chosen.bias_correction == "sequential":
         calibration = job.keep_data(calibration)
-    plan = job.make_plan(calibration)
-    if chosen.fine_tune is not None:
-        plan = tune_job(job, plan, calibration, device=device, work=work)
-    if chosen.bias_correction != "off":
-        plan = correct_biases(job, plan, calibration)
+    plan = _refine(job, job.make_plan(calibration), calibration, work=work, device=device)
     return _save(job.write(plan), output, external_data)
 
 
@@ -186,13 +161,15 @@ def make_plan(
     chosen = load_recipe(recipe, target)
     job = Job.open(model, chosen, providers)
     if chosen.mode == "weight-only":
+        from bitwright.weight_only import WeightJob
+
         return WeightJob(job, calibration).make_plan()
     # Where weights learn, the biases wait for them: until the plan is applied.
-    if chosen.bias_correction == "off" or chosen.fine_tune is not None:
+    if chosen.fine_tune is not None:
         return job.make_plan(calibration)
     if chosen.bias_correction == "sequential":
         calibration = job.keep_data(calibration)
-    return correct_biases(job, job.make_plan(calibration), calibration)
+    return _refine(job, job.make_plan(calibration), calibration)
 
 
 def apply_plan(
@@ -222,6 +199,8 @@ def apply_plan(
     >>> bitwright.apply_plan(plan, demo.model_path).plan == plan
     True
     """
+    from bitwright.qat import open_for_plan
+
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
     if output is not None:
@@ -231,14 +210,16 @@ def apply_plan(
     check_plan(job.model, plan, fingerprint=job.fingerprint)
     calibration = Calibration(data=data, limit=limit, preprocess=preprocess, progress=progress)
     if plan.recipe.mode == "weight-only":
+        from bitwright.weight_only import WeightJob
+
         weights = WeightJob(job, calibration, work, device)
         return _save(weights.write(plan), output, external_data)
     if plan.recipe.fine_tune is not None:
+        from bitwright.fine_tuning import require_torch
+
         require_torch(device)
         calibration = job.keep_data(calibration)
-        plan = tune_job(job, plan, calibration, device=device, work=work)
-        if plan.recipe.bias_correction != "off":
-            plan = correct_biases(job, plan, calibration)
+        plan = _refine(job, plan, calibration, work=work, device=device)
         return _save(job.write(plan), output, external_data)
     _refuse_for_plain_rounding(work=work, device=device)
     if data is not None:
@@ -285,6 +266,8 @@ def import_qat(
     bitwright.errors.ModelError: the model has no Q/DQ pairs from training; quantize it with \
 calibration data instead.
     """
+    from bitwright.qat import open_trained
+
     if output is not None:
         graph.check_destination(output, source=model)
     job, plan = open_trained(
@@ -330,6 +313,8 @@ def preprocess(
     >>> bitwright.preprocess(bitwright.load_demo().model_path).skipped
     {}
     """
+    from bitwright.preprocessing import preprocess_model
+
     if output is not None:
         graph.check_destination(output, source=model)
     result = preprocess_model(
@@ -348,196 +333,24 @@ def preprocess(
     return result
 
 
-def compare(
-    float_model: ModelSource,
-    quantized_model: ModelSource,
+def _refine(
+    job: Job,
+    plan: QuantPlan,
+    calibration: Calibration,
     *,
-    data: Any,
-    limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
-    plan: QuantPlan | str | Path | None = None,
-    providers: Sequence[str] | None = None,
-    memory_budget: int = MEMORY_BUDGET,
-    progress: bool | Callable[[int, int | None], None] = True,
-) -> Comparison:
-    """Run a float model and a quantized one, whoever made it, on the same samples, side by side.
+    work: str | Path | None = None,
+    device: str = "cpu",
+) -> QuantPlan:
+    """Let weights learn and correct the biases, each where the recipe asks for it."""
+    if plan.recipe.fine_tune is not None:
+        from bitwright.fine_tuning import tune_job
 
-    One pass over the data gives the error of each tensor that both have, accumulated and of its
-    node alone. Memory does not grow with the number of samples.
+        plan = tune_job(job, plan, calibration, device=device, work=work)
+    if plan.recipe.bias_correction != "off":
+        from bitwright.correcting import correct_biases
 
-    Args:
-        float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
-        quantized_model: the same with Q/DQ pairs, integer operators, or quantized at run time.
-        data: anything `bitwright.open_data` takes, or `RandomData()`.
-        limit: use at most this many samples.
-        preprocess: how images become arrays.
-        plan: the plan that made the quantized model, if there is one: it says why nodes are float.
-        providers: execution providers of ONNX Runtime for every run.
-        memory_budget: bytes of compared tensors that may be alive at once.
-        progress: show a bar on a terminal, or call this with (samples done, samples in all).
-
-    >>> import bitwright
-    >>> demo = bitwright.load_demo()
-    >>> quantized = bitwright.quantize(demo.model_path, data=demo.calibration[:32])
-    >>> found = bitwright.compare(demo.model_path, quantized.model, data=demo.calibration[:8])
-    >>> found.outputs[0].sqnr > 20, found.samples
-    (True, 8)
-    """
-    if plan is not None and not isinstance(plan, QuantPlan):
-        plan = QuantPlan.load(plan)
-    return compare_pair(
-        float_model,
-        quantized_model,
-        data=data,
-        limit=limit,
-        preprocess=preprocess,
-        plan=plan,
-        providers=providers,
-        memory_budget=memory_budget,
-        progress=progress,
-    )
-
-
-def find_sensitivity(
-    float_model: ModelSource,
-    plan: QuantPlan | str | Path,
-    *,
-    data: Any,
-    limit: int = SAMPLES,
-    preprocess: ImagePreprocess | str | None = None,
-    candidates: int | None = None,
-    providers: Sequence[str] | None = None,
-    memory_budget: int = MEMORY_BUDGET,
-    progress: bool | Callable[[int, int | None], None] = True,
-) -> Sensitivity:
-    """Measure how much each quantized node of a plan adds to the error of the outputs.
-
-    For each node the model runs once with only this node quantized and once with all others;
-    what these runs have in common is computed once. `result.proposal()` then looks for the plan
-    that puts the fewest nodes back.
-
-    Args:
-        float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
-        plan: a plan for this model, or its file.
-        data: anything `bitwright.open_data` takes, or `RandomData()`.
-        limit: use at most this many samples; each of them is run for each node.
-        preprocess: how images become arrays.
-        candidates: measure only so many nodes, those that lose most on their own; None: all.
-        providers: execution providers of ONNX Runtime for every run.
-        memory_budget: bytes of constants of variants that may be in memory at once.
-        progress: show a bar on a terminal, or call this with (variants done, variants in all).
-
-    >>> import bitwright
-    >>> demo = bitwright.load_demo()
-    >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:16], recipe="int8")
-    >>> found = bitwright.find_sensitivity(demo.model_path, plan, data=demo.calibration[:2])
-    >>> better = found.proposal(regain=0.5, most=0.5)
-    >>> better.sqnr > found.sqnr, isinstance(better.plan, bitwright.QuantPlan)
-    (True, True)
-    """
-    if not isinstance(plan, QuantPlan):
-        plan = QuantPlan.load(plan)
-    return sense(
-        float_model,
-        plan,
-        data=data,
-        limit=limit,
-        preprocess=preprocess,
-        candidates=candidates,
-        providers=providers,
-        memory_budget=memory_budget,
-        progress=progress,
-    )
-
-
-def inspect(model: ModelSource) -> Inspection:
-    """Return what is in a model: ops, types, opsets, sizes, and what is quantized and how.
-
-    >>> import bitwright
-    >>> bitwright.inspect(bitwright.load_demo().model_path).is_quantized
-    False
-    """
-    return inspect_model(graph.load_model(model))
-
-
-def bench(
-    models: ModelSource | Sequence[ModelSource],
-    *,
-    data: Any = None,
-    limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
-    shapes: Mapping[str, Sequence[int] | int] | None = None,
-    batch: int | None = None,
-    seconds: float = 3.0,
-    runs: int | None = None,
-    warm_up: int = 3,
-    threads: int | None = None,
-    providers: Sequence[str] | None = None,
-    profile: bool = True,
-    progress: bool | Callable[[int, int | None], None] = True,
-) -> Benchmark:
-    """Time models against each other, and name the nodes that became slower or stayed float.
-
-    Each model runs in a process of its own, whose peak memory is reported; they run in turns, so
-    that a machine that slows down slows all of them alike.
-
-    Args:
-        models: one or more paths, `onnx.ModelProto`s or `onnx_ir.Model`s; the first is what the
-            others are held against.
-        data: samples to run, as for `quantize`; None makes random ones.
-        limit: use at most this many samples.
-        preprocess: how images become arrays.
-        shapes: for random samples: input name -> shape, or name of an open dimension -> size.
-        batch: put so many samples into one run; the leading dimension must be open.
-        seconds: time for each model.
-        runs: runs of each model, instead of `seconds`.
-        warm_up: runs before, which are not counted.
-        threads: threads of each model; None means all cores.
-        providers: execution providers of ONNX Runtime.
-        profile: also time every node, in further runs.
-        progress: show a bar on a terminal, or call this with (rounds done, rounds in all).
-
-    >>> import bitwright
-    >>> found = bitwright.bench(bitwright.load_demo().model_path, runs=5, profile=False)
-    >>> len(found.models[0].times)
-    5
-    """
-    single = isinstance(models, (str, os.PathLike)) or not isinstance(models, Sequence)
-    return bench_models(
-        [models] if single else models,  # type: ignore[list-item, arg-type]
-        data=data,
-        limit=limit,
-        preprocess=preprocess,
-        shapes=shapes,
-        batch=batch,
-        seconds=seconds,
-        runs=runs,
-        warm_up=warm_up,
-        threads=threads,
-        providers=providers,
-        profile=profile,
-        progress=progress,
-    )
-
-
-def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -> Verification:
-    """Check a quantized model, whoever made it, against what its target can run.
-
-    Errors break the model; warnings cost speed, or depend on the data. `found.ok` looks at the
-    errors, `found.passes(strict=True)` at both.
-
-    Args:
-        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
-        target: `"npu-cnn"` also checks the limits of the NPU's shifters.
-        cpu: the kind of CPU for the target cpu, `"avx2"` (x86 without VNNI), `"vnni"` or `"arm"`;
-            None means that of this machine.
-
-    >>> import bitwright
-    >>> found = bitwright.verify(bitwright.load_demo().model_path)
-    >>> [str(finding) for finding in found.findings]
-    ['model: quantized: nothing in it is quantized; quantize it first']
-    """
-    return verify_model(graph.load_model(model, sort=False), target, cpu)
+        plan = correct_biases(job, plan, calibration)
+    return plan
 
 
 def _refuse_for_plain_rounding(*, work: str | Path | None, device: str = "cpu") -> None:
