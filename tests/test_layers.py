@@ -35,7 +35,17 @@ LEVELS = (
     STAGES,
     ("plan", "recipe"),
     ("graph", "data", "demo"),
-    ("numerics", "files", "processes", "progress", "errors", "_version", "_deferred", "_lazy"),
+    (
+        "numerics",
+        "files",
+        "processes",
+        "scratch",
+        "progress",
+        "errors",
+        "_version",
+        "_deferred",
+        "_lazy",
+    ),
 )
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 
@@ -76,6 +86,7 @@ ALLOWED_BESIDE = {
     ("numerics", "errors"),
     ("files", "errors"),
     ("processes", "files"),
+    ("scratch", "files"),
 }
 
 

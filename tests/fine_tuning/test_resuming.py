@@ -220,7 +220,7 @@ def test_workers_end_when_the_run_is_interrupted(cnn, tmp_path, monkeypatch):
         fine_tune(model, plan, method, samples)
     assert time.monotonic() - start < 30
     assert not any(process.is_alive for process in crews[0]._processes)
-    assert not Path(crews[0]._folder.name).exists()
+    assert not crews[0]._scratch.path.exists()
 
 
 def test_workers_are_for_blocks_that_do_not_wait():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import queue
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ from bitwright.observe import Stop
 from bitwright.plan import QuantPlan
 from bitwright.processes import Child, ChildLost, ChildRefused
 from bitwright.recipe import FineTuning
+from bitwright.scratch import ScratchFolder
 
 __all__ = ["Crew", "one_thread"]
 
@@ -61,12 +61,10 @@ class Crew(Closing):
         self._processes: list[_BlockProcess] = []
         self._idle: queue.SimpleQueue[_BlockProcess] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(self._count)
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="bitwright-blocks-", ignore_cleanup_errors=True
-        )
+        self._scratch = ScratchFolder("blocks")
         if self._count == 1:
             return
-        path = Path(self._folder.name) / "model.onnx"
+        path = self._scratch.path / "model.onnx"
         save_model(model, path)
         plan.save(path.with_suffix(".json"))
         order = {
@@ -91,7 +89,7 @@ class Crew(Closing):
             with one_thread():
                 self._store.put(name, self._learner.learn(index, *rows))
             return [index]
-        folder = Path(self._folder.name) / str(index)
+        folder = self._scratch.path / str(index)
         folder.mkdir()
         shared = {
             lane: {
@@ -134,7 +132,7 @@ class Crew(Closing):
         for process in self._processes:
             process.kill()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._folder.cleanup()
+        self._scratch.close()
 
 
 class _BlockProcess(Child):

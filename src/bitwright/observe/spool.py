@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -15,6 +14,7 @@ import onnx_ir as ir
 
 from bitwright.errors import DataError
 from bitwright.files import Closing
+from bitwright.scratch import ScratchFolder
 
 __all__ = ["SharedRow", "Spool"]
 
@@ -52,7 +52,7 @@ class Spool(Closing):
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="bitwright-spool-", dir=folder))
+        self._scratch = ScratchFolder("spool", folder)
         self._places: dict[str, list[_Place]] = {}
         self._files: dict[str, BinaryIO] = {}
         self._opened = 0
@@ -64,7 +64,7 @@ class Spool(Closing):
             raise DataError(f"tensor {name!r} holds {array.dtype} values, which cannot be kept.")
         if name not in self._files:
             self._opened += 1
-            self._files[name] = (self._folder / f"{self._opened}.bin").open("w+b")
+            self._files[name] = (self._scratch.path / f"{self._opened}.bin").open("w+b")
         file = self._files[name]
         offset = file.seek(0, 2)
         # Numbers of 2 bytes that numpy does not know have no buffer of their own.
@@ -133,4 +133,4 @@ class Spool(Closing):
             file.close()
         self._files.clear()
         self._places.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.close()
