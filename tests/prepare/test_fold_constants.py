@@ -11,7 +11,9 @@ import pytest
 from onnx import TensorProto, checker, helper, numpy_helper
 
 from bitwright.errors import ModelError
+from bitwright.graph import infer_shapes
 from bitwright.prepare import fold_constants
+from bitwright.prepare.fold_constants import _SIMPLIFIED
 
 RNG = np.random.default_rng(5)
 
@@ -198,3 +200,53 @@ def test_a_failure_of_the_optimizer_is_one_sentence(monkeypatch):
     model = ir.from_proto(build([helper.make_node("Relu", ["x"], ["y"])], [4], {}))
     with pytest.raises(ModelError, match=r"no such thing.*optimize=False"):
         fold_constants(model)
+
+
+def refuse_to_fold(monkeypatch):
+    import onnxscript.optimizer
+
+    def fail(*_args, **_options):
+        raise AssertionError("the optimizer was asked")
+
+    monkeypatch.setattr(onnxscript.optimizer, "fold_constants_ir", fail)
+
+
+def test_the_optimizer_is_not_asked_where_it_would_find_nothing(monkeypatch):
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["t"]),
+        helper.make_node("Relu", ["t"], ["u"]),
+        helper.make_node("Relu", ["t"], ["again"]),
+        helper.make_node("Add", ["u", "again"], ["y"]),
+    ]
+    model = ir.from_proto(build(nodes, ["n", 64], {"w": vector(64, 64)}))
+    infer_shapes(model)
+    refuse_to_fold(monkeypatch)
+    assert fold_constants(model) == 1
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("Identity", ["x"], ["t"]),
+        helper.make_node("Add", ["c", "c"], ["t"]),
+        helper.make_node("Reshape", ["x", "size"], ["t"]),
+        helper.make_node("Custom", ["x"], ["t"], domain="com.example"),  # its shape is not known
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_the_optimizer_is_asked_where_it_may_find_something(node, monkeypatch):
+    arrays = {"c": vector(4, 4), "size": np.array([4, 4])}
+    proto = build([node, helper.make_node("Add", ["x", "t"], ["y"])], [4, 4], arrays)
+    proto.opset_import.append(helper.make_opsetid("com.example", 1))
+    model = ir.from_proto(proto)
+    infer_shapes(model)
+    refuse_to_fold(monkeypatch)
+    with pytest.raises(ModelError, match="was asked"):
+        fold_constants(model)
+
+
+def test_every_rule_of_the_optimizer_is_known():
+    from onnxscript.optimizer._constant_folding import registry
+
+    ruled = {op for domain, op in registry.op_evaluators if not domain}
+    assert ruled - {"Abs", "Add", "Gather", "Squeeze"} == _SIMPLIFIED

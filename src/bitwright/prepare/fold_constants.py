@@ -22,6 +22,27 @@ _GROWING = frozenset(
     {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
 )
 
+# What the optimizer may rewrite although not all inputs are constant. It also has rules for Abs,
+# Add, Gather and Squeeze, which act on constants or on what came from a Shape.
+_SIMPLIFIED = frozenset(
+    {
+        "Cast",
+        "CastLike",
+        "Concat",
+        "ConcatFromSequence",
+        "Dropout",
+        "Expand",
+        "Identity",
+        "If",
+        "Reshape",
+        "SequenceAt",
+        "SequenceConstruct",
+        "Shape",
+        "Size",
+        "SplitToSequence",
+    }
+)
+
 
 def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = None) -> int:
     """Fold constant nodes, Identity, Dropout and repeated nodes; return how many nodes went.
@@ -35,25 +56,17 @@ def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = 
     >>> fold_constants(ir.Model(graph, ir_version=10))
     0
     """
-    # Loaded here: the optimizer takes longer to import than all the rest of the package.
     from onnx_ir.passes.common import (
         CommonSubexpressionEliminationPass,
         LiftConstantsToInitializersPass,
         RemoveUnusedNodesPass,
     )
-    from onnxscript.optimizer import fold_constants_ir
 
     before = _count_nodes(model)
     _forget_unreliable_dimensions(model)
     try:
-        fold_constants_ir(
-            model,
-            onnx_shape_inference=True,
-            input_size_limit=_LARGEST_FOLDED,
-            should_fold=lambda node: (
-                False if keep is not None and keep(node) else _should_fold(node)
-            ),
-        )
+        if _may_fold(model):
+            _fold(model, keep)
         RemoveUnusedNodesPass()(model)
         if not any("sparse_value" in node.attributes for node in model.graph.all_nodes()):
             LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
@@ -66,6 +79,44 @@ def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = 
             f"folding constants failed ({reason[0]}); set optimize=False to go on without it."
         ) from error
     return before - _count_nodes(model)
+
+
+def _may_fold(model: ir.Model) -> bool:
+    """Say whether the optimizer could find anything to do, a shape that it infers included."""
+    if model.functions:
+        return True
+    for _, graph in iter_graphs(model):
+        for node in graph:
+            if node.op_type == "Constant" and not node.domain:
+                continue
+            if node.op_type in _SIMPLIFIED or all(map(_is_constant, node.inputs)):
+                return True
+            if not all(_is_known(value.shape) for value in node.outputs if value.name):
+                return True
+    return False
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    if value is None or value.const_value is not None:
+        return True
+    producer = value.producer()
+    return producer is not None and producer.op_type == "Constant"
+
+
+def _is_known(shape: ir.Shape | None) -> bool:
+    return shape is not None and all(isinstance(d, int) or d.value is not None for d in shape)
+
+
+def _fold(model: ir.Model, keep: Callable[[ir.Node], bool] | None) -> None:
+    # Loaded here: the optimizer takes as long to import as a small model to quantize.
+    from onnxscript.optimizer import fold_constants_ir
+
+    fold_constants_ir(
+        model,
+        onnx_shape_inference=True,
+        input_size_limit=_LARGEST_FOLDED,
+        should_fold=lambda node: False if keep is not None and keep(node) else _should_fold(node),
+    )
 
 
 def _should_fold(node: ir.Node) -> bool | None:
