@@ -47,6 +47,10 @@ OCR = {
 }
 
 
+def ocr_path(kind):
+    return real_model("rapidocr_onnxruntime", OCR[kind][0])
+
+
 def ocr_case(kind, count=8):
-    relative, height, width, bound = OCR[kind]
-    return real_model("rapidocr_onnxruntime", relative), render_lines(count, height, width), bound
+    _, height, width, bound = OCR[kind]
+    return ocr_path(kind), render_lines(count, height, width), bound

@@ -5,6 +5,7 @@ import onnx
 import pytest
 from models_for_tests import make_mlp, make_samples
 from onnx import numpy_helper
+from peer_runs import PeerReader, peer
 
 import bitwright
 from bitwright import DataError, ModelError, OutputError, PlanError
@@ -134,19 +135,11 @@ def test_every_kind_of_model_has_a_report(recipe, demo):
 
 
 def test_a_model_of_another_tool_has_a_report(tmp_path):
-    from onnxruntime.quantization import CalibrationDataReader, quantize_static
-
     model = make_mlp()
     samples = make_samples(model, 6)
     onnx.save(model, tmp_path / "m.onnx")
-
-    class Reader(CalibrationDataReader):
-        left = iter(samples)
-
-        def get_next(self):
-            return next(self.left, None)
-
-    quantize_static(str(tmp_path / "m.onnx"), str(tmp_path / "q.onnx"), Reader())
+    paths = (str(tmp_path / name) for name in ("m.onnx", "q.onnx"))
+    peer.quantize_static(*paths, PeerReader(samples))
     report = bitwright.write_report(
         tmp_path / "m.onnx", tmp_path / "q.onnx", data=samples, latency=False
     )

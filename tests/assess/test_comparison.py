@@ -15,6 +15,7 @@ from models_for_tests import (
     node,
     weight,
 )
+from peer_runs import PeerReader, peer
 
 import bitwright
 from bitwright import graph
@@ -159,18 +160,9 @@ def test_the_plan_says_why_a_node_is_float():
 def test_models_of_another_tool_are_matched_by_name(tmp_path):
     model = make_cnn()
     samples = make_samples(model, 4)
-    peer = pytest.importorskip("onnxruntime.quantization")
-
-    class Reader(peer.CalibrationDataReader):
-        def __init__(self):
-            self._left = iter(samples)
-
-        def get_next(self):
-            return next(self._left, None)
-
     for form in (peer.QuantFormat.QDQ, peer.QuantFormat.QOperator):
         out = tmp_path / f"{form}.onnx"
-        peer.quantize_static(copy.deepcopy(model), str(out), Reader(), quant_format=form)
+        peer.quantize_static(copy.deepcopy(model), str(out), PeerReader(samples), quant_format=form)
         found = bitwright.compare(model, out, data=samples)
         assert {"p1", "c2", "g", "y"} <= found.tensors.keys()
         # A Relu that its quantizer does is no error of what comes before it.

@@ -1,5 +1,5 @@
 import pytest
-from models_for_tests import make_cnn, make_samples
+from models_for_tests import Reader, make_cnn, make_samples
 
 from bitwright.compat.quark import BiasCorrectionConfig, Int8Spec, QConfig, QLayerConfig
 from bitwright.compat.quark.layers import flatten
@@ -27,13 +27,6 @@ def test_quantize_static_corrects_biases(tmp_path):
     import onnx
 
     from bitwright.compat import vai_q_onnx
-
-    class Reader(vai_q_onnx.CalibrationDataReader):
-        def __init__(self, samples):
-            self.samples = iter(samples)
-
-        def get_next(self):
-            return next(self.samples, None)
 
     model = make_cnn()
     onnx.save(model, tmp_path / "model.onnx")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from ocr_models import ocr_path, real_model
 from onnx import TensorProto, helper, numpy_helper
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -120,27 +120,12 @@ def save_external(model, folder, name="model.onnx", data="model.data"):
     return path
 
 
-def real_model(package, relative):
-    spec = importlib.util.find_spec(package)
-    if spec is None:
-        pytest.skip(f"the package {package} is not installed")
-    path = Path(spec.submodule_search_locations[0]) / relative
-    if not path.is_file():
-        pytest.skip(f"{package} does not ship {relative}")
-    return path
+OCR_SHAPES = {"cls": (1, 3, 48, 192), "det": (1, 3, 320, 320), "rec": (1, 3, 48, 320)}
 
 
-REAL_MODELS = {
-    "cls": ("models/ch_ppocr_mobile_v2.0_cls_infer.onnx", (1, 3, 48, 192)),
-    "det": ("models/ch_PP-OCRv4_det_infer.onnx", (1, 3, 320, 320)),
-    "rec": ("models/ch_PP-OCRv4_rec_infer.onnx", (1, 3, 48, 320)),
-}
-
-
-@pytest.fixture(params=sorted(REAL_MODELS))
+@pytest.fixture(params=sorted(OCR_SHAPES))
 def ocr_model(request):
-    relative, shape = REAL_MODELS[request.param]
-    return real_model("rapidocr_onnxruntime", relative), shape
+    return ocr_path(request.param), OCR_SHAPES[request.param]
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from models_for_tests import (
     weight,
 )
 from onnx import TensorProto, helper
+from peer_runs import PeerReader, peer
 
 import bitwright
 from bitwright.compat.onnxruntime import QuantFormat, QuantType, quantize_static
@@ -593,15 +594,6 @@ def test_names_work_where_the_peer_wants_its_enums(job):
 
 
 def test_the_peers_own_enums_and_reader_class_work(job):
-    from onnxruntime import quantization as peer
-
-    class PeerReader(peer.CalibrationDataReader):
-        def __init__(self, samples):
-            self._samples = iter(samples)
-
-        def get_next(self):
-            return next(self._samples, None)
-
     path, samples, out = job
     quantize_static(
         path,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import build, node, normal, ops, run, sqnr, weight
+from models_for_tests import Reader, build, node, normal, ops, run, sqnr, weight
 from rewriting import to_last
 
 import bitwright
@@ -172,14 +172,7 @@ def test_the_demo_model_with_the_rewrites_of_the_npu():
 @pytest.mark.parametrize("smooth", [None, SmoothQuant()])
 @pytest.mark.parametrize("kind", ["list", "reader", "random"])
 def test_data_for_channels_last_keeps_the_layout_of_the_given_model(kind, smooth):
-    class Reader:
-        def __init__(self):
-            self.left = iter(SAMPLES)
-
-        def get_next(self):
-            return next(self.left, None)
-
-    data = {"list": SAMPLES, "reader": Reader(), "random": RandomData(count=8)}[kind]
+    data = {"list": SAMPLES, "reader": Reader(SAMPLES), "random": RandomData(count=8)}[kind]
     recipe = Recipe(rewrite=Rewrites(channels_last=True), smooth=smooth)
     result = bitwright.quantize(MODEL, data=data, recipe=recipe, progress=False)
     assert result.outputs[0].sqnr > 15

@@ -11,7 +11,7 @@ import pytest
 from equalization_models import difference
 from models_for_tests import ops, quality, run
 from ocr_models import OCR, ocr_case, real_model, render_lines
-from peer_runs import peer, quantize_both
+from peer_runs import PeerReader, peer, quantize_both
 
 import bitwright
 from bitwright.equalize import equalize_layers
@@ -44,22 +44,17 @@ def test_a_text_model_is_quantized_smaller_and_stays_close_to_float(tmp_path, ki
 
 @pytest.mark.parametrize("kind", ["cls", "det"])
 def test_accuracy_is_not_below_the_peers_at_the_same_settings(tmp_path, kind):
-    peer = pytest.importorskip("onnxruntime.quantization")
     path, samples, _ = ocr_case(kind)
     model = onnx.load(path)
-
-    class PeerReader(peer.CalibrationDataReader):
-        def __init__(self):
-            self._samples = iter(samples)
-
-        def get_next(self):
-            return next(self._samples, None)
-
     # Per channel the peer needs opset 13, and does not see to it.
     upgraded = onnx.version_converter.convert_version(model, 13)
     theirs = tmp_path / "peers.onnx"
     peer.quantize_static(
-        upgraded, theirs, PeerReader(), per_channel=True, activation_type=peer.QuantType.QUInt8
+        upgraded,
+        theirs,
+        PeerReader(samples),
+        per_channel=True,
+        activation_type=peer.QuantType.QUInt8,
     )
     ours = bitwright.quantize(path, data=samples, recipe="int8-per-channel", held_back=False)
     assert quality(model, ours, samples) > quality(model, theirs, samples) - 0.5
