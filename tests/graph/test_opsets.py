@@ -123,6 +123,40 @@ def test_an_opset_that_the_converter_does_not_know_is_refused(builders):
         upgrade_opset(load_model(builders.mlp()), runtime_limits().opset + 1)
 
 
+def test_an_output_that_is_declared_with_a_wrong_rank_gets_the_right_one(builders):
+    # As exporters wrote them: ONNX Runtime runs it, and only newer inference sees the mistake.
+    proto = builders.build(
+        [
+            helper.make_node("Shape", ["x"], ["shape"], name="shape"),
+            helper.make_node("Gather", ["shape", "first"], ["rows"], name="gather", axis=0),
+            helper.make_node("Unsqueeze", ["rows"], ["row"], name="unsqueeze", axes=[0]),
+            helper.make_node("Concat", ["row", "rest"], ["target"], name="concat", axis=0),
+            helper.make_node("Reshape", ["x", "target"], ["y"], name="reshape"),
+        ],
+        [builders.info("x", TensorProto.FLOAT, ["n", 6])],
+        [builders.info("y", TensorProto.FLOAT, [1, "length"])],
+        {"first": np.array(0), "rest": np.array([2, 3])},
+        opset=12,
+        ir_version=7,
+    )
+    upgraded = upgrade_opset(load_model(proto), 21)
+    check_model(upgraded)
+    assert [len(value.shape) for value in upgraded.graph.outputs] == [3]
+
+
+def test_the_mask_of_an_old_dropout_becomes_a_truth_value(builders):
+    proto = builders.build(
+        [helper.make_node("Dropout", ["x"], ["y", "mask"], name="dropout", ratio=0.5)],
+        [builders.info("x", TensorProto.FLOAT, [2, 3])],
+        [builders.info("y", TensorProto.FLOAT, [2, 3])],
+        opset=9,
+        ir_version=7,
+    )
+    proto.graph.value_info.append(builders.info("mask", TensorProto.FLOAT, [2, 3]))
+    upgraded = upgrade_opset(load_model(proto), 13)
+    assert [value.dtype.name for value in upgraded.graph[0].outputs] == ["FLOAT", "BOOL"]
+
+
 def test_a_conversion_that_changes_the_numbers_is_refused(builders, monkeypatch):
     monkeypatch.setattr(opsets, "_pin_old_resize", lambda model: None)
     op, opset, shape, initializers, attributes = CASES["upsample-9 linear"]
