@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.errors import RecipeError, TargetError
-from bitwright.numerics.types import INT4, INT8, UINT8, UINT16
+from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
 from bitwright.recipe import (
     MSE,
     RECIPES,
@@ -250,3 +252,28 @@ def test_an_unknown_target_is_an_error_with_a_suggestion():
 def test_replace_knows_its_fields():
     with pytest.raises(RecipeError, match=r"unknown recipe field 'per_chanel'\. Did you mean"):
         Recipe().replace(per_chanel=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"per_channel": "yes"}, "option 'per_channel' must be true or false, not text"),
+        ({"mode": "statik"}, "option 'mode' cannot be 'statik'. Known: static"),
+        ({"ranges": "minmax"}, "option 'ranges' must be a mapping"),
+        ({"weight": "int9"}, "Did you mean 'int8'"),
+        ({"select": Selection(exclude="conv1")}, "option 'select.exclude' must be a list"),
+        ({"limits": True}, "option 'limits' must be a mapping or nothing"),
+        ({"name": object()}, "cannot store a object"),
+    ],
+)
+def test_fields_of_a_wrong_type_are_refused_in_python_as_in_a_file(fields, sentence):
+    with pytest.raises(RecipeError, match=re.escape(sentence)):
+        Recipe(**fields)
+
+
+def test_python_takes_what_a_file_may_hold():
+    given = Recipe(
+        weight="int16", block_size=np.int64(0), select={"exclude": ["a"]}, output_ranges={}
+    )
+    assert given == Recipe(weight=INT16, select=Selection(exclude=("a",)))
+    assert Recipe(select=Selection(exclude=["a"])).select.exclude == ("a",)

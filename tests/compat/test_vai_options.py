@@ -1060,3 +1060,50 @@ def test_the_keys_of_the_documentation_are_all_here():
     RemoveQDQConvPRelu
     """.split()
     assert set(documented) <= {*_HANDLERS, *OLD_NAMES}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("MinMSEMode", ["All"]),
+        ("RemoveQDQBetweenOps", 1),
+        ("Int32Bias", "yes"),
+        ("AlignTranspose", 1.5),
+        ("CLESteps", 1.5),
+        ("CalibDataSize", float("inf")),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_one_sentence(key, value):
+    with pytest.raises(RecipeError, match=key):
+        read_options({key: value})
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["OpTypesToExcludeOutputQuantization", "QDQOpTypePerChannelSupportToAxis", "UseMatMulNBits"],
+)
+def test_none_leaves_an_option_where_it_is(key):
+    assert read_options({key: None}).place == {}
+
+
+def test_extra_options_are_a_dict_of_names():
+    for wrong in (["AlignConcat"], "AlignConcat", {1: True}):
+        with pytest.raises(RecipeError, match="extra_options is a dict of option names"):
+            read_options(wrong)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"nodes_to_exclude": "conv"},
+        {"input_nodes": [None]},
+        {"op_types_to_quantize": 1},
+        {"per_channel": "no"},
+        {"enable_dpu": "IPU"},
+        {"quant_format": ["QDQ"]},
+        {"weight_type": {}},
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_one_sentence(arguments):
+    with pytest.raises(RecipeError):
+        vai_q_onnx.quantize_static(make_mlp(), None, make_samples(make_mlp()), **arguments)

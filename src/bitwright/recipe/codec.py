@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
+import numpy as np
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import QType, qtype
@@ -14,15 +16,17 @@ from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, 
 from bitwright.recipe.methods import RangeMethod
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
 
-__all__ = ["convert", "encode", "to_name"]
+__all__ = ["convert", "encode", "settle_types", "to_name"]
 
 _T = TypeVar("_T")
 
 
 def to_name(value: Any) -> Any:
-    """Return how a number type is stored: by its name."""
+    """Return how a number type is stored: by its name; and numpy's numbers, as plain ones."""
     if isinstance(value, QType):
         return value.name
+    if isinstance(value, np.generic):
+        return value.item()
     raise NotImplementedError(f"cannot store a {type(value).__name__}")
 
 
@@ -48,6 +52,32 @@ def convert(data: Any, kind: type[_T], source: str) -> _T:
         if isinstance(error.__cause__, RecipeError):
             raise RecipeError(f"{source}: {error.__cause__}") from error
         raise RecipeError(f"{source}: {_explain(str(error), kind)}") from error
+
+
+def settle_types(value: msgspec.Struct, source: str) -> None:
+    """Give the fields of a value built in Python the types that a file would give them.
+
+    A struct takes whatever it is called with. Here lists become tuples, words become number
+    types, and what fits nowhere is an error before any work is done.
+    """
+    kind = type(value)
+    given = {name: getattr(value, name) for name in value.__struct_fields__}
+    usual = dict(zip(value.__struct_fields__, kind.__struct_defaults__, strict=True))
+    changed = {name: part for name, part in given.items() if part is not usual[name]}
+    try:
+        data = msgspec.to_builtins(changed, enc_hook=to_name)
+    except (NotImplementedError, TypeError) as error:
+        raise RecipeError(f"{source}: {error}.") from error
+    settled = convert(data, _unchecked(kind), source)
+    for name in changed:
+        msgspec.structs.force_setattr(value, name, getattr(settled, name))
+
+
+@functools.cache
+def _unchecked(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Return a struct of the same fields, each of them optional, that is checked by type only."""
+    fields = [(field.name, field.type, None) for field in msgspec.structs.fields(kind)]
+    return msgspec.defstruct(kind.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 # msgspec's names of types, as a person would say them.
@@ -89,7 +119,8 @@ def _explain(message: str, kind: type) -> str:
     wrong = re.search(r"Expected `(.*?)`, got `(.*?)`(?: - at `\$\.?(.*)`)?", message)
     if wrong is not None:
         expected, given, where = wrong.groups()
-        wanted, got = _PLAIN.get(expected, expected), _PLAIN.get(given, given)
+        wanted = " or ".join(_PLAIN.get(kind, kind) for kind in expected.split(" | "))
+        got = _PLAIN.get(given, given)
         return f"option {where or 'recipe'!r} must be {wanted}, not {got}."
     choice = re.search(r"Invalid enum value '(.*?)'(?: - at `\$\.?(.*)`)?", message)
     if choice is not None:

@@ -9,7 +9,7 @@ import msgspec
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT8, UINT8, QType
-from bitwright.recipe.codec import convert, encode, to_name
+from bitwright.recipe.codec import convert, encode, settle_types, to_name
 from bitwright.recipe.finetuning import AdaQuant, FineTuning
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, NonOverflow, RangeMethod, ScaleKind
@@ -96,6 +96,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Fold constants and batch norms before quantizing."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "recipe")
         _check(self)
 
     def replace(self, **changes: Any) -> Recipe:

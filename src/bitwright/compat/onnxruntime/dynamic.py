@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantType, as_member
-from bitwright.compat.onnxruntime.options import RecipeParts, translate_options
+from bitwright.compat.onnxruntime.options import (
+    RecipeParts,
+    read_names,
+    read_switch,
+    translate_options,
+)
 from bitwright.errors import RecipeError
 from bitwright.recipe import Recipe
 
@@ -44,17 +49,20 @@ def quantize_dynamic(
     True
     """
     parts = translate_options(extra_options)
-    op_types = list(op_types_to_quantize or ())
+    op_types = list(read_names("op_types_to_quantize", op_types_to_quantize))
     if "MatMul" in op_types:
         # There, a Gemm is taken apart first, and its MatMul is what is quantized.
         op_types.append("Gemm")
     parts.choose_nodes(op_types, nodes_to_quantize, nodes_to_exclude)
-    parts.recipe.update(per_channel=per_channel, reduce_range=reduce_range)
+    parts.recipe.update(
+        per_channel=read_switch("per_channel", per_channel),
+        reduce_range=read_switch("reduce_range", reduce_range),
+    )
     quantize(
         model_input,
         model_output,
         recipe=dynamic_recipe(parts, weight_type),
-        external_data=True if use_external_data_format else None,
+        external_data=read_switch("use_external_data_format", use_external_data_format) or None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,14 @@ __all__ = [
     "Handler",
     "RecipeParts",
     "channel_axes",
+    "check_options",
     "check_sample_count",
     "flag",
     "number",
     "op_types",
     "overrides",
+    "read_names",
+    "read_switch",
     "translate_options",
 ]
 
@@ -64,9 +67,14 @@ class RecipeParts:
         exclude: Sequence[str] | None,
     ) -> None:
         """Select nodes as the arguments of the same meaning do: an empty list asks for nothing."""
-        for field, names in (("op_types", op_types), ("nodes", nodes), ("exclude", exclude)):
+        for field, argument, given in (
+            ("op_types", "op_types_to_quantize", op_types),
+            ("nodes", "nodes_to_quantize", nodes),
+            ("exclude", "nodes_to_exclude", exclude),
+        ):
+            names = read_names(argument, given)
             if names:
-                self.select[field] = tuple(names)
+                self.select[field] = names
 
     def build(self) -> dict[str, Any]:
         """Return the recipe's fields."""
@@ -97,12 +105,49 @@ def translate_options(options: Mapping[str, Any] | None) -> RecipeParts:
     bitwright.errors.RecipeError: unknown option 'BlokSize'. Did you mean 'BlockSize'?
     """
     parts = RecipeParts()
-    for key, value in (options or {}).items():
+    for key, value in check_options(options).items():
         handler = _HANDLERS.get(key)
         if handler is None:
             raise RecipeError(f"unknown option {key!r}.{did_you_mean(key, _HANDLERS)}")
         handler(parts, key, value)
     return parts
+
+
+def check_options(options: Any) -> Mapping[str, Any]:
+    """Return `extra_options` as a mapping of names, or say what else it is."""
+    options = {} if options is None else options
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise RecipeError(f"extra_options is a dict of option names, not {options!r}.")
+    return options
+
+
+def read_names(argument: str, given: Any) -> tuple[str, ...]:
+    """Return a list of names, as an argument gives it; None is an empty one.
+
+    >>> read_names("nodes_to_exclude", "conv1")
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: nodes_to_exclude is a list of names, not 'conv1'.
+    """
+    if given is None:
+        return ()
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    names = tuple(given) if is_list else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise RecipeError(f"{argument} is a list of names, not {given!r}.")
+    return names
+
+
+def read_switch(argument: str, given: Any) -> bool:
+    """Return an argument that is True or False, or 1 or 0; None is False.
+
+    >>> read_switch("per_channel", 1)
+    True
+    """
+    if given is None:
+        return False
+    if not isinstance(given, bool | np.bool_ | int) or given not in (0, 1):
+        raise RecipeError(f"{argument} is True or False, not {given!r}.")
+    return bool(given)
 
 
 Handler = Callable[[RecipeParts, str, Any], None]
@@ -114,9 +159,7 @@ def flag(section: str, name: str, *, negate: bool = False) -> Handler:
     def handle(parts: RecipeParts, key: str, value: Any) -> None:
         if value is None:
             return
-        if not isinstance(value, bool | np.bool_ | int) or int(value) not in (0, 1):
-            raise RecipeError(f"option {key!r} is True or False, not {value!r}.")
-        getattr(parts, section)[name] = bool(value) != negate
+        getattr(parts, section)[name] = read_switch(f"option {key!r}", value) != negate
 
     return handle
 
@@ -129,8 +172,10 @@ def number(section: str, name: str, kind: type, least: float) -> Handler:
             return
         try:
             number = kind(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise RecipeError(f"option {key!r} is a number, not {value!r}.") from error
+        if kind is int and number != value and not isinstance(value, str):
+            raise RecipeError(f"option {key!r} is a whole number, not {value!r}.")
         if not number >= least:
             raise RecipeError(f"option {key!r} must be at least {least:g}, not {value!r}.")
         getattr(parts, section)[name] = number
@@ -140,6 +185,8 @@ def number(section: str, name: str, kind: type, least: float) -> Handler:
 
 def op_types(parts: RecipeParts, key: str, value: Any) -> None:
     """Handle the list of op types whose outputs get no pair."""
+    if value is None:
+        return
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise RecipeError(f"option {key!r} is a list of op types, not {value!r}.")
     parts.place["unquantized_outputs"] = tuple(value)
@@ -147,6 +194,8 @@ def op_types(parts: RecipeParts, key: str, value: Any) -> None:
 
 def channel_axes(parts: RecipeParts, key: str, value: Any) -> None:
     """Handle the dict of op types and their channel axes."""
+    if value is None:
+        return
     if not isinstance(value, Mapping):
         raise RecipeError(f"option {key!r} is a dict of op types, not {value!r}.")
     axes = {}

@@ -13,7 +13,7 @@ from bitwright.compat.onnxruntime.enums import (
     QuantType,
     as_member,
 )
-from bitwright.compat.onnxruntime.options import RecipeParts, translate_options
+from bitwright.compat.onnxruntime.options import RecipeParts, read_switch, translate_options
 from bitwright.compat.onnxruntime.readers import read_in_strides
 from bitwright.errors import DataError, RecipeError
 from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMethod, Recipe
@@ -60,7 +60,10 @@ def quantize_static(
     parts = translate_options(extra_options)
     parts.choose_nodes(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
     method = as_member(CalibrationMethod, calibrate_method, "calibration method")
-    parts.recipe.update(per_channel=per_channel, reduce_range=reduce_range)
+    parts.recipe.update(
+        per_channel=read_switch("per_channel", per_channel),
+        reduce_range=read_switch("reduce_range", reduce_range),
+    )
     parts.recipe["ranges"] = _range_method(method, parts.calibration)
     recipe = static_recipe(parts, quant_format, activation_type, weight_type)
     if calibration_data_reader is None and calibration_cache_path is None:
@@ -74,7 +77,7 @@ def quantize_static(
         recipe=recipe,
         held_back=False,
         sketches=calibration_cache_path,
-        external_data=True if use_external_data_format else None,
+        external_data=read_switch("use_external_data_format", use_external_data_format) or None,
         providers=calibration_providers,
     )
 

@@ -145,7 +145,7 @@ def read_type(value: Any, what: str) -> QType:
     if isinstance(value, QType):
         return value
     name = value.name if isinstance(value, Enum) else value
-    if name not in _TYPE_NAMES:
+    if not isinstance(name, str) or name not in _TYPE_NAMES:
         raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), _TYPE_NAMES)}")
     return qtype(_TYPE_NAMES[name])
 
@@ -159,7 +159,7 @@ def read_format(value: Any) -> tuple[str, QType | None]:
     kind = type(value).__name__ if isinstance(value, Enum) else "QuantFormat"
     name = value.name if isinstance(value, Enum) else value
     known = _FORMATS.get(kind, {})
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         given = f"{kind}.{name}" if isinstance(value, Enum) else repr(value)
         names = [f"{kind}.{member}" for kind, members in _FORMATS.items() for member in members]
         raise RecipeError(f"unknown quantization format {given}.{did_you_mean(str(given), names)}")

@@ -10,11 +10,13 @@ from bitwright.compat.onnxruntime.options import (
     Handler,
     RecipeParts,
     channel_axes,
+    check_options,
     check_sample_count,
     flag,
     number,
     op_types,
     overrides,
+    read_switch,
 )
 from bitwright.compat.vai_q_onnx.enums import read_type
 from bitwright.compat.vai_q_onnx.finetuning import FastFinetune, read_fast_finetune
@@ -62,10 +64,11 @@ def read_options(options: Mapping[str, Any] | None) -> VitisParts:
 options themselves.
     """
     parts = VitisParts()
-    for key, value in (options or {}).items():
+    options = check_options(options)
+    for key, value in options.items():
         if key in OLD_NAMES:
             today = OLD_NAMES[key]
-            if today in (options or {}):
+            if today in options:
                 raise RecipeError(f"options {key!r} and {today!r} are the same; give one of them.")
             parts.sentences.append(f"option {key!r} is called {today!r} today.")
         handler = _HANDLERS.get(OLD_NAMES.get(key, key))
@@ -87,7 +90,7 @@ def _refuse(key: str, value: Any) -> None:
 
 def _min_mse_mode(parts: RecipeParts, key: str, value: Any) -> None:
     modes = {"All": "all", "MostCommon": "most-common"}
-    if value not in modes:
+    if not isinstance(value, str) or value not in modes:
         raise RecipeError(
             f"unknown value {value!r} of option {key!r}.{did_you_mean(str(value), modes)}"
         )
@@ -140,7 +143,7 @@ def _input_shapes(parts: RecipeParts, key: str, value: Any) -> None:
 
 def _bias_type(qtype: str) -> Handler:
     def handle(parts: RecipeParts, key: str, value: Any) -> None:
-        if value:
+        if read_switch(f"option {key!r}", value):
             if parts.recipe.get("bias", qtype) != qtype:
                 raise RecipeError("Int16Bias and Int32Bias contradict each other; choose one.")
             parts.recipe["bias"] = qtype
@@ -149,8 +152,7 @@ def _bias_type(qtype: str) -> Handler:
 
 
 def _check_flag(parts: RecipeParts, key: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise RecipeError(f"option {key!r} is True or False, not {value!r}.")
+    read_switch(f"option {key!r}", value)
 
 
 def _only(wanted: str, otherwise: str) -> Handler:
@@ -165,8 +167,10 @@ def _only(wanted: str, otherwise: str) -> Handler:
 
 def _pairs(parts: RecipeParts, key: str, value: Any) -> None:
     """Handle the list of op types between which no pair stands."""
-    pairs = list(value or ())
-    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+    pairs = [] if value is None else value
+    if not isinstance(pairs, tuple | list) or not all(
+        isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs
+    ):
         raise RecipeError(f"option {key!r} is a list of pairs of op types, not {value!r}.")
     _fuse_pairs(parts, pairs)
 
@@ -180,14 +184,15 @@ def _fused(*pairs: tuple[str, str]) -> Handler:
     """Handle a switch that takes away the pairs between these op types."""
 
     def handle(parts: RecipeParts, key: str, value: Any) -> None:
-        _check_flag(parts, key, value)
-        if value:
+        if read_switch(f"option {key!r}", value):
             _fuse_pairs(parts, pairs)
 
     return handle
 
 
 def _bare_nodes(parts: RecipeParts, key: str, value: Any) -> None:
+    if value is None:
+        return
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise RecipeError(f"option {key!r} is a list of node names, not {value!r}.")
     parts.place["unquantized_nodes"] = tuple(value)
@@ -229,7 +234,7 @@ def _must_be(wanted: bool, otherwise: str) -> Handler:
     """Handle a key of which only one value is what happens here anyway."""
 
     def handle(parts: RecipeParts, key: str, value: Any) -> None:
-        if value is not None and bool(value) is not wanted:
+        if value is not None and read_switch(f"option {key!r}", value) is not wanted:
             raise RecipeError(f"option {key!r} must be {wanted}: {otherwise}.")
 
     return handle
@@ -237,9 +242,7 @@ def _must_be(wanted: bool, otherwise: str) -> Handler:
 
 def _bias_correction(parts: RecipeParts, key: str, value: Any) -> None:
     """Their correction compares mean outputs, which is the sequential one here."""
-    if not isinstance(value, bool | None):
-        raise RecipeError(f"option {key!r} is True or False, not {value!r}.")
-    if value:
+    if read_switch(f"option {key!r}", value):
         parts.recipe["bias_correction"] = "sequential"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
+from bitwright.compat.onnxruntime.options import read_names, read_switch
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.compat.vai_q_onnx.translate import Hardware, Request, to_recipe
@@ -111,6 +112,7 @@ def quantize_static(
         "enable_ipu_transformer": enable_ipu_transformer,
         "inclue_cle": inclue_cle,
     }
+    old = {name: read_switch(name, given) for name, given in old.items()}
     parts.sentences[:0] = [
         f"{name} is called {_OLD_ARGUMENTS[name]} today." for name, given in old.items() if given
     ]
@@ -120,24 +122,29 @@ def quantize_static(
         activation_type=activation_type,
         weight_type=weight_type,
         hardware=_hardware(
-            enable_npu_cnn or enable_ipu_cnn or enable_dpu,
-            enable_npu_transformer or enable_ipu_transformer,
+            read_switch("enable_npu_cnn", enable_npu_cnn)
+            or old["enable_ipu_cnn"]
+            or old["enable_dpu"],
+            read_switch("enable_npu_transformer", enable_npu_transformer)
+            or old["enable_ipu_transformer"],
         ),
-        per_channel=per_channel,
-        reduce_range=reduce_range,
-        input_nodes=input_nodes or (),
-        output_nodes=output_nodes or (),
-        op_types=_op_types(op_types_to_quantize, parts.select, model_input),
-        extra_op_types=extra_op_types_to_quantize or (),
-        nodes=nodes_to_quantize or (),
-        exclude=nodes_to_exclude or (),
+        per_channel=read_switch("per_channel", per_channel),
+        reduce_range=read_switch("reduce_range", reduce_range),
+        input_nodes=read_names("input_nodes", input_nodes),
+        output_nodes=read_names("output_nodes", output_nodes),
+        op_types=_op_types(
+            read_names("op_types_to_quantize", op_types_to_quantize), parts.select, model_input
+        ),
+        extra_op_types=read_names("extra_op_types_to_quantize", extra_op_types_to_quantize),
+        nodes=read_names("nodes_to_quantize", nodes_to_quantize),
+        exclude=read_names("nodes_to_exclude", nodes_to_exclude),
         exclude_between=read_parts(subgraphs_to_exclude or ()),
-        optimize=optimize_model,
-        channels_last=convert_nchw_to_nhwc,
-        widen_interface=convert_fp16_to_fp32,
-        cle=include_cle or inclue_cle,
-        smooth=include_sq,
-        fine_tune=include_fast_ft,
+        optimize=read_switch("optimize_model", optimize_model),
+        channels_last=read_switch("convert_nchw_to_nhwc", convert_nchw_to_nhwc),
+        widen_interface=read_switch("convert_fp16_to_fp32", convert_fp16_to_fp32),
+        cle=read_switch("include_cle", include_cle) or old["inclue_cle"],
+        smooth=read_switch("include_sq", include_sq),
+        fine_tune=read_switch("include_fast_ft", include_fast_ft),
     )
     recipe = weight_recipe(extra_options or {}, _weight_selection(request), "vai_q_onnx")
     recipe = recipe or to_recipe(request, parts, name="vai_q_onnx")
@@ -157,7 +164,7 @@ def quantize_static(
         limit=parts.data.get("limit"),
         held_back=False,
         sketches=parts.data.get("sketches"),
-        external_data=True if use_external_data_format else None,
+        external_data=read_switch("use_external_data_format", use_external_data_format) or None,
         providers=execution_providers,
         device="cpu" if parts.fine_tune is None else parts.fine_tune.device,
     )
@@ -218,11 +225,11 @@ def _is_there(path: str | Path | None) -> bool:
 
 
 def _op_types(
-    named: Sequence[str] | None, select: dict[str, Any], model: str | Path | onnx.ModelProto
+    named: Sequence[str], select: dict[str, Any], model: str | Path | onnx.ModelProto
 ) -> Sequence[str]:
     """Return the op types to quantize; QuantizeAllOpTypes stands for every one of the model."""
     if not select.pop("all_op_types", False):
-        return named or ()
+        return named
     if named:
         raise RecipeError("QuantizeAllOpTypes contradicts op_types_to_quantize; choose one.")
     import onnx
