@@ -154,7 +154,8 @@ def test_the_mask_of_an_old_dropout_becomes_a_truth_value(builders):
     )
     proto.graph.value_info.append(builders.info("mask", TensorProto.FLOAT, [2, 3]))
     upgraded = upgrade_opset(load_model(proto), 13)
-    assert [value.dtype.name for value in upgraded.graph[0].outputs] == ["FLOAT", "BOOL"]
+    dropout = upgraded.graph.node("dropout")
+    assert [value.dtype.name for value in dropout.outputs] == ["FLOAT", "BOOL"]
 
 
 def test_a_conversion_that_changes_the_numbers_is_refused(builders, monkeypatch):
