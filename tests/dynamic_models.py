@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from models_for_tests import BOOL, build, info, node, normal, weight
+from models_for_tests import BOOL, build, info, node, normal, random_samples, weight
 from onnx import TensorProto, helper
 
 MICROSOFT = ["com.microsoft"]
@@ -156,21 +156,5 @@ DYNAMIC_MODELS = {
 
 
 def dynamic_samples(model, count=4, seed=0):
-    """Return data for one of the models above: numbers, tokens, and masks of ones."""
-    rng = np.random.default_rng(seed)
-    samples = []
-    for _ in range(count):
-        sample = {}
-        for value in model.graph.input:
-            shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-            dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-            if value.name == "mask":
-                sample[value.name] = np.ones(shape, dtype)
-            elif dtype.kind == "f":
-                sample[value.name] = rng.standard_normal(shape).astype(dtype)
-            elif dtype.kind == "b":
-                sample[value.name] = np.array(rng.random() > 0.5)
-            else:
-                sample[value.name] = rng.integers(0, 20, shape).astype(dtype)
-        samples.append(sample)
-    return samples
+    """Return data for one of the models above."""
+    return random_samples(model, count, seed)

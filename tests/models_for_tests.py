@@ -172,6 +172,27 @@ def retype(model, dtype, onnx_type):
     return model
 
 
+def make_branching_products(rows, **options):
+    """Two products in the branches of an If: one reads a weight from outside, `w`, one its own."""
+    then = helper.make_graph(
+        [node("MatMul", ["x", "w"], ["t"], name="outside")], "then", [], [info("t", [2, 8])]
+    )
+    otherwise = helper.make_graph(
+        [node("MatMul", ["x", "v"], ["e"], name="inside")],
+        "else",
+        [],
+        [info("e", [2, 8])],
+        tensors({"v": weight(rows, 8, seed=2)}),
+    )
+    return build(
+        [node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=otherwise)],
+        [info("x", [2, rows]), info("c", [], BOOL)],
+        [info("y", [2, 8])],
+        {"w": weight(rows, 8, seed=1)},
+        **options,
+    )
+
+
 # Data -----------------------------------------------------------------------------------------
 
 
@@ -190,6 +211,24 @@ def make_samples(model, count=8, *, seed=0, open_size=4):
             sample[value.name] = rng.standard_normal(dims).astype(dtype)
         samples.append(sample)
     return samples
+
+
+def random_samples(model, count, seed):
+    """Return data of any type for a model: numbers, tokens below 20, and masks of ones."""
+    rng = np.random.default_rng(seed)
+    return [{v.name: _random_input(v, rng) for v in model.graph.input} for _ in range(count)]
+
+
+def _random_input(value, rng):
+    shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+    dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    if value.name == "mask":
+        return np.ones(shape, dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    if dtype.kind == "b":
+        return np.array(rng.random() > 0.5)
+    return rng.integers(0, 20, shape).astype(dtype)
 
 
 class Reader:
@@ -226,6 +265,17 @@ def run(model, feeds, outputs=None, *, config=None):
     options = onnxruntime.SessionOptions()
     for key, value in (config or {}).items():
         options.add_session_config_entry(key, value)
+    return _run(model, feeds, outputs, options)
+
+
+def run_plain(model, feeds):
+    """Run a model without any optimization: what it says is what is computed."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return _run(model, feeds, None, options)
+
+
+def _run(model, feeds, outputs, options):
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     data = as_proto(model).SerializeToString()

@@ -6,8 +6,8 @@ So the operator lies between quantized neighbours, where its rule applies in ful
 from __future__ import annotations
 
 import numpy as np
-from models_for_tests import build, info, node, normal, weight
-from onnx import TensorProto, helper
+from models_for_tests import build, info, node, normal, random_samples, weight
+from onnx import TensorProto
 
 BEFORE = ("conv", [1, 8, 6, 6])
 FLAT = ("matmul", [4, 16])
@@ -262,16 +262,4 @@ OP_MODELS = {
 
 def op_samples(model, count=6):
     """Return data for one of the models above."""
-    rng = np.random.default_rng(5)
-    samples = []
-    for _ in range(count):
-        sample = {}
-        for value in model.graph.input:
-            shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-            dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-            if dtype.kind == "f":
-                sample[value.name] = rng.standard_normal(shape).astype(dtype)
-            else:
-                sample[value.name] = rng.integers(0, 20, shape).astype(dtype)
-        samples.append(sample)
-    return samples
+    return random_samples(model, count, seed=5)

@@ -109,17 +109,6 @@ def samples_for(shape=(1, 3, 8, 8), count=4):
     return [{"x": normal(*shape, seed=100 + index)} for index in range(count)]
 
 
-def run_plain(model, feeds):
-    """Run a model without any optimization: what it says is what is computed."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    data = as_proto(model).SerializeToString()
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    return [session.run(None, sample) for sample in feeds]
-
-
 def fused_ops(model, folder):
     """Return the ops that ONNX Runtime makes of a model at its default optimization level."""
     path = str(folder / "optimized.onnx")

@@ -5,12 +5,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 from models_for_tests import (
-    BOOL,
     FLOAT,
     FLOAT16,
     build,
     constants_of,
     info,
+    make_branching_products,
     make_mlp,
     node,
     normal,
@@ -132,22 +132,7 @@ def test_excluded_nodes_stay_as_they_are():
 
 def test_products_in_branches_are_quantized_whoever_holds_their_weight():
     outer, inner = weight(16, 8, seed=1), weight(16, 8, seed=2)
-    then = helper.make_graph(
-        [node("MatMul", ["x", "w"], ["t"], name="outside")], "then", [], [info("t", [2, 8])]
-    )
-    otherwise = helper.make_graph(
-        [node("MatMul", ["x", "v"], ["e"], name="inside")],
-        "else",
-        [],
-        [info("e", [2, 8])],
-        [onnx.numpy_helper.from_array(inner, "v")],
-    )
-    model = build(
-        [node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=otherwise)],
-        [info("x", [2, 16]), info("c", [], BOOL)],
-        [info("y", [2, 8])],
-        {"w": outer},
-    )
+    model = make_branching_products(16)
     quantized, _ = quantize(model, book=FP4, block_size=16)
     assert [t.name for t in quantized.graph.initializer] == ["w_Bnb4", "w_absmax"]
     x = normal(2, 16)

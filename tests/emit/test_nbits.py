@@ -8,12 +8,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 from models_for_tests import (
-    BOOL,
     FLOAT16,
     INT64,
     build,
     constants_of,
     info,
+    make_branching_products,
     node,
     normal,
     ops,
@@ -271,24 +271,7 @@ def test_bfloat16_weights_are_written():
 @outputs_that_run
 def test_products_in_branches(output):
     outer, inner = weight(32, 8, seed=1), weight(32, 8, seed=2)
-    then = helper.make_graph(
-        [node("MatMul", ["x", "w"], ["t"], name="outside")], "then", [], [info("t", [2, 8])]
-    )
-    otherwise = helper.make_graph(
-        [node("MatMul", ["x", "v"], ["e"], name="inside")],
-        "else",
-        [],
-        [info("e", [2, 8])],
-        [onnx.numpy_helper.from_array(inner, "v")],
-    )
-    model = build(
-        [node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=otherwise)],
-        [info("x", [2, 32]), info("c", [], BOOL)],
-        [info("y", [2, 8])],
-        {"w": outer},
-        opset=21,
-        ir_version=10,
-    )
+    model = make_branching_products(32, opset=21, ir_version=10)
     stored = {"w": blocks_of(outer), "if/else_branch:v": blocks_of(inner)}
     written, _ = emit(model, stored, output=output)
     x = normal(2, 32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from models_for_tests import (
     FLOAT16,
@@ -27,6 +26,7 @@ from models_for_tests import (
     quantize_static_in,
     retype,
     run,
+    run_plain,
     weight,
 )
 from onnx import TensorProto, numpy_helper
@@ -65,16 +65,6 @@ def quantize(model, samples=None, **options):
     options.setdefault("format", "qoperator")
     samples = op_samples(model) if samples is None else samples
     return bitwright.quantize(model, data=samples, recipe=Recipe(**options), held_back=False)
-
-
-def run_unoptimized(model, samples):
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4
-    settings.intra_op_num_threads = 1
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    data = as_proto(model).SerializeToString()
-    session = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
-    return [session.run(None, sample) for sample in samples]
 
 
 def expose(model, tensor):
@@ -126,8 +116,8 @@ def test_each_op_gives_the_integers_of_the_pairs_within_one_step(op_type, activa
     options = {"activation": activation, "activation_symmetric": symmetric, "per_channel": True}
     integers = quantize(model, samples, **options)
     pairs = as_pairs(integers, model)
-    theirs = run_unoptimized(expose(pairs, "k_QuantizeLinear_Output"), samples)
-    mine = run_unoptimized(expose(integers, "k_quantized"), samples)
+    theirs = run_plain(expose(pairs, "k_QuantizeLinear_Output"), samples)
+    mine = run_plain(expose(integers, "k_quantized"), samples)
     for (one,), (two,) in zip(mine, theirs, strict=True):
         assert one.dtype == two.dtype == activation.dtype
         assert np.abs(one.astype(int) - two.astype(int)).max() <= 1
@@ -139,7 +129,7 @@ def test_indices_are_those_of_the_pairs(op_type):
     samples = op_samples(model)
     integers = quantize(model, samples)
     mine, theirs = (
-        run_unoptimized(expose(result, "where"), samples)
+        run_plain(expose(result, "where"), samples)
         for result in (integers, as_pairs(integers, model))
     )
     np.testing.assert_array_equal(mine, theirs)

@@ -16,6 +16,7 @@ from models_for_tests import (
     ops,
     parameters_of,
     run,
+    run_plain,
     weight,
 )
 from qat_models import (
@@ -23,7 +24,6 @@ from qat_models import (
     Trained,
     fused_ops,
     largest_difference,
-    run_plain,
     samples_for,
 )
 

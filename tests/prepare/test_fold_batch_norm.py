@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
+from models_for_tests import run_plain
 from onnx import TensorProto, checker, helper, numpy_helper, shape_inference
 
 from bitwright.prepare import fold_batch_norm
@@ -31,16 +31,6 @@ def build(nodes, shape, arrays, *, opset=17, outputs=("y",), dtype=np.float32):
     return shape_inference.infer_shapes(model)
 
 
-def run(proto, x):
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {"x": x})
-
-
 def norm(x="t", y="y", **attributes):
     return helper.make_node(
         "BatchNormalization", [x, "gamma", "beta", "mean", "var"], [y], **attributes
@@ -58,13 +48,13 @@ def norm_arrays(channels=C):
 
 def assert_folds(proto, x, count=1):
     """Fold, and prove equality in ONNX Runtime; return the folded model."""
-    expected = run(proto, x)
+    expected = run_plain(proto, {"x": x})
     model = ir.from_proto(proto)
     assert fold_batch_norm(model) == count
     folded = ir.to_proto(model)
     checker.check_model(folded, full_check=True)
     assert [o.name for o in folded.graph.output] == [o.name for o in proto.graph.output]
-    for a, b in zip(expected, run(folded, x), strict=True):
+    for a, b in zip(expected, run_plain(folded, {"x": x}), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
     return folded
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models_for_tests import run_plain
 from onnx import TensorProto, checker, helper, numpy_helper, shape_inference
 
 from bitwright.prepare import fold_scale_shift
@@ -30,16 +30,6 @@ def build(nodes, shape, arrays, *, opset=17, outputs=("y",), dtype=np.float32, i
     return shape_inference.infer_shapes(model) if infer else model
 
 
-def run(proto, x):
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {"x": x})
-
-
 def assert_folds(proto, kinds, count=None):
     """Fold, prove equality in ONNX Runtime, and compare the operators that are left."""
     shape = [d.dim_value or 3 for d in proto.graph.input[0].type.tensor_type.shape.dim]
@@ -53,7 +43,7 @@ def assert_folds(proto, kinds, count=None):
     assert [o.name for o in folded.graph.output] == [o.name for o in proto.graph.output]
     read = {name for node in folded.graph.node for name in node.input}
     assert {i.name for i in folded.graph.initializer} <= read
-    for a, b in zip(run(proto, x), run(folded, x), strict=True):
+    for a, b in zip(run_plain(proto, {"x": x}), run_plain(folded, {"x": x}), strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(a).max())
     return folded
@@ -418,7 +408,7 @@ def test_a_scale_inside_an_if_branch_folds():
     model = ir.from_proto(proto)
     assert fold_scale_shift(model) == 1
     x = RNG.normal(size=IMAGE).astype(np.float32)
-    a, b = run(proto, x)[0], run(ir.to_proto(model), x)[0]
+    a, b = run_plain(proto, {"x": x})[0], run_plain(ir.to_proto(model), {"x": x})[0]
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(a).max())
 
 
@@ -456,6 +446,6 @@ def test_any_chain_around_a_conv_computes_the_same(before, after, padded, group,
     folded = ir.to_proto(model)
     assert len(folded.graph.node) == len(nodes) - count
     x = rng.normal(size=IMAGE).astype(np.float32)
-    a, b = run(proto, x)[0], run(folded, x)[0]
+    a, b = run_plain(proto, {"x": x})[0], run_plain(folded, {"x": x})[0]
     assert a.shape == b.shape
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(a).max())

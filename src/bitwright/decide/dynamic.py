@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from bitwright.decide.entries import Entry, Layout
+from bitwright.decide.entries import Entry, Layout, leave_float
 from bitwright.decide.ops import Skip, attribute
 from bitwright.decide.selection import Selector
 from bitwright.errors import RecipeError, did_you_mean
@@ -59,21 +59,15 @@ class _DynamicBuilder:
         if reason is None and node.op_type not in _RULES:
             reason = f"there is no {node.op_type} whose input is quantized at run time"
         reason = reason or self._selector.not_chosen(node)
-        if reason is None:
-            found = self._inputs_of(node)
-            if not isinstance(found, Skip):
-                return NodePlan(
-                    op=node.op_type,
-                    action="quantize",
-                    inputs=tuple(found),
-                    outputs=(None,) * len(node.outputs),
-                )
-            reason = found.reason
+        if reason is not None:
+            return leave_float(node, reason)
+        found = self._inputs_of(node)
+        if isinstance(found, Skip):
+            return leave_float(node, found.reason)
         return NodePlan(
             op=node.op_type,
-            action="float",
-            reason=reason,
-            inputs=(None,) * len(node.inputs),
+            action="quantize",
+            inputs=tuple(found),
             outputs=(None,) * len(node.outputs),
         )
 
@@ -163,13 +157,18 @@ class _DynamicBuilder:
                 keys[1] = self.weight(node, 1, axis if self._recipe.per_channel else None)
         return keys
 
-    def measure(self, value: ir.Value | None) -> Skip | None:
-        """Note that an activation is read in integers, if it can be."""
-        if not _is_float(value):
-            return _not_float(value)
-        assert value is not None
-        self._measured.add(value)
-        return None
+    def measured_by_weight(self, node: ir.Node, axis: int) -> list[str | None] | Skip:
+        """Lay out an op on an activation and a constant weight with channels along `axis`."""
+        keys: list[str | None] = [None] * len(node.inputs)
+        source = node.inputs[0]
+        if not is_constant(node.inputs[1]):
+            return Skip("its weight is computed at run time")
+        if not _is_float(source):
+            return _not_float(source)
+        assert source is not None
+        self._measured.add(source)
+        keys[1] = self.weight(node, 1, axis if self._recipe.per_channel else None)
+        return keys
 
     def move(self, node: ir.Node) -> list[str | None] | Skip:
         """Let a node move stored integers; other values are moved so only for integer readers."""
@@ -273,14 +272,7 @@ def _gemm(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Ski
 
 
 def _conv(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
-    keys: list[str | None] = [None] * len(node.inputs)
-    if not is_constant(node.inputs[1]):
-        return Skip("its weight is computed at run time")
-    refusal = builder.measure(node.inputs[0])
-    if refusal is not None:
-        return refusal
-    keys[1] = builder.weight(node, 1, 0 if builder._recipe.per_channel else None)
-    return keys
+    return builder.measured_by_weight(node, axis=0)
 
 
 def _lstm(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
@@ -303,19 +295,12 @@ def _lstm(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Ski
 
 
 def _attention(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
-    keys: list[str | None] = [None] * len(node.inputs)
     for name in ("qkv_hidden_sizes", "rotary_embedding_dim"):
         if name in node.attributes:
             return Skip(f"QAttention has no {name}")
     if any(value is not None for value in node.inputs[5:]):
         return Skip("QAttention takes no attention bias and no length of the past")
-    if not is_constant(node.inputs[1]):
-        return Skip("its weight is computed at run time")
-    refusal = builder.measure(node.inputs[0])
-    if refusal is not None:
-        return refusal
-    keys[1] = builder.weight(node, 1, 1 if builder._recipe.per_channel else None)
-    return keys
+    return builder.measured_by_weight(node, axis=1)
 
 
 def _embedding(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:

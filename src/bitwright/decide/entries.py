@@ -12,7 +12,22 @@ from bitwright.numerics.types import INT32, QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override
 
-__all__ = ["Entry", "Layout"]
+__all__ = ["Entry", "Layout", "leave_float"]
+
+
+def leave_float(node: ir.Node, reason: str) -> NodePlan:
+    """Return the fate of a node that reads and writes floats.
+
+    >>> leave_float(ir.Node("", "Erf", inputs=[None]), "no rule for Erf").inputs
+    (None,)
+    """
+    return NodePlan(
+        op=node.op_type,
+        action="float",
+        reason=reason,
+        inputs=(None,) * len(node.inputs),
+        outputs=(None,) * len(node.outputs),
+    )
 
 
 @dataclass(slots=True)
