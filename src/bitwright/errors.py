@@ -61,15 +61,24 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     " Did you mean 'percentile'?"
     >>> did_you_mean("zzz", ["minmax", "percentile"])
     ' Known: minmax, percentile.'
+    >>> did_you_mean("npu", ["cpu", "npu-cnn", "npu-transformer"])
+    " Did you mean 'npu-cnn' or 'npu-transformer'?"
     """
     names = sorted(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    close = get_close_matches(word, names, n=1, cutoff=0.85) or _beginning_with(word, names)
+    close = close or get_close_matches(word, names, n=1, cutoff=0.6)
     if not close:
         by_lower = {name.lower(): name for name in names}
         close = [
             by_lower[name] for name in get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
         ]
     if close:
-        return f" Did you mean {close[0]!r}?"
+        return f" Did you mean {' or '.join(map(repr, close))}?"
     shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     return f" Known: {shown}." if names else ""
+
+
+def _beginning_with(word: str, names: Iterable[str]) -> list[str]:
+    """Return the few names of which a word is the beginning, as `npu` is of `npu-cnn`."""
+    found = [name for name in names if len(word) > 2 and name.startswith(word)]
+    return found if len(found) <= 3 else []
