@@ -12,13 +12,8 @@ import onnx
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantizationMode
-from bitwright.compat.quark.pieces import (
-    PieceQuantizer,
-    QuantizationParams,
-    QuantizedValue,
-    QuantizerError,
-    as_type,
-)
+from bitwright.compat.quark.given_ranges import QuantizationParams, QuantizerError
+from bitwright.compat.quark.pieces import PieceQuantizer, QuantizedValue, as_type
 from bitwright.compat.vai_q_onnx.translate import Request
 from bitwright.decide import lay_out
 from bitwright.pipeline import Job

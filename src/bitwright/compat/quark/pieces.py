@@ -22,42 +22,22 @@ from bitwright.compat.onnxruntime.enums import (
     QuantizedValueType,
     as_member,
 )
+from bitwright.compat.quark.given_ranges import (
+    QuantizationParams,
+    QuantizerError,
+    parameters_of_ranges,
+)
 from bitwright.compat.vai_q_onnx.enums import read_method, read_type
 from bitwright.compat.vai_q_onnx.options import VitisParts, read_options
 from bitwright.compat.vai_q_onnx.translate import Request, choose_ranges, to_recipe
 from bitwright.decide.ranges import weight_range
-from bitwright.errors import RecipeError
 from bitwright.numerics import INT32, QTYPES, QType, affine_parameters, quantize
-from bitwright.recipe import Override, Recipe
+from bitwright.recipe import Recipe
 
-__all__ = ["PieceQuantizer", "QuantizationParams", "QuantizedValue", "QuantizerError", "as_type"]
+__all__ = ["PieceQuantizer", "QuantizedValue", "as_type"]
 
 Array = npt.NDArray[Any]
 Quantized = tuple[list[str], list[str], list[str], list[onnx.NodeProto]]
-
-
-class QuantizerError(RecipeError, ValueError):
-    """A method was asked for what the model or its ranges do not have.
-
-    >>> issubclass(QuantizerError, ValueError)
-    True
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizationParams:
-    """The scale and the zero point of an activation, also by name as of a dict.
-
-    >>> QuantizationParams(np.float32(0.5), np.uint8(3), QTYPES["uint8"])["scale"]
-    np.float32(0.5)
-    """
-
-    scale: Any
-    zero_point: Any
-    quant_type: QType
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,61 +101,10 @@ class PieceQuantizer:
         return None if self.parent is None else self.parent.find_quantized_value(input_name)
 
     def calculate_quantization_params(self) -> dict[str, QuantizationParams] | None:
-        """Return the parameters of each tensor that has a range; None without ranges.
-
-        What a Relu or Clip alone reads has the range of its output, and a Softmax gives [0, 1].
-        """
+        """Return the parameters of each tensor that has a range; None without ranges."""
         if self.tensors_range is None:
             return None
-        ranges = self._adjusted(_read_ranges(self.tensors_range))
-        return {name: self._activation_params(name, *ends) for name, ends in ranges.items()}
-
-    def _adjusted(self, ranges: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-        readers: dict[str, int] = {}
-        for node in self.model.graph.node:
-            for name in node.input:
-                readers[name] = readers.get(name, 0) + 1
-        for node in self.model.graph.node:
-            if not self._is_chosen(node) or not node.input or node.output[0] not in ranges:
-                continue
-            source, result = node.input[0], node.output[0]
-            if node.op_type in ("Relu", "Clip") and readers[source] == 1 and source in ranges:
-                ranges[source] = ranges[result]
-            elif node.op_type == "Softmax":
-                ranges[result] = (0.0, 1.0)
-        return ranges
-
-    def _is_chosen(self, node: onnx.NodeProto) -> bool:
-        select = self.recipe.select
-        named = select.nodes is None or node.name in select.nodes
-        typed = select.op_types is None or node.op_type in select.op_types
-        return named and typed and node.name not in select.exclude
-
-    def _activation_params(self, name: str, low: Any, high: Any) -> QuantizationParams:
-        given = self.recipe.overrides.get(name) or Override()
-        qtype = given.qtype or self.recipe.activation
-        if given.scale is not None:
-            return _params(given.scale, given.zero_point, qtype)
-        if given.rmin is not None:
-            low, high = given.rmin, given.rmax
-        if not qtype.needs_range:
-            return _params(1.0, 0, qtype)
-        symmetric = self.recipe.activation_symmetric
-        if given.symmetric is not None:
-            symmetric = given.symmetric
-        elif self.recipe.unsigned_relu and self._is_never_negative(name):
-            symmetric = False
-        scale, zero_point = affine_parameters(
-            low, high, qtype, symmetric=symmetric, kind=self.recipe.scales
-        )
-        return _params(scale, zero_point, qtype)
-
-    def _is_never_negative(self, name: str) -> bool:
-        node = next((n for n in self.model.graph.node if name in n.output), None)
-        if node is None or node.op_type != "Clip":
-            return node is not None and node.op_type == "Relu"
-        low = self._initializer(node.input[1]) if len(node.input) > 1 else None
-        return low is not None and not np.any(numpy_helper.to_array(low))
+        return parameters_of_ranges(self.model.graph, self.tensors_range, self.recipe)
 
     # Weights --------------------------------------------------------------------------------
 
@@ -401,24 +330,3 @@ def _by_number(number: int) -> QType:
     if found is None:
         raise QuantizerError(f"element type {number} of onnx.TensorProto is no quantized type.")
     return found
-
-
-def _params(scale: Any, zero_point: Any, qtype: QType) -> QuantizationParams:
-    return QuantizationParams(
-        np.asarray(scale, np.float32), np.asarray(zero_point).astype(qtype.dtype), qtype
-    )
-
-
-def _read_ranges(given: Any) -> dict[str, tuple[Any, Any]]:
-    """Return name -> (lowest, highest) from a dict of pairs or from a calibrator's result."""
-    ranges = {}
-    for name, value in given.items():
-        ends = getattr(value, "range_value", value)
-        try:
-            low, high = ends
-        except (TypeError, ValueError) as error:
-            raise QuantizerError(
-                f"tensors_range maps {name!r} to (lowest, highest), not {value!r}."
-            ) from error
-        ranges[name] = (np.asarray(low), np.asarray(high))
-    return ranges

@@ -1,0 +1,128 @@
+"""The parameters of activations, from ranges that somebody else has measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from bitwright.errors import RecipeError
+from bitwright.numerics import QType, affine_parameters
+from bitwright.recipe import Override, Recipe
+
+__all__ = ["QuantizationParams", "QuantizerError", "parameters_of_ranges"]
+
+
+class QuantizerError(RecipeError, ValueError):
+    """A method was asked for what the model or its ranges do not have.
+
+    >>> issubclass(QuantizerError, ValueError)
+    True
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationParams:
+    """The scale and the zero point of an activation, also by name as of a dict.
+
+    >>> from bitwright.numerics import UINT8
+    >>> QuantizationParams(np.float32(0.5), np.uint8(3), UINT8)["scale"]
+    np.float32(0.5)
+    """
+
+    scale: Any
+    zero_point: Any
+    quant_type: QType
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+def parameters_of_ranges(
+    graph: onnx.GraphProto, given: Any, recipe: Recipe
+) -> dict[str, QuantizationParams]:
+    """Return the parameters of each tensor that has a range.
+
+    What a Relu or Clip alone reads has the range of its output, and a Softmax gives [0, 1].
+    """
+    ranges = _adjusted(_read_ranges(given), graph, recipe)
+    return {name: _choose(name, *ends, graph, recipe) for name, ends in ranges.items()}
+
+
+def _read_ranges(given: Any) -> dict[str, tuple[Any, Any]]:
+    """Return name -> (lowest, highest) from a dict of pairs or from a calibrator's result."""
+    ranges = {}
+    for name, value in given.items():
+        ends = getattr(value, "range_value", value)
+        try:
+            low, high = ends
+        except (TypeError, ValueError) as error:
+            raise QuantizerError(
+                f"tensors_range maps {name!r} to (lowest, highest), not {value!r}."
+            ) from error
+        ranges[name] = (np.asarray(low), np.asarray(high))
+    return ranges
+
+
+def _adjusted(
+    ranges: dict[str, tuple[Any, Any]], graph: onnx.GraphProto, recipe: Recipe
+) -> dict[str, tuple[Any, Any]]:
+    readers: dict[str, int] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers[name] = readers.get(name, 0) + 1
+    for node in graph.node:
+        if not _is_chosen(node, recipe) or not node.input or node.output[0] not in ranges:
+            continue
+        source, result = node.input[0], node.output[0]
+        if node.op_type in ("Relu", "Clip") and readers[source] == 1 and source in ranges:
+            ranges[source] = ranges[result]
+        elif node.op_type == "Softmax":
+            ranges[result] = (0.0, 1.0)
+    return ranges
+
+
+def _is_chosen(node: onnx.NodeProto, recipe: Recipe) -> bool:
+    select = recipe.select
+    named = select.nodes is None or node.name in select.nodes
+    typed = select.op_types is None or node.op_type in select.op_types
+    return named and typed and node.name not in select.exclude
+
+
+def _choose(
+    name: str, low: Any, high: Any, graph: onnx.GraphProto, recipe: Recipe
+) -> QuantizationParams:
+    given = recipe.overrides.get(name) or Override()
+    qtype = given.qtype or recipe.activation
+    if given.scale is not None:
+        return _params(given.scale, given.zero_point, qtype)
+    if given.rmin is not None:
+        low, high = given.rmin, given.rmax
+    if not qtype.needs_range:
+        return _params(1.0, 0, qtype)
+    symmetric = recipe.activation_symmetric
+    if given.symmetric is not None:
+        symmetric = given.symmetric
+    elif recipe.unsigned_relu and _is_never_negative(name, graph):
+        symmetric = False
+    scale, zero_point = affine_parameters(low, high, qtype, symmetric=symmetric, kind=recipe.scales)
+    return _params(scale, zero_point, qtype)
+
+
+def _is_never_negative(name: str, graph: onnx.GraphProto) -> bool:
+    node = next((n for n in graph.node if name in n.output), None)
+    if node is None or node.op_type != "Clip":
+        return node is not None and node.op_type == "Relu"
+    if len(node.input) < 2:
+        return False
+    low = next((each for each in graph.initializer if each.name == node.input[1]), None)
+    return low is not None and not np.any(numpy_helper.to_array(low))
+
+
+def _params(scale: Any, zero_point: Any, qtype: QType) -> QuantizationParams:
+    return QuantizationParams(
+        np.asarray(scale, np.float32), np.asarray(zero_point).astype(qtype.dtype), qtype
+    )
