@@ -113,6 +113,16 @@ def test_inputs_of_different_sizes_are_observed_together():
     assert seen.samples == 3
 
 
+def test_shapes_that_are_known_are_not_inferred_again(monkeypatch):
+    import bitwright.graph.running as module
+
+    model = load_model(conv_model())
+    infer_shapes(model)
+    monkeypatch.setattr(module, "infer_shapes", None)
+    runner = SessionRunner(model, NAMES, group_bytes=4 * 256 * 2)
+    assert runner.groups(samples(1)[0]) == [("x", "c1", "r1"), ("c2", "y")]
+
+
 def test_only_inputs_need_no_session(monkeypatch):
     import bitwright.graph.running as module
 

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bitwright.errors import OutputError
+from bitwright.errors import ModelError, OutputError
 from bitwright.graph import (
     check_destination,
     load_model,
@@ -59,6 +59,17 @@ def test_the_model_in_memory_is_not_changed_by_saving(builders, tmp_path):
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     save_model(model, tmp_path / "m.onnx", external_data=True)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_nodes_out_of_order_are_not_written(builders, tmp_path, external):
+    model = load_model(builders.mlp())
+    first = model.graph[0]
+    model.graph.remove(first)
+    model.graph.append(first)
+    with pytest.raises(ModelError, match="before any node makes it"):
+        save_model(model, tmp_path / "m.onnx", external_data=external)
+    assert not names(tmp_path)
 
 
 def test_external_data_is_taken_over_in_both_directions(builders, tmp_path):
@@ -165,7 +176,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(builders, tmp_path):
     script = textwrap.dedent(
         """
         import resource, signal, sys, onnx
-        from bitwright.errors import OutputError
+        from bitwright.errors import ModelError, OutputError
         from bitwright.graph import load_model, save_model
         import numpy as np, onnx_ir as ir
         weight = ir.Value(name="w", const_value=ir.tensor(np.ones(100_000, np.float32), name="w"))

@@ -68,7 +68,8 @@ class SessionRunner:
         level: Level = "all",
         bundles: Sequence[Sequence[str]] = (),
     ) -> None:
-        self._model = load_model(model)
+        # It is only read, so one of ours need not be copied.
+        self._model = model if isinstance(model, ir.Model) else load_model(model)
         self._level = level
         self._providers = providers
         self._group_bytes = group_bytes
@@ -150,13 +151,25 @@ class SessionRunner:
 
     def _shapes_for(self, feeds: Feeds) -> dict[str, tuple[int, ...] | None]:
         """Infer shapes with this sample's sizes in place of symbols: far cheaper than a run."""
+        known = self._static_shapes(feeds)
+        if known is not None:
+            return known
         twin = clone_model(self._model)
         for value in twin.graph.inputs:
             if value.name is not None and value.name in feeds:
                 value.shape = ir.Shape(feeds[value.name].shape)
         infer_shapes(twin)
-        known = dict(iter_values(twin))
-        return {name: static_shape(known[name]) for name in self._computed}
+        inferred = dict(iter_values(twin))
+        return {name: static_shape(inferred[name]) for name in self._computed}
+
+    def _static_shapes(self, feeds: Feeds) -> dict[str, tuple[int, ...] | None] | None:
+        """Return the shapes that the model has already, if they leave nothing open."""
+        for value in self._model.graph.inputs:
+            fed = feeds.get(value.name or "")
+            if fed is not None and static_shape(value) != fed.shape:
+                return None
+        shapes = {name: static_shape(self._values[name]) for name in self._computed}
+        return None if None in shapes.values() else shapes
 
     def _counted(self, names: Sequence[str], feeds: Feeds) -> dict[str, int]:
         """Ask the runtime: one run in which only each tensor's number of elements comes out."""

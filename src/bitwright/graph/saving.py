@@ -17,9 +17,11 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.errors import OutputError
+from bitwright.graph.checking import check_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import MODEL_GRAPH, SMALLEST_TENSOR, field_header, tensor_header
 from bitwright.graph.loading import ModelSource, external_locations, read_proto, source_path
+from bitwright.graph.messages import to_message
 from bitwright.graph.tensors import (
     TensorSlot,
     external_path,
@@ -115,18 +117,17 @@ def save_model(
             f"the model takes {size / 1e9:.1f} GB and one ONNX file holds 2; "
             "write it with external data."
         )
-    twin = clone_model(model)
+    check_order(model)
     with _told_as_output_error(target):
         if external_data:
             chosen = external_data if isinstance(external_data, ExternalData) else ExternalData()
             _check_location(chosen, target)
-            _write_with_data(twin, target, chosen)
+            _write_with_data(clone_model(model), target, chosen)
         else:
-            for slot in tensor_slots(twin):
-                slot.put(inline_copy(slot.tensor))
+            whole = _with_all_inside(model)
             stale = _data_files_of(target)
             with _temporary(target) as temporary:
-                _write_file(temporary, lambda file: _write_model(twin, file))
+                _write_file(temporary, lambda file: _write_model(whole, file))
                 _replace(temporary, target)
             _remove(stale)
 
@@ -197,6 +198,16 @@ def _check_location(layout: ExternalData, target: Path) -> None:
         raise OutputError(
             f"there is no folder {str(folder)!r} for external data; create it or choose another."
         )
+
+
+def _with_all_inside(model: ir.Model) -> ir.Model:
+    """Return a model that holds all of its tensors: a copy, where some lie in files."""
+    if not any(isinstance(slot.tensor, ir.ExternalTensor) for slot in tensor_slots(model)):
+        return model
+    twin = clone_model(model)
+    for slot in tensor_slots(twin):
+        slot.put(inline_copy(slot.tensor))
+    return twin
 
 
 def _write_with_data(twin: ir.Model, target: Path, layout: ExternalData) -> None:
@@ -311,28 +322,27 @@ def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
             yield block
 
 
-def _write_model(twin: ir.Model, file: BinaryIO) -> None:
+def _write_model(model: ir.Model, file: BinaryIO) -> None:
     """Write the message, big initializers last and one by one: in a message they cost it twice."""
-    big = [
-        (value.name or "", tensor)
-        for value in twin.graph.initializers.values()
+    big = {
+        name: tensor
+        for name, value in model.graph.initializers.items()
         if (tensor := value.const_value) is not None
         and tensor.nbytes >= SMALLEST_TENSOR
         and tensor.dtype != ir.DataType.STRING
         and not isinstance(tensor, ir.ExternalTensor)
         and not value.is_graph_input()
-    ]
-    for name, _ in big:
-        twin.graph.initializers.pop(name)
-    proto = ir.to_proto(twin)
+    }
+    small = (value for name, value in model.graph.initializers.items() if name not in big)
+    proto = to_message(model, initializers=small)
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
     file.write(proto.SerializeToString(deterministic=True))
-    headers = [tensor_header(tensor, name, tensor.nbytes) for name, tensor in big]
-    size = len(graph) + sum(map(len, headers)) + sum(tensor.nbytes for _, tensor in big)
+    headers = [tensor_header(tensor, name, tensor.nbytes) for name, tensor in big.items()]
+    size = len(graph) + sum(map(len, headers)) + sum(tensor.nbytes for tensor in big.values())
     file.write(field_header(MODEL_GRAPH, size))
     file.write(graph)
-    for header, (_, tensor) in zip(headers, big, strict=True):
+    for header, tensor in zip(headers, big.values(), strict=True):
         file.write(header)
         for chunk in _chunks(tensor):
             file.write(chunk)

@@ -18,6 +18,7 @@ import onnxruntime as ort
 from bitwright.errors import ModelError, TargetError, did_you_mean
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.loading import load_model
+from bitwright.graph.messages import holding, to_message
 from bitwright.graph.tensors import (
     InitializerSlot,
     TensorSlot,
@@ -262,11 +263,11 @@ def _open_model(
     if len(folders) <= 1 and inline <= IN_MEMORY_LIMIT:
         if folders:  # the runtime maps the data file itself
             options.add_session_config_entry(_FOLDER_ENTRY, folders.pop())
-        light, arrays = _set_apart(model)
+        message, arrays = _set_apart(model)
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
         if arrays:
             options.add_external_initializers(list(arrays), values)
-        session = _open_message(ir.to_proto(light), options, providers)
+        session = _open_message(message, options, providers)
         session._bitwright_weights = values  # the runtime reads them where they are
         return session
     with tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as folder:
@@ -286,21 +287,22 @@ def _is_handed_over(slot: TensorSlot, model: ir.Model) -> bool:
     )
 
 
-def _set_apart(model: ir.Model) -> tuple[ir.Model, dict[str, np.ndarray[Any, Any]]]:
-    """Return the model without its big constants, and those by name."""
-    light = clone_model(model)
+def _set_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
+    """Return the model's message without its big constants, and those by name."""
     arrays = {}
-    for slot in tensor_slots(light):
-        if _is_handed_over(slot, light):
-            tensor = slot.tensor
-            arrays[slot.name] = np.ascontiguousarray(tensor.numpy())
-            # No such file is looked for: the runtime is given the values by name.
-            slot.put(
-                ir.ExternalTensor(
-                    "memory", 0, tensor.nbytes, tensor.dtype, shape=shape_of(tensor), name=slot.name
-                )
-            )
-    return light, arrays
+    light: list[ir.Value] = []
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or not _is_handed_over(InitializerSlot(value), model):
+            light.append(value)
+            continue
+        arrays[name] = np.ascontiguousarray(tensor.numpy())
+        # No such file is looked for: the runtime is given the values by name.
+        elsewhere = ir.ExternalTensor(
+            "memory", 0, tensor.nbytes, tensor.dtype, shape=shape_of(tensor), name=name
+        )
+        light.append(holding(value, elsewhere))
+    return to_message(model, initializers=light), arrays
 
 
 def _spill(model: ir.Model, folder: Path) -> Path:

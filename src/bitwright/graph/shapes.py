@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx
 import onnx_ir as ir
 
@@ -118,10 +120,23 @@ def element_type(value: ir.Value) -> ir.DataType | None:
 
 def take_over_shapes(model: ir.Model, inferred: onnx.ModelProto) -> None:
     """Give the tensors of a model the shapes and types that its inferred copy has for them."""
-    learned = dict(iter_graphs(ir.from_proto(inferred)))
+    learned = dict(_iter_messages("", inferred.graph))
     for path, graph in iter_graphs(model):
         if path in learned:
             _merge(graph, learned[path])
+
+
+def _iter_messages(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """Yield what `iter_graphs` does, of a message."""
+    yield path, graph
+    for index, node in enumerate(graph.node):
+        for attribute in node.attribute:
+            owner = f"{node.name or f'{node.op_type}#{index}'}/{attribute.name}"
+            step = f"{path}/{owner}" if path else owner
+            if attribute.HasField("g"):
+                yield from _iter_messages(step, attribute.g)
+            for position, body in enumerate(attribute.graphs):
+                yield from _iter_messages(f"{step}[{position}]", body)
 
 
 def _infer_by_onnx(model: ir.Model) -> str | None:
@@ -140,14 +155,13 @@ def _infer_by_onnx(model: ir.Model) -> str | None:
     return (str(problem).strip().splitlines() or [type(problem).__name__])[0][:200]
 
 
-def _merge(graph: ir.Graph, learned: ir.Graph) -> None:
-    by_name = {value.name: value for value in learned.inputs}
-    by_name.update((value.name, value) for node in learned for value in node.outputs)
+def _merge(graph: ir.Graph, learned: onnx.GraphProto) -> None:
+    by_name = {info.name: info for info in (*learned.value_info, *learned.output)}
     for node in graph:
         for value in node.outputs:
-            found = by_name.get(value.name)
-            if not value.name or found is None:
+            if not value.name or value.name not in by_name:
                 continue
+            found = ir.serde.deserialize_value_info_proto(by_name[value.name], None)
             if value.type is None or element_type(value) is None:
                 value.type = found.type or value.type
             if found.shape is not None:

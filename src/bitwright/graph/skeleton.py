@@ -13,8 +13,9 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.graph.cloning import clone_model
+from bitwright.graph.messages import holding, to_message
 from bitwright.graph.naming import NameScope
-from bitwright.graph.tensors import inline_copy, shape_of
+from bitwright.graph.tensors import inline_copy
 from bitwright.graph.walking import iter_graphs
 
 __all__ = ["Skeleton", "make_skeleton"]
@@ -34,38 +35,60 @@ class Skeleton:
 
 def make_skeleton(model: ir.Model) -> Skeleton:
     """Return a light message of the model; the model itself is not touched."""
+    light, lifted = _lift_from_bodies(model)
+    inputs = list(light.graph.inputs)
+    own = {value: position for position, value in enumerate(inputs)}
+    initializers: list[ir.Value] = []
+    placeholders: dict[str, ir.Value] = {}
+    for name, value in light.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is not None and _is_big(tensor):
+            stand_in = holding(value, None)
+            if value in own:
+                inputs[own[value]] = stand_in
+            else:
+                inputs.append(stand_in)
+            placeholders[name] = model.graph.initializers[name]
+        elif isinstance(tensor, ir.ExternalTensor):
+            initializers.append(holding(value, inline_copy(tensor)))
+        else:
+            initializers.append(value)
+    for stand_in, original in lifted:
+        inputs.append(stand_in)
+        placeholders[stand_in.name or ""] = original
+    proto = to_message(light, inputs=inputs, initializers=initializers)
+    # Below IR 4 each initializer must be an input, and we may just have taken that away.
+    proto.ir_version = max(4, proto.ir_version)
+    return Skeleton(proto, placeholders, len(own))
+
+
+def _is_big(tensor: ir.TensorProtocol) -> bool:
+    return tensor.nbytes > BIG_TENSOR_BYTES and tensor.dtype != ir.DataType.STRING
+
+
+def _lift_from_bodies(model: ir.Model) -> tuple[ir.Model, list[tuple[ir.Value, ir.Value]]]:
+    """Return the model without the big tensors of its bodies: a copy, where there are any.
+
+    Each comes as what its readers read now, and the initializer that it was.
+    """
+    if not any(graph.initializers for path, graph in iter_graphs(model) if path):
+        return model, []
     twin = clone_model(model)
     scope = NameScope(twin)
-    placeholders: dict[str, ir.Value] = {}
-    pairs = zip(iter_graphs(model), iter_graphs(twin), strict=True)
-    originals = [(graph, light) for (_, graph), (_, light) in pairs]
-    input_count = len(twin.graph.inputs)
-    own_inputs = set(twin.graph.inputs)
-    for graph, light in originals:
+    lifted = []
+    for (path, graph), (_, light) in zip(iter_graphs(model), list(iter_graphs(twin)), strict=True):
         outputs = set(light.outputs)
-        for name in list(light.initializers):
-            value = light.initializers[name]
+        for name, value in list(light.initializers.items() if path else ()):
             tensor = value.const_value
             if tensor is None:
                 continue
             # A body cannot return a value of the outer graph, so such a tensor stays where it is.
-            stays = light is not twin.graph and value in outputs
-            if tensor.nbytes <= BIG_TENSOR_BYTES or tensor.dtype == ir.DataType.STRING or stays:
+            if not _is_big(tensor) or value in outputs:
                 value.const_value = inline_copy(tensor)
                 continue
-            if value.shape is None:
-                value.shape = shape_of(tensor)
-            if value.dtype is None:
-                value.dtype = tensor.dtype
             light.initializers.pop(name)
-            value.const_value = None  # before the renaming, which would rename the shared tensor
-            if light is not twin.graph:
-                value.name = scope.fresh(name)
-            if value not in own_inputs:
-                twin.graph.inputs.append(value)
-            assert value.name is not None
-            placeholders[value.name] = graph.initializers[name]
-    proto = ir.to_proto(twin)
-    # Below IR 4 each initializer must be an input, and we may just have taken that away.
-    proto.ir_version = max(4, proto.ir_version)
-    return Skeleton(proto, placeholders, input_count)
+            stand_in = holding(value, None)
+            stand_in.name = scope.fresh(name)
+            value.replace_all_uses_with(stand_in)
+            lifted.append((stand_in, graph.initializers[name]))
+    return twin, lifted
