@@ -57,6 +57,8 @@ def documented():
 @pytest.mark.parametrize("value", list(documented()))
 def test_every_public_name_says_what_it_gives(value):
     assert (value.__doc__ or "").strip(), value
+    if not value.__module__.startswith("bitwright.compat"):
+        assert ">>>" in value.__doc__, f"{value.__name__} has no example"
     if inspect.isclass(value):
         for name, member in vars(value).items():
             if not name.startswith("_") and inspect.isfunction(member):

@@ -27,31 +27,71 @@ class BitwrightError(Exception):
 
 
 class ModelError(BitwrightError):
-    """The model cannot be read, run or quantized."""
+    """The model cannot be read, run or quantized.
+
+    >>> import bitwright
+    >>> bitwright.inspect("nowhere.onnx")
+    Traceback (most recent call last):
+    bitwright.errors.ModelError: there is no file 'nowhere.onnx'; check the path.
+    """
 
 
 class DataError(BitwrightError):
-    """The calibration data is missing, malformed or does not fit the model."""
+    """The calibration data is missing, malformed or does not fit the model.
+
+    >>> import bitwright
+    >>> bitwright.quantize(bitwright.load_demo().model_path, data=[])
+    Traceback (most recent call last):
+    bitwright.errors.DataError: the calibration data is empty; give at least one sample.
+    """
 
 
 class RecipeError(BitwrightError):
-    """The recipe asks for something unknown or contradictory."""
+    """The recipe asks for something unknown or contradictory.
+
+    >>> import bitwright
+    >>> bitwright.load_recipe("int9")
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: unknown recipe 'int9'. Did you mean 'int8'?
+    """
 
 
 class PlanError(BitwrightError):
-    """A saved plan does not fit the model, or was edited into something impossible."""
+    """A saved plan does not fit the model, or was edited into something impossible.
+
+    >>> import bitwright
+    >>> bitwright.QuantPlan.load("nowhere.json")
+    Traceback (most recent call last):
+    bitwright.errors.PlanError: cannot read the plan 'nowhere.json': No such file or directory.
+    """
 
 
 class TargetError(BitwrightError):
-    """The target is unknown, or cannot run what the recipe asks for."""
+    """The target is unknown, or cannot run what the recipe asks for.
+
+    >>> import bitwright
+    >>> bitwright.load_recipe(target="npu")
+    Traceback (most recent call last):
+    bitwright.errors.TargetError: unknown target 'npu'. Did you mean 'npu-cnn' or 'npu-transformer'?
+    """
 
 
 class OutputError(BitwrightError):
-    """The result cannot be written where it was asked to go."""
+    """The result cannot be written where it was asked to go.
+
+    >>> from bitwright.graph import check_destination
+    >>> check_destination("nowhere/q.onnx")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bitwright.errors.OutputError: there is no folder 'nowhere' to write 'q.onnx' in; create it or...
+    """
 
 
 class MissingPackageError(BitwrightError):
-    """An optional package is needed for this and is not installed."""
+    """An optional package is needed for this and is not installed.
+
+    >>> issubclass(MissingPackageError, BitwrightError)
+    True
+    """
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

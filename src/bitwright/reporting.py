@@ -53,7 +53,19 @@ _CANDIDATES = 64
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How good a quantized model is, where it loses, and what would mend it."""
+    """How good a quantized model is, where it loses, and what would mend it.
+
+    `write_report` makes one:
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:8])
+    >>> report = bitwright.write_report(
+    ...     demo.model_path, result.model, data=demo.calibration[:2], latency=False
+    ... )
+    >>> report.verdict.level
+    'good'
+    """
 
     subject: ReportSubject
 

@@ -28,10 +28,17 @@ __all__ = ["Result"]
 
 @dataclass(slots=True)
 class Result:
-    """A quantized model with the plan that made it and how it compares with the float one."""
+    """A quantized model with the plan that made it and how it compares with the float one.
 
-    model: ir.Model
-    plan: QuantPlan
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:8])
+    >>> result.quantized["Conv"], result.shrinkage
+    (7, '3.47x smaller')
+    """
+
+    model: ir.Model = field(repr=False)
+    plan: QuantPlan = field(repr=False)
     outputs: list[OutputComparison]
     """Each output against float, on held-back samples; empty where there was no data."""
     samples: int

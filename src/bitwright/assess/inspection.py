@@ -33,7 +33,13 @@ _INTEGER_OPS = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger"
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The facts of one model."""
+    """The facts of one model.
+
+    >>> import bitwright
+    >>> facts = bitwright.inspect(bitwright.load_demo().model_path)
+    >>> facts.ops["Conv"], facts.is_quantized
+    (7, False)
+    """
 
     ir_version: int
     opsets: dict[str, int]

@@ -95,10 +95,10 @@ _CHOSEN_BY, _MEASURED_BY = 32, 8
 
 
 def split_samples(samples: Samples) -> Split:
-    """Divide samples that can be read again: most to calibrate with, some to choose by, and
-    those that `hold_back` would hold back to measure with.
+    """Divide samples that can be read again: to calibrate with, to choose by, to measure with.
 
-    Every fourth sample (number 1, 5, …), at most 32, is to choose by.
+    Every fourth sample (number 1, 5, …), at most 32, is to choose by; what is to measure with is
+    what `hold_back` would hold back.
 
     >>> import numpy as np
     >>> from bitwright.data import InputSpec, open_data

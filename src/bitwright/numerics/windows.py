@@ -18,8 +18,9 @@ def window_shares(
     dilation: int = 1,
     pads: tuple[int, int] = (0, 0),
 ) -> F64:
-    """Return, for each place of a kernel along one axis, in which part of the windows it meets
-    a value; None for a length that is not known counts no padding.
+    """Return in which part of the windows each place of a kernel meets a value, along one axis.
+
+    None for a length that is not known counts no padding.
 
     >>> window_shares(4, 3, pads=(1, 1))
     array([0.75, 1.  , 0.75])
@@ -44,10 +45,10 @@ def transposed_window_shares(
     begin: int = 0,
     outputs: int | None = None,
 ) -> F64:
-    """Return, for each place of a transposed convolution's kernel along one axis, in which part of
-    the outputs it adds a value; where a size is not known, what it is far from the borders.
+    """Return the same for a transposed convolution: in which part of the outputs a place adds one.
 
-    `begin` is how many outputs are cut off before the first, `outputs` how many are left.
+    Where a size is not known, it is what it is far from the borders. `begin` is how many outputs
+    are cut off before the first, `outputs` how many are left.
 
     >>> transposed_window_shares(3, 2, stride=2, outputs=6)
     array([0.5, 0.5])

@@ -84,7 +84,11 @@ class LayerwisePercentile(
 
 
 class Entropy(_Method, frozen=True, kw_only=True, tag="entropy", tag_field="method"):
-    """The range whose quantized distribution is nearest the observed one (KL divergence)."""
+    """The range whose quantized distribution is nearest the observed one (KL divergence).
+
+    >>> Entropy(bins=1024).levels
+    128
+    """
 
     bins: int = 2048
     levels: int = 128
@@ -98,19 +102,35 @@ class Entropy(_Method, frozen=True, kw_only=True, tag="entropy", tag_field="meth
 
 
 class Distribution(_Method, frozen=True, kw_only=True, tag="distribution", tag_field="method"):
-    """Standard deviation of the values, for float8 scales."""
+    """Standard deviation of the values, for float8 scales.
+
+    >>> Distribution().symmetric
+    False
+    """
 
 
 class MSE(_Method, frozen=True, kw_only=True, tag="mse", tag_field="method"):
-    """The range with the least squared error after quantization."""
+    """The range with the least squared error after quantization.
+
+    >>> MSE(symmetric=True).symmetric
+    True
+    """
 
 
 class NonOverflow(_Method, frozen=True, kw_only=True, tag="non-overflow", tag_field="method"):
-    """The finest power-of-two scale that clips nothing."""
+    """The finest power-of-two scale that clips nothing.
+
+    >>> NonOverflow().symmetric
+    False
+    """
 
 
 class MinMSE(_Method, frozen=True, kw_only=True, tag="min-mse", tag_field="method"):
-    """The power-of-two scale with the least squared error."""
+    """The power-of-two scale with the least squared error.
+
+    >>> MinMSE(mode="most-common").mode
+    'most-common'
+    """
 
     mode: Literal["all", "most-common"] = "all"
     """Over all data at once, or the scale that is best for most batches."""

@@ -51,7 +51,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where Q/DQ pairs go and how weights are stored."""
+    """Where Q/DQ pairs go and how weights are stored.
+
+    >>> Placement(weight_pairs=True).keep_activations
+    False
+    """
 
     dedicated_pairs: bool = False
     """One Q/DQ pair for each consumer instead of one for each tensor."""

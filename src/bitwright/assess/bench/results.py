@@ -66,13 +66,6 @@ class ModelBenchmark:
         """Samples in a second."""
         return 1000 * self.items / self.mean
 
-    @property
-    def model_memory(self) -> int | None:
-        """What the model added to the memory of its process."""
-        if self.peak_memory is None or self.runtime_memory is None:
-            return None
-        return self.peak_memory - self.runtime_memory
-
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain data."""
         return {
@@ -106,7 +99,16 @@ class SlowerNode:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Models side by side; the first is what the others are held against."""
+    """Models side by side; the first is what the others are held against.
+
+    >>> shared = dict(items=1, open_seconds=0.1, peak_memory=None, runtime_memory=None,
+    ...     memory_source="", profile=None)
+    >>> slow = ModelBenchmark(name="float.onnx", size=400, times=(6.0,), **shared)
+    >>> fast = ModelBenchmark(name="int8.onnx", size=100, times=(2.0,), **shared)
+    >>> both = Benchmark((slow, fast), data="random", threads=1, providers=())
+    >>> both.speedup(), both.shrinkage()
+    (3.0, 4.0)
+    """
 
     models: tuple[ModelBenchmark, ...]
     data: str

@@ -30,7 +30,6 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
-Scheme = Literal["asym", "sym"]
 
 
 def is_symmetric(scheme: str) -> bool:

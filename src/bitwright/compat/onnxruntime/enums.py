@@ -73,7 +73,11 @@ _QTYPES = {
 
 
 class QuantFormat(Enum):
-    """How a quantized model is written."""
+    """How a quantized model is written.
+
+    >>> print(QuantFormat.from_string("QDQ"))
+    QDQ
+    """
 
     QOperator = 0
     QDQ = 1
@@ -118,7 +122,11 @@ class QuantizedValueType(Enum):
 
 
 class CalibrationMethod(Enum):
-    """How a range is chosen."""
+    """How a range is chosen.
+
+    >>> CalibrationMethod.MinMax.name
+    'MinMax'
+    """
 
     MinMax = 0
     Entropy = 1

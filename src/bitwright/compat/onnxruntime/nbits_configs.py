@@ -124,8 +124,10 @@ class KQuantWeightOnlyQuantConfig(WeightOnlyQuantConfig):
 
 
 class GPTQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
-    """GPTQ; `block_size` is how many rows are corrected together, and the result does not depend
-    on it. Weights have the bits, blocks and symmetry of the quantizer."""
+    """GPTQ, with the bits, blocks and symmetry of the quantizer.
+
+    `block_size` is how many rows are corrected together; the result does not depend on it.
+    """
 
     def __init__(
         self,

@@ -54,7 +54,11 @@ class ExtendedCalibrationMethod(Enum):
 
 
 class VitisQuantFormat(Enum):
-    """Formats for every number type, in the vendor's operator domain."""
+    """Formats for every number type, in the vendor's operator domain.
+
+    >>> [format.name for format in VitisQuantFormat]
+    ['QDQ', 'FixNeuron', 'BFPFixNeuron', 'MXFixNeuron']
+    """
 
     QDQ = 2
     FixNeuron = 3
