@@ -152,8 +152,8 @@ class Sensitivity:
     >>> data = demo.calibration[:4]
     >>> plan = bitwright.make_plan(demo.model_path, data=data)
     >>> found = bitwright.find_sensitivity(demo.model_path, plan, data=data)
-    >>> len(found.ranking), found.ranking[0].regained > found.ranking[-1].regained
-    (20, True)
+    >>> found.ranking[0].regained > found.ranking[-1].regained
+    True
     """
 
     plan: QuantPlan
