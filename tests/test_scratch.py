@@ -1,3 +1,4 @@
+import gc
 import os
 import subprocess
 import sys
@@ -36,6 +37,12 @@ def test_a_folder_goes_with_its_owner(tmp_path):
         assert scratch.path.parent == tmp_path and scratch.path.name.startswith("bitwright-test-")
     assert not list(tmp_path.iterdir())
     scratch.close()  # a second time does no harm
+
+
+def test_a_folder_that_nobody_holds_goes_as_well(tmp_path):
+    path = ScratchFolder("test", tmp_path).path
+    gc.collect()
+    assert not path.exists()
 
 
 def test_a_killed_run_leaves_its_spool_to_the_next_one(tmp_path, owner):

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -21,7 +22,7 @@ ends, and knows no two processes for one, as their numbers may be in two contain
 
 
 class ScratchFolder(Closing):
-    """A new folder for one job, which is removed when the job ends.
+    """A new folder for one job, which is removed when it is closed, or nobody holds it any more.
 
     >>> with ScratchFolder("spool") as scratch:
     ...     _ = (scratch.path / "1.bin").write_bytes(b"rows")
@@ -31,11 +32,12 @@ class ScratchFolder(Closing):
 
     def __init__(self, kind: str, parent: str | Path | None = None) -> None:
         remove_abandoned(parent)
-        self.path, self._lock = _make_folder(kind, parent)
+        self.path, lock = _make_folder(kind, parent)
+        self._remove = weakref.finalize(self, _remove, self.path, lock)
 
     def close(self) -> None:
         """Remove it with all that is in it."""
-        _remove(self.path, self._lock)
+        self._remove()
 
 
 def remove_abandoned(parent: str | Path | None = None) -> list[Path]:

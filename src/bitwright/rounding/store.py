@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from bitwright.errors import DataError
 from bitwright.files import Closing, write_file
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
+from bitwright.scratch import ScratchFolder
 
 __all__ = ["BlockStore", "JobFolder"]
 
@@ -29,13 +29,11 @@ class JobFolder(Closing):
 
     def __init__(self, folder: str | Path | None = None, *, job: str = "") -> None:
         # Whoever reads from the store holds it, and with it the folder.
-        self._lent = None
+        self._lent: ScratchFolder | None = None
         self.job = job
         if folder is None:
-            self._lent = tempfile.TemporaryDirectory(
-                prefix="bitwright-weights-", ignore_cleanup_errors=True
-            )
-            folder = self._lent.name
+            self._lent = ScratchFolder("weights")
+            folder = self._lent.path / "parts"
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         marker = self.folder / "job.json"
@@ -65,7 +63,7 @@ class JobFolder(Closing):
     def close(self) -> None:
         """Remove a folder that was only lent."""
         if self._lent is not None:
-            self._lent.cleanup()
+            self._lent.close()
 
 
 class BlockStore(JobFolder):
