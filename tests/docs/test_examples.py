@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 import bitwright
 from bitwright.cli import main
+from bitwright.cli.app import _make_app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,8 +60,38 @@ def test_recipes_in_json_are_recipes(page):
             bitwright.load_recipe(json.loads(code))
 
 
+def anchors(page):
+    """The headings of a page as links name them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", heading.lower())
+        yield words.replace(" ", "-")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not heading or heading in anchors(target), link
+
+
+def test_every_page_is_found_from_the_first():
+    first = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert all(f"({page.name})" in first for page in PAGES[1:] if page.name != "index.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES[1:] if not page.name.startswith("from-")],
+    ids=lambda page: page.name,
+)
+def test_every_option_that_is_named_is_one_of_the_command(page):
+    commands = typer.main.get_command(_make_app()).commands.values()
+    parameters = [parameter for command in commands for parameter in command.params]
+    known = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
+    named = re.findall(r"(?<![\w-])--[a-z][\w-]*", page.read_text(encoding="utf-8"))
+    assert set(named) <= known
