@@ -9,7 +9,6 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -29,7 +28,9 @@ class _StandIn(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
+    """Not a subclass of `MetaPathFinder`, whose module takes longer to load than this package."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:

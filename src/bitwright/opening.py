@@ -10,10 +10,10 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.data import InputSpec
 from bitwright.decide import needed_opset
-from bitwright.equalize import equalize_layers
 from bitwright.errors import ModelError, RecipeError
 from bitwright.prepare import (
     approximate,
+    approximates,
     give_biases,
     prepare_exactly,
     prepare_weights,
@@ -59,20 +59,26 @@ def open_model(source: Any, recipe: Recipe) -> Opened:
         )
     if recipe.bias_correction != "off":
         give_biases(model)
-    # What follows changes the function on purpose: results are measured against this one.
-    reference = graph.clone_model(model)
-    told = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)
-    notes += told
+    reference = None
+    if approximates(recipe.rewrite, recipe.simulate):
+        # This changes the function on purpose: results are measured against what it was.
+        before = graph.clone_model(model)
+        told = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)
+        notes += told
+        reference = before if told else None
     _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
     _infer_shapes(model, recipe)
     if recipe.equalize is not None:
+        from bitwright.equalize import equalize_layers  # few recipes ask for it
+
         notes.append(str(equalize_layers(model, recipe.equalize)))
     for one in (model, reference):
-        graph.stamp_versions(one)
+        if one is not None:
+            graph.stamp_versions(one)
     replaceable = dict.fromkeys(defaults.nodes, "callers can replace what it gives")
     return Opened(
         model,
-        reference if told else None,
+        reference,
         notes,
         simulation_steps(model) | replaceable,
         defaults,

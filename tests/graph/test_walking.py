@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import onnx
 import pytest
 
 from bitwright.errors import ModelError
 from bitwright.graph import find_value, iter_graphs, iter_values, load_model, owner_nodes
+from bitwright.graph.walking import _HOLDERS
 
 
 def test_paths_name_the_owner_and_its_attribute(builders):
@@ -36,3 +38,13 @@ def test_qualified_names_are_unique_and_found_again(builders):
     assert find_value(model, "choose/else_branch:t").producer().op_type == "Neg"
     with pytest.raises(ModelError, match="Did you mean 'choose/then_branch:t'"):
         find_value(model, "choose/then_branc:t")
+
+
+def test_no_other_operator_of_onnx_holds_graphs():
+    graphs = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
+    holders = {
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain and any(a.type in graphs for a in schema.attributes.values())
+    }
+    assert holders == _HOLDERS

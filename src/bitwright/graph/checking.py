@@ -9,7 +9,7 @@ from bitwright.errors import ModelError
 from bitwright.graph.skeleton import make_skeleton
 from bitwright.graph.walking import qualified_name, subgraphs_of
 
-__all__ = ["check_model", "check_order"]
+__all__ = ["check_model", "check_order", "is_in_order"]
 
 _STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training"})
 
@@ -45,6 +45,20 @@ def _has_shape(output: onnx.ValueInfoProto) -> bool:
 def check_order(model: ir.Model) -> None:
     """Raise a ModelError that names the first node which reads a value before it is made."""
     _check_order_in(model.graph, set(), "")
+
+
+def is_in_order(model: ir.Model) -> bool:
+    """Return whether each value of the main graph and its bodies is made before it is read.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> is_in_order(ir.Model(graph, ir_version=10))
+    True
+    """
+    try:
+        check_order(model)
+    except ModelError:
+        return False
+    return True
 
 
 def _check_order_in(graph: ir.Graph, outer: set[ir.Value], path: str) -> None:

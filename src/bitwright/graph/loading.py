@@ -11,6 +11,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from bitwright.errors import ModelError
+from bitwright.graph.checking import is_in_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
@@ -191,7 +192,8 @@ def _twin(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 def _sorted(model: ir.Model, what: str) -> ir.Model:
     try:
-        model.graph.sort()
+        if not is_in_order(model):
+            model.graph.sort()
         for function in model.functions.values():
             function.sort()
     except ValueError as error:

@@ -6,9 +6,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedFunctionsPass
 
 from bitwright.errors import ModelError
+from bitwright.graph.checking import is_in_order
 from bitwright.graph.naming import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.tensors import shape_of, tensor_slots
+from bitwright.graph.tensors import shape_of, tensor_in, tensor_slots
 from bitwright.graph.walking import iter_graphs
 
 __all__ = ["find_quantized_nodes", "normalize", "refuse_unsupported"]
@@ -65,7 +66,8 @@ def normalize(model: ir.Model, *, subgraphs: bool = True, keep_defaults: bool = 
         _fix_initializer_inputs(model, notes)
     _name_nodes(model, notes)
     try:
-        model.graph.sort()
+        if not is_in_order(model):
+            model.graph.sort()
     except ValueError as error:
         raise ModelError("the model has nodes that feed each other in a circle.") from error
     _drop_unit_dilations(model)
@@ -197,8 +199,8 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     for key, attribute in node.attributes.items():
         if attribute.is_ref():
             return None
-        if key == "value":
-            tensor = attribute.as_tensor()
+        if key == "value" and attribute.type == ir.AttributeType.TENSOR:
+            tensor = tensor_in(attribute)
             tensor.name = name
             return tensor
         if key == "value_float":

@@ -44,7 +44,7 @@ class AttributeSlot:
     @property
     def tensor(self) -> ir.TensorProtocol:
         """The tensor that is held here."""
-        return self.node.attributes[self.attribute].as_tensor()
+        return tensor_in(self.node.attributes[self.attribute])
 
     @property
     def name(self) -> str:
@@ -54,6 +54,17 @@ class AttributeSlot:
     def put(self, tensor: ir.TensorProtocol) -> None:
         """Hold another tensor here."""
         self.node.attributes[self.attribute] = ir.AttrTensor(self.attribute, tensor)
+
+
+def tensor_in(attribute: ir.Attr) -> ir.TensorProtocol:
+    """Return what an attribute of type TENSOR holds.
+
+    onnx-ir's own way also looks whether that has all methods of a tensor, which takes longer than
+    to load it.
+    """
+    assert attribute.type == ir.AttributeType.TENSOR
+    tensor: ir.TensorProtocol = attribute.value
+    return tensor
 
 
 TensorSlot = InitializerSlot | AttributeSlot

@@ -29,12 +29,17 @@ __all__ = [
     "subgraphs_of",
 ]
 
+_HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""ONNX's own operators that hold graphs; those of others may, too."""
+
 
 def subgraphs_of(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """Yield the graphs that a node holds directly, each with the name of its attribute.
 
     A list of graphs gets an index: "bodies[0]".
     """
+    if not node.domain and node.op_type not in _HOLDERS:  # nearly all nodes, at each walk
+        return
     for name, attribute in node.attributes.items():
         if attribute.is_ref():
             continue

@@ -34,6 +34,7 @@ from bitwright.recipe import Rewrites, Simulation
 __all__ = [
     "Trained",
     "approximate",
+    "approximates",
     "batch_norm_to_conv",
     "channels_last",
     "clip6_to_relu",
@@ -184,6 +185,16 @@ def _fold(model: ir.Model, steps: Sequence[_Pass]) -> list[str]:
         for step, count in zip(steps, counts, strict=True)
         for sentence in _said(step.sentence, count)
     ]
+
+
+def approximates(rewrite: Rewrites, simulate: Simulation | None = None) -> bool:
+    """Return whether `approximate` may change anything of any model.
+
+    >>> approximates(Rewrites(clip6_to_relu=True)), approximates(Rewrites())
+    (True, False)
+    """
+    asked = any(getattr(rewrite, step.field) for step in _APPROXIMATIONS)
+    return asked or simulate is not None
 
 
 def approximate(
