@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from bitwright.data import ImagePreprocess, Sample
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph.sessions import checked_providers
 from bitwright.progress import Progress, show_progress
+from bitwright.scratch import ScratchFolder
 
 __all__ = [
     "Benchmark",
@@ -107,11 +107,8 @@ def bench_models(
     """Time models against each other, and say where their time goes."""
     _check_options(models, runs=runs, seconds=seconds, warm_up=warm_up, threads=threads)
     chosen = checked_providers(providers)
-    with (
-        tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as name,
-        contextlib.ExitStack() as stack,
-    ):
-        folder = Path(name)
+    with ScratchFolder("bench") as scratch, contextlib.ExitStack() as stack:
+        folder = scratch.path
         subjects = [_Subject(model, index, folder) for index, model in enumerate(models)]
         processes = [
             stack.enter_context(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 import time
 from bisect import bisect_right
 from collections import defaultdict
@@ -25,6 +24,7 @@ from bitwright.assess.optimized.graphs import read_optimized
 from bitwright.assess.optimized.unfused import is_quantizer
 from bitwright.data import Sample
 from bitwright.graph import open_session, run_session
+from bitwright.scratch import ScratchFolder
 
 __all__ = ["Kind", "NodeTime", "OpTime", "Profile", "profile_models"]
 
@@ -131,9 +131,9 @@ def profile_models(
 
     They run for about `seconds` each, three times at least.
     """
-    with tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as folder:
+    with ScratchFolder("profile") as scratch:
         opened = [
-            _Profiled(model, feeds, Path(folder) / str(index), threads, providers)
+            _Profiled(model, feeds, scratch.path / str(index), threads, providers)
             for index, (model, feeds) in enumerate(zip(models, samples, strict=True))
         ]
         runs = min(each.affordable_runs for each in opened)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.graph import Level, NameScope, clone_model, open_session
+from bitwright.scratch import ScratchFolder
 
 __all__ = ["OptimizedModel", "name_nodes", "optimize_model", "read_optimized"]
 
@@ -63,8 +63,8 @@ def optimize_model(
     [('Relu', 'activation')]
     """
     named = name_nodes(model)
-    with tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "optimized.onnx"
+    with ScratchFolder("optimized") as scratch:
+        path = scratch.path / "optimized.onnx"
         entries = {} if signed_kernels is None else {_SIGNED_ENTRY: str(int(signed_kernels))}
         open_session(
             named, level=level, threads=1, providers=providers, optimized_to=path, entries=entries
