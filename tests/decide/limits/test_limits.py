@@ -289,16 +289,46 @@ def test_an_edited_plan_that_breaks_a_limit_is_refused():
 def test_limits_that_pull_against_each_other_settle_together():
     nodes = [
         node("HardSigmoid", ["x"], ["s"], name="gate", alpha=1 / 6),
-        node("Concat", ["s", "x"], ["y"], name="join", axis=0),
+        node("Add", ["s", "b"], ["y"], name="sum"),
     ]
-    model = load(build(nodes, {"x": SHAPE}, {"y": [2, 4, 4, 4]}))
-    plan = apply_limits(model, plan_at(model, {"x": 3, "s": 7, "y": 3}))
-    assert positions_of(plan) == {"x": 7, "s": 7, "y": 7}
+    model = load(build(nodes, {"x": SHAPE, "b": SHAPE}, {"y": SHAPE}))
+    plan = apply_limits(model, plan_at(model, {"x": 3, "s": 7, "b": -2, "y": -2}))
+    assert positions_of(plan) == {"x": 3, "s": 7, "b": 0, "y": -2}
     assert "pull against each other" in plan.notes[-1]
     assert not findings(model, plan)
 
 
-def test_a_chain_that_would_run_away_settles():
+def test_a_concat_that_would_cut_off_what_it_joins_is_left_float():
+    # The end of a detector: boxes in pixels, joined level by level, beside scores up to 1.
+    nodes = [
+        node("Concat", ["a", "b"], ["boxes"], name="levels", axis=0),
+        node("HardSigmoid", ["c"], ["scores"], name="gate", alpha=1 / 6),
+        node("Concat", ["boxes", "scores"], ["y"], name="join", axis=0),
+    ]
+    model = load(build(nodes, dict.fromkeys("abc", SHAPE), {"y": [3, 4, 4, 4]}))
+    plan = apply_limits(model, plan_at(model, {"a": 0, "b": -1, "boxes": -1, "scores": 7, "y": -1}))
+    assert positions_of(plan) == {"a": -1, "b": -1, "boxes": -1, "c": 5, "scores": 7}
+    assert plan.nodes["join"].action == "float" and "joins" in plan.nodes["join"].reason
+    assert plan.nodes["join"].inputs == ("boxes", "scores") and plan.outputs == {"y": None}
+    assert plan.nodes["levels"].quantized
+    assert not findings(model, plan)
+
+
+def test_what_reads_a_concat_left_float_still_reads_integers():
+    nodes = [
+        node("HardSigmoid", ["x"], ["s"], name="gate", alpha=1 / 6),
+        node("Concat", ["s", "x"], ["joined"], name="join", axis=0),
+        node("Conv", ["joined", "w"], ["y"], name="conv"),
+    ]
+    model = load(build(nodes, {"x": SHAPE}, {"y": None}, {"w": weight(4, 4, 1, 1)}))
+    plan = apply_limits(model, plan_at(model, {"x": 3, "s": 7, "joined": 3}))
+    # No node writes x: the Concat reads it as the float that it is.
+    assert plan.nodes["join"].inputs == ("s", None)
+    assert plan.nodes["conv"].inputs[0] == "joined" and positions_of(plan)["joined"] == 3
+    assert not findings(model, plan)
+
+
+def test_a_chain_that_would_run_away_is_cut_at_its_concat():
     nodes = [
         node("Mul", ["x", "x"], ["m"], name="square"),
         node("Concat", ["m", "x"], ["y"], name="join", axis=0),
@@ -306,7 +336,7 @@ def test_a_chain_that_would_run_away_settles():
     model = load(build(nodes, {"x": SHAPE}, {"y": [2, 4, 4, 4]}))
     plan = apply_limits(model, plan_at(model, {"x": -2, "m": -4, "y": -4}))
     assert not findings(model, plan)
-    assert positions_of(plan)["x"] == 0
+    assert positions_of(plan) == {"x": -2, "m": -4}
 
 
 def test_one_round_is_enough_for_a_valid_model():

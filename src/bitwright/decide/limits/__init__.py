@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from bitwright.decide.limits.positions import PlanPositions
 from bitwright.decide.limits.settle import settle
+from bitwright.decide.limits.tearing import find_torn_concat, leave_float
 from bitwright.decide.limits.weights import Stored, fit_weight_and_bias
 from bitwright.decide.ops import constant
 from bitwright.errors import PlanError, RecipeError
@@ -26,12 +27,18 @@ def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
     """Return the plan with every position moved that a limit of the recipe forbids.
 
     No integer exists yet: weights and biases are rounded later, from float, at their final
-    position. The rules are gone through in the order of their table until nothing moves.
+    position. The rules are gone through in the order of their table until nothing moves. Where
+    they pull against each other, a Concat that would cut off what it joins is left float.
     """
-    if plan.recipe.limits is None:
+    limits = plan.recipe.limits
+    if limits is None:
         return plan
-    work = _Work(model, plan, plan.recipe.limits)
+    work = _Work(model, plan, limits)
     work.go()
+    while (torn := work.torn_concat()) is not None:
+        plan = leave_float(plan, torn)
+        work = _Work(model, plan, limits)
+        work.go()
     moved = work.positions.moved
     if not moved:
         return plan
@@ -80,9 +87,11 @@ class _Work:
     def __init__(self, model: ir.Model, plan: QuantPlan, limits: Limits) -> None:
         self.positions = PlanPositions(plan)
         self.notes: list[str] = []
-        self._limits = limits
+        self._model, self._plan, self._limits = model, plan, limits
         self._rules = _chosen_rules(limits)
-        self._sites = [site for _, site in _planned_sites(model, plan, self.positions)]
+        self._nodes = _planned_sites(model, plan, self.positions)
+        self._sites = [site for _, site in self._nodes]
+        self._pulls = False
         self._users = Counter(ref for site in self._sites for ref in {*_edges(site)})
         self._stored = _own_constants(model, plan, self._users)
 
@@ -93,8 +102,18 @@ class _Work:
                 self._follow(rule)
             if self.positions.now == before:
                 break
-        if not self._all_hold():
+        self._pulls = not self._all_hold()
+        if self._pulls:
             self._settle_the_rest(before)
+
+    def torn_concat(self) -> str | None:
+        """Return a Concat that has to cut off what it joins, if limits pull against each other."""
+        if not self._pulls or not self._limits.align_concat:
+            return None
+        others = msgspec.structs.replace(self._limits, align_concat=False)
+        alone = _Work(self._model, self._plan, others)
+        alone.go()
+        return find_torn_concat(self._nodes, self.positions.now, alone.positions.now)
 
     def _follow(self, rule: LimitRule) -> None:
         """Apply one rule until it moves nothing more: a chain of Concats takes several sweeps."""
