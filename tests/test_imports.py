@@ -80,7 +80,7 @@ def test_a_plain_job_loads_nothing_of_the_others(recipe):
     )
     loaded = modules_after(code)
     others = ("comparing", "correcting", "effort", "fine_tuning", "preprocessing", "qat")
-    others += ("reporting", "sensing", "weight_only")
+    others += ("equalize", "reporting", "sensing", "weight_only")
     found = {
         name.removeprefix("bitwright.").partition(".")[0]
         for name in loaded

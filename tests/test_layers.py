@@ -19,6 +19,7 @@ LEVELS = (
     ("cli", "compat", "__main__"),
     (
         "api",
+        "calibrating",
         "comparing",
         "correcting",
         "effort",
@@ -69,6 +70,7 @@ ALLOWED_BESIDE = {
     ("api", "sensing"),
     ("api", "weight_only"),
     ("comparing", "pipeline"),
+    ("pipeline", "calibrating"),
     ("pipeline", "result"),
     ("fine_tuning", "pipeline"),
     ("qat", "pipeline"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,15 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
+from bitwright.calibrating import Calibration, channel_axes, detail_for, mean_axes
 from bitwright.data import (
     HeldBack,
-    ImagePreprocess,
     InputSpec,
     RandomData,
     Sample,
     Samples,
-    TextData,
-    channels_first_specs,
     hold_back,
-    keep_samples,
-    open_data,
     random_samples,
-    to_channels_last,
 )
 from bitwright.decide import (
     Layout,
@@ -40,14 +35,9 @@ from bitwright.decide import (
     vote_grids,
 )
 from bitwright.emit import EMITTERS, VENDOR_DOMAIN
-from bitwright.equalize import (
-    apply_smoothing,
-    find_smoothing_points,
-    smoothing_for,
-)
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.observe import (
-    MEMORY_BUDGET,
+    Detail,
     Observation,
     TensorSketch,
     load_sketches,
@@ -56,30 +46,11 @@ from bitwright.observe import (
 )
 from bitwright.opening import input_specs, open_model
 from bitwright.plan import QuantPlan, Smoothing
-from bitwright.prepare import (
-    turned_inputs,
-)
-from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
+from bitwright.recipe import Recipe
 from bitwright.result import Result
 from bitwright.rounding import add_to_bias, find_bias_sites, round_as_planned
 
 __all__ = ["Calibration", "Job", "sign"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """The data that ranges are observed on, and how to read it."""
-
-    data: Any = None
-    limit: int | None = None
-    preprocess: ImagePreprocess | str | None = None
-    held_back: bool = True
-    """Keep some samples out of calibration, to measure the result on."""
-    sketches: str | Path | Mapping[str, TensorSketch] | None = None
-    """A file that keeps what was observed, or what was observed elsewhere."""
-    memory_budget: int = MEMORY_BUDGET
-    engine: Any = None
-    progress: bool | Callable[[int, int | None], None] = True
 
 
 @dataclass(slots=True)
@@ -176,6 +147,8 @@ class Job:
         """Even out the channels of these tensors; what the model computes stays the same."""
         if not smoothing:
             return
+        from bitwright.equalize import apply_smoothing  # few recipes ask for it
+
         folding = self.recipe.smooth is None or self.recipe.smooth.folding
         added = apply_smoothing(self.model, smoothing, folding=folding)
         # It has to see the outliers in float: behind a quantizer they would be all there is.
@@ -277,11 +250,11 @@ class Job:
     def keep_data(self, calibration: Calibration) -> Calibration:
         """Return the same data in a form that two passes can read."""
         self._check_given(calibration)
-        samples = self._read(calibration)
-        kept = keep_samples(samples, most_bytes=calibration.memory_budget)
-        return replace(calibration, data=kept, limit=None, preprocess=None)
+        return calibration.keep(self.model)
 
     def _find_smoothing(self, calibration: Calibration) -> dict[str, Smoothing]:
+        from bitwright.equalize import find_smoothing_points, smoothing_for
+
         assert self.recipe.smooth is not None
         planned = lay_out(self.model, self.recipe).nodes
         quantized = {name for name, node in planned.items() if node.action == "quantize"}
@@ -313,16 +286,9 @@ class Job:
         """Observe what any range method and the correction of biases need, in one pass."""
         calibration, _ = self._smooth_first(calibration)
         layout = self._lay_out()
-        return self._run_for(layout, calibration, detail="histogram", means=self._mean_axes(layout))
-
-    def _mean_axes(self, layout: Layout) -> dict[str, int]:
-        """Return what layers with a bias read, and along which axis they sum it up."""
-        quantized = {name for name, node in layout.nodes.items() if node.action == "quantize"}
-        sites, _ = find_bias_sites(self.model, quantized)
-        axes: dict[str, int] = {}
-        for site in sites:
-            axes.setdefault(site.source.name or "", site.input_axis)
-        return axes
+        return self._run_for(
+            layout, calibration, detail="histogram", means=mean_axes(self.model, layout)
+        )
 
     def _observe(self, layout: Layout, calibration: Calibration) -> Mapping[str, TensorSketch]:
         stored = calibration.sketches
@@ -333,22 +299,22 @@ class Job:
         sketches = self._run_for(
             layout,
             calibration,
-            detail=_detail(self.recipe, keep=stored is not None),
-            means=self._mean_axes(layout) if self.recipe.bias_correction == "fast" else {},
+            detail=detail_for(self.recipe, keep=stored is not None),
+            means=mean_axes(self.model, layout) if self.recipe.bias_correction == "fast" else {},
         )
         if stored is not None:
             save_sketches(stored, sketches, fingerprint=self.content_fingerprint)
         return sketches
 
     def _run_for(
-        self, layout: Layout, calibration: Calibration, *, detail: Any, means: Mapping[str, int]
+        self, layout: Layout, calibration: Calibration, *, detail: Detail, means: Mapping[str, int]
     ) -> Mapping[str, TensorSketch]:
         """Observe what a layout needs, and keep the samples that were held back."""
         seen, stream = self._run_over(
             list(dict.fromkeys([*layout.observed, *means])),
             calibration,
             detail=detail,
-            per_channel=_channel_axes(self.recipe, layout),
+            per_channel=channel_axes(self.recipe, layout),
             per_batch=vote_grids(layout, self.recipe),
             means=means,
         )
@@ -421,16 +387,7 @@ class Job:
 
     def open_data(self, calibration: Calibration) -> Samples:
         """Return the samples, which are in the layout of the given model, as checked feeds."""
-        return to_channels_last(self._read(calibration), turned_inputs(self.model))
-
-    def _read(self, calibration: Calibration) -> Samples:
-        specs = channels_first_specs(self.inputs, turned_inputs(self.model))
-        data = calibration.data
-        if isinstance(data, RandomData):
-            return data.samples(specs)
-        if isinstance(data, TextData):
-            return data.samples(specs, limit=calibration.limit)
-        return open_data(data, specs, limit=calibration.limit, preprocess=calibration.preprocess)
+        return calibration.open(self.model)
 
     # Running ------------------------------------------------------------------------------
 
@@ -474,27 +431,3 @@ def _ops_without_body(model: ir.Model) -> list[str]:
             if node.domain == VENDOR_DOMAIN and node.op_identifier() not in model.functions
         }
     )
-
-
-def _detail(recipe: Recipe, *, keep: bool) -> Any:
-    """Extremes are enough for methods that look at nothing else, unless sketches are kept."""
-    methods: list[RangeMethod] = [recipe.ranges]
-    methods += [o.ranges for o in recipe.overrides.values() if o.ranges is not None]
-    types = [recipe.activation, *(o.qtype for o in recipe.overrides.values() if o.qtype)]
-    voted = [m for m in methods if isinstance(m, MinMSE) and m.mode == "most-common"]
-    plain = all(isinstance(m, MinMax | NonOverflow) or m in voted for m in methods)
-    if keep or not plain or any(not qtype.is_integer for qtype in types):
-        return "histogram"
-    return "extremes"
-
-
-def _channel_axes(recipe: Recipe, layout: Layout) -> dict[str, int]:
-    if not isinstance(recipe.ranges, MinMax) or not recipe.ranges.per_channel:
-        return {}
-    # Channels that vary in number from sample to sample cannot have a scale each.
-    shapes = {e.name: e.value.shape for e in layout.entries.values() if e.needs_data}
-    return {
-        name: 1
-        for name, shape in shapes.items()
-        if shape is not None and len(shape) > 1 and isinstance(shape[1], int)
-    }

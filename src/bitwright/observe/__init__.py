@@ -1,7 +1,7 @@
 """Observe a model's tensors: one streaming pass over the data, in constant memory."""
 
 from bitwright.observe.engines import LocalEngine, RayEngine
-from bitwright.observe.observer import MEMORY_BUDGET, Engine, Observation, Runner, observe
+from bitwright.observe.observer import MEMORY_BUDGET, Detail, Engine, Observation, Runner, observe
 from bitwright.observe.sketch import TensorSketch
 from bitwright.observe.spool import Spool
 from bitwright.observe.store import load_sketches, save_sketches
@@ -9,6 +9,7 @@ from bitwright.observe.walk import Stop, Walk
 
 __all__ = [
     "MEMORY_BUDGET",
+    "Detail",
     "Engine",
     "LocalEngine",
     "Observation",
