@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.graph.walking import iter_from
+
 __all__ = ["AttributeSlot", "InitializerSlot", "TensorSlot", "serialized_size", "tensor_slots"]
 
 
@@ -72,10 +74,8 @@ TensorSlot = InitializerSlot | AttributeSlot
 
 def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
     """Yield each place that holds a tensor: all graphs and functions, in a fixed order."""
-    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for body in bodies:
-        graphs = [body.graph if isinstance(body, ir.Function) else body, *body.subgraphs()]
-        for graph in graphs:
+    for root in (model.graph, *(function.graph for function in model.functions.values())):
+        for _, graph in list(iter_from("", root)):
             for value in graph.initializers.values():
                 if value.const_value is not None:
                     yield InitializerSlot(value)

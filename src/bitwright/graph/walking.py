@@ -22,6 +22,7 @@ from bitwright.errors import ModelError, did_you_mean
 
 __all__ = [
     "find_value",
+    "iter_from",
     "iter_graphs",
     "iter_values",
     "owner_nodes",
@@ -57,16 +58,17 @@ def iter_graphs(model: ir.Model) -> Iterator[tuple[str, ir.Graph]]:
     >>> [path for path, _ in iter_graphs(ir.Model(graph, ir_version=10))]
     ['']
     """
-    yield from _iter_from("", model.graph)
+    yield from iter_from("", model.graph)
 
 
-def _iter_from(path: str, graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
+def iter_from(path: str, graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
+    """Yield (path, graph) for a graph and every body below it, outermost first."""
     yield path, graph
     for index, node in enumerate(graph):
         for attribute, body in subgraphs_of(node):
             owner = node.name or f"{node.op_type}#{index}"
             step = f"{owner}/{attribute}"
-            yield from _iter_from(f"{path}/{step}" if path else step, body)
+            yield from iter_from(f"{path}/{step}" if path else step, body)
 
 
 def owner_nodes(model: ir.Model) -> dict[ir.Graph, ir.Node]:
