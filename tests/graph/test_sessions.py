@@ -158,6 +158,12 @@ def test_unknown_providers_levels_and_libraries_are_refused(builders, tmp_path):
         open_session(builders.mlp(), custom_ops=[tmp_path / "bad.so"])
 
 
+@pytest.mark.parametrize("given", ["CPUExecutionProvider", [("CPUExecutionProvider", {})]])
+def test_providers_are_a_list_of_names(builders, given):
+    with pytest.raises(TargetError, match="a list of names such as 'CPUExecutionProvider'"):
+        open_session(builders.mlp(), providers=given)
+
+
 def test_a_provider_that_is_not_in_this_build_is_refused(builders, monkeypatch):
     monkeypatch.setattr(sessions.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(TargetError, match="has no CUDAExecutionProvider"):

@@ -14,7 +14,7 @@ from models_for_tests import INT64, build, info, node, weight
 
 import bitwright
 from bitwright import QuantPlan, Recipe
-from bitwright.errors import DataError, PlanError, RecipeError
+from bitwright.errors import DataError, ModelError, PlanError, RecipeError
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks
 from bitwright.recipe import AWQ, GPTQ, HQQ, Nearest, WeightOnly, WeightOverride
 
@@ -287,6 +287,16 @@ def test_missing_and_broken_data_are_refused():
         run(WeightOnly(rounding=Nearest(weighted=True)))
     with pytest.raises(DataError):
         run(WeightOnly(rounding=GPTQ()), data=[])
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_a_broken_weight_is_named(broken):
+    values = weight(16, 4)
+    values[3, 1] = broken
+    product = node("MatMul", ["x", "w"], ["y"], name="product")
+    model = build([product], {"x": [1, 16]}, {"y": [1, 4]}, {"w": values})
+    with pytest.raises(ModelError, match="weight 'w' holds NaN or infinite.*'product'"):
+        bitwright.quantize(model, recipe="int4-rtn")
 
 
 def test_a_plan_of_another_model_is_refused():

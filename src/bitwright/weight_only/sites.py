@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide import product_source
+from bitwright.errors import ModelError
 from bitwright.graph import iter_values, weight_of
 from bitwright.graph.tensors import inline_copy
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
@@ -46,6 +47,11 @@ class Site:
         assert tensor is not None
         # A copy: a file that stays mapped counts as memory, and there is one for each weight.
         array = inline_copy(tensor).numpy()
+        if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
+            raise ModelError(
+                f"weight {self.name!r} holds NaN or infinite values; mend the model or exclude "
+                f"the nodes that read it ({', '.join(map(repr, self.plan.nodes[:3]))})."
+            )
         return array.T if self.transposed else array
 
     def format(self) -> BlockFormat:

@@ -33,6 +33,8 @@ def node_settings(weight_config: Mapping[str, Any]) -> dict[str, NodeSettings]:
     >>> node_settings({"fc1": "fp32", "fc2": {"bits": 8}})["fc2"].bits
     8
     """
+    if not isinstance(weight_config, Mapping):
+        raise RecipeError(f"weight_config is a dict of node names, not {weight_config!r}.")
     return {name: _read(name, given) for name, given in weight_config.items()}
 
 
