@@ -295,7 +295,7 @@ def test_a_broken_weight_is_named(broken):
     values[3, 1] = broken
     product = node("MatMul", ["x", "w"], ["y"], name="product")
     model = build([product], {"x": [1, 16]}, {"y": [1, 4]}, {"w": values})
-    with pytest.raises(ModelError, match="weight 'w' holds NaN or infinite.*'product'"):
+    with pytest.raises(ModelError, match=r"weight 'w' holds NaN or infinite.*'product'"):
         bitwright.quantize(model, recipe="int4-rtn")
 
 

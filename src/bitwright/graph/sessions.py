@@ -19,13 +19,7 @@ from bitwright.errors import ModelError, TargetError, did_you_mean
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.loading import load_model
 from bitwright.graph.messages import holding, to_message
-from bitwright.graph.tensors import (
-    InitializerSlot,
-    TensorSlot,
-    external_path,
-    shape_of,
-    tensor_slots,
-)
+from bitwright.graph.tensors import external_path, shape_of, tensor_slots
 from bitwright.graph.versions import runtime_limits
 
 __all__ = ["Level", "checked_providers", "open_session", "run_session", "runtime_reason"]
@@ -259,20 +253,21 @@ def _open_model(
     model: ir.Model, options: ort.SessionOptions, providers: list[str]
 ) -> ort.InferenceSession:
     folders = set()
-    inline = 0
-    for slot in tensor_slots(model):
-        if isinstance(slot.tensor, ir.ExternalTensor):
-            folders.add(os.path.realpath(slot.tensor.base_dir or "."))
-        elif not _is_handed_over(slot, model):
-            inline += slot.tensor.nbytes
+    handed = _handed_over(model)
+    inline = -sum(tensor.nbytes for tensor in handed.values())
+    for tensor in (slot.tensor for slot in tensor_slots(model)):
+        if isinstance(tensor, ir.ExternalTensor):
+            folders.add(os.path.realpath(tensor.base_dir or "."))
+        else:
+            inline += tensor.nbytes
     if len(folders) <= 1 and inline <= IN_MEMORY_LIMIT:
         if folders:  # the runtime maps the data file itself
             options.add_session_config_entry(_FOLDER_ENTRY, folders.pop())
-        message, arrays = _set_apart(model)
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
-        if arrays:
-            options.add_external_initializers(list(arrays), values)
-        session = _open_message(message, options, providers)
+        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in handed.values()]
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+        if handed:
+            options.add_external_initializers(list(handed), values)
+        session = _open_message(_message_without(model, handed), options, providers)
         session._bitwright_weights = values  # the runtime reads them where they are
         return session
     with tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as folder:
@@ -280,34 +275,35 @@ def _open_model(
         return _open(str(path), options, providers)
 
 
-def _is_handed_over(slot: TensorSlot, model: ir.Model) -> bool:
-    """Whether the runtime reads a tensor where it is; in a message it would be copied thrice."""
-    return (
-        isinstance(slot, InitializerSlot)
-        and slot.value.graph is model.graph
-        and not slot.value.is_graph_input()
-        and slot.tensor.dtype in _SHARED_TYPES
-        and slot.tensor.nbytes >= _SMALLEST_SHARED
-        and not isinstance(slot.tensor, ir.ExternalTensor)
-    )
+def _handed_over(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """Return the tensors that the runtime reads where they are: in a message each is copied."""
+    return {
+        name: tensor
+        for name, value in model.graph.initializers.items()
+        if (tensor := value.const_value) is not None
+        and tensor.dtype in _SHARED_TYPES
+        and tensor.nbytes >= _SMALLEST_SHARED
+        and not isinstance(tensor, ir.ExternalTensor)
+        and not value.is_graph_input()
+    }
 
 
-def _set_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
-    """Return the model's message without its big constants, and those by name."""
-    arrays = {}
-    light: list[ir.Value] = []
-    for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None or not _is_handed_over(InitializerSlot(value), model):
-            light.append(value)
-            continue
-        arrays[name] = np.ascontiguousarray(tensor.numpy())
-        # No such file is looked for: the runtime is given the values by name.
-        elsewhere = ir.ExternalTensor(
+def _message_without(model: ir.Model, handed: Mapping[str, ir.TensorProtocol]) -> onnx.ModelProto:
+    """Return the model's message with these tensors left to be given by name."""
+    # No such file is looked for.
+    elsewhere = {
+        name: ir.ExternalTensor(
             "memory", 0, tensor.nbytes, tensor.dtype, shape=shape_of(tensor), name=name
         )
-        light.append(holding(value, elsewhere))
-    return to_message(model, initializers=light), arrays
+        for name, tensor in handed.items()
+    }
+    return to_message(
+        model,
+        initializers=[
+            holding(value, elsewhere[name]) if name in elsewhere else value
+            for name, value in model.graph.initializers.items()
+        ],
+    )
 
 
 def _spill(model: ir.Model, folder: Path) -> Path:
