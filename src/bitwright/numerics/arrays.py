@@ -48,6 +48,7 @@ class Arrays:
         self.minimum: Any = module.minimum
         self.isfinite: Any = module.isfinite
         self.matmul: Any = module.matmul
+        self.einsum: Any = module.einsum
         self.concatenate: Any = module.concatenate
 
     def rint(self, values: Any) -> Any:

@@ -229,7 +229,7 @@ def round_on_grid(
     work = xp.array(weights)
     codes = np.empty(work.shape, np.uint8)
     length = format.length(work.shape[0])
-    whole = _integers(grid.zero_points, xp)
+    whole = _integers(grid.zero_points, format, xp)
     for blocks, sides, part in block_tiles(work, format, xp):
         scale, zero = grid.scales[blocks, None, sides], grid.zero_points[blocks, None, sides]
         steps = part / scale
@@ -247,7 +247,7 @@ def collect(codes: Array, grid: Grid, format: BlockFormat, xp: Arrays = NUMPY) -
     if format.symmetric:
         return QuantizedBlocks(format, codes, scales, None)
     zeros = xp.numpy(grid.zero_points)
-    if _integers(grid.zero_points, xp):
+    if _integers(grid.zero_points, format, xp):
         zeros = zeros.astype(np.uint8)
     return QuantizedBlocks(format, codes, scales, zeros)
 
@@ -317,8 +317,10 @@ def _cost(part: Any, scale: Any, zero: Any, measure: Any, format: BlockFormat, x
     return squares * scale * scale
 
 
-def _integers(zeros: Any, xp: Arrays) -> bool:
-    return bool((zeros == xp.rint(zeros)).all())
+def _integers(zeros: Any, format: BlockFormat, xp: Arrays) -> bool:
+    """Whether all zero points are codes; those that are floats may lie outside of them."""
+    inside = (zeros >= 0) & (zeros <= format.highest)
+    return bool(((zeros == xp.rint(zeros)) & inside).all())
 
 
 def metric_in_blocks(metric: Any, format: BlockFormat, rows: int, xp: Arrays) -> Any:

@@ -1,21 +1,32 @@
-"""HQQ: fit the zero point of each block without data, as if a few weights could be left out.
+"""HQQ: fit the grid of each block without data, by turns with the codes that it gives.
 
-H. Badri and A. Shaji, "Half-Quadratic Quantization" (2023). The error is measured by |e|^p with
-p < 1, so that a few large weights do not decide for all. Half-quadratic splitting alternates
-between what is left out of each weight (a soft threshold) and the best zero point for the rest.
-The published method keeps the scale and needs zero points that are floats, for which ONNX Runtime
-has no fast CPU kernel; rounded they lose all of the gain. So for integer zero points the scale is
-fitted as well, after the rounding.
+H. Badri and A. Shaji, "Half-Quadratic Quantization" (2023), take the scale of min and max, and then
+by turns round the weights, leave out what a soft threshold lets through of the errors, and take
+the zero point that suits the rest best. Of 20 rounds the one with the least mean |e| of the whole
+weight is kept, and zero points stay floats. What differs here, and why:
+
+* There is no threshold. The published one, p = 0.7 and sharpness 10, lets through nothing of errors
+  below 0.17, and those of a language model in 4 bits are about 0.01. Without it, a round is least
+  squares.
+* Each block keeps the round with its own least squared error. Kept by |e| or |e|^0.7, a language
+  model ends further from float, whatever the starts.
+* The scale is fitted as well, from several starts: least squares comes to rest at the first grid
+  whose codes agree with it.
+* Zero points are integers unless floats are asked for, which ONNX Runtime has no fast CPU kernel
+  for. Rounding fitted floats loses all of the gain; so the neighbours of the clipped range's zero
+  point are tried, and the scale is fitted to each.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import (
+    SHRINKS,
     BlockFormat,
     Grid,
     QuantizedBlocks,
@@ -27,11 +38,19 @@ from bitwright.numerics.blocks import (
 
 __all__ = ["fit_half_quadratic", "hqq"]
 
-# The published settings.
-_NORM = 0.7
-_SHARPNESS = 10.0
-_GROWTH = 1.01
-_ROUNDS = 20
+# The starts with float zero points, as parts of the range; and those with integers, as codes by
+# which the zero point moves and the range widens. Twice as many of them, or of the rounds, lower
+# the squared error of a language model's weights by less than one part in a hundred.
+_RANGES = (1.0, 0.95, 0.9, 0.85)
+_MOVES = ((0, 0.0), (-1, 0.0), (1, 0.0), (-1, 1.5), (1, 1.5))
+_FLOAT_ROUNDS = 7
+_ROUNDS = 4
+
+# A fit that changes a scale by more than this is one to codes that are nearly all the same.
+_LEAST, _MOST = 0.5, 2.0
+
+# How many times its own width a range may lie away from zero: float16 has no finer zero points.
+_FARTHEST = 16
 
 
 def hqq(
@@ -58,59 +77,112 @@ def fit_half_quadratic(
     float_zero_points: bool = False,
     xp: Arrays = NUMPY,
 ) -> Grid:
-    """Return scales and zero points of blocks; none has a larger error |e|^0.7 than min and max.
+    """Return scales and zero points of blocks, none with a larger squared error than min and max.
 
-    With `float_zero_points` the zero points alone are fitted, as published. A symmetric format has
-    no zero points to fit, so its scales are.
+    Where zero points are integers, none has a larger one than the best of the clipped ranges
+    (`SHRINKS`) either. A symmetric format has no zero points to fit.
     """
     work = xp.array(weights)
-    start = fit_grid(work, format, xp=xp)
+    floats = float_zero_points and not format.symmetric
+    start = fit_grid(work, format, shrinks=(1.0,) if floats else SHRINKS, xp=xp)
     scales, zeros = xp.copy(start.scales), xp.copy(start.zero_points)
     for blocks, sides, part in block_tiles(work, format, xp):
-        scale, zero = start.scales[blocks, sides], start.zero_points[blocks, sides]
-        best = (_norm(part, scale, zero, format, xp), scale, zero)
-        sharpness = _SHARPNESS
-        for _ in range(_ROUNDS):
-            steps = _steps(part, scale, zero, format, xp)
-            rest = part - _shrink(part - steps * scale[:, None], sharpness, xp)
-            if not format.symmetric:
-                # steps + zero are the codes; the zero point that suits them best.
-                zero = zero + (steps - rest / scale[:, None]).mean(axis=1)
-                if not float_zero_points:
-                    zero = xp.rint(zero)
-                zero = xp.clip_(zero, 0, format.highest)
-            if format.symmetric or not float_zero_points:
-                steps = _steps(part, scale, zero, format, xp)
-                size = (steps * steps).sum(axis=1)
-                fitted = (steps * rest).sum(axis=1) / xp.where(size > 0, size, size + 1)
-                scale = usable_scales(xp.where(fitted != 0, fitted, scale), format, xp)
-            error = _norm(part, scale, zero, format, xp)
-            better = error < best[0]
-            best = (
-                xp.where(better, error, best[0]),
-                xp.where(better, scale, best[1]),
-                xp.where(better, zero, best[2]),
-            )
-            sharpness *= _GROWTH
-        scales[blocks, sides], zeros[blocks, sides] = best[1], best[2]
+        # A last block that is filled up has fewer weights to suit.
+        part = part[:, : work.shape[0] - blocks.start * part.shape[1]]
+        known = scales[blocks, sides], zeros[blocks, sides]
+        kept: tuple[Any, ...] = (_round(part, *known, format, xp).cost, *known)
+        for scale, zero in _starts(part, *known, format, floats, xp):
+            for _ in range(_FLOAT_ROUNDS if floats else _ROUNDS):
+                rounded = _round(part, scale, zero, format, xp)
+                better = rounded.cost < kept[0]
+                pairs = zip((rounded.cost, scale, zero), kept, strict=True)
+                kept = tuple(xp.where(better, new, old) for new, old in pairs)
+                fit = _fit_both if floats else _fit_scale
+                scale, zero = fit(rounded, scale, zero, part.shape[1], xp)
+                scale = usable_scales(scale, format, xp)
+                zero = _usable_zeros(zero, format, xp)
+        scales[blocks, sides], zeros[blocks, sides] = kept[1], kept[2]
     return Grid(scales, zeros)
 
 
-def _steps(part: Any, scale: Any, zero: Any, format: BlockFormat, xp: Arrays) -> Any:
-    """Return how many steps from zero each weight is stored."""
-    codes = xp.rint_(part / scale[:, None] + zero[:, None])
-    return xp.clip_(codes, 0, format.highest) - zero[:, None]
+def _starts(
+    part: Any, scale: Any, zero: Any, format: BlockFormat, floats: bool, xp: Arrays
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the grids to begin with, from the known one or from parts of the range."""
+    if floats:
+        low, high = xp.amin(part, 1), xp.amax(part, 1)
+        # Where all weights are the same there is nothing to divide by, nor to be gained.
+        width = xp.where(high > low, high - low, scale * format.highest)
+        for share in _RANGES:
+            scale = usable_scales(width * (share / format.highest), format, xp)
+            zero = (width * ((share - 1) / 2) - low) / scale
+            yield scale, _usable_zeros(zero, format, xp)
+        return
+    for shift, wider in _MOVES:
+        if not (shift and format.symmetric):
+            moved = xp.clip_(zero + shift, 0, format.highest)
+            yield usable_scales(scale * (1 + wider / format.highest), format, xp), moved
 
 
-def _norm(part: Any, scale: Any, zero: Any, format: BlockFormat, xp: Arrays) -> Any:
-    steps = _steps(part, scale, zero, format, xp)
-    return (xp.abs(part - steps * scale[:, None]) ** _NORM).sum(axis=1)
+def _usable_zeros(zero: Any, format: BlockFormat, xp: Arrays) -> Any:
+    """Return zero points as they are stored; new ones, as they are limited in place."""
+    far = _FARTHEST * format.highest
+    return xp.rounded(xp.clip_(zero + 0, -far, far), format.scale_type)
 
 
-def _shrink(error: Any, sharpness: float, xp: Arrays) -> Any:
-    """Return the part of an error that is left out: the generalized soft threshold."""
-    size = xp.abs(error)
-    # A weight without an error has nothing to leave out, and no power below zero.
-    safe = xp.where(size > 0, size, size + 1)
-    left = size - safe ** (_NORM - 1) / sharpness
-    return xp.sign(error) * xp.where((left > 0) & (size > 0), left, left * 0)
+class _Rounded(NamedTuple):
+    """What each block adds up to: codes, and errors in steps of the grid."""
+
+    cost: Any
+    """The squared error, of the weights themselves."""
+    errors: Any
+    codes: Any
+    products: Any
+    """Codes times errors."""
+    squares: Any
+    """Codes times codes."""
+
+
+def _round(part: Any, scale: Any, zero: Any, format: BlockFormat, xp: Arrays) -> _Rounded:
+    """Return what rounding blocks [n, length, N] on grids [n, N] gives."""
+    error = part * (1 / scale)[:, None]
+    error += zero[:, None]
+    codes = xp.clip_(xp.rint(error), 0, format.highest)
+    error -= codes
+    return _Rounded(
+        _dot(error, error, xp) * scale * scale,
+        error.sum(axis=1),
+        codes.sum(axis=1),
+        _dot(codes, error, xp),
+        _dot(codes, codes, xp),
+    )
+
+
+def _dot(left: Any, right: Any, xp: Arrays) -> Any:
+    return xp.einsum("nlc,nlc->nc", left, right)
+
+
+def _fit_both(of: _Rounded, scale: Any, zero: Any, count: int, xp: Arrays) -> tuple[Any, Any]:
+    """Return the line through weights against codes: its slope, and the code where it is zero.
+
+    With a slope of one this is the published step: the zero point moves by the mean error.
+    """
+    spread = of.squares - of.codes * of.codes / count
+    together = of.products - of.codes * of.errors / count
+    slope = _slope(together, spread, xp)
+    offset = (of.errors + (1 - slope) * of.codes) / count
+    return scale * slope, (zero - offset) / slope
+
+
+def _fit_scale(of: _Rounded, scale: Any, zero: Any, count: int, xp: Arrays) -> tuple[Any, Any]:
+    """Return the scale that suits the codes best, and the zero point as it is."""
+    size = of.squares - 2 * zero * of.codes + count * zero * zero
+    return scale * _slope(of.products - zero * of.errors, size, xp), zero
+
+
+def _slope(together: Any, spread: Any, xp: Arrays) -> Any:
+    """Return one plus the slope of the errors; one where the codes cannot tell."""
+    # Codes are integers: two that differ have a spread of a half.
+    slope = 1 + together / xp.where(spread > 0.25, spread, spread * 0 + 1)
+    usable = (spread > 0.25) & (slope > _LEAST) & (slope < _MOST)
+    return xp.where(usable, slope, slope * 0 + 1)
