@@ -30,7 +30,10 @@ from measure import HERE, print_table
 LENGTH = 512
 
 OURS = ("int4-rtn", "int4-rtn-weighted", "int4-hqq", "int4-awq", "int4-gptq", "int4")
-MORE = ("int4-awq-gptq",)  # what `int4` does, behind AWQ
+MORE = (
+    "int4-awq-gptq",  # what `int4` does, behind AWQ
+    "int4-hqq-float",  # zero points in float
+)
 PEERS = ("ort-default", "ort-symmetric", "ort-k-quant", "ort-rtn", "ort-hqq", "ort-gptq")
 INTEL = ("inc-rtn", "inc-awq", "inc-gptq")
 

@@ -12,6 +12,7 @@ from measure import report
 # Recipes that have no name of their own: the one that they begin with, and their weights.
 VARIANTS = {
     "int4-rtn-weighted": ("int4-rtn", {"rounding": {"method": "nearest", "weighted": True}}),
+    "int4-hqq-float": ("int4-hqq", {"rounding": {"method": "hqq", "float_zero_points": True}}),
     "int4-awq-gptq": ("int4", {"rounding": {"method": "gptq"}, "refine": 2, "awq": {}}),
 }
 
