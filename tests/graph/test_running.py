@@ -123,6 +123,17 @@ def test_shapes_that_are_known_are_not_inferred_again(monkeypatch):
     assert runner.groups(samples(1)[0]) == [("x", "c1", "r1"), ("c2", "y")]
 
 
+def test_nodes_out_of_order_are_observed_all_the_same():
+    model = load_model(conv_model())
+    first = model.graph[0]
+    model.graph.remove(first)
+    model.graph.append(first)
+    seen = observe(model, NAMES, samples(2))
+    assert model.graph[-1] is first
+    expected = observe(conv_model(), NAMES, samples(2))
+    assert seen.sketches["y"].high == expected.sketches["y"].high
+
+
 def test_only_inputs_need_no_session(monkeypatch):
     import bitwright.graph.running as module
 

@@ -13,6 +13,7 @@ import onnxruntime as ort
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bitwright.errors import ModelError, did_you_mean
+from bitwright.graph.checking import is_in_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.exposing import expose
 from bitwright.graph.loading import load_model
@@ -68,8 +69,9 @@ class SessionRunner:
         level: Level = "all",
         bundles: Sequence[Sequence[str]] = (),
     ) -> None:
-        # It is only read, so one of ours need not be copied.
-        self._model = model if isinstance(model, ir.Model) else load_model(model)
+        # It is only read, so that a model in order need not be copied.
+        in_order = isinstance(model, ir.Model) and is_in_order(model)
+        self._model: ir.Model = model if in_order else load_model(model)
         self._level = level
         self._providers = providers
         self._group_bytes = group_bytes
