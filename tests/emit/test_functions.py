@@ -200,7 +200,8 @@ def block_values():
     shape = (2, 19, 5)
     bits = random.integers(0, 2**32, shape, np.uint64).astype(np.uint32).view(np.float32)
     normal = random.standard_normal(shape).astype(np.float32)
-    kinds = [normal, np.round(normal * 64) / 64, normal * np.float32(1e-38), bits]
+    largest = np.sign(normal) * np.finfo(np.float32).max
+    kinds = [normal, np.round(normal * 64) / 64, normal * np.float32(1e-38), bits, largest]
     return np.concatenate(kinds)
 
 

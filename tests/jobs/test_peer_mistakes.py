@@ -349,6 +349,17 @@ def test_W9_a_mask_computed_at_run_time_leaves_the_scores_their_range(value, how
     assert attention_quality(model, result, samples) > 25
 
 
+@pytest.mark.parametrize("recipe", ["bfp16", "mxint8", "mx9"])
+@pytest.mark.parametrize("how", ["product", "where"])
+def test_W9_blocks_are_not_swallowed_by_a_mask_computed_at_run_time(recipe, how):
+    model = make_computed_mask(FLOAT32_MIN, how)
+    samples = make_samples(model)
+    for sample in samples:
+        sample["keep"] = np.array([[[[1, 1, 1, 1, 0, 0]]]], np.float32)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    assert attention_quality(model, result, samples) > 25
+
+
 @pytest.mark.parametrize("value", MASKS)
 def test_W9_a_mask_by_where_leaves_the_scores_their_range(value):
     nodes = [

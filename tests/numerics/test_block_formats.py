@@ -126,6 +126,14 @@ def reference(values, format):
 
 
 @pytest.mark.parametrize("t", BLOCK_TYPES, ids=str)
+def test_the_largest_numbers_stay_numbers(t):
+    largest = np.finfo(np.float32).max
+    rounded = round_to_blocks(np.array([largest, -largest, -1.999 * 2.0**127], np.float32), t, 0)
+    assert np.isfinite(rounded).all()
+    np.testing.assert_allclose(rounded[:2], [largest, -largest], rtol=0.3)
+
+
+@pytest.mark.parametrize("t", BLOCK_TYPES, ids=str)
 @settings(max_examples=30, deadline=None)
 @given(values=hnp.arrays(np.float32, st.integers(1, 20), elements=st.floats(width=32)))
 def test_any_floats_round_to_the_nearest_value_that_their_block_can_hold(t, values):

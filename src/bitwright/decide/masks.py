@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bitwright.decide.entries import Layout
+from bitwright.decide.ops import constant
 
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
@@ -31,24 +32,54 @@ def find_masked_tensors(
 ) -> set[str]:
     """Return the tensors that carry mask sentinels towards a Softmax.
 
-    In one range with a sentinel the scores would share two or three levels. After the Softmax
-    both are gone, so leaving this stretch float costs little.
+    In one range with a sentinel, or one block, the scores would share two or three levels. After
+    the Softmax both are gone, so leaving this stretch float costs little. Blocks are not observed;
+    a sentinel reaches them from a constant of the model.
     """
     towards_softmax = _tensors_before_softmax(model)
-    return {
-        entry.name
-        for entry in layout.entries.values()
-        if entry.name in towards_softmax
-        and (sketch := sketches.get(entry.name)) is not None
-        and _holds_sentinels(sketch)
-    }
+    from_constants = _tensors_behind_sentinels(model)
+    found = set()
+    for entry in layout.entries.values():
+        sketch = sketches.get(entry.name)
+        if entry.name in towards_softmax and (
+            entry.name in from_constants
+            if sketch is None and entry.qtype.kind == "block"
+            else sketch is not None and _seen_with_sentinels(sketch)
+        ):
+            found.add(entry.name)
+    return found
 
 
-def _holds_sentinels(sketch: TensorSketch) -> bool:
+def _seen_with_sentinels(sketch: TensorSketch) -> bool:
     if sketch.nan:
         return False
-    lowest = float("-inf") if sketch.inf else sketch.low
-    return lowest <= _SENTINEL and -lowest > _RATIO * max(1.0, sketch.high)
+    return _are_sentinels(float("-inf") if sketch.inf else sketch.low, sketch.high)
+
+
+def _are_sentinels(lowest: float, highest: float) -> bool:
+    return lowest <= _SENTINEL and -lowest > _RATIO * max(1.0, highest)
+
+
+def _tensors_behind_sentinels(model: ir.Model) -> set[str]:
+    """Return what constant sentinels go into, and what carries them on."""
+    found: set[str] = set()
+    for node in model.graph.all_nodes():
+        if node.op_type in _CARRIERS and any(
+            value is not None and (value.name in found or _is_sentinel(value))
+            for value in node.inputs
+        ):
+            sentinels = [
+                value for value in node.inputs if value is not None and _is_sentinel(value)
+            ]
+            found.update(value.name for value in (*sentinels, *node.outputs) if value.name)
+    return found
+
+
+def _is_sentinel(value: ir.Value) -> bool:
+    array = constant(value)
+    if array is None or array.dtype.kind != "f" or not array.size:
+        return False
+    return _are_sentinels(float(array.min()), float(array.max()))
 
 
 def _tensors_before_softmax(model: ir.Model) -> set[str]:

@@ -23,6 +23,7 @@ from bitwright.numerics.types import QType
 
 __all__ = [
     "BLOCK_FORMATS",
+    "LOWEST_MICROSCALED",
     "BlockFloat",
     "BlockFormat",
     "ElementType",
@@ -36,6 +37,9 @@ F64 = npt.NDArray[np.float64]
 
 Rounding = Literal[0, 1, 2]
 """Where halves go: 0 away from zero, 1 up, 2 to the even neighbour."""
+
+LOWEST_MICROSCALED = -(127 / 64) * 2.0**127
+"""The lowest number of MXINT8 that float32 holds; all other formats end above it."""
 
 _SMALLEST_EXPONENT = -127
 """What an exponent field of 0 counts as, for zeros and subnormals."""
@@ -203,7 +207,8 @@ def _round_microscaling(blocks: F64, format: Microscaling) -> F64:
         exponents = np.maximum(np.frexp(scaled)[1] - 1, element.emin)
         step = np.ldexp(1.0, exponents - element.mantissa_bits)
         rounded = np.clip(np.rint(scaled / step) * step, -element.highest, element.highest)
-    return np.where(finite, rounded * scale, blocks)
+    # -2 times the largest scale is no number of float32; the next element is.
+    return np.where(finite, np.maximum(rounded * scale, LOWEST_MICROSCALED), blocks)
 
 
 def _exponents(values: F64) -> Array:

@@ -18,6 +18,7 @@ from bitwright.emit.functions.writing import write_function
 from bitwright.errors import RecipeError
 from bitwright.numerics.block_formats import (
     BLOCK_FORMATS,
+    LOWEST_MICROSCALED,
     BlockFloat,
     BlockFormat,
     ElementType,
@@ -364,6 +365,11 @@ def _microscaling_lines(format: Microscaling, opset: int, *, mixed: bool) -> Ite
         yield from _rounding_lines(rounding, "units", "whole")
     yield "near = Mul (whole, step)"
     yield "limited = Clip (near, lowest, highest)"
-    yield "rounded = Mul (limited, scale)"
+    if format.float_element is None or mixed:
+        yield "any = Mul (limited, scale)"
+        yield f"last = Constant <value = float {{{LOWEST_MICROSCALED!r}}}> ()"
+        yield "rounded = Max (any, last)"
+    else:
+        yield "rounded = Mul (limited, scale)"
     yield "result = Where (finite, rounded, blocks)"
     yield from _join_lines("result")
