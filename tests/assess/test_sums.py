@@ -106,3 +106,9 @@ def test_a_varying_number_of_channels_makes_them_one(engine):
         sums.add(values, 0.9 * values, axis=1)
     assert sums.channel_sqnr == pytest.approx(20, abs=1e-4)
     assert sums.count == 16
+
+
+def test_numbers_lost_altogether_lie_in_no_direction():
+    sums = ErrorSums()
+    sums.add(np.ones(4, np.float32), np.full(4, np.nan, np.float32))
+    assert (sums.sqnr, sums.cosine, sums.largest) == (-math.inf, 0.0, math.inf)

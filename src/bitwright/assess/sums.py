@@ -166,7 +166,7 @@ class ErrorSums:
     def cosine(self) -> float:
         """The cosine of the angle between both."""
         norm = math.sqrt(self.signal * self.other)
-        return self.dot / norm if norm else float(self.signal == self.other)
+        return self.dot / norm if norm else float(self.noise == 0)
 
 
 def _layout(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
