@@ -8,10 +8,10 @@ weight is kept, and zero points stay floats. What differs here, and why:
 * There is no threshold. The published one, p = 0.7 and sharpness 10, lets through nothing of errors
   below 0.17, and those of a language model in 4 bits are about 0.01. Without it, a round is least
   squares.
-* Each block keeps the round with its own least squared error. Kept by |e| or |e|^0.7, a language
-  model ends further from float, whatever the starts.
 * The scale is fitted as well, from several starts: least squares comes to rest at the first grid
   whose codes agree with it.
+* Each block keeps the round with its own least squared error. Kept by |e| or |e|^0.7, these rounds
+  leave a language model further from float.
 * Zero points are integers unless floats are asked for, which ONNX Runtime has no fast CPU kernel
   for. Rounding fitted floats loses all of the gain; so the neighbours of the clipped range's zero
   point are tried, and the scale is fitted to each.
@@ -38,13 +38,13 @@ from bitwright.numerics.blocks import (
 
 __all__ = ["fit_half_quadratic", "hqq"]
 
-# The starts with float zero points, as parts of the range; and those with integers, as codes by
-# which the zero point moves and the range widens. Twice as many of them, or of the rounds, lower
-# the squared error of a language model's weights by less than one part in a hundred.
+# The starts with float zero points, as parts of the range, and those with integers, as moves of
+# the zero point. Twice as many, or as many rounds, lower the squared error of a language model by
+# one part in a hundred.
 _RANGES = (1.0, 0.95, 0.9, 0.85)
-_MOVES = ((0, 0.0), (-1, 0.0), (1, 0.0), (-1, 1.5), (1, 1.5))
+_MOVES = (0, -1, 1)
 _FLOAT_ROUNDS = 7
-_ROUNDS = 4
+_ROUNDS = 5
 
 # A fit that changes a scale by more than this is one to codes that are nearly all the same.
 _LEAST, _MOST = 0.5, 2.0
@@ -118,10 +118,8 @@ def _starts(
             zero = (width * ((share - 1) / 2) - low) / scale
             yield scale, _usable_zeros(zero, format, xp)
         return
-    for shift, wider in _MOVES:
-        if not (shift and format.symmetric):
-            moved = xp.clip_(zero + shift, 0, format.highest)
-            yield usable_scales(scale * (1 + wider / format.highest), format, xp), moved
+    for move in (0,) if format.symmetric else _MOVES:
+        yield scale, xp.clip_(zero + move, 0, format.highest)
 
 
 def _usable_zeros(zero: Any, format: BlockFormat, xp: Arrays) -> Any:
