@@ -263,6 +263,7 @@ def test_replace_knows_its_fields():
         ({"weight": "int9"}, "Did you mean 'int8'"),
         ({"select": Selection(exclude="conv1")}, "option 'select.exclude' must be a list"),
         ({"limits": True}, "option 'limits' must be a mapping or nothing"),
+        ({"fine_tune": {"iterations": 20}}, "option 'fine_tune' needs 'method'"),
         ({"name": object()}, "cannot store a object"),
     ],
 )

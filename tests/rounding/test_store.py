@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bitwright.errors import DataError
+from bitwright.errors import DataError, OutputError
 from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
 from bitwright.rounding import BlockStore
 
@@ -37,6 +37,12 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"")
     with pytest.raises(DataError, match="not empty"):
         BlockStore(tmp_path)
+
+
+def test_a_file_is_no_folder_to_keep_weights_in(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(OutputError, match=r"cannot keep what is finished in .*notes"):
+        BlockStore(tmp_path / "notes")
 
 
 def test_a_lent_folder_vanishes_and_an_own_one_stays(tmp_path):

@@ -122,6 +122,10 @@ def _explain(message: str, kind: type) -> str:
         wanted = " or ".join(_PLAIN.get(kind, kind) for kind in expected.split(" | "))
         got = _PLAIN.get(given, given)
         return f"option {where or 'recipe'!r} must be {wanted}, not {got}."
+    missing = re.search(r"missing required field `(\w+)`(?: - at `\$\.?(.*)`)?", message)
+    if missing is not None:
+        field, where = missing.groups()
+        return f"option {where or 'recipe'!r} needs {field!r}; add it."
     choice = re.search(r"Invalid enum value '(.*?)'(?: - at `\$\.?(.*)`)?", message)
     if choice is not None:
         given, where = choice.groups()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.errors import DataError
+from bitwright.errors import DataError, OutputError
 from bitwright.files import Closing, write_file
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.scratch import ScratchFolder
@@ -35,7 +35,13 @@ class JobFolder(Closing):
             self._lent = ScratchFolder("weights")
             folder = self._lent.path / "parts"
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"cannot keep what is finished in {str(self.folder)!r}: {error.strerror}; "
+                "name a folder that can be written to."
+            ) from error
         marker = self.folder / "job.json"
         if marker.exists():
             found = json.loads(marker.read_text(encoding="utf-8")).get("job")
