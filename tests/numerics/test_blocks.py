@@ -243,3 +243,13 @@ def test_columns_that_share_a_grid_have_that_of_one_long_column(symmetric):
         alone = fit_grid(column, whole, shrinks=SHRINKS)
         assert np.all(shared.scales[block] == alone.scales[0, 0])
         assert np.all(shared.zero_points[block] == alone.zero_points[0, 0])
+
+
+@pytest.mark.parametrize("zero", [-3.0, 16.0])
+def test_whole_zero_points_outside_the_codes_stay_floats(zero):
+    format = BlockFormat(block_size=16)
+    weights = (np.arange(16.0)[:, None] - zero).astype(np.float32)
+    grid = Grid(np.ones((1, 1), np.float32), np.full((1, 1), zero, np.float32))
+    found = round_on_grid(weights, grid, format)
+    assert found.zero_points.dtype == np.float32
+    np.testing.assert_array_equal(found.dequantize(), weights)
