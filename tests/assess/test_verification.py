@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import build, info, make_cnn, node, normal
+from models_for_tests import build, info, make_cnn, make_samples, node, normal
 from npu_recipes import npu_recipe
 from onnx import TensorProto, helper, numpy_helper
 
@@ -316,6 +316,15 @@ def test_integer_ops_are_no_pairs():
     model = build(nodes, [inputs], [outputs], constants)
     assert found(model, "cpu") == []
     assert found(model, "npu-cnn") == [("quantized", "")]
+
+
+@pytest.mark.parametrize("target", ["npu-cnn", "npu-transformer"])
+def test_integer_ops_between_pairs_are_named_for_the_npu(target):
+    model = make_cnn()
+    recipe = bitwright.load_recipe("int8").replace(format="qoperator")
+    quantized = bitwright.quantize(model, data=make_samples(model), recipe=recipe).model
+    rules = {str(finding) for finding in verify(quantized, target).findings}
+    assert any("QLinearConv is an integer operator" in rule for rule in rules)
 
 
 def test_scales_in_constant_nodes_and_nameless_nodes_are_read():

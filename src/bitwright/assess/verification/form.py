@@ -30,6 +30,15 @@ def check_pairs(quantizers: Quantizers) -> Iterable[Finding]:
     """Find that there are no Q/DQ pairs, from which the NPU's compiler takes its scales."""
     if not quantizers.found:
         yield Finding("quantized", "", "it has no Q/DQ pairs; quantize it in the format qdq")
+        return
+    for node in find_quantized_nodes(quantizers.model):
+        if not node.op_type.endswith(("QuantizeLinear", "DequantizeLinear", "FixNeuron")):
+            yield Finding(
+                "quantized",
+                name_of(node),
+                f"{node.op_type} is an integer operator, and the NPU's compiler takes Q/DQ pairs; "
+                "quantize it in the format qdq",
+            )
 
 
 def check_domains(model: ir.Model) -> Iterable[Finding]:
