@@ -166,6 +166,23 @@ def test_a_conversion_that_changes_the_numbers_is_refused(builders, monkeypatch)
         upgrade_opset(model, 13)
 
 
+def test_images_with_channels_last_are_compared_at_a_size_that_they_can_have(builders):
+    proto = builders.build(
+        [
+            helper.make_node("Transpose", ["x"], ["first"], name="t", perm=[0, 3, 1, 2]),
+            helper.make_node("Conv", ["first", "w"], ["y"], name="conv", kernel_shape=[9, 9]),
+        ],
+        [builders.info("x", TensorProto.FLOAT, ["N", "H", "W", 3])],
+        [builders.info("y")],
+        {"w": np.ones((1, 3, 9, 9), np.float32)},
+        opset=12,
+        ir_version=7,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        upgrade_opset(load_model(proto), 13)
+
+
 def test_a_model_that_does_not_run_on_random_inputs_gets_a_warning(builders):
     proto = builders.build(
         [helper.make_node("Gather", ["table", "i"], ["y"], name="look")],

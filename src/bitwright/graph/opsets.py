@@ -306,12 +306,14 @@ def _random_feeds(
 def _filled(shape: ir.Shape, named: dict[str, int]) -> tuple[int, ...]:
     # Images keep a size that survives the strides of a deep network; everything else stays small.
     image = len(shape) == 4
+    # Up to four channels behind an open height are those of an image that has them last.
+    last = image and not isinstance(shape[1], int) and shape[3] in (1, 3, 4)
     filled = []
     for axis, dimension in enumerate(shape):
         if isinstance(dimension, int):
             filled.append(dimension if dimension > 0 else 1)
             continue
-        default = 64 if image and axis >= 2 else 3 if image and axis == 1 else 1 if axis == 0 else 4
+        default = (1, 64 if last else 3, 64, 64)[axis] if image else 4 if axis else 1
         # The exporters' word for "whatever" names no dimension that others share.
         name = dimension.value
         filled.append(named.setdefault(name, default) if name and name != "?" else default)
