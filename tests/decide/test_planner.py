@@ -364,3 +364,11 @@ def test_balanced_rounding_brings_a_model_closer_to_float():
         quality(model, results["balanced"], samples)
         > quality(model, results["nearest"], samples) + 2
     )
+
+
+def test_a_model_without_inputs_has_nothing_to_quantize():
+    product = node("MatMul", ["a", "w"], ["y"], name="product")
+    constants = {"a": np.ones((2, 4), np.float32), "w": np.ones((4, 3), np.float32)}
+    model = build([product], {}, {"y": [2, 3]}, constants)
+    with pytest.raises(ModelError, match="nothing in this model depends on its inputs"):
+        bitwright.quantize(model, data=[{}], held_back=False)

@@ -184,6 +184,8 @@ def _copy_parameters(plan: QuantPlan, key: str) -> None:
 
 
 def _nothing_quantized(model: ir.Model, plan: QuantPlan) -> str:
+    if not plan.nodes:
+        return "nothing in this model depends on its inputs, so there is nothing to quantize."
     reasons = sorted({f"{n.op}: {n.reason}" for n in plan.nodes.values() if n.reason})
     shown = "; ".join(reasons[:3]) + ("; …" if len(reasons) > 3 else "")
     remedy = "widen the selection"
