@@ -1,6 +1,12 @@
+import re
+
+import msgspec
 import pytest
 
 from bitwright import (
+    AWQ,
+    GPTQ,
+    HQQ,
     CrossLayerEqualization,
     Limits,
     MinMax,
@@ -10,6 +16,8 @@ from bitwright import (
     Rewrites,
     Simulation,
     SmoothQuant,
+    WeightOverride,
+    load_recipe,
 )
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.settings import change_recipe
@@ -114,3 +122,37 @@ def test_equalize_is_asked_for_in_one_word_and_refined_by_settings():
     refined = RecipeChoice(recipe="int8", equalize=True, settings=["equalize.steps=3"]).load()
     assert refined.equalize == CrossLayerEqualization(steps=3)
     assert RecipeChoice(recipe="int8").load().equalize is None
+
+
+def weights_with(*settings):
+    return change_recipe(load_recipe("int4-rtn"), settings).weights
+
+
+def test_fields_of_weights_can_be_set():
+    plain = load_recipe("int4-rtn").weights
+    replace = msgspec.structs.replace
+    assert weights_with("weights.bits=3", "weights.block_size=128") == replace(
+        plain, bits=3, block_size=128
+    )
+    assert weights_with("weights.rounding=hqq").rounding == HQQ()
+    assert weights_with("weights.rounding.method=gptq", "weights.rounding.act_order=true") == (
+        replace(plain, rounding=GPTQ(act_order=True))
+    )
+    assert weights_with("weights.awq.grid=5").awq == AWQ(grid=5)
+    assert weights_with("weights.overrides.layer.0/MatMul.bits=8").overrides == {
+        "layer.0/MatMul": WeightOverride(bits=8)
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("weights.bit=3", "unknown option 'bit' in 'weights'. Did you mean 'bits'?"),
+        ("weights.rounding=gptk", "unknown rounding method 'gptk'. Did you mean 'gptq'?"),
+        ("weights.overrides.head.bit=8", "unknown option 'bit' in 'weights.overrides'."),
+        ("weights.block_size=24", "block_size of weights must be a power of two"),
+    ],
+)
+def test_wrong_fields_of_weights_are_named(setting, sentence):
+    with pytest.raises(RecipeError, match=re.escape(sentence)):
+        weights_with(setting)

@@ -18,11 +18,13 @@ from bitwright.recipe import (
     Selection,
     Simulation,
     SmoothQuant,
+    WeightOnly,
+    WeightOverride,
 )
 
 __all__ = ["change_recipe"]
 
-_METHOD_FIELDS = ("ranges", "weight_ranges", "fine_tune")
+_METHOD_FIELDS = ("ranges", "weight_ranges", "fine_tune", "weights.rounding")
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "select": Selection,
     "place": Placement,
@@ -31,6 +33,11 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "rewrite": Rewrites,
     "simulate": Simulation,
     "limits": Limits,
+    "weights": WeightOnly,
+}
+_OVERRIDES: dict[tuple[str, ...], type[msgspec.Struct]] = {
+    ("overrides",): Override,
+    ("weights", "overrides"): WeightOverride,
 }
 
 
@@ -61,13 +68,15 @@ def _split(setting: str) -> tuple[tuple[str, ...], str]:
     if not equals or not key:
         raise RecipeError(f"--set {setting!r} is not KEY=VALUE; write --set per_channel=true.")
     parts = key.split(".")
-    if parts[0] == "overrides" and len(parts) > 2:
-        # Tensor names have dots too: what is left between the ends is the name.
-        tail = 2 if len(parts) > 3 and parts[-2] == "ranges" else 1
-        return ("overrides", ".".join(parts[1:-tail]), *parts[-tail:]), value
+    for start in _OVERRIDES:
+        if tuple(parts[: len(start)]) == start and len(parts) > len(start) + 1:
+            # Names of tensors and nodes have dots too: what is left between the ends is the name.
+            inner = len(parts) > len(start) + 2 and parts[-2] in ("ranges", "rounding")
+            tail = 2 if inner else 1
+            return (*start, ".".join(parts[len(start) : -tail]), *parts[-tail:]), value
     is_whole = value.strip() == "null" or value.lstrip().startswith("{")
-    if len(parts) == 1 and key in _METHOD_FIELDS and not is_whole:
-        return (key, "method"), value
+    if key in _METHOD_FIELDS and not is_whole:
+        parts.append("method")
     return tuple(parts), value
 
 
@@ -95,15 +104,16 @@ def _check_known(key: tuple[str, ...]) -> None:
         )
     if len(key) == 1:
         return
+    for start, kind in _OVERRIDES.items():
+        field = key[len(start) + 1] if len(key) > len(start) + 1 else None
+        if key[: len(start)] == start and field not in (None, *kind.__struct_fields__):
+            hint = did_you_mean(field or "", kind.__struct_fields__)
+            raise RecipeError(f"--set: unknown option {field!r} in {'.'.join(start)!r}.{hint}")
     if key[0] in _SECTIONS:
         if key[1] not in _fields(key[0]):
             hint = did_you_mean(key[1], _fields(key[0]))
             raise RecipeError(f"--set: unknown option {key[1]!r} in {key[0]!r}.{hint}")
-    elif key[0] == "overrides":
-        if len(key) > 2 and key[2] not in Override.__struct_fields__:
-            hint = did_you_mean(key[2], Override.__struct_fields__)
-            raise RecipeError(f"--set: unknown option {key[2]!r} in 'overrides'.{hint}")
-    elif key[0] not in _METHOD_FIELDS:
+    elif key[0] not in ("overrides", *_METHOD_FIELDS):
         raise RecipeError(f"--set: {key[0]!r} is one value and has no field {key[1]!r}.")
 
 

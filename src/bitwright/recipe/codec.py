@@ -15,6 +15,7 @@ from bitwright.recipe.finetuning import AdaQuant, AdaRound
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import RangeMethod
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
+from bitwright.recipe.weights import AWQ, RoundingMethod, WeightOnly, WeightOverride
 
 __all__ = ["convert", "encode", "settle_types", "to_name"]
 
@@ -95,7 +96,14 @@ _PLAIN = {
 _SECTIONS = (
     Selection, Placement, Override, SmoothQuant,
     CrossLayerEqualization, Rewrites, Simulation, Limits, AdaRound, AdaQuant,
+    WeightOnly, WeightOverride, AWQ, *RoundingMethod.__args__,
 )  # fmt: skip
+
+# A field that names a method -> how these are called, and which there are; else it is of ranges.
+_METHODS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "fine_tune": ("fine-tuning", (AdaRound, AdaQuant)),
+    "rounding": ("rounding", RoundingMethod.__args__),
+}
 
 
 def _choices(kind: type, name: str) -> tuple[Any, ...]:
@@ -110,10 +118,11 @@ def _explain(message: str, kind: type) -> str:
     method = re.search(r"Invalid value `?'?(\w[\w-]*)'?`? - at `\$\.?(.*)method`", message)
     if method is not None:
         name, where = method.groups()
-        learns = where.startswith("fine_tune")
-        kinds = (AdaRound, AdaQuant) if learns else RangeMethod.__args__
+        what, kinds = next(
+            (found for field, found in _METHODS.items() if field in where),
+            ("range", RangeMethod.__args__),
+        )
         known = {kind.__struct_config__.tag for kind in kinds}
-        what = "fine-tuning" if learns else "range"
         return f"unknown {what} method {name!r}.{did_you_mean(name, known)}"
     unknown = re.search(r"unknown field `(\w+)`(?: - at `\$\.?([\w.\[\]]*)`)?", message)
     wrong = re.search(r"Expected `(.*?)`, got `(.*?)`(?: - at `\$\.?(.*)`)?", message)
