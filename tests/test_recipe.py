@@ -278,3 +278,28 @@ def test_python_takes_what_a_file_may_hold():
     )
     assert given == Recipe(weight=INT16, select=Selection(exclude=("a",)))
     assert Recipe(select=Selection(exclude=["a"])).select.exclude == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "target", "sentence"),
+    [
+        ("int8", "npu-cnn", "'int8' is not for the target npu-cnn: it has no limits"),
+        ("int8-dynamic", "npu-transformer", "it has the mode dynamic"),
+        (
+            {"base": "npu-transformer", "format": "qoperator"},
+            "npu-transformer",
+            "integer operators",
+        ),
+    ],
+)
+def test_a_recipe_that_its_target_cannot_run_is_refused(recipe, target, sentence):
+    with pytest.raises(TargetError, match=re.escape(sentence)):
+        load_recipe(recipe, target)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "target"),
+    [("xint8", "npu-cnn"), ("int8-symmetric", "npu-transformer"), ("int8-dynamic", "cpu")],
+)
+def test_a_recipe_that_its_target_can_run_stays_as_it_is(recipe, target):
+    assert load_recipe(recipe, target) == load_recipe(recipe)

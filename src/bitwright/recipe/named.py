@@ -110,6 +110,8 @@ def load_recipe(
 ) -> Recipe:
     """Return a recipe from a value, a built-in name, a dict, or a .json/.yaml file.
 
+    With a target, it is the target's own if none is given, and else one that the target can run.
+
     >>> load_recipe("int8-per-channel").per_channel
     True
     >>> load_recipe("int9")
@@ -120,6 +122,30 @@ def load_recipe(
         raise TargetError(f"unknown target {target!r}.{did_you_mean(target, TARGETS)}")
     if recipe is None:
         return named_recipe(TARGETS[target or "cpu"].recipe)
+    found = _read_recipe(recipe)
+    unfit = _unfit_for_npu(found, target)
+    if unfit:
+        raise TargetError(
+            f"recipe {found.name!r} is not for the target {target}: it has {unfit}; leave out the "
+            f"recipe or the target, or start from the recipe {TARGETS[target or ''].recipe}."
+        )
+    return found
+
+
+def _unfit_for_npu(recipe: Recipe, target: str | None) -> str | None:
+    """Return what of a recipe an NPU does not take."""
+    if target not in ("npu-cnn", "npu-transformer"):
+        return None
+    if recipe.mode != "static":
+        return f"the mode {recipe.mode}"
+    if recipe.format == "qoperator":
+        return "integer operators instead of Q/DQ pairs"
+    if target == "npu-cnn" and recipe.limits is None:
+        return "no limits, which keep power-of-two scales within the NPU's shifters"
+    return None
+
+
+def _read_recipe(recipe: str | Path | dict[str, Any] | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, dict):
