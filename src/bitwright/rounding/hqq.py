@@ -115,8 +115,7 @@ def _starts(
         width = xp.where(high > low, high - low, scale * format.highest)
         for share in _RANGES:
             scale = usable_scales(width * (share / format.highest), format, xp)
-            zero = (width * ((share - 1) / 2) - low) / scale
-            yield scale, _usable_zeros(zero, format, xp)
+            yield scale, _usable_zeros(-low * share / scale, format, xp)
         return
     for move in (0,) if format.symmetric else _MOVES:
         yield scale, xp.clip_(zero + move, 0, format.highest)
