@@ -138,7 +138,7 @@ class Result:
             ("Nodes", f"{quantized.total()} quantized, {skipped.total()} left float"),
             (
                 "Size",
-                f"{_megabytes(self.float_size)} to {_megabytes(self.size)} ({self.shrinkage})",
+                f"{_show_size(self.float_size)} to {_show_size(self.size)} ({self.shrinkage})",
             ),
             ("Calibrated on", self.data),
             *(("Note", note) for note in self.plan.notes),
@@ -160,7 +160,7 @@ class Result:
         lines = [
             f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes quantized, "
             f"{skipped.total()} left float",
-            f"Size: {_megabytes(self.float_size)} -> {_megabytes(self.size)} ({self.shrinkage})",
+            f"Size: {_show_size(self.float_size)} -> {_show_size(self.size)} ({self.shrinkage})",
             f"Calibrated on {self.data}",
         ]
         seen = "held-back" if self.samples_are_unseen else "calibration"
@@ -206,5 +206,6 @@ class Result:
         }
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size} bytes"
+def _show_size(size: int) -> str:
+    """Return a size in megabytes, and a small one in kilobytes."""
+    return f"{size / 1e6:.2f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
