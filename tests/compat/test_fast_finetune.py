@@ -228,9 +228,6 @@ def test_what_makes_no_sense_here_is_refused(options, said):
 
 
 def test_what_has_no_effect_is_told():
-    assert read_fast_finetune({"UpdateBias": True}).sentences == [
-        "the option 'UpdateBias' of FastFinetune has no effect with adaround."
-    ]
     quant = {"OptimAlgorithm": "adaquant", "RegParam": 0.1, "LogPeriod": 50}
     first, second = read_fast_finetune(quant).sentences
     assert "'RegParam' of FastFinetune has no effect with adaquant" in first

@@ -19,6 +19,8 @@ LAYERS = {
     "depthwise": ("Conv", {"group": 4, "auto_pad": "SAME_UPPER"}, (2, 4, 5, 6), (4, 1, 3, 3)),
     "conv1d": ("Conv", {"strides": [2]}, (2, 3, 9), (4, 3, 4)),
     "conv3d": ("Conv", {"pads": [1] * 6}, (1, 2, 3, 4, 3), (3, 2, 3, 3, 3)),
+    "tiles": ("ConvTranspose", {"strides": [2, 3]}, (2, 4, 3, 2), (4, 5, 2, 3)),
+    "grouped tiles": ("ConvTranspose", {"strides": [2], "group": 2}, (2, 4, 3), (4, 3, 2)),
     "gemm": ("Gemm", {"alpha": 0.5}, (5, 6), (6, 4)),
     "gemm, transposed": ("Gemm", {"transA": 1, "transB": 1}, (6, 5), (4, 6)),
     "matmul": ("MatMul", {}, (2, 3, 6), (6, 4)),
@@ -40,14 +42,14 @@ def layer_of(case):
 @pytest.mark.parametrize("case", LAYERS)
 def test_the_gradient_is_that_of_the_layer(case):
     op_type, attributes, samples, weight, change = layer_of(case)
-    assert is_linear(op_type, weight)
+    assert is_linear(attributes, weight)
     layer = LinearError(attributes, weight)
     run = OPS[op_type]
     goals = [run(attributes, x, weight) + tensor(1, seed=5) for x in samples]
     for x, goal in zip(samples, goals, strict=True):
         layer.add(x, goal - run(attributes, x, weight))
     moved = (weight + change).requires_grad_()
-    channels = 6 if case == "grouped" else 3 if case == "conv3d" else 4
+    channels = {"grouped": 6, "conv3d": 3, "tiles": 5 * 2 * 3, "grouped tiles": 6 * 2}.get(case, 4)
     rows = sum(goal.numel() for goal in goals) / channels
     pairs = list(zip(samples, goals, strict=True))
     error = sum((run(attributes, x, moved) - goal).square().sum() for x, goal in pairs) / rows
@@ -132,9 +134,52 @@ def test_few_rows_say_little_about_how_inputs_go_together():
     before = [layer.gradient(change) for layer in (few, many)]
     torch.testing.assert_close(*before)
     for layer in (few, many):
-        layer.shrink()
+        layer.settle(torch.zeros_like(weight))
     moved = [
         (layer.gradient(change) - old).norm()
         for layer, old in zip((few, many), before, strict=True)
     ]
     assert moved[1] < 0.01 * moved[0]
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_a_bias_that_follows_takes_the_means_over(case, monkeypatch):
+    monkeypatch.setattr(alone, "ALIKE", 1e-12)  # moments are taken as they are
+    op_type, attributes, samples, weight, change = layer_of(case)
+    layer, run = LinearError(attributes, weight, bias_follows=True), OPS[op_type]
+    is_image = op_type in ("Conv", "ConvTranspose")
+    channels = 1 if is_image else -1
+    goals = [run(attributes, x, weight) + 0.3 + tensor(1, seed=5) for x in samples]
+    goals = [goal + 0.1 * tensor(*goal.shape, seed=6) for goal in goals]
+    for x, goal in zip(samples, goals, strict=True):
+        layer.add(x, goal - run(attributes, x, weight))
+    layer.settle(torch.zeros_like(weight))
+
+    def missing(weights):
+        lacks = [goal - run(attributes, x, weights) for x, goal in zip(samples, goals, strict=True)]
+        return torch.cat([lack.movedim(channels, 0).flatten(1) for lack in lacks], dim=1)
+
+    bias = layer.bias(change)
+    torch.testing.assert_close(bias, missing(weight + change).mean(dim=1))
+    moved = (weight + change).requires_grad_()
+    places = missing(weight).shape[1]
+    if op_type == "ConvTranspose":
+        places //= weight[0, 0].numel()  # a row for each place that is read
+    else:
+        lacks = missing(moved)
+        error = (lacks - lacks.mean(dim=1, keepdim=True)).square().sum() / places
+        torch.testing.assert_close(layer.gradient(change), torch.autograd.grad(error, moved)[0])
+    layer.hold_bias(bias)
+    error = (missing(moved) - bias[:, None]).square().sum() / places
+    torch.testing.assert_close(layer.gradient(change), torch.autograd.grad(error, moved)[0])
+
+
+def test_where_samples_say_nothing_weights_stay_near_to_float():
+    _, attributes, samples, weight, lost = layer_of("matmul")
+    layer = LinearError(attributes, weight)
+    layer.add(samples[0][:1, :1], torch.zeros(1, 1, 4).double())
+    layer.settle(lost)
+    still = layer.gradient(torch.zeros_like(weight))
+    # Down the slope is the way to what the weights were.
+    assert float((still * lost).sum()) < 0
+    assert layer.gradient(lost).norm() < still.norm()

@@ -16,7 +16,7 @@ from bitwright.recipe import AdaQuant, AdaRound
 torch = pytest.importorskip("torch", reason="learning is torch code")
 
 from bitwright.rounding.adaquant import AdaQuantLearner  # noqa: E402
-from bitwright.rounding.adaround import AdaRoundLearner  # noqa: E402
+from bitwright.rounding.adaround import AdaRoundLearner, Bias  # noqa: E402
 from bitwright.rounding.grid import Grid  # noqa: E402
 from bitwright.rounding.reconstruction import Goal, reconstruct  # noqa: E402
 from bitwright.rounding.torch_graph import TorchGraph  # noqa: E402
@@ -234,3 +234,27 @@ def test_adam_moves_as_torch_does():
         (theirs.sin() + theirs.square()).sum().backward()
         reference.step()
     torch.testing.assert_close(ours, theirs)
+
+
+def test_a_bias_makes_up_for_what_weights_leave_on_average():
+    constants = {"w": WEIGHT, "b": np.zeros(1, np.float32)}
+    proto = build([node("Gemm", ["x", "w", "b"], ["y"], name="it")], {"x": [None, 6]}, {"y": None},
+                  constants)  # fmt: skip
+    graph = TorchGraph(ir.serde.deserialize_model(proto).graph, ["y"], opset=17)
+    samples = [{"x": sample["x"] + 2} for sample in inputs()]
+    fixed = {"w": grid().nearest(torch.from_numpy(WEIGHT)), "b": torch.zeros(1)}
+    weights = {"w": (torch.from_numpy(WEIGHT), grid())}
+    coarse = Grid(torch.tensor(0.25), torch.tensor(0), -128, 127)
+    fine = Grid(torch.tensor(1e-6), torch.tensor(0), -(2.0**31), 2.0**31 - 1)
+    method = AdaRound(iterations=40, held_out=0, alone=1.0)
+    errors = []
+    for own in (None, coarse, fine):
+        goal = Goal(graph, samples, samples, fixed=fixed)
+        biases = {} if own is None else {"w": Bias("b", fixed["b"], own)}
+        learner = AdaRoundLearner(weights, method, biases)
+        errors.append(reconstruct(goal, learner, method).after)
+        if own is not None:
+            steps = learner.hard()["b"] / own.scale
+            torch.testing.assert_close(steps, torch.round(steps))
+    assert errors[2] <= errors[1] <= errors[0]
+    assert errors[2] < 0.9 * errors[0]

@@ -17,6 +17,7 @@ from bitwright.graph import opset_of
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.finetuning import LEARNING_OPS
+from bitwright.rounding.bias_correction import find_bias_sites
 from bitwright.rounding.block_reports import BlockReport, require_torch
 from bitwright.rounding.blocks import Block, find_blocks
 
@@ -76,6 +77,14 @@ class BlockLearner:
             and any(ops[node] in (method.op_types or LEARNING_OPS) for node in constant.nodes)
         }
         readers = {node for constant in self._learning.values() for node in constant.nodes}
+        self._biases = {
+            site.weight.name or "": site.bias.name or ""
+            for site in find_bias_sites(model, readers)[0]
+            if site.factor == 1
+        }
+        # Some targets store biases as they do weights; they are biases all the same.
+        for name in self._biases.values():
+            self._learning.pop(name, None)
         self.blocks: list[Block] = find_blocks(
             model,
             readers,
@@ -119,7 +128,7 @@ class BlockLearner:
             read=read,
             outputs=behind,
         )
-        biases = [n for n in names if self.constants[n].role == "bias" and self._is_free(n, index)]
+        biases = [n for n in names if self._is_bias(n) and self._is_free(n, index)]
         learner, scales = self._learner(mine, biases)
         outcome = reconstruct(goal, learner, self._method, seed=index)
         is_kept = outcome.constants is not None
@@ -149,7 +158,7 @@ class BlockLearner:
         for name in self._names(self.blocks[index]):
             constant = self.constants[name]
             # The scale of a bias follows that of its weight.
-            if name in learned.constants or constant.role == "bias":
+            if name in learned.constants or self._is_bias(name):
                 parameters = tuned.plan.parameters(constant.key)
                 changed[name] = constant.stored(parameters, tuned.constants.get(name))
         self.stored.update(changed)
@@ -159,6 +168,12 @@ class BlockLearner:
         """Return the plan's constants that a block reads."""
         read = [value.name or "" for node in block.nodes for value in node.inputs if value]
         return [name for name in dict.fromkeys(read) if name in self.constants]
+
+    def _is_bias(self, name: str) -> bool:
+        constant = self.constants[name]
+        return constant.role == "bias" or (
+            constant.role == "weight" and name in self._biases.values()
+        )
 
     def _is_free(self, name: str, index: int) -> bool:
         """Whether a constant that several blocks may share can still learn in this one."""
@@ -178,10 +193,18 @@ class BlockLearner:
     def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> tuple[Any, Any]:
         """Return what learns, and what gives its scales."""
         from bitwright.rounding.adaquant import AdaQuantLearner
-        from bitwright.rounding.adaround import AdaRoundLearner
+        from bitwright.rounding.adaround import AdaRoundLearner, Bias
+        from bitwright.rounding.torch_graph import as_tensor
 
         if isinstance(self._method, AdaRound):
-            return AdaRoundLearner(self._grids(mine), self._method), dict
+            follow = {n: self._biases[n] for n in mine if self._biases.get(n) in biases}
+            grids = self._grids(list(follow.values()) if self._method.update_bias else [])
+            following = {
+                name: Bias(bias, as_tensor(self.stored[bias], self._device), grids[bias][1])
+                for name, bias in follow.items()
+                if bias in grids
+            }
+            return AdaRoundLearner(self._grids(mine), self._method, following), dict
         free = [name for name in mine if self._may_rescale(name)]
         learning = [*mine, *biases] if self._method.update_bias else mine
         learner = AdaQuantLearner(self._grids(learning), self._method, free)

@@ -109,6 +109,8 @@ class AdaRound(_Learning, frozen=True, kw_only=True, tag="adaround", tag_field="
     """How steep that term is, at first and in the end."""
     warm_start: float = 0.2
     """This part of all steps goes without it."""
+    update_bias: bool = True
+    """Let biases make up for what is off on average, so that weights need not."""
 
     def __post_init__(self) -> None:
         self._check()

@@ -80,6 +80,10 @@ class AdaQuantLearner:
         """True: what is computed with is what is stored."""
         return True
 
+    def bias_follows(self, name: str) -> bool:
+        """False: a bias learns as a weight does."""
+        return False
+
     def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
         """Leave it: what learns is stored after every step."""
 

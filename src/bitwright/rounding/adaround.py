@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,16 +21,27 @@ from bitwright.rounding.torch_quantizers import (
     rounding_for,
 )
 
-__all__ = ["AdaRoundLearner"]
+__all__ = ["AdaRoundLearner", "Bias"]
 
 DECIDED = 20.0
 """An alpha that no step brings back: the sigmoid of it has no slope."""
 OPEN = rounding_for(torch.tensor(0.9)).item()
 """How far from the fence alphas start over: nine tenths of a step up, or down."""
+BIAS_RATE = 0.01
+"""Adam moves a bias by about this part of a 64th of its typical size at a time."""
+
+
+class Bias(NamedTuple):
+    """A bias that follows what its layer's weights are rounded to."""
+
+    name: str
+    value: torch.Tensor
+    """What it is stored as, at first."""
+    grid: Grid
 
 
 class AdaRoundLearner:
-    """The roundings of a block's weights.
+    """The roundings of a block's weights, and the biases that make up for them.
 
     >>> grid = Grid(torch.tensor(0.5), torch.tensor(0), -128, 127)
     >>> learner = AdaRoundLearner({"w": (torch.tensor([0.3, 0.6]), grid)}, AdaRound())
@@ -38,8 +49,23 @@ class AdaRoundLearner:
     tensor([0.5000, 0.5000])
     """
 
-    def __init__(self, weights: Mapping[str, tuple[torch.Tensor, Grid]], method: AdaRound) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, tuple[torch.Tensor, Grid]],
+        method: AdaRound,
+        biases: Mapping[str, Bias] | None = None,
+    ) -> None:
         self._method = method
+        self._biases = dict(biases or {})
+        self._units = {
+            name: (bias.value.square().mean().sqrt() / 64).clamp_min(1e-12)
+            for name, bias in self._biases.items()
+        }
+        # In units that make one learning rate fit all.
+        self._shifts = {
+            name: torch.zeros_like(bias.value).requires_grad_()
+            for name, bias in self._biases.items()
+        }
         self.names = tuple(weights)
         self._grids = {name: grid for name, (_, grid) in weights.items()}
         self._floors: dict[str, torch.Tensor] = {}
@@ -63,24 +89,33 @@ class AdaRoundLearner:
     ) -> list[tuple[list[torch.Tensor], float]]:
         """Return the roundings, all with one learning rate."""
         rate = self._method.learning_rate if learning_rate is None else learning_rate
-        return [([self._alphas[name] for name in self._chosen(names)], rate)]
+        chosen = list(self._chosen(names))
+        shifts = [self._shifts[name] for name in chosen if name in self._shifts]
+        return [([self._alphas[name] for name in chosen], rate), (shifts, BIAS_RATE)]
 
     def soft(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Return weights between two integers."""
-        return {
-            name: _Between.apply(self._alphas[name], self._bases[name], self._grids[name].scale)
-            for name in self._chosen(names)
-        }
+        """Return weights between two integers, and their biases."""
+        found = {}
+        for name in self._chosen(names):
+            scale = self._grids[name].scale
+            found[name] = _Between.apply(self._alphas[name], self._bases[name], scale)
+            found.update(self._bias(name))
+        return found
 
     def hard(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Return weights at one integer each."""
+        """Return weights at one integer each, and their biases."""
         found = {}
         with torch.no_grad():
             for name in self._chosen(names):
                 integers = self._floors[name] + (self._alphas[name] >= 0)
                 grid = self._grids[name]
                 found[name] = dequantize(integers, grid.scale, grid.zero_point)
+                found.update(self._bias(name))
         return found
+
+    def bias_follows(self, name: str) -> bool:
+        """Whether a weight has a bias that goes with it."""
+        return name in self._biases
 
     def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
         """Turn single weights of a layer while its error falls.
@@ -88,12 +123,23 @@ class AdaRoundLearner:
         Gradients bring weights to rest one by one; whether one should turn now that all others
         rest, they do not say.
         """
-        alpha = self._alphas[name]
         with torch.no_grad():
-            up, free = alpha >= 0, alpha.abs() < DECIDED
-            step = self._grids[name].scale.expand_as(alpha)
-            turned = layer.turn(self._bases[name] + up * step - stored, up, step, free)
-            alpha.copy_(torch.where(turned != up, -alpha, alpha))
+            self._turn(name, layer, stored)
+            if name in self._biases:
+                bias, shift = self._biases[name], self._shifts[name]
+                wanted = layer.bias(self.hard([name])[name] - stored).reshape(shift.shape)
+                shift.add_(wanted / self._units[name])
+                # Few bits bring it near to where it should be; the weights see to the rest.
+                moved = self._bias(name)[bias.name] - bias.value
+                layer.hold_bias(moved.reshape(-1))
+                self._turn(name, layer, stored)
+
+    def _turn(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+        alpha = self._alphas[name]
+        up, free = alpha >= 0, alpha.abs() < DECIDED
+        step = self._grids[name].scale.expand_as(alpha)
+        turned = layer.turn(self._bases[name] + up * step - stored, up, step, free)
+        alpha.copy_(torch.where(turned != up, -alpha, alpha))
 
     @property
     def is_hard(self) -> bool:
@@ -101,8 +147,8 @@ class AdaRoundLearner:
         return False
 
     def parameters(self) -> list[torch.Tensor]:
-        """Return all roundings."""
-        return list(self._alphas.values())
+        """Return all roundings, and what is added to biases."""
+        return [*self._alphas.values(), *self._shifts.values()]
 
     def pace(self, part: float) -> float:
         """Return 1: the pull brings weights to rest."""
@@ -123,7 +169,7 @@ class AdaRoundLearner:
         beta = self._beta(part)
         if beta is None:
             return None
-        alphas = self.parameters()
+        alphas = list(self._alphas.values())
         # A mean, beside a loss that is relative too: so one strength fits blocks of any size.
         strength = self._method.regularization / sum(alpha.numel() for alpha in alphas)
         total = torch.zeros((), device=alphas[0].device)
@@ -151,6 +197,14 @@ class AdaRoundLearner:
                 strength = self._method.regularization / alpha.numel()
                 gradient.add_(pull, alpha=-2 * beta * strength)
             alpha.grad = gradient.mul_(slope)
+
+    def _bias(self, name: str) -> dict[str, torch.Tensor]:
+        """Return the bias of a weight, if it has one that follows."""
+        if name not in self._biases:
+            return {}
+        bias = self._biases[name]
+        moved = torch.addcmul(bias.value, self._shifts[name], self._units[name])
+        return {bias.name: bias.grid.nearest(moved)}
 
     def _beta(self, part: float) -> float | None:
         """Return how steep the pull is where this part of all steps is done; None: no pull yet."""

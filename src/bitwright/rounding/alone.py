@@ -22,17 +22,38 @@ ENOUGH = 64
 """Rows for each weight of an output: more say no more about second moments."""
 SWEEPS = 8
 """How often `turn` goes over all weights, at the most: after a few, hardly any turns."""
+ALIKE = 8
+"""So many rows of one sample are taken to say as much as one row of another: places of a picture
+are much like those beside them."""
 ROWS, ROWS_OF_A_STEP = 4096, 256
 """Rows that are kept of wider layers, and how many of them a step sees."""
 
 
-def is_linear(op_type: str, weight: torch.Tensor) -> bool:
+def is_linear(attributes: Attributes, weight: torch.Tensor) -> bool:
     """Whether a node's error is a quadratic form of its weight, and this module has it.
 
-    >>> is_linear("MatMul", torch.zeros(3, 4)), is_linear("LayerNormalization", torch.zeros(3))
+    >>> import onnx_ir as ir
+    >>> product, norm = (Attributes(ir.node(op, []), 21) for op in ("MatMul", "LayerNormalization"))
+    >>> is_linear(product, torch.zeros(3, 4)), is_linear(norm, torch.zeros(3))
     (True, False)
     """
+    op_type = attributes.op_type
+    if op_type == "ConvTranspose":
+        return _is_tiled(attributes, list(weight.shape[2:]))
     return op_type == "Conv" or (op_type in ("Gemm", "MatMul") and weight.ndim == 2)
+
+
+def _is_tiled(attributes: Attributes, kernel: list[int]) -> bool:
+    """Whether each place that a ConvTranspose writes comes from one place that it reads."""
+    rank = len(kernel)
+    return (
+        attributes.integers("strides", rank, 1) == kernel
+        and (attributes.integers("dilations", rank, 1) == [1] * rank or max(kernel) == 1)
+        and not any(attributes.integers("pads", 2 * rank))
+        and not any(attributes.integers("output_padding", rank))
+        and not attributes.integers("output_shape")
+        and attributes.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    )
 
 
 class LinearError:
@@ -46,21 +67,30 @@ class LinearError:
     (1.0, [[0.0], [0.0]])
     """
 
-    def __init__(self, attributes: Attributes, weight: torch.Tensor) -> None:
+    def __init__(
+        self, attributes: Attributes, weight: torch.Tensor, *, bias_follows: bool = False
+    ) -> None:
+        self._without_means = bias_follows
         self._attributes = attributes
         self._shape = weight.shape
         self._is_conv = attributes.op_type == "Conv"
+        self._is_tiled = attributes.op_type == "ConvTranspose"
         # Whether outputs are the first axis of the weight.
         self._is_upright = self._is_conv or bool(attributes.integer("transB"))
-        self._groups = attributes.integer("group", 1) if self._is_conv else 1
-        outputs = weight.shape[0 if self._is_upright else -1] // self._groups
+        self._groups = attributes.integer("group", 1) if self._is_conv or self._is_tiled else 1
+        if self._is_upright:
+            outputs = weight.shape[0] // self._groups
+        else:
+            outputs = math.prod(weight.shape[1:])
         inputs = weight.numel() // (outputs * self._groups)
         self._is_wide = inputs > WIDEST
         self._wanted = ROWS if self._is_wide else max(ENOUGH * inputs, ROWS)
         self._second = weight.new_zeros(self._groups, inputs, 0 if self._is_wide else inputs)
         self._left = weight.new_zeros(self._groups, outputs, inputs)
+        self._sums = weight.new_zeros(self._groups, inputs)
+        self._lacks = weight.new_zeros(self._groups, outputs)
         self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._squares, self._count = 0.0, 0
+        self._squares, self._count, self._samples, self._chance = 0.0, 0, 0, 0.0
 
     @property
     def is_full(self) -> bool:
@@ -76,26 +106,70 @@ class LinearError:
         """Take samples: what the layer reads, and what its results lack."""
         rows, lacks = self._inputs(x), self._outputs(missing)
         self._count += rows.shape[1]
+        self._samples += x.shape[1 if self._attributes.integer("transA") else 0]
         self._squares += float(lacks.double().square().sum())
         self._left += lacks.transpose(1, 2) @ rows
+        self._sums += rows.sum(dim=1)
+        self._lacks += lacks.sum(dim=1)
         if self._is_wide:
             self._rows.append((rows, lacks))
         else:
             self._second += rows.transpose(1, 2) @ rows
 
-    def shrink(self) -> None:
+    def settle(self, lost: torch.Tensor) -> None:
+        """Make the moments ready, once all samples are taken; `lost` is the weight's own error."""
+        # The taps of a tile share a bias, but not what they lack.
+        self._without_means = self._without_means and not self._is_tiled
+        if self._without_means:
+            self._add_means(-1.0)
+        if not self._is_wide:
+            self._shrink(self._matrix(lost))
+
+    def bias(self, change: torch.Tensor) -> torch.Tensor:
+        """Return what to add to the bias of each output, where the weight is changed by this."""
+        over = torch.bmm(self._matrix(change), self._sums[..., None])[..., 0]
+        missing = (self._lacks - over).div_(max(self._count, 1))
+        taps = math.prod(self._shape[2:]) if self._is_tiled else 1
+        return missing.reshape(-1, taps).mean(dim=1)
+
+    def hold_bias(self, shift: torch.Tensor) -> None:
+        """Take it that the bias has moved by this, and does not follow the weights any more."""
+        if self._without_means:
+            self._add_means(1 - self._chance)
+            self._without_means = False
+        taps = math.prod(self._shape[2:]) if self._is_tiled else 1
+        made = shift.repeat_interleave(taps).reshape(self._lacks.shape)
+        self._lacks -= made * self._count
+        self._left -= (1 - self._chance) * made[..., None] * self._sums[:, None]
+        self._rows = [(rows, lacks - made[:, None]) for rows, lacks in self._rows]
+
+    def _add_means(self, share: float) -> None:
+        """Add what the means make of the moments, or take it away.
+
+        Without them the bias is taken to follow the weights, which are left with what varies.
+        """
+        part = share / max(self._count, 1)
+        self._left += part * self._lacks[..., None] * self._sums[:, None]
+        self._squares += part * float(self._lacks.double().square().sum())
+        if self._is_wide:
+            means = [part * sums[:, None] for sums in (self._sums, self._lacks)]
+            self._rows = [(rows + means[0], lacks + means[1]) for rows, lacks in self._rows]
+        else:
+            self._second += part * self._sums[..., None] * self._sums[:, None]
+
+    def _shrink(self, lost: torch.Tensor) -> None:
         """Draw the moments toward those of inputs that have nothing to do with each other.
 
         The fewer rows there are for each weight, the more of what they say is chance, and a weight
-        that is fitted to it does worse elsewhere (O. Ledoit and M. Wolf, 2004).
+        that is fitted to it does worse elsewhere (O. Ledoit and M. Wolf, 2004). For such inputs the
+        best a weight can do is to be near to what it was in float.
         """
-        if self._is_wide:
-            return
         inputs = self._second.shape[1]
-        chance = inputs / (inputs + self._count)
-        mean = self._second.diagonal(dim1=1, dim2=2).mean(dim=1, keepdim=True)
-        self._second.mul_(1 - chance).diagonal(dim1=1, dim2=2).add_(chance * mean)
-        self._left.mul_(1 - chance)
+        independent = max(self._samples, self._count / ALIKE)
+        self._chance = inputs / (inputs + independent)
+        mean = self._second.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None] * self._chance
+        self._second.mul_(1 - self._chance).diagonal(dim1=1, dim2=2).add_(mean)
+        self._left.mul_(1 - self._chance).add_(mean[..., None] * lost)
 
     def gradient(
         self, change: torch.Tensor, generator: torch.Generator | None = None
@@ -154,14 +228,15 @@ class LinearError:
 
     def _matrix(self, weight: torch.Tensor) -> torch.Tensor:
         """Return something of a weight's shape as (groups, outputs, weights)."""
-        upright = weight if self._is_upright else weight.T
-        return upright.reshape(self._left.shape)
+        groups, outputs, inputs = self._left.shape
+        if self._is_upright:
+            return weight.reshape(groups, outputs, inputs)
+        return weight.reshape(groups, inputs, outputs).transpose(1, 2)
 
     def _unfolded(self, matrix: torch.Tensor) -> torch.Tensor:
         """Undo `_matrix`."""
-        if self._is_upright:
-            return matrix.reshape(self._shape)
-        return matrix.reshape(self._shape[::-1]).T
+        upright = matrix if self._is_upright else matrix.transpose(1, 2)
+        return upright.reshape(self._shape)
 
     def _gradient_of_rows(
         self, matrix: torch.Tensor, generator: torch.Generator | None
@@ -185,12 +260,24 @@ class LinearError:
             split = windows.reshape(x.shape[0], self._groups, -1, *windows.shape[2:])
             order = [1, 0, *range(3, 3 + places), 2, *range(3 + places, split.ndim)]
             return split.permute(order).reshape(self._groups, -1, self._left.shape[2])
+        if self._is_tiled:
+            split = x.reshape(x.shape[0], self._groups, -1, math.prod(x.shape[2:]))
+            return split.permute(1, 0, 3, 2).reshape(self._groups, -1, self._left.shape[2])
         if self._attributes.integer("transA"):
             x = x.T
         return x.reshape(1, -1, x.shape[-1]) * self._attributes.number("alpha", 1.0)
 
     def _outputs(self, y: torch.Tensor) -> torch.Tensor:
         """Return results in the same order, (groups, rows, outputs)."""
+        if self._is_tiled:
+            kernel = self._shape[2:]
+            tiles = [n for size, taps in zip(y.shape[2:], kernel, strict=True)
+                     for n in (size // taps, taps)]  # fmt: skip
+            split = y.reshape(y.shape[0], self._groups, -1, *tiles)
+            places, taps = range(3, split.ndim, 2), range(4, split.ndim, 2)
+            return split.permute(1, 0, *places, 2, *taps).reshape(
+                self._groups, -1, self._left.shape[1]
+            )
         if not self._is_conv:
             return y.reshape(1, -1, y.shape[-1])
         split = y.reshape(y.shape[0], self._groups, -1, math.prod(y.shape[2:]))

@@ -64,6 +64,9 @@ class Learner(Protocol):
     def is_hard(self) -> bool:
         """Whether constants can be stored after every step, and not only in the end."""
 
+    def bias_follows(self, name: str) -> bool:
+        """Whether a weight has a bias that goes with it."""
+
     def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
         """Better what was learned for a layer by itself, where there is a way to."""
 
@@ -165,7 +168,14 @@ class Goal:
         return {n: self._behind[n](t) if n in self._behind else t for n, t in found.items()}
 
     def layer(
-        self, name: str, constants: Constants, samples: torch.Tensor, ratio: float, generator: Any
+        self,
+        name: str,
+        constants: Constants,
+        samples: torch.Tensor,
+        ratio: float,
+        generator: Any,
+        *,
+        bias_follows: bool = False,
     ) -> LinearError | None:
         """Return the error of the one layer that reads a weight; None where it is not linear.
 
@@ -176,9 +186,9 @@ class Goal:
         if len(readers) != 1 or weight is None:
             return None
         reader = readers[0]
-        if not is_linear(reader.attributes.op_type, weight):
+        if not is_linear(reader.attributes, weight):
             return None
-        found = LinearError(reader.attributes, weight)
+        found = LinearError(reader.attributes, weight, bias_follows=bias_follows)
         known = {**self.fixed, **constants}
         with torch.no_grad():
             for part in samples.split(8):
@@ -192,7 +202,7 @@ class Goal:
                     found.add(both[1][0], wanted - given)
                 if found.is_full:
                     break
-        found.shrink()
+        found.settle(self._graph.constants[name].to(weight.dtype) - weight)
         return found
 
     def work(self, names: Iterable[str], samples: int) -> float:
@@ -274,7 +284,12 @@ class _Run:
         for name in self.learner.names if steps else ():
             # What the layer reads follows from what the layers before it have learned.
             layer = self.goal.layer(
-                name, learned, self.seen, self.method.drop_ratio, self.generator
+                name,
+                learned,
+                self.seen,
+                self.method.drop_ratio,
+                self.generator,
+                bias_follows=self.learner.bias_follows(name),
             )
             if layer is not None:
                 self._learn_layer(layer, name, steps)
