@@ -3,7 +3,8 @@
 Both get the same model, samples, iterations and batch size, each in a process of its own, one after
 the other. Accuracy is the signal-to-noise ratio of all outputs against the float model, over
 samples that neither has seen, both in ONNX Runtime; `plain` is that of the same settings without
-fine-tuning. Time is that of the whole call that quantizes and fine-tunes.
+fine-tuning. Chance plays a part: a row is the mean over `--seeds`, the same for both, with the
+lowest and the highest. Time is that of the whole call that quantizes and fine-tunes.
 
 At 8 bits both begin from the float model: power-of-two scales for AMD's NPU. The peer cannot make
 4-bit weights, so there its fine-tuning begins from our plain 4-bit model, the integers stored in
@@ -179,6 +180,8 @@ class Side(NamedTuple):
     seconds: float
     quality: float
     blocks: int
+    span: str = ""
+    """From the worst to the best seed."""
 
 
 def measure(case: Case, who: str, options: argparse.Namespace, **changes: Any) -> Side | str:
@@ -188,7 +191,7 @@ def measure(case: Case, who: str, options: argparse.Namespace, **changes: Any) -
     task: dict[str, Any] = {
         "who": who, "model": str(case.model), "data": str(case.data), "samples": options.samples,
         "output": str(output), "iterations": options.iterations, "batch": options.batch,
-        "scope": "block", "device": "cpu", "start": None, "method": None, **changes,
+        "scope": "block", "device": "cpu", "start": None, "method": None, "seed": 1, **changes,
     }  # fmt: skip
     chosen = {"python": options.peer_python} if who == "peer" else {}
     done = run_apart("finetune_worker.py", json.dumps(task), **chosen)
@@ -199,8 +202,23 @@ def measure(case: Case, who: str, options: argparse.Namespace, **changes: Any) -
     return Side(done.seconds, case.sqnr(output), int(done.extra.get("blocks", 0)))
 
 
+def measure_seeds(case: Case, who: str, options: argparse.Namespace, **changes: Any) -> Side | str:
+    """Measure with each seed, and return the mean."""
+    sides = []
+    for seed in range(1, options.seeds + 1):
+        side = measure(case, who, options, seed=seed, **changes)
+        if isinstance(side, str):
+            return side
+        sides.append(side)
+    qualities = [side.quality for side in sides]
+    mean = sum(qualities) / len(sides)
+    seconds = sum(side.seconds for side in sides) / len(sides)
+    span = f" ({min(qualities):.1f} to {max(qualities):.1f})" if len(sides) > 1 else ""
+    return Side(seconds, mean, sides[0].blocks, span)
+
+
 def ours(case: Case, options: argparse.Namespace, **changes: Any) -> Side:
-    side = measure(case, "ours", options, **changes)
+    side = measure_seeds(case, "ours", options, **changes)
     if isinstance(side, str):
         raise SystemExit(f"{case.name}: {side}")
     return side
@@ -209,7 +227,9 @@ def ours(case: Case, options: argparse.Namespace, **changes: Any) -> Side:
 def compare(case: Case, setting: str, options: argparse.Namespace) -> list[tuple[str, ...]]:
     """Return a row for each method."""
     base = BASES[setting]
-    plain = ours(case, options, base=base)
+    plain = measure(case, "ours", options, base=base)
+    if isinstance(plain, str):
+        raise SystemExit(f"{case.name}: {plain}")
     start = None
     if base == "a8w4":
         start = case.folder / "start.onnx"
@@ -223,15 +243,16 @@ def compare(case: Case, setting: str, options: argparse.Namespace) -> list[tuple
         mine = ours(case, options, base=base, method=method)
         theirs: Side | str = "not run"
         if options.peer_python:
-            theirs = measure(case, "peer", options, base=base, method=method, start=start)
+            theirs = measure_seeds(case, "peer", options, base=base, method=method, start=start)
         cells = (theirs, "-", "-", "-") if isinstance(theirs, str) else (
-            f"{theirs.quality:.2f} dB", f"{mine.quality - theirs.quality:+.2f} dB",
+            f"{theirs.quality:.2f} dB{theirs.span}", f"{mine.quality - theirs.quality:+.2f} dB",
             f"{theirs.seconds:.1f} s", f"{theirs.seconds / mine.seconds:.1f}x",
         )  # fmt: skip
         rows.append((
             case.name, setting, method, f"{plain.quality:.2f} dB",
             their_plain if isinstance(their_plain, str) else f"{their_plain.quality:.2f} dB",
-            f"{mine.quality:.2f} dB", cells[0], cells[1], f"{mine.seconds:.1f} s", *cells[2:],
+            f"{mine.quality:.2f} dB{mine.span}", cells[0], cells[1], f"{mine.seconds:.1f} s",
+            *cells[2:],
         ))  # fmt: skip
         print(" | ".join(rows[-1]), flush=True)
     return rows
@@ -251,7 +272,8 @@ def compare_scopes(case: Case, options: argparse.Namespace) -> tuple[str, ...]:
         for scope in ("layer", "block")
     )
     found = (
-        case.name, f"{plain.quality:.2f} dB", f"{layer.quality:.2f} dB", f"{block.quality:.2f} dB",
+        case.name, f"{plain.quality:.2f} dB", f"{layer.quality:.2f} dB{layer.span}",
+        f"{block.quality:.2f} dB{block.span}",
         f"{block.quality - layer.quality:+.2f} dB", f"{layer.seconds:.1f} s",
         f"{block.seconds:.1f} s",
     )  # fmt: skip
@@ -284,6 +306,7 @@ def main() -> None:
     parser.add_argument("--scopes", nargs="*", default=["text direction", "sentences"])
     parser.add_argument("--settings", nargs="*", default=[*BASES], choices=[*BASES])
     parser.add_argument("--methods", nargs="*", default=[*METHODS], choices=METHODS)
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each, to take the mean of")
     parser.add_argument("--quick", action="store_true", help="one model, few iterations")
     parser.add_argument("--resnet50", action="store_true", help="only seconds for each block")
     parser.add_argument("--device", default="cpu", help="beside the CPU: cuda")

@@ -38,6 +38,7 @@ def run_ours(task: dict[str, Any]) -> None:
             "iterations": task["iterations"],
             "batch_size": task["batch"],
             "scope": task["scope"],
+            "seed": task["seed"],
         }
     begin = time.perf_counter()
     result = bitwright.quantize(
@@ -82,6 +83,7 @@ def run_peer(task: dict[str, Any]) -> None:
             "BatchSize": task["batch"],
             "LearningRate": RATES[task["method"]],
             "DataSize": len(samples),
+            "FixedSeed": task["seed"],
         }
     begin = time.perf_counter()
     if task["start"] is not None:
