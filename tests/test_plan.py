@@ -86,7 +86,7 @@ def test_a_type_edited_in_the_file_is_honoured(tmp_path):
     [
         ("{", "is not JSON"),
         ("[]", "must be a mapping, not a list"),
-        ("{}", "missing required field 'fingerprint'"),
+        ("{}", "it needs 'fingerprint'"),
         ('{"fingerprint": "", "recipe": {}, "tensors": {}, "nodes": {}, "extra": 1}', "'extra'"),
         ('{"fingerprint": "", "recipe": {"per_chan": 1}, "tensors": {}, "nodes": {}}', "per_chan"),
     ],

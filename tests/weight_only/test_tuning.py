@@ -20,7 +20,7 @@ pytest.importorskip("torch", reason="fine-tuning needs torch")
 LEARN = AdaRound(iterations=60, batch_size=8)
 
 
-def run(rounding, learn=LEARN, *, bits=4, output="nbits", data=24, **options):
+def run(rounding, learn=LEARN, *, bits=4, output="matmul-nbits", data=24, **options):
     weights = WeightOnly(bits=bits, block_size=32, rounding=rounding, output=output)
     recipe = Recipe(mode="weight-only", weights=weights, fine_tune=learn)
     samples = make_samples(data) if data else None
@@ -43,7 +43,7 @@ def error_of(result):
     return lost / signal
 
 
-@pytest.mark.parametrize("output", ["nbits", "qdq"])
+@pytest.mark.parametrize("output", ["matmul-nbits", "qdq"])
 def test_learned_roundings_lose_less_than_the_nearest(output):
     plain, learned = (run(Nearest(), method, output=output) for method in (None, LEARN))
     assert error_of(learned) < 0.8 * error_of(plain)

@@ -134,7 +134,8 @@ def _explain(message: str, kind: type) -> str:
     missing = re.search(r"missing required field `(\w+)`(?: - at `\$\.?(.*)`)?", message)
     if missing is not None:
         field, where = missing.groups()
-        return f"option {where or 'recipe'!r} needs {field!r}; add it."
+        owner = f"option {where!r}" if where else "it"
+        return f"{owner} needs {field!r}; add it."
     choice = re.search(r"Invalid enum value '(.*?)'(?: - at `\$\.?(.*)`)?", message)
     if choice is not None:
         given, where = choice.groups()
