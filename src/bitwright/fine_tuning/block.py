@@ -170,10 +170,7 @@ class BlockLearner:
         return [name for name in dict.fromkeys(read) if name in self.constants]
 
     def _is_bias(self, name: str) -> bool:
-        constant = self.constants[name]
-        return constant.role == "bias" or (
-            constant.role == "weight" and name in self._biases.values()
-        )
+        return self.constants[name].role == "bias" or name in self._biases.values()
 
     def _is_free(self, name: str, index: int) -> bool:
         """Whether a constant that several blocks may share can still learn in this one."""
@@ -197,12 +194,11 @@ class BlockLearner:
         from bitwright.rounding.torch_graph import as_tensor
 
         if isinstance(self._method, AdaRound):
-            follow = {n: self._biases[n] for n in mine if self._biases.get(n) in biases}
-            grids = self._grids(list(follow.values()) if self._method.update_bias else [])
+            grids = self._grids(biases if self._method.update_bias else [])
             following = {
                 name: Bias(bias, as_tensor(self.stored[bias], self._device), grids[bias][1])
-                for name, bias in follow.items()
-                if bias in grids
+                for name in mine
+                if (bias := self._biases.get(name, "")) in grids
             }
             return AdaRoundLearner(self._grids(mine), self._method, following), dict
         free = [name for name in mine if self._may_rescale(name)]

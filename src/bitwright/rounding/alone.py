@@ -70,11 +70,14 @@ class LinearError:
     def __init__(
         self, attributes: Attributes, weight: torch.Tensor, *, bias_follows: bool = False
     ) -> None:
-        self._without_means = bias_follows
         self._attributes = attributes
         self._shape = weight.shape
         self._is_conv = attributes.op_type == "Conv"
         self._is_tiled = attributes.op_type == "ConvTranspose"
+        # The taps of a tile share a bias, but not what they lack.
+        self._without_means = bias_follows and not self._is_tiled
+        # Outputs that share a bias.
+        self._taps = math.prod(weight.shape[2:]) if self._is_tiled else 1
         # Whether outputs are the first axis of the weight.
         self._is_upright = self._is_conv or bool(attributes.integer("transB"))
         self._groups = attributes.integer("group", 1) if self._is_conv or self._is_tiled else 1
@@ -118,8 +121,6 @@ class LinearError:
 
     def settle(self, lost: torch.Tensor) -> None:
         """Make the moments ready, once all samples are taken; `lost` is the weight's own error."""
-        # The taps of a tile share a bias, but not what they lack.
-        self._without_means = self._without_means and not self._is_tiled
         if self._without_means:
             self._add_means(-1.0)
         if not self._is_wide:
@@ -129,16 +130,14 @@ class LinearError:
         """Return what to add to the bias of each output, where the weight is changed by this."""
         over = torch.bmm(self._matrix(change), self._sums[..., None])[..., 0]
         missing = (self._lacks - over).div_(max(self._count, 1))
-        taps = math.prod(self._shape[2:]) if self._is_tiled else 1
-        return missing.reshape(-1, taps).mean(dim=1)
+        return missing.reshape(-1, self._taps).mean(dim=1)
 
     def hold_bias(self, shift: torch.Tensor) -> None:
         """Take it that the bias has moved by this, and does not follow the weights any more."""
         if self._without_means:
             self._add_means(1 - self._chance)
             self._without_means = False
-        taps = math.prod(self._shape[2:]) if self._is_tiled else 1
-        made = shift.repeat_interleave(taps).reshape(self._lacks.shape)
+        made = shift.repeat_interleave(self._taps).reshape(self._lacks.shape)
         self._lacks -= made * self._count
         self._left -= (1 - self._chance) * made[..., None] * self._sums[:, None]
         self._rows = [(rows, lacks - made[:, None]) for rows, lacks in self._rows]
