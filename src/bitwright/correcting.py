@@ -199,7 +199,7 @@ def _outputs(
     part = extract_piece(model, Piece(site.node.name or "", (source,), (result,)), weights)
     for value in part.graph.inputs:
         value.type = value.type or site.source.type
-    session = open_session(part, providers=providers)
+    session = open_session(part, providers=providers, as_written=True)
     for array in stop.values(source):
         yield run_session(session, {source: array})[result]
 

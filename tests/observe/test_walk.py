@@ -3,9 +3,10 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
+from models_for_tests import build, node
 
 from bitwright.errors import DataError
-from bitwright.graph import load_model, open_session, run_session
+from bitwright.graph import expose, load_model, open_session, run_session
 from bitwright.observe import Spool, Walk
 
 DEPTH, WIDTH = 4, 8
@@ -126,3 +127,51 @@ def test_a_spool_gives_back_every_type_and_shape(tmp_path):
             np.testing.assert_array_equal(found, array)
         with pytest.raises(DataError, match="cannot be kept"):
             spool.append("text", np.array(["a"], object))
+
+
+def test_float_weights_between_quantized_activations_are_run_as_they_are():
+    """ONNX Runtime stores such weights in 8 bits of its own choice, unless it is told not to."""
+    rng = np.random.default_rng(3)
+
+    def pair(name):
+        given = [f"{name}_scale", f"{name}_zero"]
+        return [
+            node("QuantizeLinear", [name, *given], [f"{name}_q"]),
+            node("DequantizeLinear", [f"{name}_q", *given], [f"{name}_dq"]),
+        ]
+
+    # A few large weights: one scale for all of them has no digits left for the rest.
+    weight = (rng.normal(size=(8, 4, 3, 3)) * np.geomspace(1e-3, 1, 8)[:, None, None, None]).astype(
+        np.float32
+    )
+    quantizers = {
+        f"{name}_{part}": np.asarray(value)
+        for name in ("x", "first")
+        for part, value in (("scale", np.float32(1 / 16)), ("zero", np.uint8(128)))
+    }
+    model = load_model(
+        build(
+            [
+                *pair("x"),
+                node("Conv", ["x_dq", "w", "b"], ["first"], name="one"),
+                *pair("first"),
+                node("Conv", ["first_dq", "w2"], ["y"], name="two"),
+            ],
+            inputs={"x": [1, 4, 6, 6]},
+            outputs={"y": [1, 2, 4, 4]},
+            constants={
+                **quantizers,
+                "w": weight,
+                "b": np.zeros(8, np.float32),
+                "w2": rng.normal(size=(2, 8, 1, 1)).astype(np.float32),
+            },
+        )
+    )
+    data = [{"x": rng.normal(size=(1, 4, 6, 6)).astype(np.float32)} for _ in range(2)]
+    exact = open_session(expose(model, ["first_dq"]).model, level="disabled")
+    optimized = open_session(expose(model, ["first_dq"]).model)
+    with Walk(model, ["two"], data) as walk:
+        for row, sample in zip(next(iter(walk)).values("first_dq"), data, strict=True):
+            expected, changed = (run_session(s, sample)["first_dq"] for s in (exact, optimized))
+            np.testing.assert_array_equal(row, expected)
+            assert (changed != expected).any(), "the runtime takes weights as they are by now"

@@ -53,6 +53,7 @@ _SMALLEST_SHARED = 64 << 10
 
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 _OPTIMIZED_DATA_ENTRY = "session.optimized_model_external_initializers_file_name"
+_NO_INTEGERS_ENTRY = "session.disable_quant_qdq"
 _OPTIMIZED_LIMIT_ENTRY = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
@@ -67,6 +68,7 @@ def open_session(
     optimized_to: Path | None = None,
     profile_to: Path | None = None,
     entries: Mapping[str, str] | None = None,
+    as_written: bool = False,
 ) -> ort.InferenceSession:
     """Open a model in ONNX Runtime, or raise a ModelError with the runtime's reason.
 
@@ -77,7 +79,9 @@ def open_session(
     is read where it lies; nothing is copied. An IR version that the runtime would not read is
     lowered for the session only. The runtime writes the graph that it made of the model to the
     file `optimized_to`, and the times of all nodes to files whose names begin with `profile_to`.
-    `entries` are the runtime's own session options by name.
+    `entries` are the runtime's own session options by name. Between quantized activations the
+    runtime makes 8-bit weights of float ones, with scales of its own; `as_written` keeps it from
+    that, and from merging operators with the quantizers around them.
     """
     chosen = checked_providers(providers)
     options = _make_options(level, threads, memory_arena, custom_ops)
@@ -90,6 +94,8 @@ def open_session(
         options.profile_file_prefix = str(profile_to)
     for name, value in (entries or {}).items():
         options.add_session_config_entry(name, value)
+    if as_written:
+        options.add_session_config_entry(_NO_INTEGERS_ENTRY, "1")
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         try:

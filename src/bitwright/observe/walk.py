@@ -116,7 +116,8 @@ class Walk(Closing):
         for value in part.graph.inputs:
             if value.type is None:
                 value.type = ir.TensorType(self.spool.data_type(value.name or ""))
-        session = open_session(part, providers=self._providers)
+        # Weights that are put in have been rounded; the runtime must not round them again.
+        session = open_session(part, providers=self._providers, as_written=True)
         for index in range(self._count):
             feeds = self.spool.sample(piece.inputs, index)
             for name, array in run_session(session, feeds).items():
