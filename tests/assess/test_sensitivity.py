@@ -11,7 +11,7 @@ from models_for_tests import node as make_node
 import bitwright
 from bitwright.assess import put_back
 from bitwright.errors import DataError, PlanError
-from bitwright.graph import load_model, opset_of
+from bitwright.graph import load_model, open_session, opset_of, run_session
 from bitwright.plan import QuantPlan
 
 
@@ -81,6 +81,37 @@ def test_integer_operators_are_measured_too():
     last = found.nodes[-1]
     changed = put_back(plan, [last.name])
     assert last.without == pytest.approx(error_of(changed, model, samples), rel=1e-4)
+
+
+def test_a_node_that_is_float_between_integers_is_measured_with_float_weights():
+    """ONNX Runtime would store them in 8 bits, with one scale: far worse than what is put back."""
+    first, wide = weight(8, 3, 3, 3, seed=1), weight(8, 8, 3, 3, seed=2)
+    first[0], wide[:, 0] = 0, 100  # large weights for a channel that is always zero
+    model = build(
+        [
+            make_node("Conv", ["x", "w1"], ["a"], name="first"),
+            make_node("Conv", ["a", "w2"], ["b"], name="wide"),
+            make_node("Conv", ["b", "w3"], ["y"], name="last"),
+        ],
+        {"x": [1, 3, 10, 10]},
+        {"y": [1, 8, 4, 4]},
+        {"w1": first, "w2": wide, "w3": weight(8, 8, 3, 3, seed=3)},
+    )
+    samples = make_samples(model, 2)
+    recipe = {"base": "int8", "format": "qoperator"}
+    plan = bitwright.make_plan(model, data=samples, recipe=recipe)
+    found = {n.name: n for n in bitwright.find_sensitivity(model, plan, data=samples).nodes}
+
+    written = bitwright.apply_plan(put_back(plan, ["wide"]), model).model
+    exact = open_session(written, level="disabled")
+    float_session = open_session(load_model(model))
+    noise = signal = 0.0
+    for sample in samples:
+        (expected,) = run_session(float_session, sample).values()
+        (actual,) = run_session(exact, sample).values()
+        noise += float(np.square(expected - actual).sum())
+        signal += float(np.square(expected).sum())
+    assert found["wide"].without == pytest.approx(noise / signal, rel=0.15)
 
 
 def test_models_that_are_quantized_at_run_time_are_measured_too():

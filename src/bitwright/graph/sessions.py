@@ -54,6 +54,8 @@ _SMALLEST_SHARED = 64 << 10
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 _OPTIMIZED_DATA_ENTRY = "session.optimized_model_external_initializers_file_name"
 _NO_INTEGERS_ENTRY = "session.disable_quant_qdq"
+_WITHOUT_PASSES_ENTRY = "optimization.disable_specified_optimizers"
+_ROUNDING_PASS = "WeightBiasQuantization"
 _OPTIMIZED_LIMIT_ENTRY = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
@@ -68,6 +70,7 @@ def open_session(
     optimized_to: Path | None = None,
     profile_to: Path | None = None,
     entries: Mapping[str, str] | None = None,
+    float_weights: bool = False,
     as_written: bool = False,
 ) -> ort.InferenceSession:
     """Open a model in ONNX Runtime, or raise a ModelError with the runtime's reason.
@@ -80,8 +83,8 @@ def open_session(
     lowered for the session only. The runtime writes the graph that it made of the model to the
     file `optimized_to`, and the times of all nodes to files whose names begin with `profile_to`.
     `entries` are the runtime's own session options by name. Between quantized activations the
-    runtime makes 8-bit weights of float ones, with scales of its own; `as_written` keeps it from
-    that, and from merging operators with the quantizers around them.
+    runtime makes 8-bit weights of float ones, with scales of its own; `float_weights` keeps it
+    from that, `as_written` also from merging operators with the quantizers around them.
     """
     chosen = checked_providers(providers)
     options = _make_options(level, threads, memory_arena, custom_ops)
@@ -94,6 +97,8 @@ def open_session(
         options.profile_file_prefix = str(profile_to)
     for name, value in (entries or {}).items():
         options.add_session_config_entry(name, value)
+    if float_weights:
+        options.add_session_config_entry(_WITHOUT_PASSES_ENTRY, _ROUNDING_PASS)
     if as_written:
         options.add_session_config_entry(_NO_INTEGERS_ENTRY, "1")
     if isinstance(model, (str, os.PathLike)):

@@ -94,10 +94,11 @@ def _run(
         )
     _show_inputs(model)
     RemoveUnusedNodesPass()(model)
-    # Beyond "extended" come layouts for speed, which many nodes pay for when the model is opened.
     small = serialized_size(model) < _IN_ONE_MESSAGE
     source = ir.to_proto(model) if small else model
-    session = open_session(source, level="extended", providers=providers)
+    # Beyond "extended" come layouts for speed, which many nodes pay for when the model is opened.
+    # A node that is float here stays so: between integers, the runtime would round its weights.
+    session = open_session(source, level="extended", providers=providers, float_weights=True)
     fed = {value.name for value in session.get_inputs()}
     errors = {key: Errors() for key in names if key != "float"}
     count = 0
