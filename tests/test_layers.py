@@ -41,6 +41,7 @@ LEVELS = (
         "files",
         "processes",
         "scratch",
+        "settings",
         "progress",
         "errors",
         "_version",
@@ -89,6 +90,8 @@ ALLOWED_BESIDE = {
     ("files", "errors"),
     ("processes", "files"),
     ("scratch", "files"),
+    ("settings", "errors"),
+    ("settings", "numerics"),
 }
 
 

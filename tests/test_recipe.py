@@ -148,7 +148,7 @@ def test_a_default_recipe_is_not_changed_by_what_is_made_of_it():
         ({"per_chanel": True}, "unknown option 'per_chanel'. Did you mean 'per_channel'"),
         ({"select": {"excludes": []}}, "unknown option 'excludes' in 'select'. Did you mean 'excl"),
         ({"place": {"weight_pair": 1}}, "unknown option 'weight_pair' in 'place'. Did you mean 'w"),
-        ({"ranges": {"method": "percentil"}}, "unknown range method 'percentil'. Did you mean"),
+        ({"ranges": {"method": "percentil"}}, "unknown method 'percentil' in 'ranges'. Did"),
         ({"ranges": {"method": "mse", "bins": 3}}, "unknown option 'bins' in 'ranges'"),
         ({"overrides": {"x": {"qtyp": "int8"}}}, "unknown option 'qtyp'.*Did you mean 'qtype'"),
         ({"activation": "uint9"}, "unknown .*'uint9'.*Did you mean 'uint"),
@@ -250,7 +250,7 @@ def test_an_unknown_target_is_an_error_with_a_suggestion():
 
 
 def test_replace_knows_its_fields():
-    with pytest.raises(RecipeError, match=r"unknown recipe field 'per_chanel'\. Did you mean"):
+    with pytest.raises(RecipeError, match=r"unknown option 'per_chanel'\. Did you mean"):
         Recipe().replace(per_chanel=True)
 
 
@@ -261,7 +261,7 @@ def test_replace_knows_its_fields():
         ({"mode": "statik"}, "option 'mode' cannot be 'statik'. Known: static"),
         ({"ranges": "minmax"}, "option 'ranges' must be a mapping"),
         ({"weight": "int9"}, "Did you mean 'int8'"),
-        ({"select": Selection(exclude="conv1")}, "option 'select.exclude' must be a list"),
+        ({"select": {"exclude": "conv1"}}, "option 'select.exclude' must be a list"),
         ({"limits": True}, "option 'limits' must be a mapping or nothing"),
         ({"fine_tune": {"iterations": 20}}, "option 'fine_tune' needs 'method'"),
         ({"name": object()}, "cannot store a object"),

@@ -13,7 +13,8 @@ import numpy as np
 from bitwright.errors import PlanError, RecipeError, did_you_mean
 from bitwright.files import write_file
 from bitwright.numerics.types import QType
-from bitwright.recipe import Recipe, RoundingMethod, convert, encode
+from bitwright.recipe import Recipe, RoundingMethod
+from bitwright.settings import convert, encode
 
 __all__ = ["NodePlan", "Parameters", "QuantPlan", "Smoothing", "TensorPlan", "WeightPlan"]
 

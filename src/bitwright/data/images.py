@@ -8,11 +8,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
-import msgspec
 import numpy as np
 
 from bitwright.data.specs import Array, InputSpec, show_shape
 from bitwright.errors import DataError, MissingPackageError, RecipeError, did_you_mean
+from bitwright.settings import Settings
 
 __all__ = ["IMAGE_SUFFIXES", "PREPROCESS_PRESETS", "ImagePreprocess", "open_images"]
 
@@ -21,7 +21,7 @@ IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif
 Size: TypeAlias = tuple[int, int]
 
 
-class ImagePreprocess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ImagePreprocess(Settings, frozen=True, kw_only=True):
     """How an image file becomes a model input: resize, crop, scale, normalise, arrange.
 
     The value of a pixel v becomes (v * scale - mean) / std. What is left out follows the model:
@@ -104,7 +104,7 @@ class ImagePreprocess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 raise RecipeError(f"the preprocessing gives {key!r} twice; give it once.")
             else:
                 changes[key] = _PARSERS[key](key, value)
-        return msgspec.structs.replace(start, **changes)
+        return start.replace(**changes)
 
     def apply(self, image: Any, spec: InputSpec, *, name: str = "image") -> Array:
         """Turn one Pillow image into an array for the input, without the batch dimension.

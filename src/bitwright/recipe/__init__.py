@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bitwright.recipe.codec import convert, encode
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import (
@@ -63,8 +62,6 @@ __all__ = [
     "Target",
     "WeightOnly",
     "WeightOverride",
-    "convert",
-    "encode",
     "load_recipe",
     "named_recipe",
 ]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.settings import Settings
 
 __all__ = ["LEARNING_OPS", "AdaQuant", "AdaRound", "FineTuning"]
 
@@ -21,7 +20,7 @@ LEARNING_OPS = (
 """Operators whose weights can learn."""
 
 
-class _Learning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Learning(Settings, frozen=True, kw_only=True):
     """What both methods have: how long, on what, and when to keep the result."""
 
     iterations: int = 1000

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from bitwright.errors import RecipeError
+from bitwright.settings import Settings
 
 __all__ = ["NPU_OP_TYPES", "CrossLayerEqualization", "Limits", "Rewrites", "Simulation"]
 
@@ -18,7 +17,7 @@ NPU_OP_TYPES = tuple(
 )
 
 
-class Rewrites(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Rewrites(Settings, frozen=True, kw_only=True):
     """Graph rewrites that hardware asks for, each a pass of `prepare`; all off by default.
 
     >>> Rewrites(split_to_slice=True).split_to_slice
@@ -49,7 +48,7 @@ class Rewrites(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Inputs and outputs of float16 become float32; inside, all float16 does anyway."""
 
 
-class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Simulation(Settings, frozen=True, kw_only=True):
     """Ops replaced by what the NPU computes in their place, each on its switch.
 
     >>> Simulation(softmax=True).sigmoid
@@ -74,7 +73,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The bounds of a Clip become integers of 8 bits."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Limits(Settings, frozen=True, kw_only=True):
     """What the NPU's shifters allow of power-of-two scales, each on its switch.
 
     >>> Limits(shift_cut=False).shift_bias
@@ -99,7 +98,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise RecipeError(f"max_rounds of limits must be at least 1, not {self.max_rounds}.")
 
 
-class CrossLayerEqualization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CrossLayerEqualization(Settings, frozen=True, kw_only=True):
     """Even out the channels of consecutive weights; what the model computes stays the same.
 
     >>> CrossLayerEqualization(steps=-1).append_bias

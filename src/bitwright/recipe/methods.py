@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from bitwright.errors import RecipeError
+from bitwright.settings import Settings
 
 __all__ = [
     "MSE",
@@ -22,7 +21,7 @@ __all__ = [
 ]
 
 
-class _Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Method(Settings, frozen=True, kw_only=True):
     """A way to turn what was observed of a tensor into the range that is quantized."""
 
     symmetric: bool = False

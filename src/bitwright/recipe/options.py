@@ -7,11 +7,12 @@ import msgspec
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
 from bitwright.recipe.methods import RangeMethod
+from bitwright.settings import Settings
 
 __all__ = ["Override", "Placement", "Selection", "SmoothQuant"]
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Selection(Settings, frozen=True, kw_only=True):
     """Which nodes are quantized. Names may be exact or regular expressions written `re:...`.
 
     >>> Selection(exclude=("re:head/.*",)).exclude
@@ -50,7 +51,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return (*(self.nodes or ()), *listed, *parts)
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Placement(Settings, frozen=True, kw_only=True):
     """Where Q/DQ pairs go and how weights are stored.
 
     >>> Placement(weight_pairs=True).keep_activations
@@ -89,11 +90,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """(op type, op type of its only reader) with no pair between, whatever the hardware does."""
     adjust_for_bias: bool = True
     """Enlarge a weight scale when the int32 bias would overflow with it."""
-    channel_axes: dict[str, int] = {}
+    channel_axes: dict[str, int] = msgspec.field(default_factory=dict)
     """Op type -> axis for per-channel weights, where the usual one does not fit."""
 
 
-class SmoothQuant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SmoothQuant(Settings, frozen=True, kw_only=True):
     """Move outliers from what matrix products read into their weights, before observing.
 
     >>> SmoothQuant(alpha=0.7).folding
@@ -113,7 +114,7 @@ class SmoothQuant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
 
-class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Override(Settings, frozen=True, kw_only=True):
     """What one tensor gets instead of the recipe's defaults.
 
     >>> from bitwright.numerics.types import UINT16

@@ -7,19 +7,19 @@ from typing import Any, Literal
 
 import msgspec
 
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, UINT8, QType
-from bitwright.recipe.codec import convert, encode, settle_types, to_name
 from bitwright.recipe.finetuning import AdaQuant, FineTuning
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, NonOverflow, RangeMethod, ScaleKind
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
 from bitwright.recipe.weights import WeightOnly
+from bitwright.settings import Settings, convert, encode, to_name
 
 __all__ = ["Recipe"]
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Recipe(Settings, frozen=True, kw_only=True):
     """Everything that is asked for; `load_recipe` gives the named ones.
 
     >>> from bitwright.recipe import Percentile
@@ -63,9 +63,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     or the ranges of the method, are symmetric: zero lies at its lowest value."""
     select: Selection = Selection()
     place: Placement = Placement()
-    overrides: dict[str, Override] = {}
+    overrides: dict[str, Override] = msgspec.field(default_factory=dict)
     """Tensor name -> what it gets instead."""
-    output_ranges: dict[str, tuple[float, float]] = {}
+    output_ranges: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     """Op type -> the range of its outputs, given and not observed."""
     smooth: SmoothQuant | None = None
     """Even out the channels of what matrix products read; takes a pass over the data more."""
@@ -96,20 +96,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Fold constants and batch norms before quantizing."""
 
     def __post_init__(self) -> None:
-        settle_types(self, "recipe")
         _check(self)
-
-    def replace(self, **changes: Any) -> Recipe:
-        """Return a copy with these fields changed; an unknown field is an error.
-
-        >>> Recipe().replace(per_channel=True).per_channel
-        True
-        """
-        for key in changes:
-            if key not in self.__struct_fields__:
-                hint = did_you_mean(key, self.__struct_fields__)
-                raise RecipeError(f"unknown recipe field {key!r}.{hint}")
-        return msgspec.structs.replace(self, **changes)
 
     def to_json(self, *, indent: int = 2) -> str:
         """Return the recipe as JSON; indent 0 keeps it on one line."""

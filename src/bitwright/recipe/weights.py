@@ -7,18 +7,12 @@ from typing import Literal
 import msgspec
 
 from bitwright.errors import RecipeError
+from bitwright.settings import Settings
 
 __all__ = ["AWQ", "GPTQ", "HQQ", "Nearest", "RoundingMethod", "WeightOnly", "WeightOverride"]
 
 
-class Nearest(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag="nearest",
-    tag_field="method",
-):
+class Nearest(Settings, frozen=True, kw_only=True, tag="nearest", tag_field="method"):
     """Each weight to its nearest value; needs no data unless it is `weighted`.
 
     >>> Nearest(clip=False).clip
@@ -47,14 +41,7 @@ class Nearest(
         return self.weighted
 
 
-class GPTQ(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag="gptq",
-    tag_field="method",
-):
+class GPTQ(Settings, frozen=True, kw_only=True, tag="gptq", tag_field="method"):
     """Row after row, each row's rounding error made good by those still to come (GPTQ).
 
     >>> GPTQ(damping=0.05).act_order
@@ -80,14 +67,7 @@ class GPTQ(
         return True
 
 
-class HQQ(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag="hqq",
-    tag_field="method",
-):
+class HQQ(Settings, frozen=True, kw_only=True, tag="hqq", tag_field="method"):
     """Half-quadratic search for the grid of each block; needs no data.
 
     >>> HQQ().float_zero_points
@@ -106,7 +86,7 @@ class HQQ(
 RoundingMethod = Nearest | GPTQ | HQQ
 
 
-class AWQ(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AWQ(Settings, frozen=True, kw_only=True):
     """Scale up the inputs that matter most before rounding, and undo it before the product.
 
     >>> AWQ(grid=10).grid
@@ -127,7 +107,7 @@ class AWQ(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise RecipeError("awq with neither scale nor clip does nothing; leave it out.")
 
 
-class WeightOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WeightOverride(Settings, frozen=True, kw_only=True):
     """What the weight of one node gets instead.
 
     >>> WeightOverride(bits=8).keep_float
@@ -143,7 +123,7 @@ class WeightOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     keep_float: bool = False
 
 
-class WeightOnly(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WeightOnly(Settings, frozen=True, kw_only=True):
     """How weights are quantized where activations stay float.
 
     >>> WeightOnly(bits=4, block_size=128, rounding=GPTQ()).symmetric
@@ -171,7 +151,7 @@ class WeightOnly(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Quantize constant tables that are gathered from, too."""
     head_bits: int | None = None
     """Bits of the product that makes the logits, if others."""
-    overrides: dict[str, WeightOverride] = {}
+    overrides: dict[str, WeightOverride] = msgspec.field(default_factory=dict)
     """Node name, or `re:...`, -> what it gets instead."""
 
     def __post_init__(self) -> None:
