@@ -38,6 +38,7 @@ LEVELS = (
     ("graph", "data", "demo"),
     (
         "numerics",
+        "arguments",
         "files",
         "processes",
         "scratch",
@@ -86,6 +87,7 @@ ALLOWED_BESIDE = {
     ("weight_only", "pipeline"),
     ("weight_only", "result"),
     ("plan", "recipe"),
+    ("arguments", "errors"),
     ("numerics", "errors"),
     ("files", "errors"),
     ("processes", "files"),

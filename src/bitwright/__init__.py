@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from bitwright.data import ImagePreprocess, RandomData, TextData, open_data
     from bitwright.demo import load_demo
     from bitwright.errors import (
+        ArgumentError,
         BitwrightError,
         DataError,
         MissingPackageError,
@@ -133,6 +134,7 @@ _HOMES = {
     "bitwright.data": ("ImagePreprocess", "RandomData", "TextData", "open_data"),
     "bitwright.demo": ("load_demo",),
     "bitwright.errors": (
+        "ArgumentError",
         "BitwrightError",
         "DataError",
         "MissingPackageError",
@@ -186,6 +188,7 @@ __all__ = [
     "TARGETS",
     "AdaQuant",
     "AdaRound",
+    "ArgumentError",
     "Benchmark",
     "BitwrightError",
     "CalibrationMethod",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 __all__ = [
+    "ArgumentError",
     "BitwrightError",
     "DataError",
     "MissingPackageError",
@@ -23,6 +24,16 @@ class BitwrightError(Exception):
 
     >>> issubclass(ModelError, BitwrightError)
     True
+    """
+
+
+class ArgumentError(BitwrightError, TypeError):
+    """A function got an option that it does not have, or a value of the wrong kind.
+
+    >>> import bitwright
+    >>> bitwright.inspect(models="digits.onnx")
+    Traceback (most recent call last):
+    bitwright.errors.ArgumentError: inspect has no option 'models'. Did you mean 'model'?
     """
 
 
@@ -94,7 +105,7 @@ class MissingPackageError(BitwrightError):
     """
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(given: object, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest known word, else a list of what is known.
 
     >>> did_you_mean("percentil", ["minmax", "percentile"])
@@ -104,7 +115,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("npu", ["cpu", "npu-cnn", "npu-transformer"])
     " Did you mean 'npu-cnn' or 'npu-transformer'?"
     """
-    names = sorted(known)
+    word, names = str(given), sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.85) or _beginning_with(word, names)
     close = close or get_close_matches(word, names, n=1, cutoff=0.6)
     if not close:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from bitwright.arguments import check_arguments
 from bitwright.errors import PlanError, RecipeError, did_you_mean
 from bitwright.files import write_file
 from bitwright.numerics.types import QType
@@ -220,6 +221,7 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return encode(self).decode()
 
     @classmethod
+    @check_arguments
     def from_json(cls, text: str | bytes, *, source: str = "plan") -> QuantPlan:
         """Read a plan; anything unknown or malformed is a `PlanError`."""
         try:
@@ -229,11 +231,13 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         except RecipeError as error:
             raise PlanError(str(error)) from error
 
+    @check_arguments
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON: all of it, or nothing."""
         write_file(Path(path), self.to_json() + "\n")
 
     @classmethod
+    @check_arguments
     def load(cls, path: str | Path) -> QuantPlan:
         """Read a plan from a file."""
         try:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
+from bitwright.arguments import check_arguments
 from bitwright.assess import Comparison, compare_models
 from bitwright.assess.bench import measure_latency
 from bitwright.assess.comparison.comparing import open_units
@@ -87,6 +88,7 @@ class Report:
         """Return the page: one HTML file that needs nothing else."""
         return render_page(self.to_dict())
 
+    @check_arguments
     def save(self, path: str | Path) -> None:
         """Write the page: all of it, or nothing; and beside it the better plan, if there is one."""
         subject = _with_plan_beside(self.subject, path)
@@ -112,6 +114,7 @@ class Measuring:
     progress: Progress = True
 
 
+@check_arguments
 def write_report(
     float_model: Any,
     quantized_model: Any,

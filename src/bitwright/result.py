@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from bitwright import graph
+from bitwright.arguments import check_arguments
 from bitwright.assess import OutputComparison
 from bitwright.assess.frames import data_frame
 from bitwright.assess.notebook import html_tables, output_section
@@ -74,6 +75,7 @@ class Result:
         """Return the model as a protobuf message (below 2 GB)."""
         return ir.to_proto(self.model)
 
+    @check_arguments
     def save(self, path: str | Path, *, external_data: bool | None = None) -> None:
         """Write the model: all of it, or nothing."""
         graph.check_destination(path, source=self.source)
@@ -81,6 +83,7 @@ class Result:
         self.path = Path(path)
         self.size = graph.file_size(path)
 
+    @check_arguments
     def save_report(
         self,
         path: str | Path,

@@ -153,6 +153,8 @@ def _explain(message: str, kind: type) -> str:
         ]
         listed = f" Known: {', '.join(map(str, words))}." if words else ""
         return f"option {where or 'recipe'!r} cannot be {given!r}.{listed}"
+    if "at `key` in" in message:
+        return "names of options are text, and one here is not."
     unknown = re.search(r"unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", message)
     if unknown is not None:
         key, where = unknown.group(1), unknown.group(2) or ""

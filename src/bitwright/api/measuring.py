@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
+from bitwright.arguments import check_arguments
 from bitwright.assess import (
     Benchmark,
     Comparison,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["bench", "compare", "find_sensitivity", "inspect", "verify"]
 
 
+@check_arguments
 def compare(
     float_model: ModelSource,
     quantized_model: ModelSource,
@@ -80,6 +82,7 @@ def compare(
     )
 
 
+@check_arguments
 def find_sensitivity(
     float_model: ModelSource,
     plan: QuantPlan | str | Path,
@@ -132,6 +135,7 @@ def find_sensitivity(
     )
 
 
+@check_arguments
 def inspect(model: ModelSource) -> Inspection:
     """Return what is in a model: ops, types, opsets, sizes, and what is quantized and how.
 
@@ -142,6 +146,7 @@ def inspect(model: ModelSource) -> Inspection:
     return inspect_model(graph.load_model(model))
 
 
+@check_arguments
 def bench(
     models: ModelSource | Sequence[ModelSource],
     *,
@@ -202,6 +207,7 @@ def bench(
     )
 
 
+@check_arguments
 def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -> Verification:
     """Check a quantized model, whoever made it, against what its target can run.
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
+from bitwright.arguments import check_arguments
 from bitwright.data import ImagePreprocess
 from bitwright.decide import check_plan
 from bitwright.errors import RecipeError
-from bitwright.observe import MEMORY_BUDGET
+from bitwright.observe import MEMORY_BUDGET, Engine
 from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe, Selection, load_recipe
@@ -30,6 +31,7 @@ __all__ = ["apply_plan", "import_qat", "make_plan", "preprocess", "quantize"]
 RecipeSource = str | Path | dict[str, Any] | Recipe | None
 
 
+@check_arguments
 def quantize(
     model: ModelSource,
     output: str | Path | None = None,
@@ -43,7 +45,7 @@ def quantize(
     held_back: bool = True,
     sketches: str | Path | None = None,
     memory_budget: int = MEMORY_BUDGET,
-    engine: Any = None,
+    engine: Engine | None = None,
     external_data: bool | None = None,
     providers: Sequence[str] | None = None,
     work: str | Path | None = None,
@@ -126,6 +128,7 @@ def quantize(
     return _save(job.write(plan), output, external_data)
 
 
+@check_arguments
 def make_plan(
     model: ModelSource,
     *,
@@ -172,6 +175,7 @@ def make_plan(
     return _refine(job, job.make_plan(calibration), calibration)
 
 
+@check_arguments
 def apply_plan(
     plan: QuantPlan | str | Path,
     model: ModelSource,
@@ -228,6 +232,7 @@ def apply_plan(
     return _save(job.write(plan), output, external_data)
 
 
+@check_arguments
 def import_qat(
     model: ModelSource,
     output: str | Path | None = None,
@@ -279,6 +284,7 @@ calibration data instead.
     return _save(job.write(plan), output, external_data)
 
 
+@check_arguments
 def preprocess(
     model: ModelSource,
     output: str | Path | None = None,

@@ -8,6 +8,7 @@ from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
+from bitwright.arguments import check_arguments
 from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec, Sample, show_shape
 from bitwright.errors import DataError, did_you_mean
@@ -17,6 +18,7 @@ __all__ = ["RandomData", "Shapes", "random_samples"]
 Shapes: TypeAlias = Mapping[str, Sequence[int] | int] | Sequence[Sequence[int]]
 
 
+@check_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomData:
     """A request for random samples, where a model's inputs are not known yet.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.arguments import check_arguments
 from bitwright.data.files import open_path
 from bitwright.data.images import ImagePreprocess
 from bitwright.data.specs import InputSpec, Sample, as_array, check_sample
@@ -83,6 +84,7 @@ class Samples:
         return f"Samples({self.description!r}, len_hint={count})"
 
 
+@check_arguments
 def open_data(
     source: Any,
     specs: Sequence[InputSpec],

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.arguments import check_arguments
 from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec
 from bitwright.errors import DataError, MissingPackageError
@@ -21,6 +22,7 @@ _TOKENS = ("input_ids", "tokens", "ids")
 _CACHES = ("past_key_values", "past_key", "past_value", "past.", "cache", "past_")
 
 
+@check_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextData:
     """A text and the tokenizer of a language model, as samples of `length` tokens each.

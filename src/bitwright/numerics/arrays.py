@@ -245,5 +245,4 @@ def arrays_on(name: str) -> Arrays:
         return _TorchArrays("cpu")
     if name == "cuda" or name.startswith("cuda:"):
         return _TorchArrays(name)
-    known = ("numpy", "torch", "cuda")
-    raise RecipeError(f"nothing computes on {name!r}.{did_you_mean(name, known)}")
+    raise RecipeError(f"nothing computes on {name!r}.{did_you_mean(name, ('cpu', 'cuda'))}")

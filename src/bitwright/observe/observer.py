@@ -34,6 +34,7 @@ class Runner(Protocol):
         """Return the value of each tensor of a group for this sample."""
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Where observation happens: this process, or a cluster."""
 

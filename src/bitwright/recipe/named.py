@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from bitwright.arguments import check_arguments
 from bitwright.errors import RecipeError, TargetError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
@@ -105,6 +106,7 @@ def named_recipe(name: str) -> Recipe:
     raise RecipeError(f"unknown recipe {name!r}.{did_you_mean(name, RECIPES)}")
 
 
+@check_arguments
 def load_recipe(
     recipe: str | Path | dict[str, Any] | Recipe | None = None, target: str | None = None
 ) -> Recipe:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from bitwright.arguments import check_arguments
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.recipe.finetuning import AdaQuant, FineTuning
@@ -103,6 +104,7 @@ class Recipe(Settings, frozen=True, kw_only=True):
         return encode(self, indent=indent).decode()
 
     @classmethod
+    @check_arguments
     def from_json(cls, text: str | bytes, *, source: str = "recipe") -> Recipe:
         """Read a recipe from JSON; unknown keys are errors with a suggestion."""
         try:
@@ -112,6 +114,7 @@ class Recipe(Settings, frozen=True, kw_only=True):
         return convert(data, cls, source)
 
     @classmethod
+    @check_arguments
     def from_mapping(cls, data: dict[str, Any], *, source: str = "recipe") -> Recipe:
         """Read a recipe from plain dicts and lists, `base` naming the recipe it starts from.
 
@@ -122,6 +125,8 @@ class Recipe(Settings, frozen=True, kw_only=True):
         if data.get("bias_correction") is False:  # YAML reads a bare `off` as false
             data["bias_correction"] = "off"
         base = data.pop("base", None)
+        if base is not None and not isinstance(base, str):
+            raise RecipeError(f"{source}: base must be the name of a recipe, not {base!r}.")
         if base is not None:
             from bitwright.recipe.named import named_recipe
 

@@ -1,0 +1,173 @@
+"""Arguments of public functions, held against their annotations before any work is done."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import os
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from bitwright.errors import ArgumentError, did_you_mean
+
+__all__ = ["check_arguments"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def check_arguments(target: _F) -> _F:
+    """Give a function, or a class, that says what is wrong with an argument, and where.
+
+    What is checked is read from the annotations. Names in them that only type checkers import
+    stand for anything: whoever uses such a value has more to say about it.
+
+    >>> @check_arguments
+    ... def brew(tea: str, *, minutes: int | None = None) -> None: ...
+    >>> brew("green", minutes="two")
+    Traceback (most recent call last):
+    bitwright.errors.ArgumentError: minutes of brew must be a whole number or None, not 'two'.
+    >>> brew("green", minute=2)
+    Traceback (most recent call last):
+    bitwright.errors.ArgumentError: brew has no option 'minute'. Did you mean 'minutes'?
+    """
+    if isinstance(target, type):
+        target.__init__ = _checked(target.__init__, target.__qualname__)  # type: ignore[misc]
+        return target
+    return _checked(target, target.__qualname__)
+
+
+def _checked(function: _F, name: str) -> _F:
+    signature = inspect.signature(function)
+    hints: dict[str, Any] = {}
+
+    @functools.wraps(function)
+    def call(*values: Any, **options: Any) -> Any:
+        for option in options:
+            if option not in signature.parameters:
+                hint = did_you_mean(option, signature.parameters.keys() - {"self", "cls"})
+                raise ArgumentError(f"{name} has no option {option!r}.{hint}")
+        try:
+            given = signature.bind(*values, **options)
+        except TypeError as error:
+            raise ArgumentError(f"{name}: {error}.") from None
+        if not hints:
+            hints.update(_read_hints(function, signature))
+        for option, value in given.arguments.items():
+            given.arguments[option] = _fit(value, hints[option], f"{option} of {name}")
+        return function(*given.args, **given.kwargs)
+
+    return typing.cast(_F, call)
+
+
+class _Names(dict[str, Any]):
+    """The names that a module knows; others, which only type checkers see, stand for anything."""
+
+    def __missing__(self, name: str) -> Any:
+        return Any
+
+
+def _read_hints(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
+    names = _Names(vars(builtins) | inspect.unwrap(function).__globals__)
+    hints = {}
+    for option, parameter in signature.parameters.items():
+        hint = Any if parameter.annotation is parameter.empty else parameter.annotation
+        hints[option] = eval(hint, {}, names) if isinstance(hint, str) else hint
+    return hints
+
+
+def _fit(value: Any, hint: Any, what: str) -> Any:
+    """Return a value that its hint allows; 2e9 is as good a whole number as any."""
+    if _allows(hint, value):
+        return value
+    if isinstance(value, float) and value.is_integer() and _allows(hint, int(value)):
+        return int(value)
+    wanted = " or ".join(", ".join(map(_in_words, _alternatives(hint))).rsplit(", ", 1))
+    is_plain = value is None or isinstance(value, str | bool | Real)
+    shown = repr(value) if is_plain else _with_article(type(value).__name__)
+    raise ArgumentError(f"{what} must be {wanted}, not {shown}.")
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if _origin(hint) is UnionType else (hint,)
+
+
+def _origin(hint: Any) -> Any:
+    """Return list for list[int], UnionType for either way to write a union, and int for int."""
+    origin = typing.get_origin(hint) or hint
+    return UnionType if origin is typing.Union else origin
+
+
+def _allows(hint: Any, value: Any) -> bool:
+    kind = _origin(hint)
+    if kind is Any:
+        return True
+    if kind is UnionType:
+        return any(_allows(one, value) for one in typing.get_args(hint))
+    if kind in _CHECKS:
+        return _CHECKS[kind](value, typing.get_args(hint))
+    return isinstance(value, NoneType if kind is None else kind)
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_sequence(value: Any, items: tuple[Any, ...]) -> bool:
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        return False
+    return not items or all(_allows(items[0], item) for item in value)
+
+
+def _is_mapping(value: Any, items: tuple[Any, ...]) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return not items or all(_allows(items[1], item) for item in value.values())
+
+
+# A kind of value in annotations -> whether a value is of it, given what stands in [brackets].
+_CHECKS: dict[Any, Callable[[Any, tuple[Any, ...]], bool]] = {
+    bool: lambda value, _: isinstance(value, bool | np.bool_),
+    int: lambda value, _: _is_number(value, Integral),
+    float: lambda value, _: _is_number(value, Real),
+    Path: lambda value, _: isinstance(value, os.PathLike),
+    Literal: lambda value, words: any(type(value) is type(word) for word in words),
+    Callable: lambda value, _: callable(value),
+    Sequence: _is_sequence,
+    Mapping: _is_mapping,
+}
+_WORDS = {
+    bool: "True, False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bytes: "bytes",
+    Path: "a path",
+    Literal: "a word",
+    Callable: "a function",
+    Sequence: "a list",
+    Mapping: "a mapping",
+    dict: "a dict",
+    NoneType: "None",
+    None: "None",
+}
+
+
+def _in_words(kind: Any) -> str:
+    origin = _origin(kind)
+    if origin is Sequence and set(typing.get_args(kind)) <= _PLURALS.keys():
+        return f"a list of {_PLURALS[typing.get_args(kind)[0]]}"
+    return _WORDS.get(origin) or _with_article(origin.__name__)
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
+
+
+_PLURALS = {str: "names", int: "whole numbers"}
