@@ -7,6 +7,7 @@ import pytest
 from models_for_tests import (
     build,
     constants_of,
+    info,
     make_cnn,
     make_mlp,
     make_samples,
@@ -18,7 +19,7 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import bitwright
 from bitwright.errors import DataError, ModelError
@@ -125,6 +126,41 @@ def test_a_relu_whose_input_is_also_read_elsewhere_stays():
     model.graph.node.append(node("Conv", ["t0", "w2"], ["side"], name="side"))
     model.graph.output.add().CopyFrom(model.graph.output[0])
     model.graph.output[1].name = "side"
+    samples = make_samples(model, 4)
+    result = quantize(model, samples)
+    assert ops(result)["Relu"] == 1
+    assert quality(model, result, samples) > 30
+
+
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+@pytest.mark.parametrize("case", EXACT)
+def test_an_activation_before_an_excluded_node_is_done_in_float(case, format):
+    model = make_activation(*EXACT[case])
+    # A second reader, which is quantized, reads through the quantizer.
+    last = f"t{len(EXACT[case])}"
+    model.graph.node.append(node("Conv", [last, "w3"], ["side"], name="side"))
+    model.graph.initializer.append(numpy_helper.from_array(weight(4, 8, 1, 1, seed=3), "w3"))
+    model.graph.output.append(info("side", [1, 4, 6, 6]))
+    samples = make_samples(model, 4)
+    for excluded in (("head",), ("head", "side")):
+        result = quantize(model, samples, format=format, select=Selection(exclude=excluded))
+        assert ops(result)["Relu"] + ops(result)["Clip"] == len(EXACT[case])
+        assert quality(model, result, samples) > 30
+    # Nobody reads a rounded result: nothing is rounded behind the first Conv.
+    assert ops(result)["QuantizeLinear"] == 1
+
+
+def test_an_activation_that_a_body_reads_stays():
+    model = make_activation(None)
+    branches = [
+        helper.make_graph([node(op, ["t1"], ["chosen"], name=op)], op, [], [info("chosen")])
+        for op in ("Sqrt", "Neg")
+    ]
+    model.graph.node.append(
+        node("If", ["c"], ["side"], name="if", then_branch=branches[0], else_branch=branches[1])
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "c"))
+    model.graph.output.append(info("side"))
     samples = make_samples(model, 4)
     result = quantize(model, samples)
     assert ops(result)["Relu"] == 1

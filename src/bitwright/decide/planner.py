@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.dropping import leave_masks_float, leave_unseen_branches_float
-from bitwright.decide.entries import Layout
+from bitwright.decide.entries import Layout, leave_float
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.ops import constant
 from bitwright.decide.parameters import (
@@ -132,34 +132,58 @@ def _fit_narrow_biases(layout: Layout, plan: QuantPlan) -> None:
 
 
 def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:
-    """Drop each Relu or Clip whose work the quantizer behind it does exactly."""
+    """Drop each Relu or Clip whose work the quantizer behind it does exactly.
+
+    One that a node reads past the quantizer stays, and the quantizer before it goes instead.
+    """
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
     # Backwards, so that of two in a row the second is gone before the first is looked at.
     for key, entry in reversed(layout.entries.items()):
         if entry.absorbed_by is None:
             continue
         node = nodes[entry.absorbed_by]
-        target = plan.nodes[entry.absorbed_by].outputs[0]
-        assert target is not None
-        if plan.recipe.place.keep_activations or not clips_exactly(node, plan, target):
+        target = plan.nodes[entry.absorbed_by].outputs[0]  # None where the clip behind it stays
+        exact = target is None or clips_exactly(node, plan, target)
+        if plan.recipe.place.keep_activations or not exact:
             _copy_parameters(plan, key)
             continue
+        if target is None or _is_read_in_float(node.outputs[0], plan):
+            fate, behind = _stay(node, target, plan), None
+        else:
+            behind = target
+            fate = NodePlan(
+                op=node.op_type,
+                action="absorb",
+                reason="the quantizer of its output clips exactly as it does",
+                inputs=(None,) * len(node.inputs),
+                outputs=(target,),
+            )
         producer = entry.value.producer()
         assert producer is not None
         writer = plan.nodes[producer.name or ""]
-        outputs = tuple(target if used == key else used for used in writer.outputs)
+        outputs = tuple(behind if used == key else used for used in writer.outputs)
         plan.nodes[producer.name or ""] = msgspec.structs.replace(writer, outputs=outputs)
-        plan.nodes[entry.absorbed_by] = NodePlan(
-            op=node.op_type,
-            action="absorb",
-            reason="the quantizer of its output clips exactly as it does",
-            inputs=(None,) * len(node.inputs),
-            outputs=(target,),
-        )
-        del plan.tensors[key]
+        plan.nodes[entry.absorbed_by] = fate
+        shared = plan.tensors.pop(key).shares
         for other, linked in plan.tensors.items():
             if linked.shares == key:
-                plan.tensors[other] = msgspec.structs.replace(linked, shares=target)
+                plan.tensors[other] = msgspec.structs.replace(linked, shares=shared)
+
+
+def _stay(node: ir.Node, target: str | None, plan: QuantPlan) -> NodePlan:
+    """Return the fate of a clip that is computed in float, before its quantizer if it needs one."""
+    if target is None or not any(target in other.inputs for other in plan.nodes.values()):
+        return leave_float(node, "the nodes that read it are float")
+    return msgspec.structs.replace(plan.nodes[node.name or ""], inputs=(None,) * len(node.inputs))
+
+
+def _is_read_in_float(value: ir.Value, plan: QuantPlan) -> bool:
+    """Whether somebody reads a tensor that has a quantizer as it is before that."""
+    for use in value.uses():
+        reader = plan.nodes.get(use.node.name or "")  # None in bodies that stay float
+        if reader is None or (reader.inputs[use.idx] is None and reader.action != "absorb"):
+            return True
+    return False
 
 
 def _balance_convolutions(plan: QuantPlan) -> None:

@@ -58,7 +58,7 @@ class QdqWriter:
         # A pair behind another's result comes after it.
         order = sorted(self._plan.tensors.items(), key=lambda item: item[1].source is not None)
         for key, entry in order:
-            if key not in used and not self._is_written(key):
+            if key not in used:
                 continue
             source = self._values[entry.tensor]
             if entry.source is not None:
@@ -128,9 +128,6 @@ class QdqWriter:
                 if key is not None:
                     results[key] = (graph, index)
         return results
-
-    def _is_written(self, key: str) -> bool:
-        return any(key in planned.outputs for planned in self._plan.nodes.values())
 
     # One entry ----------------------------------------------------------------------------
 
