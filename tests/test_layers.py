@@ -44,6 +44,7 @@ LEVELS = (
         "scratch",
         "settings",
         "progress",
+        "wording",
         "errors",
         "_version",
         "_deferred",

@@ -35,6 +35,7 @@ from bitwright.rounding import (
     mean_error,
     round_as_planned,
 )
+from bitwright.wording import counted
 
 __all__ = ["SAMPLES", "correct_biases"]
 
@@ -211,9 +212,7 @@ def _bias_of(job: Job, site: BiasSite) -> Array:
 
 
 def _notes(mode: str, corrected: int, left: Mapping[str, str]) -> list[str]:
-    layers = "layer" if corrected == 1 else "layers"
-    notes = [f"corrected the biases of {corrected} {layers} ({mode})"]
+    notes = [f"corrected the biases of {counted(corrected, 'layer')} ({mode})"]
     for reason, count in Counter(left.values()).items():
-        layers = "layer" if count == 1 else "layers"
-        notes.append(f"bias correction left {count} {layers}: {reason}")
+        notes.append(f"bias correction left {counted(count, 'layer')}: {reason}")
     return notes

@@ -18,6 +18,7 @@ from bitwright.assess.notebook import html_tables, output_section
 from bitwright.data import ImagePreprocess, Sample
 from bitwright.errors import DataError
 from bitwright.plan import QuantPlan
+from bitwright.wording import counted
 
 if TYPE_CHECKING:
     import onnx
@@ -135,7 +136,6 @@ class Result:
 
     def _repr_html_(self) -> str:
         quantized, skipped = self.quantized, self.skipped
-        seen = "held-back" if self.samples_are_unseen else "calibration"
         facts = [
             ("Recipe", self.plan.recipe.name),
             ("Nodes", f"{quantized.total()} quantized, {skipped.total()} left float"),
@@ -150,7 +150,7 @@ class Result:
         return html_tables(
             [
                 ("Quantized model", ("", ""), facts),
-                output_section(f"Against float on {self.samples} {seen} samples", self.outputs),
+                output_section(f"Against float on {self._measured_on()}", self.outputs),
                 ("Quantized", ("op", "nodes"), [(o, str(n)) for o, n in quantized.most_common()]),
                 ("Left float", ("op", "nodes", "because"), kept),
             ]
@@ -166,9 +166,8 @@ class Result:
             f"Size: {_show_size(self.float_size)} -> {_show_size(self.size)} ({self.shrinkage})",
             f"Calibrated on {self.data}",
         ]
-        seen = "held-back" if self.samples_are_unseen else "calibration"
         for comparison in self.outputs:
-            lines.append(f"Against float on {self.samples} {seen} samples, {comparison.describe()}")
+            lines.append(f"Against float on {self._measured_on()}, {comparison.describe()}")
         lines += [f"Note: {note}" for note in self.plan.notes]
         lines += [
             f"Quantized: {', '.join(f'{op} x{n}' for op, n in quantized.most_common())}",
@@ -178,6 +177,10 @@ class Result:
             ),
         ]
         return "\n".join(lines)
+
+    def _measured_on(self) -> str:
+        seen = "held-back" if self.samples_are_unseen else "calibration"
+        return counted(self.samples, f"{seen} sample")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data."""

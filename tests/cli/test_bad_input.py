@@ -271,7 +271,8 @@ def test_plan_and_output_in_one_file(run, model, data, folder):
 def test_missing_arguments_and_unknown_commands(run, tmp_path, model):
     check_refused(run("quantize", model), tmp_path, "Missing option", code=2)
     check_refused(run("inspect"), tmp_path, "Missing argument", code=2)
-    check_refused(run("quantise"), tmp_path, "No such command 'quantise'", code=2)
+    sentence = "No such command 'quantise'. Did you mean 'quantize'? See 'bitwright --help'."
+    check_refused(run("quantise"), tmp_path, sentence, code=2)
 
 
 def test_no_command_shows_the_help_and_is_no_success(run):

@@ -7,6 +7,7 @@ import pytest
 from models_for_tests import (
     build,
     info,
+    make_branching_products,
     make_cnn,
     make_transformer,
     node,
@@ -284,6 +285,15 @@ def test_an_op_without_a_rule_is_quantized_when_it_is_named():
     named = layout_of(model, select=Selection(op_types=("MatMul", "Atan")))
     assert named.nodes["odd"].inputs == ("h",)
     assert named.nodes["odd"].outputs == ("a",)
+
+
+def test_a_node_that_only_runs_graphs_says_how_to_quantize_these():
+    model = make_branching_products(16)
+    outside = layout_of(model).nodes["if"].reason
+    assert outside == "If only runs the graphs inside it; select.subgraphs quantizes inside them"
+    inside = layout_of(model, select=Selection(subgraphs=True))
+    assert inside.nodes["if"].reason == "If only runs the graphs inside it"
+    assert "inside" in quantized_nodes(inside)
 
 
 def test_a_constant_addend_is_stored_as_the_activations_are():

@@ -125,6 +125,8 @@ def _top(
 def _explain_usage(error: Any) -> str:
     message = str(error.format_message()).rstrip(".")
     path = error.ctx.command_path if error.ctx is not None else "bitwright"
+    if message.endswith("?"):  # did you mean another one?
+        return f"{message} See '{path} --help'."
     return f"{message}; see '{path} --help'."
 
 

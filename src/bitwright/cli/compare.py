@@ -10,6 +10,7 @@ import typer
 from bitwright.cli import options as opt
 from bitwright.cli.samples import MeasuringSamples
 from bitwright.cli.screen import Facts, Part, Screen, Table
+from bitwright.wording import counted
 
 if TYPE_CHECKING:
     from bitwright.assess import Comparison, NodeComparison
@@ -84,7 +85,7 @@ def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
 
 
 def _count(nodes: list[NodeComparison], why: str) -> str:
-    return f"1 node: {why}" if len(nodes) == 1 else f"{len(nodes)} nodes: {why}"
+    return f"{counted(len(nodes), 'node')}: {why}"
 
 
 def _row(node: NodeComparison) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.screen import Facts, Part, Table, show_bytes
+from bitwright.wording import counted
 
 if TYPE_CHECKING:
     from bitwright.plan import QuantPlan
@@ -23,7 +24,7 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
         rows.append(("Calibrated on", result.data))
     seen = "held-back" if result.samples_are_unseen else "calibration"
     rows += [
-        (f"Against float ({result.samples} {seen} samples)", comparison.describe())
+        (f"Against float ({counted(result.samples, f'{seen} sample')})", comparison.describe())
         for comparison in result.outputs
     ]
     rows += [("Note", note) for note in plan.notes]

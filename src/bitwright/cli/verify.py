@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli.screen import Facts, Part, Screen, Table
+from bitwright.wording import counted
 
 if TYPE_CHECKING:
     from bitwright.assess import Finding, Verification
@@ -70,7 +71,7 @@ def _parts(model: Path, found: Verification, verbose: bool) -> list[Part]:
     parts: list[Part] = []
     for noun, findings in (("error", found.errors), ("warning", found.warnings)):
         if findings:
-            title = f"{model}: {_count(len(findings), noun)} for {found.target}"
+            title = f"{model}: {counted(len(findings), noun)} for {found.target}"
             rows = _rows(findings, verbose)
             parts.append(Table(title, ("node", "rule", "what was found", "values"), rows))
     remedies = {finding.rule: finding.remedy for finding in found.findings if finding.remedy}
@@ -92,7 +93,3 @@ def _rows(findings: Sequence[Finding], verbose: bool) -> list[tuple[str, str, st
         if not verbose and count > _MOST_ROWS:
             rows.append(("…", rule, f"and {count - _MOST_ROWS} more; --verbose names all", "-"))
     return rows
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"

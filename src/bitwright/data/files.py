@@ -15,6 +15,7 @@ from bitwright.data.images import IMAGE_SUFFIXES, ImagePreprocess, open_images
 from bitwright.data.specs import Array, InputSpec, Sample
 from bitwright.data.stacks import split_stack
 from bitwright.errors import DataError, did_you_mean
+from bitwright.wording import counted
 
 __all__ = ["Found", "load_arrays", "open_path"]
 
@@ -112,7 +113,7 @@ def _open_folder(
             for sample in _file_samples(file, specs, lone=len(files) == 1)[1]:
                 yield sample, file.name
 
-    return Found(produce, f"{folder} ({len(files)} files)", None)
+    return Found(produce, f"{folder} ({counted(len(files), 'file')})", None)
 
 
 def _list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -210,7 +211,7 @@ def _open_input_folders(
             for sample in split_stack(arrays, specs, origin=stem, lone=False)[1]:
                 yield sample, stem
 
-    return Found(produce, f"{folder} ({len(stems[first])} files for each input)", None)
+    return Found(produce, f"{folder} ({counted(len(stems[first]), 'file')} for each input)", None)
 
 
 def _open_named_files(folder: Path, files: Sequence[Path], specs: tuple[InputSpec, ...]) -> Found:
@@ -243,8 +244,7 @@ def _image_source(
     preprocess: ImagePreprocess | None,
 ) -> Found:
     count, produce = open_images(images, specs, preprocess)
-    plural = "image" if len(images) == 1 else "images"
-    return Found(produce, f"{path} ({len(images)} {plural})", count)
+    return Found(produce, f"{path} ({counted(len(images), 'image')})", count)
 
 
 def _refuse_preprocess(path: Path, preprocess: ImagePreprocess | None) -> None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from bitwright.decide.entries import Layout
 from bitwright.decide.masks import find_masked_tensors
+from bitwright.wording import counted
 
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
@@ -26,7 +27,7 @@ def leave_masks_float(
         return []
     gone = {key for key, entry in layout.entries.items() if entry.name in masked}
     _drop(layout, gone, "it applies an attention mask, whose range would swallow the scores")
-    return [f"left {len(masked)} tensors with attention masks in float"]
+    return [f"left {counted(len(masked), 'tensor')} with attention masks in float"]
 
 
 def leave_unseen_branches_float(
@@ -47,7 +48,8 @@ def leave_unseen_branches_float(
     if not gone:
         return []
     _drop(layout, gone, "it never ran during calibration")
-    return [f"left {len(gone)} tensors of branches that never ran during calibration in float"]
+    tensors = counted(len(gone), "tensor")
+    return [f"left {tensors} of branches that never ran during calibration in float"]
 
 
 def _drop(layout: Layout, gone: set[str], reason: str) -> None:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import DEFAULT_OP_TYPES, RULES
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.graph import subgraphs_of
 from bitwright.recipe import Selection
 
 __all__ = ["Selector"]
@@ -26,6 +27,7 @@ class Selector:
         self._names = {node.name or "": node for node in nodes}
         named = _check_op_types(select, {node.op_type for node in nodes})
         self._op_types = defaults if named is None else named
+        self._subgraphs = select.subgraphs
         self._excluded_types = frozenset(select.exclude_op_types)
         self._only = None if select.nodes is None else self.find(select.nodes, "nodes")
         self._excluded = self.find(select.exclude, "exclude")
@@ -60,6 +62,9 @@ class Selector:
             return None
         if node.op_type in RULES:
             return f"{node.op_type} is not among the op types to quantize"
+        if any(subgraphs_of(node)):
+            inside = "" if self._subgraphs else "; select.subgraphs quantizes inside them"
+            return f"{node.op_type} only runs the graphs inside it{inside}"
         return f"there is no rule for {node.op_type}; name it in op_types to quantize it anyway"
 
     def find(

@@ -11,6 +11,7 @@ from bitwright.graph.naming import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.graph.tensors import shape_of, tensor_in, tensor_slots
 from bitwright.graph.walking import iter_graphs
+from bitwright.wording import counted
 
 __all__ = ["find_quantized_nodes", "normalize", "refuse_unsupported"]
 
@@ -159,7 +160,7 @@ def _inline_functions(model: ir.Model, notes: list[str]) -> None:
             "export the model without functions."
         ) from error
     RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
-    notes.append(f"inlined {_counted(len(names), 'model-local function')}: {_listed(names)}.")
+    notes.append(f"inlined {counted(len(names), 'model-local function')}: {_listed(names)}.")
 
 
 def _lift_constants(model: ir.Model, notes: list[str], subgraphs: bool) -> None:
@@ -169,7 +170,7 @@ def _lift_constants(model: ir.Model, notes: list[str], subgraphs: bool) -> None:
             continue
         lifted += sum(_lift_constant(graph, node) for node in list(graph))
     if lifted:
-        notes.append(f"turned {_counted(lifted, 'Constant node')} into initializers.")
+        notes.append(f"turned {counted(lifted, 'Constant node')} into initializers.")
 
 
 def _lift_constant(graph: ir.Graph, node: ir.Node) -> bool:
@@ -222,7 +223,7 @@ def _fix_initializer_inputs(model: ir.Model, notes: list[str]) -> None:
     model.graph.inputs.clear()
     model.graph.inputs.extend(inputs)
     notes.append(
-        f"{_counted(len(fixed), 'initializer')} could be overridden as graph input and "
+        f"{counted(len(fixed), 'initializer')} could be overridden as graph input and "
         f"{'is' if len(fixed) == 1 else 'are'} constant now: {_listed(fixed)}."
     )
 
@@ -242,9 +243,9 @@ def _name_nodes(model: ir.Model, notes: list[str]) -> None:
                 renamed += 1
             seen.add(node.name)
     if named:
-        notes.append(f"named {_counted(named, 'nameless node')} after type and output.")
+        notes.append(f"named {counted(named, 'nameless node')} after type and output.")
     if renamed:
-        notes.append(f"renamed {_counted(renamed, 'node')} whose name another node had.")
+        notes.append(f"renamed {counted(renamed, 'node')} whose name another node had.")
 
 
 def _drop_unused_initializers(model: ir.Model, notes: list[str]) -> None:
@@ -256,19 +257,15 @@ def _drop_unused_initializers(model: ir.Model, notes: list[str]) -> None:
                 graph.initializers.pop(name)
                 dropped.append(name)
     if dropped:
-        notes.append(f"removed {_counted(len(dropped), 'unused initializer')}: {_listed(dropped)}.")
+        notes.append(f"removed {counted(len(dropped), 'unused initializer')}: {_listed(dropped)}.")
 
 
 def _report_doubles(model: ir.Model, notes: list[str]) -> None:
     doubles = [s.name for s in tensor_slots(model) if s.tensor.dtype == ir.DataType.DOUBLE]
     if doubles:
         notes.append(
-            f"{_counted(len(doubles), 'tensor')} of float64 stay as they are: {_listed(doubles)}."
+            f"{counted(len(doubles), 'tensor')} of float64 stay as they are: {_listed(doubles)}."
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _listed(names: list[str]) -> str:

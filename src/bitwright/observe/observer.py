@@ -13,6 +13,7 @@ from bitwright.errors import DataError
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe.sketch import TensorSketch
 from bitwright.progress import Progress, show_progress
+from bitwright.wording import counted
 
 __all__ = ["MEMORY_BUDGET", "Detail", "Engine", "Feeds", "Observation", "Runner", "observe"]
 
@@ -78,7 +79,8 @@ class Observation:
         found = []
         for name, sketch in self.sketches.items():
             if not sketch.count:
-                found.append(f"tensor {name!r} had no value in any of {self.samples} samples.")
+                samples = counted(self.samples, "sample")
+                found.append(f"tensor {name!r} had no value in any of {samples}.")
             elif not sketch.finite:
                 found.append(f"tensor {name!r} has no finite value among {sketch.count}.")
             elif sketch.nan or sketch.inf:

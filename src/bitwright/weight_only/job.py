@@ -25,6 +25,7 @@ from bitwright.rounding import BlockStore
 from bitwright.rounding.block_reports import notes_of
 from bitwright.weight_only.sequence import find_scaling, round_weights
 from bitwright.weight_only.tuning import tune_weights
+from bitwright.wording import counted
 
 __all__ = ["WeightJob"]
 
@@ -150,7 +151,7 @@ class WeightJob:
             yield sample
         self.job.samples = stream.evaluation
         self.job.samples_are_unseen = bool(stream.held)
-        self.job.data_description = f"{count} samples of {samples.description}"
+        self.job.data_description = f"{counted(count, 'sample')} of {samples.description}"
 
     def _arrays(self) -> Arrays:
         return NUMPY if self.device == "cpu" else arrays_on(self.device)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
+from bitwright.wording import counted
 
 __all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
 
@@ -126,7 +127,7 @@ class Benchmark:
     @property
     def detail(self) -> str:
         """How it was measured, in a line."""
-        threads = "all cores" if self.threads is None else _count(self.threads, "thread")
+        threads = "all cores" if self.threads is None else counted(self.threads, "thread")
         runs = "/".join(str(len(model.times)) for model in self.models)
         providers = ", ".join(self.providers)
         return f"median of {runs} runs in turns, {threads}, {providers}, {self.data}"
@@ -225,7 +226,3 @@ def _why(node: NodeTime, was: NodeTime) -> str:
 
 def _as_dict(row: NodeTime | SlowerNode) -> dict[str, Any]:
     return {name: getattr(row, name) for name in row.__slots__}
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"

@@ -8,6 +8,7 @@ from typing import Any
 from bitwright.assess.frames import data_frame
 from bitwright.assess.notebook import html_tables, output_section, show_decibels
 from bitwright.assess.outputs import OutputComparison
+from bitwright.wording import counted
 
 __all__ = ["Comparison", "NodeComparison", "TensorComparison"]
 
@@ -123,7 +124,8 @@ class Comparison:
 
     def summary(self, n: int = 5) -> str:
         """Return the outputs and the worst nodes in a few lines."""
-        lines = [f"On {self.samples} samples, {output.describe()}" for output in self.outputs]
+        seen = counted(self.samples, "sample")
+        lines = [f"On {seen}, {output.describe()}" for output in self.outputs]
         lines += [f"Loses most: {node.describe()}" for node in self.worst(n)]
         return "\n".join(lines)
 
@@ -145,7 +147,7 @@ class Comparison:
         columns = ("node", "op", "alone by channel, dB", "alone, dB", "accumulated, dB")
         return html_tables(
             [
-                output_section(f"Against float on {self.samples} samples", self.outputs),
+                output_section(f"Against float on {counted(self.samples, 'sample')}", self.outputs),
                 ("Nodes that lose most", columns, worst),
             ]
         )

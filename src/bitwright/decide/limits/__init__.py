@@ -19,6 +19,7 @@ from bitwright.graph.npu_sites import find_npu_sites
 from bitwright.numerics.npu_limits import LIMIT_RULES, Bound, LimitRule, Ref, Site
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Limits
+from bitwright.wording import counted
 
 __all__ = ["apply_limits", "check_limits"]
 
@@ -44,8 +45,8 @@ def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
         return plan
     counts = Counter(moved.values())
     rules = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
-    scales = "scale" if len(moved) == 1 else "scales"
-    notes = [f"moved {len(moved)} {scales} to what the NPU's shifters can do ({rules})"]
+    scales = counted(len(moved), "scale")
+    notes = [f"moved {scales} to what the NPU's shifters can do ({rules})"]
     changed = msgspec.structs.replace(plan, tensors=work.positions.tensors())
     return changed.with_notes([*notes, *work.notes])
 
