@@ -16,7 +16,6 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
-from bitwright.assess.optimized import describe_rounded, find_rounded_weights, is_about_rounded
 from bitwright.calibrating import Calibration, channel_axes, detail_for, mean_axes
 from bitwright.data import (
     HeldBack,
@@ -183,15 +182,7 @@ class Job:
                 raise
             plan, quantized = self._emit(shifted)
             session = graph.open_session(quantized, providers=self.providers)
-        plan = self._with_rounded_weights(plan, quantized)
         return self.result(plan, quantized, self.run_beside(session))
-
-    def _with_rounded_weights(self, plan: QuantPlan, quantized: ir.Model) -> QuantPlan:
-        """Return the plan with a note on float weights that the runtime rounds, if it does."""
-        kept = [note for note in plan.notes if not is_about_rounded(note)]
-        rounded = find_rounded_weights(quantized, self.providers)
-        new = [describe_rounded(rounded)] if rounded else []
-        return msgspec.structs.replace(plan, notes=[*kept, *new])
 
     def run_beside(self, session: Any) -> list[OutputComparison]:
         """Run the result, and measure it against float where there are samples."""
