@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from bitwright.decide.entries import Entry, Layout, leave_float
+from bitwright.decide.entries import Entry, Layout, plan_as_float
 from bitwright.decide.ops import Skip, attribute
 from bitwright.decide.selection import Selector
 from bitwright.errors import RecipeError, did_you_mean
@@ -60,10 +60,10 @@ class _DynamicBuilder:
             reason = f"there is no {node.op_type} whose input is quantized at run time"
         reason = reason or self._selector.not_chosen(node)
         if reason is not None:
-            return leave_float(node, reason)
+            return plan_as_float(node, reason)
         found = self._inputs_of(node)
         if isinstance(found, Skip):
-            return leave_float(node, found.reason)
+            return plan_as_float(node, found.reason)
         return NodePlan(
             op=node.op_type,
             action="quantize",

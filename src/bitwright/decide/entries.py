@@ -12,13 +12,13 @@ from bitwright.numerics.types import INT32, QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override
 
-__all__ = ["Entry", "Layout", "leave_float"]
+__all__ = ["Entry", "Layout", "plan_as_float"]
 
 
-def leave_float(node: ir.Node, reason: str) -> NodePlan:
+def plan_as_float(node: ir.Node, reason: str) -> NodePlan:
     """Return the fate of a node that reads and writes floats.
 
-    >>> leave_float(ir.Node("", "Erf", inputs=[None]), "no rule for Erf").inputs
+    >>> plan_as_float(ir.Node("", "Erf", inputs=[None]), "no rule for Erf").inputs
     (None,)
     """
     return NodePlan(

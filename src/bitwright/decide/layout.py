@@ -18,7 +18,7 @@ from bitwright.decide.bias_sums import (
 from bitwright.decide.block_axes import choose_block_axes
 from bitwright.decide.dedication import dedicate_pairs
 from bitwright.decide.early_checks import check_recipe, has_channelwise_activations
-from bitwright.decide.entries import Layout, leave_float
+from bitwright.decide.entries import Layout, plan_as_float
 from bitwright.decide.fusion import fused_reader
 from bitwright.decide.half_floats import half_float_refusals
 from bitwright.decide.integer_ops import INTEGER_OP_TYPES, INTEGER_OUTPUT_RANGES
@@ -79,7 +79,7 @@ class _Builder:
                 float_by_name.add(name)
             else:
                 reason = self._not_chosen(node)
-            plan = leave_float(node, reason) if reason else self._visit(node)
+            plan = plan_as_float(node, reason) if reason else self._visit(node)
             self._layout.nodes[name] = plan
         self._read_through(float_by_name)
         choose_block_axes(self._layout, self._nodes)
@@ -115,7 +115,7 @@ class _Builder:
             return plan
         refusal = self._refuse(node, rule)
         if refusal is not None:
-            return leave_float(node, refusal.reason)
+            return plan_as_float(node, refusal.reason)
         fused = [value for value in node.inputs if value in self._fused]
         if rule.bounds is not None and not fused and not self._result_stays_float(node):
             return self._visit_clipping(node, rule)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.dropping import leave_masks_float, leave_unseen_branches_float
-from bitwright.decide.entries import Layout, leave_float
+from bitwright.decide.entries import Layout, plan_as_float
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.ops import constant
 from bitwright.decide.parameters import (
@@ -173,7 +173,7 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
 def _stay(node: ir.Node, target: str | None, plan: QuantPlan) -> NodePlan:
     """Return the fate of a clip that is computed in float, before its quantizer if it needs one."""
     if target is None or not any(target in other.inputs for other in plan.nodes.values()):
-        return leave_float(node, "the nodes that read it are float")
+        return plan_as_float(node, "the nodes that read it are float")
     return msgspec.structs.replace(plan.nodes[node.name or ""], inputs=(None,) * len(node.inputs))
 
 

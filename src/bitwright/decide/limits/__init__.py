@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from bitwright.decide.limits.positions import PlanPositions
 from bitwright.decide.limits.settle import settle
-from bitwright.decide.limits.tearing import find_torn_concat, leave_float
+from bitwright.decide.limits.tearing import find_torn_concat, leave_concat_float
 from bitwright.decide.limits.weights import Stored, fit_weight_and_bias
 from bitwright.decide.ops import constant
 from bitwright.errors import PlanError, RecipeError
@@ -37,7 +37,7 @@ def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
     work = _Work(model, plan, limits)
     work.go()
     while (torn := work.torn_concat()) is not None:
-        plan = leave_float(plan, torn)
+        plan = leave_concat_float(plan, torn)
         work = _Work(model, plan, limits)
         work.go()
     moved = work.positions.moved

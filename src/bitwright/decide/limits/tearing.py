@@ -16,7 +16,7 @@ import onnx_ir as ir
 from bitwright.numerics.npu_limits import Ref, Site
 from bitwright.plan import QuantPlan
 
-__all__ = ["find_torn_concat", "leave_float"]
+__all__ = ["find_torn_concat", "leave_concat_float"]
 
 _REASON = "the NPU's limits have no scale for all that it joins"
 
@@ -38,8 +38,8 @@ def find_torn_concat(
     return max(torn, key=lambda name: torn[name], default=None)
 
 
-def leave_float(plan: QuantPlan, name: str) -> QuantPlan:
-    """Return the plan with a node computed in float, on what its producers write in integers."""
+def leave_concat_float(plan: QuantPlan, name: str) -> QuantPlan:
+    """Return the plan with a Concat computed in float, on what its producers write in integers."""
     written = {key for node in plan.nodes.values() for key in node.outputs}
     node = plan.nodes[name]
     float_node = msgspec.structs.replace(
