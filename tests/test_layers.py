@@ -85,6 +85,7 @@ ALLOWED_BESIDE = {
     ("reporting", "pipeline"),
     ("reporting", "sensing"),
     ("result", "reporting"),
+    ("weight_only", "fine_tuning"),
     ("weight_only", "pipeline"),
     ("weight_only", "result"),
     ("plan", "recipe"),

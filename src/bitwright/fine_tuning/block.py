@@ -13,13 +13,14 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.fine_tuning.constants import find_constants
+from bitwright.fine_tuning.cutting import cut_to_learn
 from bitwright.graph import opset_of
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.finetuning import LEARNING_OPS
 from bitwright.rounding.bias_correction import find_bias_sites
 from bitwright.rounding.block_reports import BlockReport, require_torch
-from bitwright.rounding.blocks import Block, find_blocks
+from bitwright.rounding.blocks import Block
 
 if TYPE_CHECKING:
     import torch
@@ -59,8 +60,6 @@ class BlockLearner:
 
     def __init__(self, model: ir.Model, plan: QuantPlan, method: FineTuning, device: str) -> None:
         require_torch(device)
-        from bitwright.rounding.torch_graph import why_not
-
         self._method, self._device = method, device
         self._opset = opset_of(model)
         self.tuned = Tuned(plan)
@@ -85,13 +84,7 @@ class BlockLearner:
         # Some targets store biases as they do weights; they are biases all the same.
         for name in self._biases.values():
             self._learning.pop(name, None)
-        self.blocks: list[Block] = find_blocks(
-            model,
-            readers,
-            largest=method.largest_block,
-            layers=method.scope == "layer",
-            supported=lambda node: why_not(node, self._opset) is None,
-        )
+        self.blocks: list[Block] = cut_to_learn(model, readers, method)
         if method.nodes is not None:
             self.blocks = _with_nodes(self.blocks, method.nodes, model)
         self._owners: dict[str, int] = {}

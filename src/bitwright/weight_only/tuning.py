@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
+from bitwright.fine_tuning.cutting import cut_to_learn
 from bitwright.graph import opset_of
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.observe import Stop, Walk
@@ -22,7 +23,7 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound
 from bitwright.rounding import BlockStore
 from bitwright.rounding.block_reports import BlockReport, require_torch
-from bitwright.rounding.blocks import Block, find_blocks
+from bitwright.rounding.blocks import Block
 from bitwright.weight_only.sites import Site, weight_sites
 
 if TYPE_CHECKING:
@@ -90,21 +91,13 @@ class _Session:
         tuned: BlockStore,
         device: str,
     ) -> None:
-        from bitwright.rounding.torch_graph import why_not
-
         self._method, self._device = method, device
         self._rounded, self._tuned = rounded, tuned
         self._opset = opset_of(model)
         # By the name of the value: what nodes read.
         self.sites = {site.value.name or "": site for site in weight_sites(model, plan)}
         readers = {node for site in self.sites.values() for node in site.plan.nodes}
-        self.blocks: list[Block] = find_blocks(
-            model,
-            readers,
-            largest=method.largest_block,
-            layers=method.scope == "layer",
-            supported=lambda node: why_not(node, self._opset) is None,
-        )
+        self.blocks: list[Block] = cut_to_learn(model, readers, method)
 
     def learn(self, index: int, floats: Stop, quantized: Stop) -> BlockReport:
         """Let a block learn, unless it has before, and go on with its weights as they are then."""
