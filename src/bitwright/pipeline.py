@@ -16,6 +16,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
+from bitwright.assess.optimized import note_rounded
 from bitwright.calibrating import Calibration, channel_axes, detail_for, mean_axes
 from bitwright.data import (
     HeldBack,
@@ -182,6 +183,7 @@ class Job:
                 raise
             plan, quantized = self._emit(shifted)
             session = graph.open_session(quantized, providers=self.providers)
+        plan = note_rounded(plan, quantized, self.providers)
         return self.result(plan, quantized, self.run_beside(session))
 
     def run_beside(self, session: Any) -> list[OutputComparison]:

@@ -51,6 +51,8 @@ class Check:
     """Left out where an error was found before: it would say the same less clearly."""
 
 
+_BY_RUNTIME = ("runtime", "unfused", "float_weights")
+
 CHECKS = (
     Check(("quantized",), check_quantized, ("cpu",)),
     Check(("quantized",), check_pairs, ("npu-cnn", "npu-transformer")),
@@ -61,10 +63,8 @@ CHECKS = (
     Check(("bias",), check_biases),
     Check(("accumulator",), check_accumulators, ("cpu",)),
     Check(("saturation",), check_saturation, ("cpu",), cpus=("avx2",)),
-    Check(("runtime", "unfused"), check_arm_runtime, ("cpu",), ("arm",), of_sound_models=True),
-    Check(
-        ("runtime", "unfused"), check_x86_runtime, ("cpu",), ("avx2", "vnni"), of_sound_models=True
-    ),
+    Check(_BY_RUNTIME, check_arm_runtime, ("cpu",), ("arm",), of_sound_models=True),
+    Check(_BY_RUNTIME, check_x86_runtime, ("cpu",), ("avx2", "vnni"), of_sound_models=True),
     Check(("eight_bits",), check_types, ("npu-cnn",)),
     Check(("power_of_two",), check_powers_of_two, ("npu-cnn",)),
     Check(("per_tensor",), check_granularity, ("npu-cnn",)),

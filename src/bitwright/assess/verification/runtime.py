@@ -1,10 +1,10 @@
-"""Checks of what ONNX Runtime makes of a model: does it take it, and which pairs stay float?"""
+"""Checks of what ONNX Runtime makes of a model: what it refuses, runs in float, or rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bitwright.assess.optimized import find_unfused, optimize_model
+from bitwright.assess.optimized import KEEP_FLOAT, find_rounded, find_unfused, optimize_model
 from bitwright.assess.quantizers import Quantizers
 from bitwright.assess.verification.findings import Finding
 from bitwright.errors import ModelError
@@ -13,7 +13,7 @@ __all__ = ["check_arm_runtime", "check_x86_runtime"]
 
 
 def check_arm_runtime(quantizers: Quantizers) -> Iterable[Finding]:
-    """Find what the runtime does in float on Arm."""
+    """Find what the runtime does in float on Arm, and what it rounds."""
     return _check_runtime(quantizers, signed_kernels=True)
 
 
@@ -35,4 +35,12 @@ def _check_runtime(quantizers: Quantizers, *, signed_kernels: bool) -> Iterable[
             f"this {found.op} runs in float: {found.reason}",
             {"op": found.op},
             level="warning",
+        )
+    for name in find_rounded(optimized):
+        yield Finding(
+            "float_weights",
+            name,
+            "its weights are float, and ONNX Runtime stores them in 8 bits, with one scale for all",
+            level="warning",
+            remedy=f"let the node read and write float tensors, or {KEEP_FLOAT}",
         )

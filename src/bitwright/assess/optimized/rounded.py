@@ -1,0 +1,137 @@
+"""Float weights that ONNX Runtime stores in 8 bits, with scales of its own.
+
+One of its passes, WeightBiasQuantization, takes a node between quantized activations for one whose
+weights were forgotten. It rounds the float32 weights of Conv, ConvTranspose and Gemm, also of a
+MatMul with an Add that it makes a Gemm of, where
+* the node reads a DequantizeLinear with one scale, and
+* all that reads its result, or the Relu or Clip behind it, is QuantizeLinear, and
+* its bias is none, or a constant with one axis.
+All weights of a tensor get one scale and a zero point. Before, it moves quantizers through nodes
+that only move values. So what is found here is looked up in the graph that the runtime made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.assess.optimized.graphs import OptimizedModel, optimize_model
+from bitwright.graph.constants import is_constant
+from bitwright.plan import QuantPlan
+
+__all__ = ["KEEP_FLOAT", "find_rounded", "note_rounded"]
+
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+_MOST_NAMES = 3
+_OPENING = "ONNX Runtime stores the float weights of"
+
+KEEP_FLOAT = (
+    "open sessions with the entry optimization.disable_specified_optimizers=WeightBiasQuantization"
+)
+"""How to keep the runtime from it, whoever made the model."""
+
+
+def find_rounded(optimized: OptimizedModel) -> list[str]:
+    """Return the nodes with float weights in the model, and 8-bit ones in the optimized graph."""
+    found: dict[str, None] = {}
+    for node, origin in optimized.origins().items():
+        if _has_float_weight(origin) and any(map(_is_stored_in_bytes, node.inputs)):
+            found[origin.name or ""] = None
+    return list(found)
+
+
+def note_rounded(
+    plan: QuantPlan, quantized: ir.Model, providers: Sequence[str] | None = None
+) -> QuantPlan:
+    """Return the plan of a model with a note on the float weights that the runtime rounds."""
+    nodes: list[str] = []
+    if any(_may_be_rounded(node) for node in quantized.graph.all_nodes()):
+        nodes = find_rounded(optimize_model(quantized, level="basic", providers=providers))
+    # The plan may have been changed since it was written before.
+    notes = [note for note in plan.notes if not note.startswith(_OPENING)]
+    if nodes:
+        notes.append(_describe(nodes))
+    return msgspec.structs.replace(plan, notes=notes)
+
+
+def _describe(nodes: Sequence[str]) -> str:
+    shown = ", ".join(nodes[:_MOST_NAMES])
+    if len(nodes) > _MOST_NAMES:
+        shown += f" and {len(nodes) - _MOST_NAMES} more"
+    return (
+        f"{_OPENING} {shown} in 8 bits: it takes nodes between quantized tensors for quantized "
+        f"ones; to keep them float, exclude them by name, or {KEEP_FLOAT}"
+    )
+
+
+def _is_stored_in_bytes(value: ir.Value | None) -> bool:
+    """Whether a node reads a weight of 8 bits, or what dequantizes one."""
+    maker = None if value is None else value.producer()
+    if maker is not None and maker.op_type == "DequantizeLinear":
+        value = maker.inputs[0]
+    return (
+        value is not None
+        and value.is_initializer()
+        and value.dtype in _BYTES
+        and value.shape is not None
+        and len(value.shape) > 1
+    )
+
+
+# Whether to look at all --------------------------------------------------------------------
+
+
+def _may_be_rounded(node: ir.Node) -> bool:
+    """Whether there are quantizers before and behind a node with float weights."""
+    return (
+        _has_float_weight(node)
+        and _meets("DequantizeLinear", node, _before)
+        and _meets("QuantizeLinear", node, _behind)
+    )
+
+
+def _has_float_weight(node: ir.Node) -> bool:
+    return node.op_type in _LAYERS and len(node.inputs) > 1 and _is_plain(node.inputs[1])
+
+
+def _is_plain(value: ir.Value | None) -> bool:
+    """Whether a value is a constant, or computed from nothing else, and not dequantized."""
+    if value is None or is_constant(value):
+        return value is not None
+    maker = value.producer()
+    return (
+        maker is not None
+        and not maker.op_type.endswith("DequantizeLinear")
+        and all(map(_is_plain, maker.inputs))
+    )
+
+
+def _meets(op_type: str, start: ir.Node, step: Callable[[ir.Node], Iterable[ir.Node]]) -> bool:
+    """Whether a quantizer comes next, also behind nodes that read nothing else."""
+    waiting, seen = list(step(start)), set[ir.Node]()
+    while waiting:
+        node = waiting.pop()
+        if node.op_type.endswith(op_type):
+            return True
+        if node not in seen and node.op_type not in _LAYERS and len(_computed(node)) == 1:
+            seen.add(node)
+            waiting += step(node)
+    return False
+
+
+def _before(node: ir.Node) -> Iterator[ir.Node]:
+    for value in _computed(node)[:1]:
+        if (maker := value.producer()) is not None:
+            yield maker
+
+
+def _behind(node: ir.Node) -> Iterator[ir.Node]:
+    for value in node.outputs:
+        yield from (use.node for use in value.uses())
+
+
+def _computed(node: ir.Node) -> list[ir.Value]:
+    return [v for v in node.inputs if v is not None and not is_constant(v)]
