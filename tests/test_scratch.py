@@ -2,6 +2,7 @@ import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +55,41 @@ def test_a_killed_run_leaves_its_spool_to_the_next_one(tmp_path, owner):
         spool.append("y", np.arange(3))
         assert not left.exists()
         assert [row.tolist() for row in spool.rows("y")] == [[0, 1, 2]]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_removal_that_is_cut_off_is_finished_by_the_next_job(tmp_path, monkeypatch):
+    scratch = ScratchFolder("test", tmp_path)
+    for name in "abc":
+        (scratch.path / name).write_bytes(b"rows")
+    removed = []
+
+    def unlink(path):  # a kill after the first file
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(path.rename(tmp_path.parent / f"{path.name}-gone"))
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(KeyboardInterrupt):
+        scratch.close()
+    monkeypatch.undo()
+    del scratch
+    gc.collect()
+    assert len(remove_abandoned(tmp_path)) == 1 and not list(tmp_path.iterdir())
+
+
+def test_what_cannot_go_yet_is_left_to_the_next_job(tmp_path, monkeypatch):
+    scratch = ScratchFolder("test", tmp_path)
+    (scratch.path / "mapped.data").write_bytes(b"rows")
+
+    def refuse(path):  # as Windows does while a session has the file open
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    scratch.close()
+    assert (scratch.path / "mapped.data").exists()
+    monkeypatch.undo()
+    assert remove_abandoned(tmp_path) == [scratch.path]
     assert not list(tmp_path.iterdir())
 
 

@@ -83,10 +83,19 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 def _remove(folder: Path, lock: IO[bytes]) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove a folder, its lock last: by that the next job finds what is left here.
+
+    Something is where this is killed halfway, or, on Windows, where a file is still open.
+    """
+    for inner in [path for path in folder.glob("*") if path.name != _LOCK]:
+        if inner.is_dir() and not inner.is_symlink():
+            shutil.rmtree(inner, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                inner.unlink()
     lock.close()
-    # Windows keeps a file that is open; the lock was the last.
-    shutil.rmtree(folder, ignore_errors=True)
+    if all(path.name == _LOCK for path in folder.glob("*")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if sys.platform == "win32":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 
 import numpy as np
 import onnx
@@ -44,7 +45,10 @@ def test_a_model_above_the_message_limit_goes_through_a_folder_that_is_gone_afte
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(sessions, "IN_MEMORY_LIMIT", 1000)
-    monkeypatch.setattr(sessions.tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    left = scratch / "bitwright-session-of-a-killed-run"
+    left.mkdir()
+    (left / "owner.lock").touch()
     expected = run_session(open_session(builders.mlp()), X)["y"]
     model = load_model(builders.save_external(builders.mlp(), tmp_path))
     second = builders.save_external(builders.mlp(), tmp_path, "s.onnx", "s.data")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from bitwright.graph.loading import load_model
 from bitwright.graph.messages import holding, to_message
 from bitwright.graph.tensors import external_path, shape_of, tensor_slots
 from bitwright.graph.versions import runtime_limits
+from bitwright.scratch import ScratchFolder
 
 __all__ = ["Level", "checked_providers", "open_session", "run_session", "runtime_reason"]
 
@@ -281,8 +281,8 @@ def _open_model(
         session = _open_message(_message_without(model, handed), options, providers)
         session._bitwright_weights = values  # the runtime reads them where they are
         return session
-    with tempfile.TemporaryDirectory(prefix="bitwright-", ignore_cleanup_errors=True) as folder:
-        path = _spill(model, Path(folder))
+    with ScratchFolder("session") as scratch:
+        path = _spill(model, scratch.path)
         return _open(str(path), options, providers)
 
 
