@@ -213,6 +213,34 @@ def test_a_weight_scale_is_widened_where_its_bias_would_overflow(per_channel):
     assert quality(model, result, samples) > 35
 
 
+@pytest.mark.parametrize("op", ["Conv", "Gemm", "MatMul"])
+@pytest.mark.parametrize(("activation", "kind"), [(UINT8, INT8), (UINT16, INT16)], ids=str)
+def test_a_float_bias_has_room_for_the_runtime_to_store_it(op, activation, kind):
+    """ONNX Runtime makes int32 of it, whether it fits or not: a dead channel had no bias left."""
+    shape = (8, 8, 1, 1) if op == "Conv" else (8, 8)
+    dead, bias = weight(*shape, seed=1), normal(8, seed=2)
+    dead[(slice(None), 0) if op != "Conv" else 0], bias[0] = 1e-9, 3
+    product = [node(op, ["x", "w", "b"], ["a"], name="dead")]
+    if op == "MatMul":
+        product = [
+            node(op, ["x", "w"], ["m"], name="dead"),
+            node("Add", ["m", "b"], ["a"], name="s"),
+        ]
+    size = [4, 8, 1, 1] if op == "Conv" else [4, 8]
+    model = build(
+        [*product, node("MatMul" if op != "Conv" else op, ["a", "v"], ["y"], name="last")],
+        {"x": size},
+        {"y": size},
+        {"w": dead, "b": bias, "v": weight(*shape, seed=3)},
+    )
+    samples = make_samples(model, 4)
+    fields = {"activation": activation, "weight": kind, "per_channel": True}
+    result = quantize(model, samples, quantize_bias=False, **fields)
+    stored = quantize(model, samples, **fields)
+    assert quality(model, result, samples) > quality(model, stored, samples) - 1
+    assert quality(model, result, samples) > 35
+
+
 def test_without_widening_the_bias_saturates():
     model = make_big_bias(50.0)
     samples = [{"x": normal(1, 3, 5, 5, seed=i, size=1e-4)} for i in range(4)]

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.bias_room import make_room_for_biases
 from bitwright.decide.dropping import leave_masks_float, leave_unseen_branches_float
 from bitwright.decide.entries import Layout, plan_as_float
 from bitwright.decide.limits import apply_limits
@@ -18,7 +19,6 @@ from bitwright.decide.parameters import (
     linked_plan,
     shift_for_bias,
     weight_plan,
-    widened_for_bias,
 )
 from bitwright.decide.validation import clips_exactly
 from bitwright.errors import DataError, ModelError
@@ -63,7 +63,7 @@ def decide(
         notes=notes,
     )
     if recipe.place.adjust_for_bias:
-        _widen_weights_for_bias(layout, plan)
+        make_room_for_biases(model, layout, plan)
     plan = apply_limits(model, plan)
     _fit_narrow_biases(layout, plan)
     _absorb_activations(model, layout, plan)
@@ -92,27 +92,6 @@ def _refuse_broken_values(layout: Layout, sketches: Mapping[str, TensorSketch]) 
                 f"infinite values among {sketch.count:,} during calibration; mend the model or "
                 "the data, or exclude the nodes that use it "
                 f"({', '.join(repr(name) for name in layout.users(key)[:3])})."
-            )
-
-
-def _widen_weights_for_bias(layout: Layout, plan: QuantPlan) -> None:
-    """Enlarge weight scales where an int32 bias would overflow at (input x weight) scale."""
-    for entry in layout.entries.values():
-        if entry.product is None or entry.qtype != INT32:
-            continue
-        source_key, weight_key = entry.product
-        bias = constant(entry.value)
-        weight = plan.tensors[weight_key]
-        if bias is None or weight.scale is None or layout.entries[weight_key].override:
-            continue
-        source = plan.parameters(source_key).scale
-        scale = np.asarray(weight.scale, np.float64)
-        if np.ndim(source):
-            continue
-        wider = widened_for_bias(scale, source, bias, entry.tile, plan.recipe.scales)
-        if wider is not None:
-            plan.tensors[weight_key] = msgspec.structs.replace(
-                weight, scale=wider.tolist(), method=f"{weight.method}, widened for the bias"
             )
 
 
