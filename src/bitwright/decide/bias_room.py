@@ -68,20 +68,17 @@ def _float_biases(model: ir.Model, layout: Layout, plan: QuantPlan) -> Iterator[
     if plan.recipe.format not in ("qdq", "extended"):
         return
     for node in model.graph.all_nodes():
-        planned, rule = plan.nodes.get(node.name or ""), RULES.get(node.op_type)
-        if (
-            planned is None
-            or rule is None
-            or node.op_type not in _PRODUCTS
-            or not planned.quantized
-        ):
+        planned = plan.nodes.get(node.name or "")
+        if node.op_type not in _PRODUCTS or planned is None or not planned.quantized:
             continue
+        rule = RULES[node.op_type]
         array = _float_bias(node, rule.bias, plan)
         source, weight = planned.inputs[0], planned.inputs[1]
         if array is None or source is None or weight is None:
             continue
         entry = layout.entries[weight]
-        if entry.role != "weight" or entry.block_size or not entry.qtype.is_integer:
+        integers = entry.qtype.is_integer and plan.tensors[source].qtype.is_integer
+        if entry.role != "weight" or entry.block_size or not integers:
             continue
         tile = 1 if rule.tile is None else rule.tile(node)
         scale = np.asarray(plan.tensors[weight].scale)
@@ -95,10 +92,13 @@ def _float_bias(node: ir.Node, index: int | None, plan: QuantPlan) -> npt.NDArra
         given = len(node.inputs) > index and plan.nodes[node.name or ""].inputs[index] is None
         array = constant(node.inputs[index]) if given else None
     else:
-        found = bias_sum_behind(node)
+        found, refuse = bias_sum_behind(node), RULES["Add"].refuse
         if found is None or not found.may_become_gemm:
             return None
+        if refuse is not None and refuse(found.node) is not None:
+            return None  # a mask
         adding = plan.nodes.get(found.node.name or "")
         stored = adding is not None and adding.inputs[found.index] is not None
         array = None if stored else constant(found.bias)
-    return array if array is not None and array.ndim == 1 else None
+    is_vector = array is not None and array.ndim == 1 and bool(np.all(np.isfinite(array)))
+    return array if is_vector else None
