@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +33,7 @@ from bitwright.errors import BitwrightError
 
 __all__ = ["main"]
 
-DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, MISUSED, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 # The parent of every complaint about arguments. Typer brings its own copy of click since 0.26 and
 # shares the installed one before; this child is the same public name in both.
@@ -66,8 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal or pipe that knows no "…" shows a "?", and the job goes on.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    termination = _Termination()
     try:
-        with _one_line_warnings():
+        with _one_line_warnings(), termination:
             command = typer.main.get_command(_make_app())
             code = command.main(args=words, prog_name="bitwright", standalone_mode=False)
             if code == INTERRUPTED:
@@ -80,8 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, _explain_usage(error), MISUSED, as_json, verbose=False)
     except (KeyboardInterrupt, typer.Abort) as error:
         kept = any(word.partition("=")[0] == "--work" for word in words)
-        said = "interrupted; the same command goes on from here." if kept else "interrupted."
-        return _fail(error, said, INTERRUPTED, as_json, verbose=False, kind="Interrupted")
+        what, code = (
+            ("terminated", TERMINATED) if termination.came else ("interrupted", INTERRUPTED)
+        )
+        said = f"{what}; the same command goes on from here." if kept else f"{what}."
+        return _fail(error, said, code, as_json, verbose=False, kind=what.capitalize())
     except BrokenPipeError:
         # The reader (`| head`) went away: nobody is left to tell, and the interpreter must not
         # try to flush again.
@@ -92,6 +98,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = f"{type(error).__name__}: {error}".rstrip(".: ")
         return _fail(error, f"this is a bug in bitwright ({said}){hint}.", FAILED, as_json, verbose)
     return code if isinstance(code, int) else DONE
+
+
+class _Termination:
+    """Lets `kill`, a container's stop and batch systems end a job as Ctrl-C does: cleaned up."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __enter__(self) -> None:
+        # Only the main thread hears signals; in another, whoever started it decides.
+        self._here = threading.current_thread() is threading.main_thread()
+        if self._here:
+            self._before = signal.signal(signal.SIGTERM, self._stop)
+
+    def __exit__(self, *_: object) -> None:
+        if self._here:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _stop(self, *_: object) -> None:
+        self.came = True
+        raise KeyboardInterrupt
 
 
 def _make_app() -> typer.Typer:
