@@ -7,15 +7,18 @@ import onnx
 import pytest
 from models_for_tests import (
     Reader,
+    build,
     constants_of,
     element_types,
     make_cnn,
     make_mlp,
     make_samples,
+    node,
     nodes_by_name,
     ops,
     quality,
     quantize_static_in,
+    weight,
 )
 from onnx import TensorProto
 
@@ -209,3 +212,14 @@ def test_enums_read_their_names():
     assert str(CalibrationMethod.MinMax) == "CalibrationMethod.MinMax"
     with pytest.raises(RecipeError, match="unknown quantization type 'int8'"):
         QuantType.from_string("int8")
+
+
+def test_float_weights_that_the_runtime_rounds_are_a_warning(tmp_path):
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], name="first"),
+        node("ConvTranspose", ["a", "w"], ["b"], name="middle"),
+        node("Conv", ["b", "w"], ["y"], name="last"),
+    ]
+    model = build(nodes, {"x": [1, 4, 6, 6]}, {"y": [1, 4, 6, 6]}, {"w": weight(4, 4, 1, 1)})
+    with pytest.warns(UserWarning, match="float weights of middle in 8 bits"):
+        quantize_static_in(tmp_path, model, make_samples(model), op_types_to_quantize=["Conv"])

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from bitwright.assess.optimized.graphs import OptimizedModel, name_nodes, optimize_model
 from bitwright.assess.optimized.reasons import explain_float
-from bitwright.assess.optimized.rounded import KEEP_FLOAT, find_rounded, note_rounded
+from bitwright.assess.optimized.rounded import (
+    KEEP_FLOAT,
+    find_rounded,
+    note_rounded,
+    rounded_note,
+)
 from bitwright.assess.optimized.unfused import Unfused, find_unfused, works_on_integers
 
 __all__ = [
@@ -17,5 +22,6 @@ __all__ = [
     "name_nodes",
     "note_rounded",
     "optimize_model",
+    "rounded_note",
     "works_on_integers",
 ]

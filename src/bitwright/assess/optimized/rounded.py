@@ -21,7 +21,7 @@ from bitwright.assess.optimized.graphs import OptimizedModel, optimize_model
 from bitwright.graph.constants import is_constant
 from bitwright.plan import QuantPlan
 
-__all__ = ["KEEP_FLOAT", "find_rounded", "note_rounded"]
+__all__ = ["KEEP_FLOAT", "find_rounded", "note_rounded", "rounded_note"]
 
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
@@ -51,10 +51,16 @@ def note_rounded(
     if any(_may_be_rounded(node) for node in quantized.graph.all_nodes()):
         nodes = find_rounded(optimize_model(quantized, level="basic", providers=providers))
     # The plan may have been changed since it was written before.
-    notes = [note for note in plan.notes if not note.startswith(_OPENING)]
+    old = rounded_note(plan)
+    notes = [note for note in plan.notes if note != old]
     if nodes:
         notes.append(_describe(nodes))
     return msgspec.structs.replace(plan, notes=notes)
+
+
+def rounded_note(plan: QuantPlan) -> str | None:
+    """Return what `note_rounded` noted, or None."""
+    return next((note for note in plan.notes if note.startswith(_OPENING)), None)
 
 
 def _describe(nodes: Sequence[str]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
+from bitwright.assess.optimized import rounded_note
 from bitwright.compat.onnxruntime.enums import (
     CalibrationMethod,
     QuantFormat,
@@ -70,7 +72,7 @@ def quantize_static(
         raise DataError(
             "quantize_static needs a calibration_data_reader; give one, or any iterable of dicts."
         )
-    quantize(
+    result = quantize(
         model_input,
         model_output,
         data=read_in_strides(calibration_data_reader, parts.calibration.get("stride")),
@@ -80,6 +82,10 @@ def quantize_static(
         external_data=read_switch("use_external_data_format", use_external_data_format) or None,
         providers=calibration_providers,
     )
+    # Nothing is returned, so that nobody would read the plan's notes.
+    note = rounded_note(result.plan)
+    if note is not None:
+        warnings.warn(f"{note}.", stacklevel=2)
 
 
 def static_recipe(
