@@ -93,6 +93,7 @@ ALLOWED_BESIDE = {
     ("numerics", "errors"),
     ("files", "errors"),
     ("processes", "files"),
+    ("scratch", "errors"),
     ("scratch", "files"),
     ("settings", "errors"),
     ("settings", "numerics"),

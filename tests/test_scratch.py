@@ -2,11 +2,14 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from bitwright.errors import OutputError
 from bitwright.observe.spool import Spool
 from bitwright.scratch import ScratchFolder, remove_abandoned
 
@@ -128,6 +131,25 @@ def test_an_abandoned_folder_is_told_by_its_lock_alone(tmp_path):
     (left / "1.bin").write_bytes(os.urandom(10))
     assert remove_abandoned(tmp_path) == [left]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    sentence = "cannot write temporary files in '.*gone': No such file or directory; .* set TMPDIR"
+    with pytest.raises(OutputError, match=sentence):
+        ScratchFolder("test")
+
+
+def test_a_full_disk_is_told_with_what_to_do(tmp_path, monkeypatch):
+    with Spool(tmp_path) as spool:
+        spool.append("x", np.arange(3))
+
+        def refuse(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(spool, "_files", {"x": SimpleNamespace(seek=refuse, close=int)})
+        with pytest.raises(OutputError, match="No space left on device; make room there"):
+            spool.append("x", np.arange(3))
 
 
 def test_a_disk_without_locks_still_has_folders(tmp_path, monkeypatch):

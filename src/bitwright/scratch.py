@@ -7,10 +7,12 @@ import shutil
 import sys
 import tempfile
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from bitwright.errors import OutputError
 from bitwright.files import Closing
 
 __all__ = ["ScratchFolder", "remove_abandoned"]
@@ -32,8 +34,19 @@ class ScratchFolder(Closing):
 
     def __init__(self, kind: str, parent: str | Path | None = None) -> None:
         remove_abandoned(parent)
-        self.path, lock = _make_folder(kind, parent)
+        with _telling_where(parent):
+            self.path, lock = _make_folder(kind, parent)
         self._remove = weakref.finalize(self, _remove, self.path, lock)
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Turn what the disk says to writes in a `with` block, as that it is full, into our words.
+
+        >>> with ScratchFolder("spool") as scratch, scratch.writing():
+        ...     raise OSError(28, "No space left on device")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        bitwright.errors.OutputError: cannot write temporary files in '...': No space left...
+        """
+        return _telling_where(self.path.parent)
 
     def close(self) -> None:
         """Remove it with all that is in it."""
@@ -60,6 +73,19 @@ def remove_abandoned(parent: str | Path | None = None) -> list[Path]:
                     else:
                         lock.close()
     return removed
+
+
+@contextmanager
+def _telling_where(parent: str | Path | None) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = f" in {str(parent or tempfile.tempdir)!r}" if parent or tempfile.tempdir else ""
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"cannot write temporary files{place}: {reason}; make room there, or set TMPDIR to "
+            "another folder."
+        ) from error
 
 
 def _make_folder(kind: str, parent: str | Path | None) -> tuple[Path, IO[bytes]]:

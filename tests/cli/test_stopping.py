@@ -40,7 +40,9 @@ def test_a_stopped_job_leaves_no_files(tmp_path, number, code, said):
             time.sleep(0.005)
         job.send_signal(number)
         _, told = job.communicate(timeout=30)
-    assert (job.returncode, told.strip()) == (code, said)
+    # Python ends itself by the signal where that came while a dataclass was being made; a shell
+    # sees the same number.
+    assert (job.returncode % 256, told.strip()) in ((code, said), (-number % 256, said))
     assert not list(scratch.glob("bitwright-*")) and not list(out.iterdir())
 
 

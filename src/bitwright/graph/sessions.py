@@ -282,7 +282,8 @@ def _open_model(
         session._bitwright_weights = values  # the runtime reads them where they are
         return session
     with ScratchFolder("session") as scratch:
-        path = _spill(model, scratch.path)
+        with scratch.writing():
+            path = _spill(model, scratch.path)
         return _open(str(path), options, providers)
 
 

@@ -62,13 +62,15 @@ class Spool(Closing):
         array = np.asarray(array)
         if array.dtype.hasobject:
             raise DataError(f"tensor {name!r} holds {array.dtype} values, which cannot be kept.")
-        if name not in self._files:
-            self._opened += 1
-            self._files[name] = (self._scratch.path / f"{self._opened}.bin").open("w+b")
-        file = self._files[name]
-        offset = file.seek(0, 2)
-        # Numbers of 2 bytes that numpy does not know have no buffer of their own.
-        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        with self._scratch.writing():
+            if name not in self._files:
+                self._opened += 1
+                self._files[name] = (self._scratch.path / f"{self._opened}.bin").open("w+b")
+            file = self._files[name]
+            offset = file.seek(0, 2)
+            # Numbers of 2 bytes that numpy does not know have no buffer of their own.
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            file.flush()
         self._places.setdefault(name, []).append(_Place(array.dtype, array.shape, offset))
 
     def rows(self, name: str) -> Iterator[npt.NDArray[Any]]:
