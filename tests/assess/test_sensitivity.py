@@ -83,22 +83,24 @@ def test_integer_operators_are_measured_too():
     assert last.without == pytest.approx(error_of(changed, model, samples), rel=1e-4)
 
 
-def test_a_node_that_is_float_between_integers_is_measured_with_float_weights():
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+def test_a_node_that_is_float_between_integers_is_measured_with_float_weights(format):
     """ONNX Runtime would store them in 8 bits, with one scale: far worse than what is put back."""
     first, wide = weight(8, 3, 3, 3, seed=1), weight(8, 8, 3, 3, seed=2)
     first[0], wide[:, 0] = 0, 100  # large weights for a channel that is always zero
     model = build(
         [
             make_node("Conv", ["x", "w1"], ["a"], name="first"),
-            make_node("Conv", ["a", "w2"], ["b"], name="wide"),
+            make_node("MaxPool", ["a"], ["p"], name="pool", kernel_shape=[2, 2]),
+            make_node("Conv", ["p", "w2"], ["b"], name="wide"),
             make_node("Conv", ["b", "w3"], ["y"], name="last"),
         ],
         {"x": [1, 3, 10, 10]},
-        {"y": [1, 8, 4, 4]},
+        {"y": [1, 8, 3, 3]},
         {"w1": first, "w2": wide, "w3": weight(8, 8, 3, 3, seed=3)},
     )
     samples = make_samples(model, 2)
-    recipe = {"base": "int8", "format": "qoperator"}
+    recipe = {"base": "int8", "format": format}
     plan = bitwright.make_plan(model, data=samples, recipe=recipe)
     found = {n.name: n for n in bitwright.find_sensitivity(model, plan, data=samples).nodes}
 

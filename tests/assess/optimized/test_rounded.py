@@ -137,6 +137,18 @@ def test_what_is_excluded_by_name_keeps_its_weights(op, format):
     assert find_rounded(optimize_model(result.model)) == []
 
 
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+def test_pooling_before_it_is_to_be_excluded_as_well(format):
+    model = make_chain("Conv")
+    model.graph.node[2].input[0] = "p"
+    model.graph.node.insert(2, node("MaxPool", ["r"], ["p"], name="pool", kernel_shape=[2, 2]))
+    samples = make_samples(model, 4)
+    for excluded, notes in ((["middle"], 1), (["pool", "middle"], 0)):
+        recipe = {"format": format, "select": {"exclude": excluded}}
+        found = bitwright.quantize(model, data=samples, recipe=recipe).plan.notes
+        assert sum("of middle in 8 bits" in note for note in found) == notes
+
+
 def test_verification_finds_them_in_models_of_others():
     found = bitwright.verify(ROUNDED["conv"], cpu="vnni")
     (finding,) = found.findings

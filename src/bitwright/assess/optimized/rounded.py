@@ -69,7 +69,8 @@ def _describe(nodes: Sequence[str]) -> str:
         shown += f" and {len(nodes) - _MOST_NAMES} more"
     return (
         f"{_OPENING} {shown} in 8 bits: it takes nodes between quantized tensors for quantized "
-        f"ones; to keep them float, exclude them by name, or {KEEP_FLOAT}"
+        "ones; to keep them float, exclude them by name, and the pooling or reshaping right before "
+        f"them as well, or {KEEP_FLOAT}"
     )
 
 
