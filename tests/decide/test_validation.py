@@ -6,7 +6,17 @@ import json
 
 import numpy as np
 import pytest
-from models_for_tests import constants_of, make_cnn, make_mlp, make_samples, ops, quality
+from models_for_tests import (
+    build,
+    constants_of,
+    make_cnn,
+    make_mlp,
+    make_samples,
+    node,
+    ops,
+    quality,
+    weight,
+)
 
 import bitwright
 from bitwright.errors import PlanError
@@ -79,6 +89,36 @@ def test_an_absorbed_relu_whose_scale_goes_below_zero_is_refused(planned):
     changed = edit(plan, lambda data: data["tensors"]["r1"].update(zero_point=10))
     with pytest.raises(PlanError, match=r"'relu1' \(Relu\) is to be absorbed.*set its action"):
         bitwright.apply_plan(changed, model)
+
+
+def test_an_absorbed_relu_is_done_for_a_node_that_is_made_float_by_hand():
+    model = build(
+        [
+            node("Conv", ["x", "w"], ["c"], name="conv"),
+            node("Clip", ["c", "zero"], ["k"], name="clip"),
+            node("Relu", ["k"], ["r"], name="relu"),
+            node("Conv", ["r", "v"], ["y"], name="head"),
+            node("Conv", ["r", "u"], ["side"], name="side"),
+        ],
+        {"x": [1, 3, 6, 6]},
+        {"y": [1, 4, 6, 6], "side": [1, 4, 6, 6]},
+        {
+            "w": weight(8, 3, 1, 1, seed=1),
+            "v": weight(4, 8, 1, 1, seed=2),
+            "u": weight(4, 8, 1, 1, seed=3),
+            "zero": np.array(0, np.float32),
+        },
+    )
+    samples = make_samples(model)
+    plan = bitwright.make_plan(model, data=samples, recipe={"base": "int8", "optimize": False})
+    assert {plan.nodes[name].action for name in ("clip", "relu")} == {"absorb"}
+
+    def leave_out(data):
+        data["nodes"]["head"] = {"op": "Conv", "action": "float", "reason": "by hand"}
+
+    result = bitwright.apply_plan(edit(plan, leave_out), model)
+    assert ops(result)["Relu"] == ops(result)["Clip"] == 1
+    assert quality(model, result, samples) > 30
 
 
 def test_an_absorbed_relu_taken_back_is_honoured(planned):

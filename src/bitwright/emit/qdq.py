@@ -337,12 +337,18 @@ class QdqWriter:
         return not others and len(source.uses()) == 1 and not source.is_graph_output()
 
     def _drop_absorbed(self) -> None:
-        for name, planned in self._plan.nodes.items():
+        """Drop each Relu or Clip that a quantizer does; one that others read stays."""
+        quantizers = {quantizer for quantizer, _ in self._pairs.values()}
+        # Backwards, so that of two in a row the second is gone before the first is looked at.
+        for name, planned in reversed(self._plan.nodes.items()):
             if planned.action != "absorb":
                 continue
             node = self._nodes[name]
             source, target = node.inputs[0], node.outputs[0]
             assert source is not None
+            others = [use.node for use in target.uses() if use.node not in quantizers]
+            if others or target.is_graph_output():
+                continue
             label = target.name
             target.replace_all_uses_with(source, replace_graph_outputs=True)
             assert node.graph is not None
