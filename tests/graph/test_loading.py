@@ -217,3 +217,13 @@ def test_the_long_name_of_the_default_domain_is_understood(builders):
 def test_weights_in_bodies_and_constants_are_slots_too(builders):
     model = load_model(builders.branches())
     assert [slot.name for slot in tensor_slots(model)] == ["w"]
+
+
+@pytest.mark.slow
+def test_a_message_in_memory_may_be_above_what_a_file_holds(builders):
+    proto = builders.mlp()
+    size = 2**31 + 4
+    large = proto.graph.initializer.add(name="large", data_type=onnx.TensorProto.FLOAT)
+    large.dims.append(size // 4)
+    large.raw_data = bytes(size)
+    assert file_size(proto) == pytest.approx(size, rel=1e-3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from bitwright.errors import ModelError
 from bitwright.graph.checking import is_in_order
@@ -67,7 +67,10 @@ def file_size(source: ModelSource) -> int:
     A model that came from no file counts as what it would take.
     """
     if isinstance(source, onnx.ModelProto):
-        return int(source.ByteSize())
+        try:
+            return int(source.ByteSize())
+        except EncodeError:  # above 2 GB no message can be written, and so none can say its size
+            return serialized_size(ir.from_proto(source))
     if isinstance(source, ir.Model):
         path = source_path(source)
         return file_size(path) if path is not None and path.is_file() else serialized_size(source)

@@ -40,6 +40,7 @@ from bitwright.compat.onnxruntime.tensors_data import (
     save_tensors_data,
 )
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.graph import file_size
 
 __all__ = [
     "CalibrationDataReader",
@@ -275,7 +276,7 @@ def get_qdq_config(
         per_channel=per_channel,
         reduce_range=reduce_range,
         use_external_data_format=any(uses_external(t) for t in model.graph.initializer)
-        or model.ByteSize() >= MODEL_SIZE_THRESHOLD,
+        or file_size(model) >= MODEL_SIZE_THRESHOLD,
         calibration_providers=calibration_providers,
         extra_options={**options, **(extra_options or {})},
     )
