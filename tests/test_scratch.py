@@ -156,7 +156,7 @@ def test_a_disk_without_locks_still_has_folders(tmp_path, monkeypatch):
     def refuse(file):
         raise OSError("no locks available")
 
-    monkeypatch.setattr("bitwright.scratch._try_lock", refuse)
+    monkeypatch.setattr("bitwright.scratch.try_lock", refuse)
     with ScratchFolder("test", tmp_path) as scratch:
         assert not remove_abandoned(tmp_path) and scratch.path.is_dir()
     assert not list(tmp_path.iterdir())

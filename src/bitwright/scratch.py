@@ -15,7 +15,7 @@ from typing import IO
 from bitwright.errors import OutputError
 from bitwright.files import Closing
 
-__all__ = ["ScratchFolder", "remove_abandoned"]
+__all__ = ["ScratchFolder", "remove_abandoned", "try_lock"]
 
 _PREFIX = "bitwright-"
 _LOCK = "owner.lock"
@@ -67,7 +67,7 @@ def remove_abandoned(parent: str | Path | None = None) -> list[Path]:
                 # Gone or locked by somebody else in the meantime: theirs to see to.
                 with suppress(OSError):
                     lock = (folder / _LOCK).open("r+b")
-                    if _try_lock(lock):
+                    if try_lock(lock):
                         _remove(folder, lock)
                         removed.append(folder)
                     else:
@@ -94,7 +94,7 @@ def _make_folder(kind: str, parent: str | Path | None) -> tuple[Path, IO[bytes]]
         lock = (path / _LOCK).open("xb")
         try:
             # Between the two lines above and here, somebody may have taken it for abandoned.
-            if _try_lock(lock) and (path / _LOCK).exists():
+            if try_lock(lock) and (path / _LOCK).exists():
                 return path, lock
         except OSError:  # a disk without locks: without the file, nobody removes the folder
             (path / _LOCK).unlink()
@@ -127,7 +127,8 @@ def _remove(folder: Path, lock: IO[bytes]) -> None:
 if sys.platform == "win32":
     import msvcrt
 
-    def _try_lock(file: IO[bytes]) -> bool:
+    def try_lock(file: IO[bytes]) -> bool:
+        """Lock a file, unless another process has; the lock ends with the process."""
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         except PermissionError:
@@ -136,7 +137,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _try_lock(file: IO[bytes]) -> bool:
+    def try_lock(file: IO[bytes]) -> bool:
         """Lock a file, unless another process has; the lock ends with the process."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

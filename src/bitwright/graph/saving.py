@@ -22,6 +22,7 @@ from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import MODEL_GRAPH, SMALLEST_TENSOR, field_header, tensor_header
 from bitwright.graph.loading import ModelSource, external_locations, read_proto, source_path
 from bitwright.graph.messages import to_message
+from bitwright.graph.temporaries import temporary_beside
 from bitwright.graph.tensors import (
     TensorSlot,
     external_path,
@@ -126,7 +127,7 @@ def save_model(
         else:
             whole = _with_all_inside(model)
             stale = _data_files_of(target)
-            with _temporary(target) as temporary:
+            with temporary_beside(target) as temporary:
                 _write_file(temporary, lambda file: _write_model(whole, file))
                 _replace(temporary, target)
             _remove(stale)
@@ -228,11 +229,11 @@ def _write_with_data(twin: ir.Model, target: Path, layout: ExternalData) -> None
     with ExitStack() as stack:
         written: dict[Path, Path] = {}
         for plain, slots in groups.items():
-            temporary_data = stack.enter_context(_temporary(plain))
+            temporary_data = stack.enter_context(temporary_beside(plain))
             written[_write_data(slots, plain, temporary_data, target)] = temporary_data
         for slot in inside:
             slot.put(inline_copy(slot.tensor))
-        temporary = stack.enter_context(_temporary(target))
+        temporary = stack.enter_context(temporary_beside(target))
         _write_file(temporary, lambda file: _write_model(twin, file))
         new = [data for data in written if not data.exists()]
         try:
@@ -364,19 +365,8 @@ def _data_files_of(target: Path, files: Iterable[Path] = ()) -> list[Path]:
     ]
 
 
-@contextmanager
-def _temporary(target: Path) -> Iterator[Path]:
-    """Give a path beside the target, and see to it that nothing is left there."""
-    path = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def _write_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    with open(descriptor, "wb") as file:  # noqa: PTH123 (the descriptor is already open)
+    with path.open("wb") as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())
