@@ -264,7 +264,7 @@ def test_replace_knows_its_fields():
         ({"select": {"exclude": "conv1"}}, "option 'select.exclude' must be a list"),
         ({"limits": True}, "option 'limits' must be a mapping or nothing"),
         ({"fine_tune": {"iterations": 20}}, "option 'fine_tune' needs 'method'"),
-        ({"name": object()}, "cannot store a object"),
+        ({"name": object()}, "option 'name': a value of type object has no place here"),
     ],
 )
 def test_fields_of_a_wrong_type_are_refused_in_python_as_in_a_file(fields, sentence):

@@ -64,7 +64,7 @@ def to_name(value: Any) -> Any:
         return value.name
     if isinstance(value, np.generic):
         return value.item()
-    raise NotImplementedError(f"cannot store a {type(value).__name__}")
+    raise NotImplementedError(f"a value of type {type(value).__name__} has no place here")
 
 
 def _from_name(kind: type, value: Any) -> Any:
@@ -97,10 +97,12 @@ def _settle(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
     A struct takes whatever it is called with. Here lists become tuples, words become number
     types, and what fits nowhere is an error before any work is done.
     """
-    try:
-        data = msgspec.to_builtins(options, enc_hook=to_name)
-    except (NotImplementedError, TypeError) as error:
-        raise RecipeError(f"{kind.__name__}: {error}.") from error
+    data = {}
+    for name, value in options.items():
+        try:
+            data[name] = msgspec.to_builtins(value, enc_hook=to_name)
+        except (NotImplementedError, TypeError) as error:
+            raise RecipeError(f"{kind.__name__}: option {name!r}: {error}.") from error
     settled = convert(data, _unchecked(kind), kind.__name__)
     return {name: getattr(settled, name) for name in options}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bitwright.arguments import check_arguments
 from bitwright.assess.frames import data_frame
 from bitwright.assess.notebook import html_tables, output_section, show_decibels
 from bitwright.assess.outputs import OutputComparison
@@ -104,6 +105,7 @@ class Comparison:
     weights: dict[str, float] = field(default_factory=dict)
     """Weight -> SQNR of its dequantized numbers against the float ones, in dB."""
 
+    @check_arguments
     def worst(self, n: int = 10) -> list[NodeComparison]:
         """Return the quantized nodes that lose most on their own, the worst first.
 
@@ -122,6 +124,7 @@ class Comparison:
                 found.setdefault(node.unmeasured, []).append(node)
         return found
 
+    @check_arguments
     def summary(self, n: int = 5) -> str:
         """Return the outputs and the worst nodes in a few lines."""
         seen = counted(self.samples, "sample")
