@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import onnx_ir as ir
 import pytest
 from models_for_tests import normal
@@ -183,3 +185,47 @@ def test_where_samples_say_nothing_weights_stay_near_to_float():
     # Down the slope is the way to what the weights were.
     assert float((still * lost).sum()) < 0
     assert layer.gradient(lost).norm() < still.norm()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_choosing_comes_close_to_the_best_of_all_roundings(seed):
+    """Of each output every rounding is tried."""
+    inputs, outputs = 8, 3
+    # Inputs that go together, so that one weight can make up for another.
+    x = tensor(60, inputs, seed=seed) + 2 * tensor(60, 1, seed=seed + 50)
+    weight = tensor(inputs, outputs, seed=seed + 99)
+    layer = LinearError(Attributes(ir.node("MatMul", []), 21), weight)
+    layer.add(x, 0 * x @ weight)
+    step = torch.full_like(weight, 0.5)
+    lower = torch.floor(weight / step) * step - weight
+    nearest, free = lower < -step / 2, torch.ones_like(weight, dtype=torch.bool)
+
+    def errors(up):
+        return (x @ (lower + up * step)).square().sum(dim=0)
+
+    chosen = layer.choose(lower, nearest, step, free)
+    turned = layer.turn(lower + chosen * step, chosen, step, free)
+    ways = torch.tensor(list(itertools.product([False, True], repeat=inputs)))
+    best = (
+        torch.stack([errors(way[:, None].expand(inputs, outputs)) for way in ways])
+        .min(dim=0)
+        .values
+    )
+    assert (errors(turned) <= errors(chosen)).all()
+    gained, possible = (errors(nearest).sum() - found.sum() for found in (errors(turned), best))
+    assert gained >= 0.8 * possible > 0
+    # What is not free stays.
+    few = free.clone()
+    few[::2] = False
+    some = layer.choose(lower, nearest, step, few)
+    assert (some == nearest)[::2].all() and (errors(some) <= errors(nearest)).any()
+
+
+def test_choosing_leaves_wide_layers_and_fixed_weights(monkeypatch):
+    op_type, attributes, samples, weight, _ = layer_of("matmul")
+    up = torch.zeros_like(weight, dtype=torch.bool)
+    monkeypatch.setattr(alone, "WIDEST", 2)
+    layer = LinearError(attributes, weight)
+    assert layer.is_wide
+    layer.add(samples[0], OPS[op_type](attributes, samples[0], weight))
+    assert layer.choose(0 * weight, up, 0 * weight + 1, ~up) is up

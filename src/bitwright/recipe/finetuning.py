@@ -33,9 +33,11 @@ class _Learning(Settings, frozen=True, kw_only=True):
     residual block or half a transformer layer; or each weight alone."""
     alone: float = 0.75
     """This part of all steps is for each weight by itself, one after the other: from second moments
-    of what its layer reads, which is far faster, and a good start for learning together."""
+    of what its layer reads, which is far faster, and a good start for learning together. AdaRound
+    finds most layers' roundings from these without a step."""
     largest_block: int = 8
-    """Blocks with more weights than this are learned layer by layer."""
+    """Blocks with more weights than this are cut further: first where tensors lead past many
+    layers, such as those from a backbone to a neck."""
     op_types: tuple[str, ...] | None = None
     """Only weights of these operators learn; None: of Conv, ConvTranspose, Gemm, MatMul,
     InstanceNormalization and LayerNormalization."""

@@ -84,6 +84,10 @@ class AdaQuantLearner:
         """False: a bias learns as a weight does."""
         return False
 
+    def solve(self, name: str, layer: LinearError, stored: torch.Tensor) -> bool:
+        """False: weights that may be anywhere are found step by step."""
+        return False
+
     def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
         """Leave it: what learns is stored after every step."""
 

@@ -117,6 +117,16 @@ class AdaRoundLearner:
         """Whether a weight has a bias that goes with it."""
         return name in self._biases
 
+    def solve(self, name: str, layer: LinearError, stored: torch.Tensor) -> bool:
+        """Choose the roundings of a layer by itself without a step; False where it is too wide."""
+        if layer.is_wide:
+            return False
+        with torch.no_grad():
+            up, free, step = self._roundings(name)
+            self._put(name, layer.choose(self._bases[name] - stored, up, step, free))
+        self.polish(name, layer, stored)
+        return True
+
     def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
         """Turn single weights of a layer while its error falls.
 
@@ -135,11 +145,19 @@ class AdaRoundLearner:
                 self._turn(name, layer, stored)
 
     def _turn(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+        up, free, step = self._roundings(name)
+        self._put(name, layer.turn(self._bases[name] + up * step - stored, up, step, free))
+
+    def _roundings(self, name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return which weights are up, which may turn, and by how much that moves them."""
         alpha = self._alphas[name]
-        up, free = alpha >= 0, alpha.abs() < DECIDED
-        step = self._grids[name].scale.expand_as(alpha)
-        turned = layer.turn(self._bases[name] + up * step - stored, up, step, free)
-        alpha.copy_(torch.where(turned != up, -alpha, alpha))
+        return alpha >= 0, alpha.abs() < DECIDED, self._grids[name].scale.expand_as(alpha)
+
+    def _put(self, name: str, up: torch.Tensor) -> None:
+        """Bring weights near to where they are rounded to, as `reopen` leaves them."""
+        alpha = self._alphas[name]
+        free = alpha.abs() < DECIDED
+        alpha.copy_(torch.where(free, torch.where(up, OPEN, -OPEN), alpha))
 
     @property
     def is_hard(self) -> bool:

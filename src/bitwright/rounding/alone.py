@@ -20,6 +20,8 @@ WIDEST = 1024
 """Weights of one output up to which the matrices pay; beyond, each step takes some rows."""
 ENOUGH = 64
 """Rows for each weight of an output: more say no more about second moments."""
+DAMPING, TINY = 1e-6, 1e-30
+"""Added to second moments before they are inverted, the first as a part of their mean."""
 SWEEPS = 8
 """How often `turn` goes over all weights, at the most: after a few, hardly any turns."""
 ALIKE = 8
@@ -86,7 +88,7 @@ class LinearError:
         else:
             outputs = math.prod(weight.shape[1:])
         inputs = weight.numel() // (outputs * self._groups)
-        self._is_wide = inputs > WIDEST
+        self._is_wide = bool(inputs > WIDEST)
         self._wanted = ROWS if self._is_wide else max(ENOUGH * inputs, ROWS)
         self._second = weight.new_zeros(self._groups, inputs, 0 if self._is_wide else inputs)
         self._left = weight.new_zeros(self._groups, outputs, inputs)
@@ -94,6 +96,11 @@ class LinearError:
         self._lacks = weight.new_zeros(self._groups, outputs)
         self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._squares, self._count, self._samples, self._chance = 0.0, 0, 0, 0.0
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether there are too many weights to know the error of all of them at once."""
+        return self._is_wide
 
     @property
     def is_full(self) -> bool:
@@ -185,6 +192,45 @@ class LinearError:
         """Return what a change adds to the error, with its gradient; an estimate if wide."""
         linear = (self._matrix(change) * self._left).sum() / self._count
         return float((change * gradient).sum() / 2 - linear)
+
+    def choose(
+        self, lower: torch.Tensor, up: torch.Tensor, step: torch.Tensor, free: torch.Tensor
+    ) -> torch.Tensor:
+        """Choose for each weight whether its change is `lower`, or a `step` more.
+
+        One input after the other is decided, and those to come make up for what is lost by it
+        (E. Frantar et al., "GPTQ", 2022). What is not `free` stays `up`, or not; so does
+        everything in a wide layer, whose error is not known well enough.
+
+        >>> import onnx_ir as ir
+        >>> layer = LinearError(Attributes(ir.node("MatMul", []), opset=21), torch.zeros(2, 1))
+        >>> layer.add(torch.tensor([[1.0, 0.9], [0.9, 1.0]]), missing=torch.ones(2, 1))
+        >>> lower, free = torch.zeros(2, 1), torch.ones(2, 1, dtype=torch.bool)
+        >>> layer.choose(lower, ~free, lower + 0.9, free).tolist()
+        [[True], [False]]
+        """
+        if self._is_wide:
+            return up
+        second = self._second.double()
+        mean = second.diagonal(dim1=1, dim2=2).mean(dim=1)
+        second.diagonal(dim1=1, dim2=2).add_(DAMPING * mean[:, None] + TINY)
+        inverse = torch.linalg.inv(second)
+        wanted = torch.bmm(self._left.double(), inverse).to(self._left.dtype)
+        # Row by row of this factor: how those to come make up for one that is decided.
+        factor = torch.linalg.cholesky(inverse, upper=True)
+        factor.div_(factor.diagonal(dim1=1, dim2=2)[..., None].clone())
+        shares = factor.to(wanted.dtype)
+        chosen, low, steps, loose = (self._matrix(p).clone() for p in (up, lower, step, free))
+        for place in range(chosen.shape[2]):
+            above = wanted[..., place] - low[..., place] > steps[..., place] / 2
+            taken = torch.where(loose[..., place], above, chosen[..., place])
+            chosen[..., place] = taken
+            lost = wanted[..., place] - torch.where(
+                taken, low[..., place] + steps[..., place], low[..., place]
+            )
+            rest = slice(place + 1, None)
+            wanted[..., rest].addcmul_(lost[..., None], shares[:, None, place, rest], value=-1)
+        return self._unfolded(chosen)
 
     def turn(
         self, change: torch.Tensor, up: torch.Tensor, step: torch.Tensor, free: torch.Tensor

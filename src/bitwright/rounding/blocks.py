@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
@@ -16,6 +17,10 @@ ACTIVATIONS = frozenset(
     "Softplus Tanh".split()
 )
 """What belongs to the layer before it: its error is what the next layer sees."""
+ELEMENTWISE = ACTIVATIONS - {"LogSoftmax", "Softmax"} | frozenset(
+    "Abs Add Div Erf Exp Max Min Mul Neg Pow Sqrt Sub".split()
+)
+"""What such activations are made of, where an exporter has no operator for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,11 @@ def find_blocks(
     """Return the blocks that hold the learning nodes of the main graph, by name, in order.
 
     A block ends where a single tensor leads on, of those that learning can change at all: what
-    is computed beside the layers, such as an attention mask, passes every border. Blocks of more
-    than `largest` learning nodes or with a node that is not `supported`, and all of them with
-    `layers`, fall apart into one for each learning node.
+    is computed beside the layers, such as an attention mask, passes every border. Where this makes
+    a block of more than `largest` learning nodes, or one with a node that is not `supported`, the
+    longest ways, such as those from a backbone to a neck, do not count: they pass by. What is
+    computed element by element behind a block belongs to it. With `layers`, each learning node is a
+    block, with its activation.
 
     >>> x, y, z = (ir.Value(name=name) for name in "xyz")
     >>> w = ir.Value(name="w", const_value=ir.tensor([[1.0]]))
@@ -57,22 +64,29 @@ def find_blocks(
     """
     nodes = list(model.graph)
     flow = _Flow(model, nodes, learning)
+    if layers:
+        return [
+            flow.block([index] if tail is None else [index, tail])
+            for index, node in enumerate(nodes)
+            if (node.name or "") in learning
+            for tail in [flow.activation_of(index)]
+        ]
+
+    def members(start: int, end: int) -> list[int]:
+        return [i for i in range(start, end) if (nodes[i].name or "") in learning]
+
+    def fits(start: int, end: int) -> bool:
+        found = members(start, end)
+        return not found or (
+            len(found) <= largest and all(supported(nodes[i]) for i in flow.needed(start, end))
+        )
+
     blocks: list[list[int]] = []
-    borders = [*flow.borders(), len(nodes)]
-    start = 0
-    for end in borders:
-        members = [i for i in range(start, end) if (nodes[i].name or "") in learning]
-        whole = flow.needed(start, end) if members else []
-        apart = layers or len(members) > largest or not all(supported(nodes[i]) for i in whole)
-        if members:
-            blocks += [[i] for i in members] if apart else [whole]
-        elif blocks and end - start == 1 and flow.continues(blocks[-1], start):
-            blocks[-1].append(start)
-        start = end
-    for block in blocks:
-        follower = flow.only_reader(block[-1]) if len(block) == 1 else None
-        if follower is not None and flow.is_activation(follower):
-            block.append(follower)
+    for start, end in flow.stretches(fits):
+        if members(start, end):
+            blocks.append(flow.needed(start, end))
+        elif blocks and flow.continues(blocks[-1], range(start, end), supported):
+            blocks[-1] += range(start, end)
     return [flow.block(members) for members in blocks]
 
 
@@ -97,15 +111,50 @@ class _Flow:
         for index, node in enumerate(nodes):
             if names[index] in learning or self._touched.intersection(self._reads[index]):
                 self._touched.update(value.name or "" for value in node.outputs)
+        # Each way of a tensor from the node that makes or reads it to the next that reads it.
+        self._ways = [
+            way
+            for name in self._touched
+            for way in pairwise([self._maker[name], *sorted(set(self._readers.get(name, ())))])
+        ]
 
-    def borders(self) -> list[int]:
-        """Return the places before which at most one tensor that learning changes is alive."""
-        alive = [0] * (len(self._nodes) + 1)
-        for name in self._touched:
-            if readers := self._readers.get(name):
-                for place in range(self._maker[name] + 1, max(readers) + 1):
-                    alive[place] += 1
-        return [place for place in range(1, len(self._nodes)) if alive[place] <= 1]
+    def stretches(self, fits: Callable[[int, int], bool]) -> list[tuple[int, int]]:
+        """Return the graph in stretches that fit, or are a single node, from place to place."""
+        found = []
+        count = len(self._nodes)
+        left = [(0, count, count)]
+        while left:
+            start, end, longest = left.pop()
+            borders = self._borders(start, end, longest)
+            while not borders and longest and end - start > 1 and not fits(start, end):
+                longest = self._next_longest(start, end, longest)
+                borders = self._borders(start, end, longest)
+            if borders:
+                parts = zip([start, *borders], [*borders, end], strict=True)
+                left += reversed([(first, last, longest) for first, last in parts])
+            else:
+                found.append((start, end))
+        return found
+
+    def _borders(self, start: int, end: int, longest: int) -> list[int]:
+        """Return the places in a stretch that at most one tensor crosses; long ways pass by."""
+        changes = [0] * (end - start + 1)
+        for since, until in self._ways:
+            if until - since <= longest and since < end and until > start:
+                changes[max(since + 1 - start, 0)] += 1
+                if until + 1 <= end:
+                    changes[until + 1 - start] -= 1
+        crossing = list(accumulate(changes))
+        return [place for place in range(start + 1, end) if crossing[place - start] <= 1]
+
+    def _next_longest(self, start: int, end: int, longest: int) -> int:
+        """Return what is left of the lengths of ways across a stretch, without the longest."""
+        lengths = {
+            until - since
+            for since, until in self._ways
+            if until - since <= longest and since + 1 < end and until > start
+        }
+        return max(lengths - {max(lengths, default=0)}, default=0)
 
     def needed(self, start: int, end: int) -> list[int]:
         """Return the nodes of a stretch that learning changes, and those they need within it."""
@@ -117,20 +166,31 @@ class _Flow:
                 kept.add(index)
         return sorted(kept)
 
-    def continues(self, block: Sequence[int], index: int) -> bool:
-        """Whether a node is the activation of the block that ends before it."""
-        return self.is_activation(index) and self.only_reader(block[-1]) == index
+    def continues(
+        self,
+        block: Sequence[int],
+        places: Iterable[int],
+        supported: Callable[[ir.Node], bool],
+    ) -> bool:
+        """Whether nodes behind a block take, of what can change, only what it gives further."""
+        made = {value.name or "" for i in block for value in self._nodes[i].outputs}
+        for place in places:
+            node, changing = self._nodes[place], self._touched.intersection(self._reads[place])
+            if node.op_type not in ELEMENTWISE or not supported(node):
+                return False
+            if not changing or changing - made:
+                return False
+            made.update(value.name or "" for value in node.outputs)
+        return True
 
-    def is_activation(self, index: int) -> bool:
-        return self._nodes[index].op_type in ACTIVATIONS
-
-    def only_reader(self, index: int) -> int | None:
-        """Return the one node that reads a node's result, if there is no other and it stays."""
+    def activation_of(self, index: int) -> int | None:
+        """Return the activation that alone reads a node's result, if that is what follows."""
         names = [value.name or "" for value in self._nodes[index].outputs]
         readers = {reader for name in names for reader in self._readers.get(name, ())}
         if len(readers) != 1 or self._leaves.intersection(names):
             return None
-        return readers.pop()
+        reader = readers.pop()
+        return reader if self._nodes[reader].op_type in ACTIVATIONS else None
 
     def block(self, members: Sequence[int]) -> Block:
         """Return these nodes with their borders."""

@@ -67,6 +67,9 @@ class Learner(Protocol):
     def bias_follows(self, name: str) -> bool:
         """Whether a weight has a bias that goes with it."""
 
+    def solve(self, name: str, layer: LinearError, stored: torch.Tensor) -> bool:
+        """Find what is best for a layer by itself without a step; False: there is no way to."""
+
     def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
         """Better what was learned for a layer by itself, where there is a way to."""
 
@@ -149,18 +152,23 @@ class Goal:
         )
         return sizes.pop()
 
-    def batches(self, samples: torch.Tensor) -> list[tuple[Tensors, Tensors, Tensors]]:
-        """Return (quantized inputs, float inputs, targets), as one batch where they can be."""
+    def batches(
+        self, samples: torch.Tensor, *, floats: bool = True
+    ) -> list[tuple[Tensors, Tensors, Tensors]]:
+        """Return (quantized inputs, float inputs, targets), as one batch where they can be.
+
+        Without `floats`, the inputs of the float model may be missing.
+        """
         if not self.rows:
             return [(self.quantized[i], self.floats[i], self.targets[i]) for i in samples.tolist()]
         device = next(iter(self.targets[0].values())).device
         places = samples[:, None] * self.rows + torch.arange(self.rows)
         places = places.reshape(-1).to(device)
-        quantized, floats, targets = (
-            {name: tensor.index_select(0, places) for name, tensor in part[0].items()}
-            for part in (self.quantized, self.floats, self.targets)
+        given, plain, targets = (
+            {name: tensor.index_select(0, places) for name, tensor in part.items()}
+            for part in (self.quantized[0], self.floats[0] if floats else {}, self.targets[0])
         )
-        return [(quantized, floats, targets)]
+        return [(given, plain, targets)]
 
     def run(self, feeds: Tensors, constants: Constants) -> Tensors:
         """Return the quantized block's outputs."""
@@ -205,6 +213,11 @@ class Goal:
         found.settle(self._graph.constants[name].to(weight.dtype) - weight)
         return found
 
+    @property
+    def is_one_node(self) -> bool:
+        """Whether the block is nothing but a layer: what is best for that is best for it."""
+        return len(self._graph) == 1 and not self._behind
+
     def work(self, names: Iterable[str], samples: int) -> float:
         """Return about how many products these weights are in, for some samples."""
         first = [part[0] for part in (self.quantized, self.targets)]
@@ -221,7 +234,7 @@ class Goal:
     def distance(self, constants: Constants, samples: torch.Tensor) -> float:
         """Return the mean of what `reconstruct` minimizes, over some of these samples."""
         with torch.no_grad():
-            batches = self.batches(samples[:64])
+            batches = self.batches(samples[:64], floats=False)
             total = 0.0
             for quantized, _, targets in batches:
                 found = self.run(quantized, constants)
@@ -233,7 +246,7 @@ class Goal:
         total, count = 0.0, 0
         with torch.no_grad():
             for part in samples.split(8):
-                for quantized, _, targets in self.batches(part):
+                for quantized, _, targets in self.batches(part, floats=False):
                     for name, tensor in self.run(quantized, constants).items():
                         total += float((tensor - targets[name]).double().square().sum())
                         count += tensor.numel()
@@ -251,10 +264,11 @@ def reconstruct(goal: Goal, learner: Learner, method: FineTuning, *, seed: int =
     rate = method.learning_rate
     if method.learning_rate_above is not None and before > method.learning_rate_above[0]:
         rate = method.learning_rate_above[1]
-    run = _Run(goal, learner, method, rate, seen, generator)
+    run = _Run(goal, learner, method, rate, seen, judge, generator)
     with _threads_for(goal.work(learner.names, method.batch_size)):
-        alone = run.learn_alone(round(method.iterations * method.alone))
-        steps = alone + run.learn_together(method.iterations - alone)
+        steps = run.learn_alone(round(method.iterations * method.alone))
+        if not run.is_solved:
+            steps += run.learn_together(method.iterations - steps)
         if method.selective:
             run.best.restore()
         hard = learner.hard()
@@ -272,8 +286,12 @@ class _Run:
     method: FineTuning
     rate: float | None
     seen: torch.Tensor
+    judge: torch.Tensor
+    """Samples to choose by."""
     generator: torch.Generator
     best: _Best = field(init=False)
+    is_solved: bool = False
+    """Whether the block is one layer, whose best is known."""
 
     def __post_init__(self) -> None:
         self.best = _Best(self.learner)
@@ -292,17 +310,21 @@ class _Run:
                 bias_follows=self.learner.bias_follows(name),
             )
             if layer is not None:
-                self._learn_layer(layer, name, steps)
+                is_best = self._learn_layer(layer, name, steps)
+                self.is_solved = is_best and self.goal.is_one_node
                 learned.update(self.learner.hard([name]))
         if not learned:
             return 0
-        self.best.offer(self.goal.distance(self.learner.hard(), self.seen))
+        self._offer()
         self.learner.reopen()
         return steps
 
-    def _learn_layer(self, layer: LinearError, name: str, steps: int) -> None:
-        optimizer = Adam(self.learner.groups(self.rate, [name]))
+    def _learn_layer(self, layer: LinearError, name: str, steps: int) -> bool:
+        """Let a weight learn for its own layer; return whether it is now the best it can be."""
         stored, unit = self.goal.fixed[name], layer.error or 1.0
+        if self.learner.solve(name, layer, stored):
+            return True
+        optimizer = Adam(self.learner.groups(self.rate, [name]))
         best = _Best(self.learner)
 
         def gradient_at(weight: torch.Tensor) -> torch.Tensor:
@@ -318,6 +340,7 @@ class _Run:
         if self.method.selective:
             best.restore()
         self.learner.polish(name, layer, stored)
+        return False
 
     def learn_together(self, steps: int) -> int:
         """Let all constants learn for the block's outputs; return the steps that were taken."""
@@ -328,7 +351,8 @@ class _Run:
         check = max(steps // 10, 1)
         for step in range(steps):
             order = torch.randperm(len(self.seen), generator=generator)
-            batches = goal.batches(self.seen[order[: method.batch_size]])
+            chosen = self.seen[order[: method.batch_size]]
+            batches = goal.batches(chosen, floats=method.drop_ratio < 1)
             constants = learner.soft()
             distance = torch.zeros(())
             for quantized, floats, targets in batches:
@@ -340,11 +364,14 @@ class _Run:
             pull = learner.pull(step / steps)
             optimizer.step(learner.pace(step / steps))
             if (learner.is_hard and step % check == check - 1) or step == steps - 1:
-                self.best.offer(goal.distance(learner.hard(), self.seen))
+                self._offer()
             if patience is not None and patience.is_over(step, loss if pull is None else pull):
-                self.best.offer(goal.distance(learner.hard(), self.seen))
+                self._offer()
                 return step + 1
         return steps
+
+    def _offer(self) -> None:
+        self.best.offer(self.goal.distance(self.learner.hard(), self.judge))
 
 
 class _Best:

@@ -73,6 +73,9 @@ class TorchGraph:
             steps.append(node)
         self._steps = self._plan(steps, opset)
 
+    def __len__(self) -> int:
+        return len(self._steps)
+
     def run(
         self,
         feeds: Mapping[str, torch.Tensor],
