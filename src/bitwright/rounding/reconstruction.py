@@ -20,8 +20,8 @@ from bitwright.rounding.torch_graph import TorchGraph
 
 __all__ = ["Constants", "Goal", "Learner", "Outcome", "reconstruct"]
 
-WORTH_THREADS = 2e8
-"""Products of a step, some 20 ms of one core, from which threads pay even on a busy machine."""
+WORTH_THREADS = 2e7
+"""Products of a step, some 2 ms of one core, from which threads pay."""
 
 Tensors = dict[str, torch.Tensor]
 Constants = Mapping[str, torch.Tensor]
