@@ -148,7 +148,7 @@ def test_fields_of_weights_can_be_set():
     ("setting", "sentence"),
     [
         ("weights.bit=3", "unknown option 'bit' in 'weights'. Did you mean 'bits'?"),
-        ("weights.rounding=gptk", "unknown method 'gptk' in 'weights.rounding'. Did you mean 'gptq"),
+        ("weights.rounding=gptk", "unknown method 'gptk' in 'weights.rounding'. Did you mean 'gpt"),
         ("weights.overrides.head.bit=8", "unknown option 'bit' in 'weights.overrides'."),
         ("weights.block_size=24", "block_size of weights must be a power of two"),
     ],
