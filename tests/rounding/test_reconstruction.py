@@ -17,8 +17,9 @@ torch = pytest.importorskip("torch", reason="learning is torch code")
 
 from bitwright.rounding.adaquant import AdaQuantLearner  # noqa: E402
 from bitwright.rounding.adaround import AdaRoundLearner, Bias  # noqa: E402
+from bitwright.rounding.goal import Goal  # noqa: E402
 from bitwright.rounding.grid import Grid  # noqa: E402
-from bitwright.rounding.reconstruction import Goal, reconstruct  # noqa: E402
+from bitwright.rounding.reconstruction import reconstruct  # noqa: E402
 from bitwright.rounding.torch_graph import TorchGraph  # noqa: E402
 from bitwright.rounding.torch_quantizers import soft_rounding  # noqa: E402
 

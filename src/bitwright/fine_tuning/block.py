@@ -95,7 +95,8 @@ class BlockLearner:
     def learn(self, index: int, quantized: Rows, floats: Rows) -> Learned:
         """Let a block learn from what it reads in both models; nothing is changed by it."""
         from bitwright.fine_tuning.simulation import quantizers_of, reading_quantizers
-        from bitwright.rounding.reconstruction import Goal, reconstruct
+        from bitwright.rounding.goal import Goal
+        from bitwright.rounding.reconstruction import reconstruct
         from bitwright.rounding.torch_graph import TorchGraph, as_tensor
 
         block, plan = self.blocks[index], self._plan

@@ -102,7 +102,8 @@ class _Session:
     def learn(self, index: int, floats: Stop, quantized: Stop) -> BlockReport:
         """Let a block learn, unless it has before, and go on with its weights as they are then."""
         from bitwright.rounding.adaround import AdaRoundLearner
-        from bitwright.rounding.reconstruction import Goal, reconstruct
+        from bitwright.rounding.goal import Goal
+        from bitwright.rounding.reconstruction import reconstruct
         from bitwright.rounding.torch_graph import TorchGraph, as_tensor
 
         block = self.blocks[index]
