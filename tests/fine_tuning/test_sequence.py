@@ -20,7 +20,7 @@ from models_for_tests import (
 
 import bitwright
 from bitwright.errors import DataError, MissingPackageError, RecipeError
-from bitwright.graph import expose, open_session, run_session
+from bitwright.graph import expose, load_model, open_session, run_session
 from bitwright.numerics.types import BFLOAT16, INT4, INT8
 from bitwright.pipeline import Calibration, Job
 from bitwright.recipe import AdaQuant, AdaRound, MinMSE, Recipe, load_recipe
@@ -28,6 +28,7 @@ from bitwright.recipe import AdaQuant, AdaRound, MinMSE, Recipe, load_recipe
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
 
 from bitwright.fine_tuning import fine_tune  # noqa: E402
+from bitwright.fine_tuning.block import BlockLearner  # noqa: E402
 
 SHORT = AdaRound(iterations=20, batch_size=4)
 
@@ -215,3 +216,29 @@ def test_the_model_that_is_given_is_not_changed():
     before.CopyFrom(model)
     quantize(model, correlated(model, 8), fine_tune=SHORT)
     assert model == before
+
+
+def test_blocks_learn_from_what_the_written_model_gives_them(monkeypatch):
+    """Activations are on coarse steps, so that any other weights before a block would show."""
+    model = make_cnn(opset=21, ir_version=10)
+    samples = correlated(model, count=8)
+    seen = {}
+    learn = BlockLearner.learn
+
+    def watched(self, index, quantized, floats):
+        quantized = {name: list(rows) for name, rows in quantized.items()}
+        seen.update(quantized)
+        return learn(self, index, quantized, floats)
+
+    monkeypatch.setattr(BlockLearner, "learn", watched)
+    tuned = bitwright.quantize(
+        model, data=samples, recipe=recipe(fine_tune=SHORT), held_back=False, progress=False
+    )
+    inside = [name for name in seen if name not in samples[0]]
+    assert len(inside) > 1
+    written = expose(load_model(tuned.model), inside)
+    session = open_session(written.model, level="disabled")
+    for index, sample in enumerate(samples):
+        found = run_session(session, sample)
+        for name in inside:
+            np.testing.assert_allclose(found[name], seen[name][index], rtol=1e-4, atol=1e-4)
