@@ -44,6 +44,8 @@ UNSEEN = 64
 FIRST_UNSEEN = 1_000_000
 BASES = {"int8, power of two": "npu-cnn", "4-bit weights": "a8w4"}
 METHODS = ("adaround", "adaquant")
+JOINED = 3
+"""Weights up to which blocks are joined, for the last column of the second table."""
 
 Sample = dict[str, np.ndarray]
 
@@ -191,7 +193,7 @@ def measure(case: Case, who: str, options: argparse.Namespace, **changes: Any) -
     task: dict[str, Any] = {
         "who": who, "model": str(case.model), "data": str(case.data), "samples": options.samples,
         "output": str(output), "iterations": options.iterations, "batch": options.batch,
-        "scope": "block", "device": "cpu", "start": None, "method": None, "seed": 1, **changes,
+        "scope": "block", "smallest": 1, "device": "cpu", "start": None, "method": None, "seed": 1, **changes,
     }  # fmt: skip
     chosen = {"python": options.peer_python} if who == "peer" else {}
     done = run_apart("finetune_worker.py", json.dumps(task), **chosen)
@@ -267,15 +269,13 @@ HEADER = (
 def compare_scopes(case: Case, options: argparse.Namespace) -> tuple[str, ...]:
     """Return the row of a model whose 4-bit weights learn layer by layer, and block by block."""
     plain = ours(case, options, base="a8w4")
-    layer, block = (
-        ours(case, options, base="a8w4", method="adaround", scope=scope)
-        for scope in ("layer", "block")
-    )
+    sides = [
+        ours(case, options, base="a8w4", method="adaround", **changes)
+        for changes in ({"scope": "layer"}, {}, {"smallest": JOINED})
+    ]
     found = (
-        case.name, f"{plain.quality:.2f} dB", f"{layer.quality:.2f} dB{layer.span}",
-        f"{block.quality:.2f} dB{block.span}",
-        f"{block.quality - layer.quality:+.2f} dB", f"{layer.seconds:.1f} s",
-        f"{block.seconds:.1f} s",
+        case.name, f"{plain.quality:.2f} dB",
+        *(f"{side.quality:.2f} dB{side.span}, {side.seconds:.1f} s" for side in sides),
     )  # fmt: skip
     print(" | ".join(found), flush=True)
     return found
@@ -302,8 +302,8 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--models", nargs="*", default=["text direction", "resnet18"])
-    parser.add_argument("--scopes", nargs="*", default=["text direction", "sentences"])
+    parser.add_argument("--models", nargs="*", default=["text direction", "text detector"])
+    parser.add_argument("--scopes", nargs="*", default=["text detector", "sentences"])
     parser.add_argument("--settings", nargs="*", default=[*BASES], choices=[*BASES])
     parser.add_argument("--methods", nargs="*", default=[*METHODS], choices=METHODS)
     parser.add_argument("--seeds", type=int, default=1, help="runs of each, to take the mean of")
@@ -332,7 +332,7 @@ def main() -> None:
         print_table(HEADER, rows)
         if scopes:
             print("\nAdaRound at 4-bit weights, layer by layer and block by block:\n")
-            header = ("model", "plain", "layers", "blocks", "gain", "time", "time")
+            header = ("model", "plain", "layers", "blocks", f"blocks joined up to {JOINED}")
             print_table(header, scopes)
 
 

@@ -38,6 +38,7 @@ def run_ours(task: dict[str, Any]) -> None:
             "iterations": task["iterations"],
             "batch_size": task["batch"],
             "scope": task["scope"],
+            "smallest_block": task["smallest"],
             "seed": task["seed"],
         }
     begin = time.perf_counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import onnx_ir as ir
 from models_for_tests import build, make_cnn, make_transformer, node, weight
 
@@ -134,3 +136,14 @@ def test_an_activation_of_several_operators_belongs_to_what_is_before_it():
         ["first"],
         ["second"],
     ]
+
+
+def test_small_blocks_are_joined_up_to_a_size():
+    proto, learning = chain_with_taps()
+    for smallest in (2, 3, 5):
+        made = names(blocks_of(proto, learning, smallest=smallest))
+        sizes = [sum(n in learning for n in block) for block in made]
+        assert sum(sizes) == len(learning)
+        assert all(a + b > smallest for a, b in pairwise(sizes))
+    single = names(blocks_of(proto, learning))
+    assert names(blocks_of(proto, learning, smallest=1)) == single

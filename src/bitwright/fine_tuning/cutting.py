@@ -16,7 +16,7 @@ __all__ = ["cut_to_learn"]
 def cut_to_learn(model: ir.Model, learning: Collection[str], method: FineTuning) -> list[Block]:
     """Return the blocks that hold the learning nodes, by name, in order; needs torch.
 
-    A block with a node that torch has no form for falls apart into its layers.
+    A block with a node that torch has no form for is cut further.
     """
     from bitwright.rounding.torch_graph import why_not
 
@@ -24,6 +24,7 @@ def cut_to_learn(model: ir.Model, learning: Collection[str], method: FineTuning)
     return find_blocks(
         model,
         learning,
+        smallest=method.smallest_block,
         largest=method.largest_block,
         layers=method.scope == "layer",
         supported=lambda node: why_not(node, opset) is None,

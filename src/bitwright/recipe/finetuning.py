@@ -35,6 +35,8 @@ class _Learning(Settings, frozen=True, kw_only=True):
     """This part of all steps is for each weight by itself, one after the other: from second moments
     of what its layer reads, which is far faster, and a good start for learning together. AdaRound
     finds most layers' roundings from these without a step."""
+    smallest_block: int = 1
+    """Blocks behind each other are joined while they have no more weights than this together."""
     largest_block: int = 8
     """Blocks with more weights than this are cut further: first where tensors lead past many
     layers, such as those from a backbone to a neck."""
@@ -71,9 +73,14 @@ class _Learning(Settings, frozen=True, kw_only=True):
         self._check()
 
     def _check(self) -> None:
-        for name in ("iterations", "batch_size", "largest_block"):
+        for name in ("iterations", "batch_size", "smallest_block", "largest_block"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"{name} of fine_tune must be at least 1.")
+        if self.smallest_block > self.largest_block:
+            raise RecipeError(
+                f"smallest_block of fine_tune, {self.smallest_block}, is above largest_block, "
+                f"{self.largest_block}."
+            )
         if self.sequential and self.workers != 1:
             raise RecipeError(
                 "blocks that wait for those before them cannot be spread over workers; set "

@@ -41,6 +41,7 @@ def find_blocks(
     model: ir.Model,
     learning: Collection[str],
     *,
+    smallest: int = 1,
     largest: int = 8,
     layers: bool = False,
     supported: Callable[[ir.Node], bool] = lambda node: True,
@@ -51,8 +52,9 @@ def find_blocks(
     is computed beside the layers, such as an attention mask, passes every border. Where this makes
     a block of more than `largest` learning nodes, or one with a node that is not `supported`, the
     longest ways, such as those from a backbone to a neck, do not count: they pass by. What is
-    computed element by element behind a block belongs to it. With `layers`, each learning node is a
-    block, with its activation.
+    computed element by element behind a block belongs to it. Blocks behind each other are joined
+    while they have no more than `smallest` learning nodes together. With `layers`, each learning
+    node is a block, with its activation.
 
     >>> x, y, z = (ir.Value(name=name) for name in "xyz")
     >>> w = ir.Value(name="w", const_value=ir.tensor([[1.0]]))
@@ -81,13 +83,33 @@ def find_blocks(
             len(found) <= largest and all(supported(nodes[i]) for i in flow.needed(start, end))
         )
 
+    def together(before: tuple[int, int], behind: tuple[int, int]) -> bool:
+        counts = [len(members(*stretch)) for stretch in (before, behind)]
+        # What has no weights is only joined to lead on to something that has.
+        joined = counts[0] > 0 and sum(counts) + (not counts[1]) <= smallest
+        return joined and fits(before[0], behind[1])
+
     blocks: list[list[int]] = []
-    for start, end in flow.stretches(fits):
+    for start, end in _joined(flow.stretches(fits), together):
         if members(start, end):
             blocks.append(flow.needed(start, end))
         elif blocks and flow.continues(blocks[-1], range(start, end), supported):
             blocks[-1] += range(start, end)
     return [flow.block(members) for members in blocks]
+
+
+def _joined(
+    stretches: Iterable[tuple[int, int]],
+    together: Callable[[tuple[int, int], tuple[int, int]], bool],
+) -> list[tuple[int, int]]:
+    """Return stretches, those that belong together made one."""
+    found: list[tuple[int, int]] = []
+    for stretch in stretches:
+        if found and together(found[-1], stretch):
+            found[-1] = found[-1][0], stretch[1]
+        else:
+            found.append(stretch)
+    return found
 
 
 class _Flow:
