@@ -193,7 +193,8 @@ def measure(case: Case, who: str, options: argparse.Namespace, **changes: Any) -
     task: dict[str, Any] = {
         "who": who, "model": str(case.model), "data": str(case.data), "samples": options.samples,
         "output": str(output), "iterations": options.iterations, "batch": options.batch,
-        "scope": "block", "smallest": 1, "device": "cpu", "start": None, "method": None, "seed": 1, **changes,
+        "scope": "block", "smallest": 1, "device": "cpu", "start": None, "method": None,
+        "seed": 1, **changes,
     }  # fmt: skip
     chosen = {"python": options.peer_python} if who == "peer" else {}
     done = run_apart("finetune_worker.py", json.dumps(task), **chosen)
