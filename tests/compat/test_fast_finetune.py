@@ -30,7 +30,7 @@ from bitwright.recipe import AdaQuant, AdaRound, load_recipe
 
 # The loss of so few steps goes up and down.
 NOISY = {"OptimAlgorithm": "adaquant", "LearningRate": 0.05, "NumIterations": 40}
-BASE = {"NumIterations": 25, "BatchSize": 4, "SelectiveUpdate": False}
+BASE = {"NumIterations": 200, "BatchSize": 4, "SelectiveUpdate": False}
 
 
 @cache

@@ -125,7 +125,7 @@ class _Run:
     generator: torch.Generator
     best: _Best = field(init=False)
     is_solved: bool = False
-    """Whether the block is one layer, whose best is known."""
+    """Whether the block is one layer, whose best is known and kept."""
 
     def __post_init__(self) -> None:
         self.best = _Best(self.learner)
@@ -145,7 +145,8 @@ class _Run:
             )
             if layer is not None:
                 is_best = self._learn_layer(layer, name, steps)
-                self.is_solved = is_best and self.goal.is_one_node
+                # Nothing that is learned from there on would be chosen.
+                self.is_solved = is_best and self.goal.is_one_node and self.method.selective
                 learned.update(self.learner.hard([name]))
         if not learned:
             return 0
