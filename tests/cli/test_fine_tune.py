@@ -82,7 +82,10 @@ def test_a_recipe_that_fine_tunes_keeps_its_settings_under_the_same_method(tmp_p
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"fine_tune": "adarond"}, "unknown method 'adarond' in 'fine_tune'. Did you mean 'adaro"),
+        (
+            {"fine_tune": "adarond"},
+            "unknown method 'adarond' in 'fine_tune'. Did you mean 'adaround'",
+        ),
         ({"iterations": 5}, "add --fine-tune adaround or adaquant"),
         ({"fine_tune": "adaround", "iterations": 0}, "must be at least 1"),
         ({"fine_tune": "adaround", "settings": ["fine_tune.iteration=5"]}, "'iteration'"),

@@ -96,7 +96,10 @@ def test_nested_fields_lists_and_tables():
         ("equalize.steps=0", "steps of equalize must be positive"),
         ("place.dedicated=1", "unknown option 'dedicated' in 'place'"),
         ("overrides.x.qtyp=int8", "Did you mean 'qtype'?"),
-        ("ranges.method=percentil", "unknown method 'percentil' in 'ranges'. Did you mean 'percen"),
+        (
+            "ranges.method=percentil",
+            "unknown method 'percentil' in 'ranges'. Did you mean 'percentile'?",
+        ),
         ("ranges.percentle=9", "unknown option 'percentle' in 'ranges'"),
         ("activation=int9", "int9"),
         ("per_channel=maybe", "per_channel"),
@@ -148,7 +151,10 @@ def test_fields_of_weights_can_be_set():
     ("setting", "sentence"),
     [
         ("weights.bit=3", "unknown option 'bit' in 'weights'. Did you mean 'bits'?"),
-        ("weights.rounding=gptk", "unknown method 'gptk' in 'weights.rounding'. Did you mean 'gpt"),
+        (
+            "weights.rounding=gptk",
+            "unknown method 'gptk' in 'weights.rounding'. Did you mean 'gptq'?",
+        ),
         ("weights.overrides.head.bit=8", "unknown option 'bit' in 'weights.overrides'."),
         ("weights.block_size=24", "block_size of weights must be a power of two"),
     ],
