@@ -221,6 +221,15 @@ def test_choosing_comes_close_to_the_best_of_all_roundings(seed):
     assert (some == nearest)[::2].all() and (errors(some) <= errors(nearest)).any()
 
 
+def test_choosing_leaves_layers_whose_inputs_are_not_finite():
+    op_type, attributes, samples, weight, _ = layer_of("matmul")
+    layer = LinearError(attributes, weight)
+    samples[0][0, 0, 0] = float("inf")
+    layer.add(samples[0], OPS[op_type](attributes, samples[1], weight))
+    up = torch.zeros_like(weight, dtype=torch.bool)
+    assert layer.choose(0 * weight, up, 0 * weight + 1, ~up) is up
+
+
 def test_choosing_leaves_wide_layers_and_fixed_weights(monkeypatch):
     op_type, attributes, samples, weight, _ = layer_of("matmul")
     up = torch.zeros_like(weight, dtype=torch.bool)

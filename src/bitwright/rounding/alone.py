@@ -200,7 +200,8 @@ class LinearError:
 
         One input after the other is decided, and those to come make up for what is lost by it
         (E. Frantar et al., "GPTQ", 2022). What is not `free` stays `up`, or not; so does
-        everything in a wide layer, whose error is not known well enough.
+        everything in a wide layer, whose error is not known well enough, and where inputs were not
+        finite.
 
         >>> import onnx_ir as ir
         >>> layer = LinearError(Attributes(ir.node("MatMul", []), opset=21), torch.zeros(2, 1))
@@ -209,9 +210,9 @@ class LinearError:
         >>> layer.choose(lower, ~free, lower + 0.9, free).tolist()
         [[True], [False]]
         """
-        if self._is_wide:
-            return up
         second = self._second.double()
+        if self._is_wide or not bool(second.isfinite().all()):
+            return up
         mean = second.diagonal(dim1=1, dim2=2).mean(dim=1)
         second.diagonal(dim1=1, dim2=2).add_(DAMPING * mean[:, None] + TINY)
         inverse = torch.linalg.inv(second)

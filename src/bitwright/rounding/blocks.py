@@ -148,9 +148,10 @@ class _Flow:
         while left:
             start, end, longest = left.pop()
             borders = self._borders(start, end, longest)
-            while not borders and longest and end - start > 1 and not fits(start, end):
-                longest = self._next_longest(start, end, longest)
-                borders = self._borders(start, end, longest)
+            if not borders and end - start > 1 and not fits(start, end):
+                while not borders:  # at the latest where no way counts
+                    longest = self._next_longest(start, end, longest)
+                    borders = self._borders(start, end, longest)
             if borders:
                 parts = zip([start, *borders], [*borders, end], strict=True)
                 left += reversed([(first, last, longest) for first, last in parts])
