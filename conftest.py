@@ -7,10 +7,7 @@ collect_ignore_glob = (
     if find_spec("torch")
     else [
         "src/bitwright/compat/quark/finetuning/*",
-        "src/bitwright/fine_tuning/simulation.py",
-        "src/bitwright/rounding/ada*.py",
-        "src/bitwright/rounding/grid.py",
-        "src/bitwright/rounding/reconstruction.py",
-        "src/bitwright/rounding/torch_*",
+        "src/bitwright/jobs/fine_tuning/quantized_block.py",
+        "src/bitwright/learning/*",
     ]
 )

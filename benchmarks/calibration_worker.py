@@ -60,9 +60,9 @@ def run_ours(model: Path, method: str, paths: list[Path]) -> None:
     """From the prepared model and the samples to the finished plan, then to the file."""
     from bitwright import Recipe
     from bitwright.decide import lay_out
-    from bitwright.decide.ranges import choose_range
+    from bitwright.decide.ranges.methods import choose_range
+    from bitwright.jobs.static import Calibration, Job, _detail
     from bitwright.observe import observe
-    from bitwright.pipeline import Calibration, Job, _detail
 
     ranges = {"method": method}
     recipe = Recipe.from_mapping({"base": "int8-per-channel", "ranges": ranges})
@@ -72,7 +72,7 @@ def run_ours(model: Path, method: str, paths: list[Path]) -> None:
     # Loading and compiling happen once a machine and once a model; they are in `total`.
     observe(job.model, layout.observed, read(paths[:1]), detail=_detail(recipe, keep=False))
     opened = time.perf_counter()
-    plan = job.make_plan(Calibration(data=read(paths), held_back=False, progress=False))
+    plan = job.make_plan(Calibration(data=read(paths), holdout=False, progress=False))
     planned = time.perf_counter()
     job.write(plan)
     total = time.perf_counter() - begin

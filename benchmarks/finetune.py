@@ -128,7 +128,7 @@ class Case:
 
     def __init__(self, name: str, folder: Path, samples: int, unseen: int = UNSEEN) -> None:
         from bitwright import graph
-        from bitwright.pipeline import Job
+        from bitwright.jobs.static import Job
         from bitwright.recipe import load_recipe
 
         subject = SUBJECTS[name]

@@ -47,7 +47,7 @@ def run_ours(task: dict[str, Any]) -> None:
         task["output"],
         data=list(read(task)),
         recipe=recipe,
-        held_back=False,
+        holdout=False,
         progress=False,
         device=task["device"],
     )

@@ -31,7 +31,7 @@ def run_ours(method: str, model: str, output: str, rows: np.ndarray, block: int)
         output,
         data=data if weights.needs_data else None,
         recipe=recipe.replace(weights=weights),
-        held_back=False,
+        holdout=False,
         external_data=True,
         progress=False,
     )

@@ -60,7 +60,7 @@ def run_ours(name: str, model: Path, samples: Iterator[Any], output: Path) -> No
     import bitwright
 
     recipe = CONFIGURATIONS[name][0]
-    bitwright.quantize(model, output, data=samples, recipe=recipe, held_back=False, progress=False)
+    bitwright.quantize(model, output, data=samples, recipe=recipe, holdout=False, progress=False)
     finish(begin, cpu, imported)
 
 

@@ -50,9 +50,7 @@ def open_model(path: Path) -> onnxruntime.InferenceSession:
 def quantize_ours(model: Path, output: Path, samples: Sequence[Sample], method: str) -> None:
     recipe = {"base": "int8-per-channel", "ranges": {"method": method}}
     sketches = output.parent / f"{model.stem}.sketches"
-    bitwright.quantize(
-        model, output, data=samples, recipe=recipe, sketches=sketches, held_back=False
-    )
+    bitwright.quantize(model, output, data=samples, recipe=recipe, sketches=sketches, holdout=False)
 
 
 def quantize_peer(model: Path, output: Path, samples: Sequence[Sample], method: str) -> None:

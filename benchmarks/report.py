@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from report_examples import network
 from selenium import webdriver
+from support.report_examples import network
 
 from bitwright.assess.report import build_report_data, render_page
 

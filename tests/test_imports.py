@@ -92,7 +92,7 @@ def test_a_plain_job_loads_nothing_of_the_others(recipe):
 
 
 def test_sympy_is_loaded_when_a_symbolic_shape_is_computed_and_not_before():
-    start = "import bitwright.api.quantizing, onnx_ir"
+    start = "import bitwright.api.quantization, onnx_ir"
     assert "sympy.core" not in modules_after(start)
     used = f"{start}; assert str(onnx_ir.SymbolicDim('N') * 2) == '2*N'"
     assert "sympy.core" in modules_after(used)
@@ -101,10 +101,10 @@ def test_sympy_is_loaded_when_a_symbolic_shape_is_computed_and_not_before():
 @pytest.mark.parametrize(
     "code",
     [
-        "import sympy; import bitwright.api.quantizing; sympy.Symbol('x') + 1",
-        "import bitwright.api.quantizing; import sympy; sympy.Symbol('x') + 1",
-        "import bitwright.api.quantizing; import sympy.core.expr; sympy.core.expr.Expr",
-        "import bitwright.api.quantizing; from sympy import Symbol; Symbol('x') + 1",
+        "import sympy; import bitwright.api.quantization; sympy.Symbol('x') + 1",
+        "import bitwright.api.quantization; import sympy; sympy.Symbol('x') + 1",
+        "import bitwright.api.quantization; import sympy.core.expr; sympy.core.expr.Expr",
+        "import bitwright.api.quantization; from sympy import Symbol; Symbol('x') + 1",
         "import bitwright; import sympy; import sys; assert 'sympy.core' in sys.modules",
     ],
 )

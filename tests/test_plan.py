@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from models_for_tests import constants_of, make_cnn, make_mlp, make_samples, make_transformer
+from support.models import constants_of, make_cnn, make_mlp, make_samples, make_transformer
 
 import bitwright
 from bitwright.errors import PlanError

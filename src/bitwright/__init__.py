@@ -62,6 +62,8 @@ if TYPE_CHECKING:
         RecipeError,
         TargetError,
     )
+    from bitwright.jobs.report import Report, write_report
+    from bitwright.jobs.result import Result
     from bitwright.plan import NodePlan, QuantPlan, TensorPlan
     from bitwright.recipe import (
         AWQ,
@@ -93,8 +95,6 @@ if TYPE_CHECKING:
         WeightOverride,
         load_recipe,
     )
-    from bitwright.reporting import Report, write_report
-    from bitwright.result import Result
 
 # Where each public name lives. Loaded when first used: `import bitwright` must stay light.
 _HOMES = {
@@ -175,8 +175,8 @@ _HOMES = {
         "WeightOverride",
         "load_recipe",
     ),
-    "bitwright.reporting": ("Report", "write_report"),
-    "bitwright.result": ("Result",),
+    "bitwright.jobs.report": ("Report", "write_report"),
+    "bitwright.jobs.result": ("Result",),
 }
 
 __all__ = [

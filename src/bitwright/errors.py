@@ -105,6 +105,16 @@ class MissingPackageError(BitwrightError):
     """
 
 
+# Options by the names that they had once, and those they have now.
+RENAMED = {
+    "alone": "layerwise_fraction",
+    "balanced": "squant",
+    "held_back": "holdout",
+    "held_out": "holdout_fraction",
+    "hold_back": "holdout",
+}
+
+
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest known word, else a list of what is known.
 
@@ -114,8 +124,12 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
     ' Known: minmax, percentile.'
     >>> did_you_mean("npu", ["cpu", "npu-cnn", "npu-transformer"])
     " Did you mean 'npu-cnn' or 'npu-transformer'?"
+    >>> did_you_mean("held_back", ["holdout", "limit"])
+    " Did you mean 'holdout'?"
     """
     word, names = str(given), sorted(known)
+    if RENAMED.get(word) in names:
+        return f" Did you mean {RENAMED[word]!r}?"
     close = get_close_matches(word, names, n=1, cutoff=0.85) or _beginning_with(word, names)
     close = close or get_close_matches(word, names, n=1, cutoff=0.6)
     if not close:

@@ -10,18 +10,18 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from bitwright.arguments import check_arguments
 from bitwright.errors import PlanError, RecipeError, did_you_mean
-from bitwright.files import write_file
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, RoundingMethod
-from bitwright.settings import convert, encode
+from bitwright.support.arguments import check_arguments
+from bitwright.support.files import write_file
+from bitwright.support.settings import convert, encode
 
 __all__ = ["NodePlan", "Parameters", "QuantPlan", "Smoothing", "TensorPlan", "WeightPlan"]
 
 Role = Literal["activation", "weight", "bias"]
 Action = Literal["quantize", "absorb", "float"]
-Rounding = Literal["nearest", "balanced"]
+Rounding = Literal["nearest", "squant"]
 Nested = float | list[Any]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from models_for_tests import (
+from support.models import (
     build,
     make_cnn,
     make_samples,
@@ -15,7 +15,7 @@ from models_for_tests import (
     node,
     weight,
 )
-from peer_runs import PeerReader, peer
+from support.peer_runs import PeerReader, peer
 
 import bitwright
 from bitwright import graph
@@ -28,7 +28,7 @@ def quantized_cnn(**recipe):
     model = make_cnn()
     samples = make_samples(model, 5)
     result = bitwright.quantize(
-        model, data=samples, recipe={"base": "int8", **recipe}, held_back=False
+        model, data=samples, recipe={"base": "int8", **recipe}, holdout=False
     )
     return model, result, samples
 
@@ -191,7 +191,7 @@ def test_renamed_tensors_are_matched_by_structure():
 def test_three_products_of_one_input_are_told_apart_by_their_weights():
     model = make_transformer()
     samples = make_samples(model, 2)
-    result = bitwright.quantize(model, data=samples, recipe="int8", held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe="int8", holdout=False)
     twin = graph.clone_model(result.model)
     kept = {value.name for value in (*twin.graph.inputs, *twin.graph.outputs)}
     for index, (name, value) in enumerate(list(graph.iter_values(twin))):
@@ -234,7 +234,7 @@ def test_bodies_of_if_nodes_run_in_the_woven_graph():
         {"w1": weight(16, 16), "w2": weight(16, 16, seed=1), "zero": np.float32(0)},
     )
     samples = make_samples(model, 3)
-    result = bitwright.quantize(model, data=samples, recipe="int8", held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe="int8", holdout=False)
     found = bitwright.compare(model, result.model, data=samples, plan=result.plan)
     assert {row.name for row in found.nodes} >= {"first", "second"}
     assert all(row.local_sqnr > 25 for row in found.nodes if row.local_sqnr is not None)
@@ -257,7 +257,7 @@ def test_equalized_models_are_compared_with_the_equalized_float_model():
     model = make_cnn()
     samples = make_samples(model, 2)
     result = bitwright.quantize(
-        model, data=samples, recipe={"base": "int8", "equalize": {}}, held_back=False
+        model, data=samples, recipe={"base": "int8", "equalize": {}}, holdout=False
     )
     found = bitwright.compare(model, result.model, data=samples)
     assert min(tensor.sqnr for tensor in found.tensors.values()) > 25
@@ -272,7 +272,7 @@ def test_a_layer_with_one_huge_weight_channel_is_named_first(layer):
             array[3] *= 1000
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     samples = make_samples(model, 4)
-    result = bitwright.quantize(model, data=samples, recipe="int8", held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe="int8", holdout=False)
     found = bitwright.compare(model, result.model, data=samples)
     assert found.worst(1)[0].name == f"conv{layer[1]}"
 
@@ -322,7 +322,7 @@ def test_models_without_a_common_tensor_are_refused():
 def test_both_opsets_are_brought_together(tmp_path):
     model = make_cnn(opset=11)
     samples = make_samples(model, 2)
-    result = bitwright.quantize(model, data=samples, recipe="a16w8", held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe="a16w8", holdout=False)
     assert graph.opset_of(result.model) == 21
     result.model.metadata_props.clear()
     found = bitwright.compare(model, result.model, data=samples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import constants_of, make_cnn, make_mlp, make_samples
+from support.models import constants_of, make_cnn, make_mlp, make_samples
 
 import bitwright
 from bitwright.assess import match_weights

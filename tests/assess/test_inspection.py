@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from models_for_tests import make_cnn, make_mlp, make_samples
+from support.models import make_cnn, make_mlp, make_samples
 
 import bitwright
 from bitwright.recipe import Recipe

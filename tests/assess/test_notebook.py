@@ -1,4 +1,4 @@
-from report_examples import EVIL
+from support.report_examples import EVIL
 
 from bitwright.assess.notebook import html_tables
 

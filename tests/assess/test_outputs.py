@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from models_for_tests import normal, sqnr
+from support.models import normal, sqnr
 
 from bitwright.assess import compare_outputs
 

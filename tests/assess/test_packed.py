@@ -1,9 +1,9 @@
 """Weights in blocks of few bits, read back from the nodes that keep them."""
 
-import language_models
 import numpy as np
 import onnx_ir as ir
 import pytest
+from support import language_models
 
 import bitwright
 from bitwright.assess.comparison.packed import packed_weight

@@ -2,11 +2,11 @@
 
 import math
 
-import language_models
 import numpy as np
 import pytest
-from models_for_tests import build, make_cnn, make_samples, make_transformer, weight
-from models_for_tests import node as make_node
+from support import language_models
+from support.models import build, make_cnn, make_samples, make_transformer, weight
+from support.models import node as make_node
 
 import bitwright
 from bitwright.assess import put_back

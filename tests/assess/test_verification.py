@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import build, info, make_cnn, make_samples, node, normal
-from npu_recipes import npu_recipe
 from onnx import TensorProto, helper, numpy_helper
+from support.models import build, info, make_cnn, make_samples, node, normal
+from support.npu_recipes import npu_recipe
 
 import bitwright
 from bitwright import verify

@@ -1,6 +1,6 @@
 import onnx
 import pytest
-from pair_models import make_conv
+from support.pair_models import make_conv
 
 
 def test_models_are_shown_side_by_side(run, model, quantized, data):

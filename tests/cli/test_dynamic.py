@@ -1,7 +1,7 @@
 """`--dynamic`: no data, and integer operators."""
 
 import onnx
-from models_for_tests import ops
+from support.models import ops
 
 import bitwright
 

@@ -35,7 +35,7 @@ def test_a_plan_keeps_the_wish_and_apply_fulfils_it(run, model, data, out, tmp_p
     assert refused.code == 1 and "needs calibration data" in refused.err
     applied = run("apply", plan, model, "-o", out, "--data", data, "--device", "cpu")
     assert applied.code == 0 and notes(applied)
-    assert "Against float (2 held-back samples)" in applied.out
+    assert "Against float (2 holdout samples)" in applied.out
 
 
 def test_a_device_that_is_not_there_is_named(run, model, data, out):
@@ -115,7 +115,7 @@ def test_a_work_folder_keeps_each_block_and_gives_the_same_bytes(run, model, dat
 
 
 def test_an_interrupted_command_says_how_to_go_on(run, model, data, out, tmp_path, monkeypatch):
-    from bitwright.fine_tuning.block import BlockLearner
+    from bitwright.jobs.fine_tuning.block import BlockLearner
 
     learn, work = BlockLearner.learn, tmp_path / "work"
     words = ("quantize", model, "-o", out, "--data", data, *SHORT, "--work", work)

@@ -2,9 +2,9 @@
 
 import json
 
-import language_models
 import onnx
 import pytest
+from support import language_models
 
 from bitwright.cli import main
 

@@ -25,7 +25,7 @@ def test_it_writes_a_model_that_runs_and_says_so(run, model, data, out):
     assert f"Written to: {out}" in answer.out
     assert "Nodes: 20 of 20 quantized, 0 left float" in answer.out
     assert "Size: " in answer.out
-    assert "Against float (2 held-back samples): output 'logits'" in answer.out
+    assert "Against float (2 holdout samples): output 'logits'" in answer.out
     assert "Note: folded 7 batch norms" in answer.out
 
 
@@ -123,7 +123,7 @@ def test_sketches_save_the_second_pass(run, model, data, out, tmp_path):
     assert answer.code == 0, answer.err
     assert answer.json["data"] == "sketches from seen.safetensors"
     fresh = tmp_path / "fresh.onnx"
-    words = ("--data", data, "--ranges", "percentile", "--no-hold-back", "--quiet")
+    words = ("--data", data, "--ranges", "percentile", "--no-holdout", "--quiet")
     assert run("quantize", model, "-o", fresh, *words).code == 0
 
 

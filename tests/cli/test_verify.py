@@ -4,8 +4,8 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import build, node
-from pair_models import Pairs, make_conv
+from support.models import build, node
+from support.pair_models import Pairs, make_conv
 
 
 @pytest.fixture

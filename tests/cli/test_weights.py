@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from language_models import VOCABULARY, make_block, make_samples
+from support.language_models import VOCABULARY, make_block, make_samples
 
 from bitwright.cli import main
 

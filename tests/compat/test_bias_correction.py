@@ -1,5 +1,5 @@
 import pytest
-from models_for_tests import Reader, make_cnn, make_samples
+from support.models import Reader, make_cnn, make_samples
 
 from bitwright.compat.quark import BiasCorrectionConfig, Int8Spec, QConfig, QLayerConfig
 from bitwright.compat.quark.layers import flatten

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime.quantization.calibrate as peer
 import pytest
-from models_for_tests import (
+from support.models import (
     FLOAT16,
     Reader,
     build,

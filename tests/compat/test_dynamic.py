@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime.quantization as peer
 import pytest
-from dynamic_models import make_matmul
-from models_for_tests import element_types, make_cnn, make_mlp, make_transformer, ops, unchanged
 from onnx import TensorProto
+from support.dynamic_models import make_matmul
+from support.models import element_types, make_cnn, make_mlp, make_transformer, ops, unchanged
 
 from bitwright import ModelError, OutputError, RecipeError
 from bitwright.compat.onnxruntime import QuantType, quantize_dynamic

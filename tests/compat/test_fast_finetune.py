@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from models_for_tests import Reader, constants_of, make_cnn, make_mlp, make_samples
+from support.models import Reader, constants_of, make_cnn, make_mlp, make_samples
 
 from bitwright.compat import vai_q_onnx
 from bitwright.compat.quark import (
@@ -118,7 +118,7 @@ def test_biases_learn_where_they_are_asked_to(torch):
 
 
 def test_layers_apart_learn_from_what_plain_ones_give(torch, monkeypatch):
-    monkeypatch.setattr("bitwright.fine_tuning.spreading._MOST", 1)
+    monkeypatch.setattr("bitwright.jobs.fine_tuning.workers._MOST", 1)
     apart = quantized(Parallel=True)
     assert equal(apart, quantized(), "w1") and not equal(apart, quantized(), "w2")
 
@@ -185,7 +185,7 @@ def test_every_key_finds_its_field():
         learning_rate_above=(1.0, 0.3),
         op_types=("Conv", "Gemm"),
         selective=False,
-        held_out=0.0,
+        holdout_fraction=0.0,
         output_pairs=True,
         drop_ratio=0.5,
         sequential=False,

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_for_tests import (
+from onnx import helper
+from support.models import (
     FLOAT16,
     build,
     constants_of,
@@ -25,7 +26,6 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import helper
 
 from bitwright.compat.onnxruntime.matmul_bnb4_quantizer import MatMulBnb4Quantizer, main
 from bitwright.errors import ModelError, OutputError, RecipeError

@@ -6,7 +6,8 @@ import logging
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from onnx import helper
+from support.models import (
     INT64,
     build,
     constants_of,
@@ -18,7 +19,6 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import helper
 
 import bitwright.compat.onnxruntime.matmul_nbits_quantizer as ours
 from bitwright.compat.onnxruntime import QuantFormat

@@ -6,8 +6,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from language_models import make_block, make_samples
-from models_for_tests import (
+from onnx import helper, numpy_helper
+from support.language_models import make_block, make_samples
+from support.models import (
     FLOAT16,
     build,
     constants_of,
@@ -19,8 +20,7 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import helper, numpy_helper
-from weights_for_tests import make_layer
+from support.weights import make_layer
 
 import bitwright.compat.neural_compressor.weight_only as weight_only
 from bitwright.compat.neural_compressor import ONNXModel

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime.quantization as peer
 import pytest
-from models_for_tests import (
+from onnx import TensorProto, numpy_helper
+from support.models import (
     build,
     constants_of,
     make_cnn,
@@ -19,7 +20,6 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import TensorProto, numpy_helper
 
 from bitwright.compat.onnxruntime import TensorData, TensorsData
 from bitwright.compat.onnxruntime.enums import QuantizedValueType

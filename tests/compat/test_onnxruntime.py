@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from onnx import TensorProto
+from support.models import (
     Reader,
     build,
     constants_of,
@@ -20,7 +21,6 @@ from models_for_tests import (
     quantize_static_in,
     weight,
 )
-from onnx import TensorProto
 
 from bitwright.compat.onnxruntime import (
     CalibrationDataReader,

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime.quantization as peer
 import pytest
-from models_for_tests import (
+from onnx import TensorProto, helper
+from support.models import (
     BOOL,
     Reader,
     build,
@@ -31,7 +32,6 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import TensorProto, helper
 
 from bitwright.compat.onnxruntime import CalibrationDataReader, CalibrationMethod, QuantType
 from bitwright.compat.onnxruntime.options import _HANDLERS

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from models_for_tests import (
+from support.models import (
     FLOAT,
     FLOAT16,
     INT64,
@@ -170,7 +170,7 @@ def test_a_step_that_cannot_run_is_named_and_the_others_run(tmp_path, monkeypatc
     def broken(model, **options):
         raise bitwright.ModelError("the folder is on strike.")
 
-    monkeypatch.setattr("bitwright.preprocessing.prepare", broken)
+    monkeypatch.setattr("bitwright.jobs.preprocessing.prepare", broken)
     with pytest.warns(UserWarning, match="without optimization: the folder is on strike") as seen:
         ready = process(with_batch_norm(), tmp_path)
     assert len(seen) == 1

@@ -3,8 +3,8 @@
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import ops, run, run_plain
-from qat_models import Trained, largest_difference, samples_for
+from support.models import ops, run, run_plain
+from support.qat_models import Trained, largest_difference, samples_for
 
 import bitwright
 from bitwright.compat.onnxruntime import QuantFormat, QuantType, quantize_qat

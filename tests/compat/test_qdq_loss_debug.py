@@ -10,7 +10,7 @@ import onnxruntime
 import onnxruntime.quantization as peer
 import onnxruntime.quantization.qdq_loss_debug as theirs
 import pytest
-from models_for_tests import Reader, make_cnn, make_samples, quantize_static_in
+from support.models import Reader, make_cnn, make_samples, quantize_static_in
 
 import bitwright.compat.onnxruntime.qdq_loss_debug as ours
 from bitwright.errors import DataError, ModelError, OutputError

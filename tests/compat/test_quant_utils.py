@@ -10,8 +10,8 @@ import onnxruntime.quantization.quant_utils as peer
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from models_for_tests import make_cnn, make_mlp, unchanged
 from onnx import TensorProto, numpy_helper
+from support.models import make_cnn, make_mlp, unchanged
 
 import bitwright
 import bitwright.compat.onnxruntime.quant_utils as ours

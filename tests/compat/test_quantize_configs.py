@@ -8,7 +8,7 @@ from inspect import signature
 import onnx
 import onnxruntime.quantization as peer
 import pytest
-from models_for_tests import Reader, make_cnn, make_mlp, make_samples, ops, quality
+from support.models import Reader, make_cnn, make_mlp, make_samples, ops, quality
 
 import bitwright.compat.onnxruntime as ours
 from bitwright.compat.onnxruntime import (

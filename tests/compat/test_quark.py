@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from support.models import (
     Reader,
     constants_of,
     dequantizer_before,

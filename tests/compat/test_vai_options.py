@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from onnx import TensorProto, helper
+from support.models import (
     BOOL,
     Reader,
     build,
@@ -29,7 +30,6 @@ from models_for_tests import (
     quality,
     weight,
 )
-from onnx import TensorProto, helper
 
 from bitwright.compat import vai_q_onnx
 from bitwright.compat.vai_q_onnx import QuantType, VitisQuantFormat, VitisQuantType

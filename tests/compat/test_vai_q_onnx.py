@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import onnxruntime.quantization
 import pytest
-from models_for_tests import (
+from onnx import TensorProto
+from support.models import (
     FLOAT16,
     Reader,
     build,
@@ -25,7 +26,6 @@ from models_for_tests import (
     unchanged,
     weight,
 )
-from onnx import TensorProto
 
 import bitwright
 import bitwright.compat.vai_q_onnx as vai_q_onnx

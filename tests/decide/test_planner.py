@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import (
+from onnx import helper, numpy_helper
+from support.models import (
     build,
     constants_of,
     info,
@@ -19,7 +20,6 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import helper, numpy_helper
 
 import bitwright
 from bitwright.errors import DataError, ModelError
@@ -30,7 +30,7 @@ from bitwright.recipe import MSE, MinMax, Override, Percentile, Placement, Recip
 def quantize(model, samples=None, **fields):
     samples = make_samples(model) if samples is None else samples
     recipe = Recipe(name="test", **fields)
-    return bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    return bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
 
 
 # Absorbing ----------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def test_weights_of_convolutions_are_rounded_in_balance_and_no_others():
     model = make_cnn(channels=16)
     result = quantize(model)
     planned = {key: entry.rounding for key, entry in result.plan.tensors.items()}
-    assert planned["w1"] == planned["w2"] == "balanced"
+    assert planned["w1"] == planned["w2"] == "squant"
     assert {planned[key] for key in planned if key not in ("w1", "w2")} == {"nearest"}
     floats = constants_of(model)["w2"]
     assert lost_by(result, "w2", floats).max() <= 1
@@ -422,11 +422,10 @@ def test_balanced_rounding_brings_a_model_closer_to_float():
     samples = [{"x": np.abs(sample["x"])} for sample in samples]  # as behind a Relu
     results = {
         rounding: quantize(model, samples, rounding=rounding, activation=UINT16)
-        for rounding in ("nearest", "balanced")
+        for rounding in ("nearest", "squant")
     }
     assert (
-        quality(model, results["balanced"], samples)
-        > quality(model, results["nearest"], samples) + 2
+        quality(model, results["squant"], samples) > quality(model, results["nearest"], samples) + 2
     )
 
 
@@ -435,4 +434,4 @@ def test_a_model_without_inputs_has_nothing_to_quantize():
     constants = {"a": np.ones((2, 4), np.float32), "w": np.ones((4, 3), np.float32)}
     model = build([product], {}, {"y": [2, 3]}, constants)
     with pytest.raises(ModelError, match="nothing in this model depends on its inputs"):
-        bitwright.quantize(model, data=[{}], held_back=False)
+        bitwright.quantize(model, data=[{}], holdout=False)

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from models_for_tests import (
+from support.models import (
     build,
     constants_of,
     make_cnn,

@@ -4,7 +4,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from models_for_tests import (
+from onnx import TensorProto, helper
+from support.models import (
     FLOAT,
     FLOAT16,
     build,
@@ -19,7 +20,6 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import TensorProto, helper
 
 from bitwright import graph
 from bitwright.emit.bnb4 import emit_bnb4

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from dynamic_models import (
+from onnx import TensorProto, helper
+from support.dynamic_models import (
     DYNAMIC_MODELS,
     dynamic_samples,
     make_branches,
@@ -16,7 +17,7 @@ from dynamic_models import (
     make_lstm,
     make_matmul,
 )
-from models_for_tests import (
+from support.models import (
     FLOAT16,
     as_proto,
     build,
@@ -35,7 +36,6 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import TensorProto, helper
 
 import bitwright
 from bitwright import PlanError

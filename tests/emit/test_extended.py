@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from support.models import (
     BOOL,
     as_proto,
     build,
@@ -89,7 +89,7 @@ def cnn():
 
 def quantize(model, samples=None, **fields):
     recipe = Recipe(name="test", **fields)
-    return bitwright.quantize(model, data=samples, recipe=recipe, held_back=False, progress=False)
+    return bitwright.quantize(model, data=samples, recipe=recipe, holdout=False, progress=False)
 
 
 def vendor_ops(result):

@@ -7,7 +7,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from models_for_tests import (
+from onnx import helper
+from support.models import (
     FLOAT16,
     INT64,
     build,
@@ -20,7 +21,6 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import helper
 
 from bitwright import graph
 from bitwright.emit.nbits import emit_blocks

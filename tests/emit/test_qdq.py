@@ -8,7 +8,8 @@ from functools import lru_cache
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from onnx import TensorProto, numpy_helper
+from support.models import (
     as_proto,
     build,
     constants_of,
@@ -27,8 +28,7 @@ from models_for_tests import (
     run,
     weight,
 )
-from onnx import TensorProto, numpy_helper
-from op_models import OP_MODELS, op_samples
+from support.op_models import OP_MODELS, op_samples
 
 import bitwright
 from bitwright.decide.ops import RULES
@@ -55,7 +55,7 @@ def op_case(op_type):
 def quantize_op(op_type, **fields):
     model, samples = op_case(op_type)
     recipe = Recipe(name="test", select=ALL, **fields)
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     return model, samples, result
 
 
@@ -118,7 +118,7 @@ def test_each_operator_runs_in_every_placement(op_type, place):
 def quantize(model, samples=None, **fields):
     samples = samples or make_samples(model)
     recipe = Recipe(name="test", **fields)
-    return bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    return bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
 
 
 def test_weights_are_stored_as_integers_and_biases_as_int32():
@@ -430,7 +430,7 @@ def test_external_data_is_written_on_request_and_runs(tmp_path):
     model = make_cnn(channels=32)
     out = tmp_path / "q.onnx"
     samples = make_samples(model)
-    bitwright.quantize(model, out, data=samples, external_data=True, held_back=False)
+    bitwright.quantize(model, out, data=samples, external_data=True, holdout=False)
     assert (tmp_path / "q.onnx.data").stat().st_size == 32 * 32 * 9
     assert quality(model, onnx.load(out), samples) > 30
 

@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from onnx import TensorProto, numpy_helper
+from support.models import (
     FLOAT16,
     FLOAT32_MIN,
     as_proto,
@@ -29,13 +30,12 @@ from models_for_tests import (
     run_plain,
     weight,
 )
-from onnx import TensorProto, numpy_helper
-from op_models import OP_MODELS, op_samples
+from support.op_models import OP_MODELS, op_samples
 
 import bitwright
 from bitwright import Override, Placement, Recipe, Selection
 from bitwright.compat.onnxruntime import QuantFormat, QuantType
-from bitwright.decide.integer_ops import INTEGER_OP_TYPES
+from bitwright.decide.ops.qoperator import INTEGER_OP_TYPES
 from bitwright.emit.qlinear_rules import INTEGER_OPS
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, INT16, UINT8, UINT16
@@ -64,7 +64,7 @@ def quantize(model, samples=None, **options):
     options.setdefault("optimize", False)
     options.setdefault("format", "qoperator")
     samples = op_samples(model) if samples is None else samples
-    return bitwright.quantize(model, data=samples, recipe=Recipe(**options), held_back=False)
+    return bitwright.quantize(model, data=samples, recipe=Recipe(**options), holdout=False)
 
 
 def expose(model, tensor):
@@ -298,7 +298,7 @@ def test_a_float_result_of_a_matmul_is_an_integer_product_with_its_scale():
     samples = make_samples(model)
     result = bitwright.quantize(
         model, data=samples, recipe={"base": "int8-per-channel", "format": "qoperator"},
-        held_back=False,
+        holdout=False,
     )  # fmt: skip
     assert ops(result)["MatMulInteger"] == 1  # the bias is added to it in float
     assert quality(model, result, samples) > 30
@@ -469,7 +469,7 @@ def test_W9_attention_masks_stay_out_of_the_range_of_the_scores(value):
     model = make_transformer(mask=mask)
     samples = make_samples(model)
     recipe = {"base": "int8", "format": "qoperator"}
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert quality(model, result, samples) > 25
 
 
@@ -562,7 +562,7 @@ def test_a_transformer_runs_as_integers_with_float_norms(recipe):
     samples = make_samples(model)
     both = {
         f: bitwright.quantize(
-            model, data=samples, recipe={"base": recipe, "format": f}, held_back=False
+            model, data=samples, recipe={"base": recipe, "format": f}, holdout=False
         )
         for f in ("qoperator", "qdq")
     }

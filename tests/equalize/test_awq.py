@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weights_for_tests import make_layer, total_error
+from support.weights import make_layer, total_error
 
 from bitwright.equalize.awq import (
     ALPHAS,

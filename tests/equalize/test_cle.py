@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from equalization_models import difference, equalized, make_chain, make_mobilenet, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_for_tests import (
+from support.equalization_models import difference, equalized, make_chain, make_mobilenet, uneven
+from support.models import (
     as_proto,
     build,
     constants_of,
@@ -268,7 +268,7 @@ def test_any_net_computes_what_it_did(model, steps, append_bias, threshold):
 
 def quantized(model, samples, equalize=None, **options):
     recipe = Recipe(equalize=equalize, **options)
-    return bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    return bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
 
 
 EVEN = CrossLayerEqualization(weight_threshold=None)
@@ -304,7 +304,7 @@ def test_a_plan_is_applied_to_the_same_equalized_net(tmp_path):
 def test_sketches_belong_to_the_equalized_net(tmp_path):
     model = make_mobilenet(blocks=1)
     samples = make_samples(model, 4)
-    options = {"sketches": tmp_path / "s.sketch", "held_back": False}
+    options = {"sketches": tmp_path / "s.sketch", "holdout": False}
     recipe = Recipe(equalize=EVEN)
     bitwright.quantize(model, data=samples, recipe=recipe, **options)
     bitwright.quantize(model, data=samples, recipe=recipe, **options)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from equalization_models import difference, equalized, make_chain, make_mobilenet, uneven
-from models_for_tests import as_proto, build, make_samples, node, normal, weight
+from support.equalization_models import difference, equalized, make_chain, make_mobilenet, uneven
+from support.models import as_proto, build, make_samples, node, normal, weight
 
 from bitwright.equalize import find_chains
 from bitwright.graph import infer_shapes, load_model

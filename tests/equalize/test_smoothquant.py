@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from support.models import (
     FLOAT16,
     Reader,
     as_proto,
@@ -65,7 +65,7 @@ def make_block(*, residual=True, size=60.0):
 
 def quantized(model, samples, smooth=None, **options):
     recipe = Recipe(smooth=smooth, select=Selection(op_types=("MatMul", "Gemm")), **options)
-    return bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    return bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
 
 
 def smoothed(model, samples, *, alpha=0.5, folding=True):

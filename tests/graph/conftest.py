@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from ocr_models import ocr_path, real_model
 from onnx import TensorProto, helper, numpy_helper
+from support.ocr_models import ocr_path, real_model
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnxruntime as ort
-from models_for_tests import info, make_cnn, make_samples
+from support.models import info, make_cnn, make_samples
 
 import bitwright
 from bitwright import graph

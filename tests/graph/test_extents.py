@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from models_for_tests import build, constants_of, make_samples, node, normal, run
+from support.models import build, constants_of, make_samples, node, normal, run
 
 from bitwright import graph
 from bitwright.graph import extents

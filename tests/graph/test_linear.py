@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from models_for_tests import build, node, run
+from support.models import build, node, run
 
 from bitwright.graph.linear import LinearNode
 

@@ -1,7 +1,7 @@
 """The weight of a product: found through a Transpose, and only where products alone read that."""
 
 import pytest
-from models_for_tests import build, info, node, weight
+from support.models import build, info, node, weight
 
 from bitwright.graph import is_turned_constant, load_model, weight_of
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from onnx import TensorProto, helper
+from support.models import (
     BOOL,
     FLOAT16,
     INT64,
@@ -34,8 +35,7 @@ from models_for_tests import (
     unchanged,
     weight,
 )
-from onnx import TensorProto, helper
-from peer_runs import PeerReader, peer
+from support.peer_runs import PeerReader, peer
 
 import bitwright
 from bitwright.compat.onnxruntime import QuantFormat, QuantType, quantize_static
@@ -266,7 +266,7 @@ def test_an_old_opset_is_upgraded_and_runs(tmp_path, opset, per_channel):
         model,
         data=samples,
         recipe={"base": "int8", "per_channel": per_channel},
-        held_back=False,
+        holdout=False,
     )
     assert native.model.graph.opset_imports[""] >= 13
     assert any("upgraded opset" in note for note in native.plan.notes)
@@ -405,7 +405,7 @@ def test_values_that_break_inside_the_model_are_told_with_tensor_and_count(
         DataError,
         f"tensor 'l' has {said}inite values among 512.*'after'",
         lambda: bitwright.quantize(
-            model, tmp_path / "q.onnx", data=samples, recipe=recipe_for(method), held_back=False
+            model, tmp_path / "q.onnx", data=samples, recipe=recipe_for(method), holdout=False
         ),
         tmp_path,
     )
@@ -415,7 +415,7 @@ def test_values_that_break_inside_the_model_are_told_with_tensor_and_count(
 def test_the_input_size_may_vary_between_samples_for_every_range_method(method):
     model = make_mlp()
     samples = [{"x": normal(rows, 16, seed=rows)} for rows in (9, 5, 2, 1, 3, 4)]
-    result = bitwright.quantize(model, data=samples, recipe=recipe_for(method), held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe_for(method), holdout=False)
     assert quality(model, result, samples) > 10
 
 
@@ -653,7 +653,7 @@ def test_a_float16_model_is_quantized_and_runs(tmp_path, per_channel):
         model,
         data=samples,
         recipe={"base": "int8", "per_channel": per_channel},
-        held_back=False,
+        holdout=False,
     )
     assert native.quantized["Conv"] == 2
     # The runtime's kernels take float32 scales only; outside, the model is what it was.
@@ -692,7 +692,7 @@ def test_model_local_functions_are_quantized_inside(tmp_path, call):
     model = make_with_function()
     samples = make_samples(model)
     if call == "native":
-        quantized = bitwright.quantize(model, data=samples, recipe="int8", held_back=False)
+        quantized = bitwright.quantize(model, data=samples, recipe="int8", holdout=False)
     else:
         quantized = quantize_static_in(tmp_path, model, samples)
     assert ops(quantized)["MatMul"] == 2
@@ -716,7 +716,7 @@ def test_weights_in_constant_nodes_become_integers(tmp_path, call):
     )
     samples = make_samples(model)
     if call == "native":
-        quantized = bitwright.quantize(model, data=samples, held_back=False)
+        quantized = bitwright.quantize(model, data=samples, holdout=False)
     else:
         quantized = quantize_static_in(tmp_path, model, samples)
     assert element_types(quantized)["w_quantized"] == TensorProto.INT8
@@ -734,7 +734,7 @@ def test_initializers_that_are_graph_inputs_are_quantized(tmp_path, call):
         model.graph.input.append(info(tensor.name, list(tensor.dims)))
     samples = make_samples(model)
     if call == "native":
-        quantized = bitwright.quantize(model, data=samples, held_back=False)
+        quantized = bitwright.quantize(model, data=samples, holdout=False)
     else:
         quantized = quantize_static_in(tmp_path, model, samples)
     assert element_types(quantized)["w1_quantized"] == TensorProto.INT8
@@ -824,7 +824,7 @@ def test_bodies_of_if_and_loop_are_kept_or_quantized_as_asked(make, inside):
     model = make()
     samples = branch_samples(model)
     recipe = {"base": "int8", "select": {"subgraphs": inside}}
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     quantized = result.to_proto()
     assert ("DequantizeLinear" in body_ops(quantized)) == inside
     assert dequantizer_before(quantized, "before", 1) is not None
@@ -835,7 +835,7 @@ def test_a_branch_that_never_ran_stays_float_and_is_told():
     model = make_branches()
     samples = [{**sample, "c": np.array(True)} for sample in branch_samples(model)]
     recipe = {"base": "int8", "select": {"subgraphs": True}}
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert any("branches that never ran" in note for note in result.plan.notes)
     reasons = {name: node.reason for name, node in result.plan.nodes.items()}
     assert "it never ran during calibration" in reasons.values()
@@ -864,7 +864,7 @@ def test_nodes_of_one_name_or_none_are_quantized_each(tmp_path, name):
     for item in model.graph.node:
         item.name = name
     samples = make_samples(model)
-    native = bitwright.quantize(model, data=samples, held_back=False)
+    native = bitwright.quantize(model, data=samples, holdout=False)
     assert native.quantized["Conv"] == 2
     assert len({item.name for item in native.to_proto().graph.node}) == len(native.model.graph)
     # The runtime itself refuses two nodes of one name; the plain model computes the same.
@@ -891,7 +891,7 @@ def test_a_weight_named_like_a_generated_name_is_no_trouble(tmp_path, name):
             tensor.name = name
     model.graph.node[-1].input[1] = name
     samples = make_samples(model)
-    native = bitwright.quantize(model, data=samples, held_back=False)
+    native = bitwright.quantize(model, data=samples, holdout=False)
     assert quality(model, native, samples) > 30
     assert quality(model, quantize_static_in(tmp_path, model, samples), samples) > 30
 
@@ -906,7 +906,7 @@ def test_a_tensor_named_like_a_generated_name_is_no_trouble(tmp_path):
                 if value == "r":
                     side[index] = "y_QuantizeLinear_Input"
     samples = make_samples(model)
-    native = bitwright.quantize(model, data=samples, held_back=False)
+    native = bitwright.quantize(model, data=samples, holdout=False)
     assert quality(model, native, samples) > 30
     assert quality(model, quantize_static_in(tmp_path, model, samples), samples) > 30
 

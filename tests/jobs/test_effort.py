@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from equalization_models import make_mobilenet
-from models_for_tests import build, make_cnn, make_mlp, make_samples, node, quality
+from support.equalization_models import make_mobilenet
+from support.models import build, make_cnn, make_mlp, make_samples, node, quality
 
 import bitwright
 from bitwright import AdaRound, load_recipe
-from bitwright.effort import Step
 from bitwright.errors import DataError, MissingPackageError, ModelError, RecipeError
+from bitwright.jobs.effort import Step
 
 UNEVEN = Path(__file__).parent.parent / "fixtures" / "uneven_digits.onnx"
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -156,7 +156,7 @@ def test_a_data_reader_that_is_read_once_will_do():
         ("medum", {}, RecipeError, "unknown effort 'medum'. Did you mean 'medium'"),
         ("medium", {"recipe": "int4-rtn"}, RecipeError, "is weight-only"),
         ("low", {"recipe": "int8-dynamic"}, RecipeError, "measures its own ranges"),
-        ("medium", {"held_back": False}, RecipeError, "leave out held_back=False"),
+        ("medium", {"holdout": False}, RecipeError, "leave out holdout=False"),
         ("medium", {"sketches": "s.safetensors"}, RecipeError, "tries several"),
         ("medium", {"device": "cuda"}, RecipeError, "leave it out"),
         ("medium", {"work": "folder"}, RecipeError, "leave it out"),
@@ -217,7 +217,7 @@ def test_a_step_that_cannot_be_taken_is_left_out_with_the_reason(monkeypatch):
     def refuse(*_):
         raise ModelError("it runs nowhere.")
 
-    monkeypatch.setattr("bitwright.effort.correct_biases", refuse)
+    monkeypatch.setattr("bitwright.jobs.effort.correct_biases", refuse)
     model = make_cnn()
     result = quantized("medium", model, make_samples(model, 16))
     assert "effort: bias correction: left out, it runs nowhere" in result.plan.notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import (
+from support.models import (
     FLOAT16,
     constants_of,
     make_cnn,
@@ -15,7 +15,7 @@ from models_for_tests import (
     quality,
     retype,
 )
-from op_models import OP_MODELS, op_samples
+from support.op_models import OP_MODELS, op_samples
 
 import bitwright
 from bitwright.errors import ModelError, RecipeError
@@ -72,7 +72,7 @@ def test_kept_float16_runs_wherever_something_can_be_quantized(name, setting):
 
 def keep(model, samples, **fields):
     recipe = {"float16": "keep", **fields}
-    return bitwright.quantize(model, recipe=recipe, data=samples, held_back=False)
+    return bitwright.quantize(model, recipe=recipe, data=samples, holdout=False)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -93,8 +93,8 @@ def test_products_and_what_moves_their_values_are_quantized(setting):
 def test_widened_models_have_all_ops_quantized_between_float16_inputs_and_outputs(name, setting):
     model, samples = half(name)
     recipe = Recipe.from_mapping(SETTINGS[setting])
-    result = bitwright.quantize(model, recipe=recipe, data=samples, held_back=False)
-    wide = bitwright.quantize(MODELS[name](), recipe=recipe, data=samples_of(name), held_back=False)
+    result = bitwright.quantize(model, recipe=recipe, data=samples, holdout=False)
+    wide = bitwright.quantize(MODELS[name](), recipe=recipe, data=samples_of(name), holdout=False)
     assert result.quantized == wide.quantized
     assert float_types(result) == ({"float32"}, {FLOAT16})
     # Float32 needs no newer opset than the model's own.

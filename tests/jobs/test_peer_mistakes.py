@@ -12,7 +12,8 @@ import json
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from onnx import TensorProto
+from support.models import (
     FLOAT32_MIN,
     build,
     constants_of,
@@ -35,7 +36,6 @@ from models_for_tests import (
     tensors,
     weight,
 )
-from onnx import TensorProto
 
 import bitwright
 from bitwright.compat.onnxruntime import CalibrationMethod, QuantType, quantize_static
@@ -90,7 +90,7 @@ def make_clipped(low, high):
 def test_W2_a_clip_whose_bounds_leave_out_zero_is_kept(low, high, recipe):
     model = make_clipped(low, high)
     samples = make_samples(model)
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert ops(result)["Clip"] == 1
     assert quality(model, result, samples) > 30
 
@@ -100,8 +100,8 @@ def test_W2_a_clip_that_the_quantizer_repeats_exactly_is_absorbed(low, high):
     model = make_clipped(low, high)
     samples = make_samples(model)
     recipe = {"base": "int8", "place": {"keep_activations": True}}
-    kept = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
-    absorbed = bitwright.quantize(model, data=samples, recipe="int8", held_back=False)
+    kept = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
+    absorbed = bitwright.quantize(model, data=samples, recipe="int8", holdout=False)
     assert ops(kept)["Clip"] == 1
     assert ops(absorbed)["Clip"] == 0
     gap = quality(model, absorbed, samples) - quality(model, kept, samples)
@@ -142,7 +142,7 @@ def test_W3_W4_alpha_and_beta_of_a_gemm_are_honoured(tmp_path, attributes, per_c
         model,
         data=samples,
         recipe={"base": "int8", "per_channel": per_channel},
-        held_back=False,
+        holdout=False,
     )
     assert native.plan.nodes["gemm"].quantized
     assert quality(model, native, samples) > 30
@@ -162,7 +162,7 @@ def test_W3_W4_a_scaled_gemm_of_computed_operands_is_right(attributes):
         {"w": weight(8, 8)},
     )
     samples = make_samples(model)
-    assert quality(model, bitwright.quantize(model, data=samples, held_back=False), samples) > 30
+    assert quality(model, bitwright.quantize(model, data=samples, holdout=False), samples) > 30
 
 
 @pytest.mark.parametrize("inner", [16, 24])
@@ -176,7 +176,7 @@ def test_W8_two_transposed_gemms_share_one_weight(inner):
         nodes, {"x": [4, 16], "z": [4, 16]}, {"a": [4, inner], "b": [4, inner]}, constants
     )
     samples = make_samples(model)
-    result = bitwright.quantize(model, data=samples, held_back=False)
+    result = bitwright.quantize(model, data=samples, holdout=False)
     assert quality(model, result, samples) > 30
     assert [name for name in constants_of(result) if name.endswith("_quantized")] == ["w_quantized"]
 
@@ -225,7 +225,7 @@ def test_W6_a_bias_that_a_reshape_reads_too_ends_at_once_and_right(optimize):
     model = make_shared_bias(reshape=True)
     samples = make_samples(model)
     recipe = {"base": "int8", "optimize": optimize}
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert quality(model, result, samples) > 30
     assert dequantizer_before(result, "conv1", 2) is not None
 
@@ -277,7 +277,7 @@ def show_softmax(model):
 def test_W9_a_constant_mask_leaves_the_scores_their_range(value, recipe):
     model = show_softmax(make_transformer(mask=hide_last(value)))
     samples = make_samples(model)
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert attention_quality(model, result, samples) > 25
     assert result.plan.nodes["masking"].action == "float"
     assert "mask" in result.plan.nodes["masking"].reason
@@ -304,7 +304,7 @@ def test_W9_a_mask_that_is_an_input_leaves_the_scores_their_range(value, isolate
     model = show_softmax(make_transformer(mask="mask"))
     samples = mask_samples(model, value)
     recipe = {"base": "int8", "place": {"isolated": isolated}}
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert attention_quality(model, result, samples) > 25
 
 
@@ -345,7 +345,7 @@ def test_W9_a_mask_computed_at_run_time_leaves_the_scores_their_range(value, how
         sample["keep"] = np.ones((1, 1, 1, 6), np.float32)
         sample["keep"][..., 4:] = index % 2
     recipe = {"base": "int8", "place": {"isolated": isolated}}
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert attention_quality(model, result, samples) > 25
 
 
@@ -356,7 +356,7 @@ def test_W9_blocks_are_not_swallowed_by_a_mask_computed_at_run_time(recipe, how)
     samples = make_samples(model)
     for sample in samples:
         sample["keep"] = np.array([[[[1, 1, 1, 1, 0, 0]]]], np.float32)
-    result = bitwright.quantize(model, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert attention_quality(model, result, samples) > 25
 
 
@@ -376,7 +376,7 @@ def test_W9_a_mask_by_where_leaves_the_scores_their_range(value):
     }
     model = build(nodes, {"x": [6, 8]}, {"y": [6, 8], "p": [6, 6]}, constants)
     samples = make_samples(model)
-    result = bitwright.quantize(model, data=samples, recipe="int8", held_back=False)
+    result = bitwright.quantize(model, data=samples, recipe="int8", holdout=False)
     assert attention_quality(model, result, samples) > 25
 
 

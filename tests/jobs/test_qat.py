@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import (
+from support.models import (
     build,
     constants_of,
     dequantizer_before,
@@ -19,7 +19,7 @@ from models_for_tests import (
     run_plain,
     weight,
 )
-from qat_models import (
+from support.qat_models import (
     INT8,
     Trained,
     fused_ops,

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import Reader, build, node, normal, ops, run, sqnr, weight
-from rewriting import to_last
+from support.models import Reader, build, node, normal, ops, run, sqnr, weight
+from support.rewriting import to_last
 
 import bitwright
 from bitwright import RandomData

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from peer_runs import PeerReader, members, peer, quiet  # noqa: F401 (a fixture)
+from support.peer_runs import PeerReader, members, peer, quiet  # noqa: F401 (a fixture)
 
 from bitwright import graph
 from bitwright.compat import onnxruntime as ours

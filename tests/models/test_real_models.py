@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from equalization_models import difference
-from models_for_tests import ops, quality, run
-from ocr_models import OCR, ocr_case, real_model, render_lines
-from peer_runs import PeerReader, peer, quantize_both
+from support.equalization_models import difference
+from support.models import ops, quality, run
+from support.ocr_models import OCR, ocr_case, real_model, render_lines
+from support.peer_runs import PeerReader, peer, quantize_both
 
 import bitwright
 from bitwright.equalize import equalize_layers
@@ -36,7 +36,7 @@ BEST = Recipe(name="best", per_channel=True, ranges=MSE(), weight_ranges=MSE())
 def test_a_text_model_is_quantized_smaller_and_stays_close_to_float(tmp_path, kind):
     path, samples, bound = ocr_case(kind)
     out = tmp_path / "q.onnx"
-    result = bitwright.quantize(path, out, data=samples, recipe=BEST, held_back=False)
+    result = bitwright.quantize(path, out, data=samples, recipe=BEST, holdout=False)
     assert result.quantized["Conv"] > 30
     assert out.stat().st_size < 0.6 * path.stat().st_size
     assert quality(onnx.load(path), out, samples) > bound
@@ -56,7 +56,7 @@ def test_accuracy_is_not_below_the_peers_at_the_same_settings(tmp_path, kind):
         per_channel=True,
         activation_type=peer.QuantType.QUInt8,
     )
-    ours = bitwright.quantize(path, data=samples, recipe="int8-per-channel", held_back=False)
+    ours = bitwright.quantize(path, data=samples, recipe="int8-per-channel", holdout=False)
     assert quality(model, ours, samples) > quality(model, theirs, samples) - 0.5
 
 
@@ -85,7 +85,7 @@ def test_both_formats_are_equally_close_to_float(kind):
     found = {}
     for written in ("qdq", "qoperator"):
         recipe = BEST.replace(format=written)
-        result = bitwright.quantize(path, data=samples, recipe=recipe, held_back=False)
+        result = bitwright.quantize(path, data=samples, recipe=recipe, holdout=False)
         found[written] = quality(onnx.load(path), result, samples)
         assert ops(result)["Conv"] == (0 if written == "qoperator" else ops(path)["Conv"])
     assert found["qoperator"] > max(bound, found["qdq"] - 0.5)
@@ -97,7 +97,7 @@ def test_both_formats_are_equally_close_to_float(kind):
 )
 def test_the_classifier_runs_under_every_usual_recipe(recipe):
     path, samples, _ = ocr_case("cls", 4)
-    result = bitwright.quantize(path, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(path, data=samples, recipe=recipe, holdout=False)
     assert quality(onnx.load(path), result, samples) > (20 if recipe == "a16w8" else 5)
 
 
@@ -106,14 +106,14 @@ def test_the_classifier_keeps_its_answer():
     result = bitwright.quantize(path, data=samples, recipe=BEST)
     assert result.samples_are_unseen
     assert result.outputs[0].agreement == 1.0
-    assert "held-back" in result.summary()
+    assert "holdout" in result.summary()
 
 
 def test_pictures_of_varying_size_calibrate_the_detector():
     path = real_model("rapidocr_onnxruntime", OCR["det"][0])
     samples = [*render_lines(2, 96, 160), *render_lines(2, 160, 96), *render_lines(2, 128, 128)]
     recipe = Recipe(name="p", per_channel=True, ranges=Percentile(percentile=99.99))
-    result = bitwright.quantize(path, data=samples, recipe=recipe, held_back=False)
+    result = bitwright.quantize(path, data=samples, recipe=recipe, holdout=False)
     assert quality(onnx.load(path), result, samples) > 8
 
 
@@ -159,7 +159,7 @@ def test_a_voice_model_made_of_ifs_is_quantized_inside_or_refused(tmp_path, insi
     )
     if not inside:
         with pytest.raises(bitwright.ModelError, match="nothing in this model was quantized"):
-            bitwright.quantize(path, out, data=samples, recipe=recipe, held_back=False)
+            bitwright.quantize(path, out, data=samples, recipe=recipe, holdout=False)
         assert not out.exists()
         return
     for index in range(4):
@@ -167,14 +167,14 @@ def test_a_voice_model_made_of_ifs_is_quantized_inside_or_refused(tmp_path, insi
         samples.append(
             {**samples[index], "input": samples[index]["input"][:, :256], "sr": np.array(8000)}
         )
-    bitwright.quantize(path, out, data=samples, recipe=recipe, held_back=False)
+    bitwright.quantize(path, out, data=samples, recipe=recipe, holdout=False)
     assert quality(onnx.load(path), out, samples) > 15
 
 
 def test_outputs_of_real_models_keep_names_and_types(tmp_path):
     path, samples, _ = ocr_case("cls", 2)
     out = tmp_path / "q.onnx"
-    bitwright.quantize(path, out, data=samples, recipe="int8", held_back=False)
+    bitwright.quantize(path, out, data=samples, recipe="int8", holdout=False)
     before, after = onnx.load(path).graph, onnx.load(out).graph
     assert [v.name for v in after.output] == [v.name for v in before.output]
     assert [v.name for v in after.input] == [v.name for v in before.input]
@@ -214,7 +214,7 @@ def test_four_bit_methods_together_are_better_than_each_alone_on_a_text_recogniz
         "all": WeightOnly(rounding=GPTQ(), awq=AWQ(), refine=2),
     }.items():
         recipe = Recipe(mode="weight-only", weights=weights)
-        result = bitwright.quantize(path, data=samples[:8], recipe=recipe, held_back=False)
+        result = bitwright.quantize(path, data=samples[:8], recipe=recipe, holdout=False)
         assert result.quantized == {"MatMul": 9}
         found = run(result.to_proto(), samples[8:])
         # Of what is behind the softmax only a few doubtful letters would decide.

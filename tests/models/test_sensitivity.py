@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ocr_models import ocr_case
+from support.ocr_models import ocr_case
 
 import bitwright
 
@@ -26,7 +26,7 @@ def test_a_tenth_of_the_nodes_regains_four_fifths_of_the_loss(kind):
 @pytest.mark.slow
 def test_every_node_of_a_detector_is_compared():
     path, samples, _ = ocr_case("det", 2)
-    result = bitwright.quantize(path, data=samples, recipe="int8-per-channel", held_back=False)
+    result = bitwright.quantize(path, data=samples, recipe="int8-per-channel", holdout=False)
     found = bitwright.compare(path, result.model, data=samples, plan=result.plan)
     measured = {row.name for row in found.nodes if row.local_sqnr is not None}
     convolutions = {n for n, node in result.plan.nodes.items() if node.op == "Conv"}

@@ -31,7 +31,7 @@ def test_numba_can_be_switched_off(monkeypatch):
 def test_ranges_without_numba_never_load_it():
     code = (
         "import sys, numpy as np\n"
-        "from bitwright.decide.ranges import choose_range\n"
+        "from bitwright.decide.ranges.methods import choose_range\n"
         "from bitwright.numerics.types import UINT8\n"
         "from bitwright.observe import TensorSketch\n"
         "from bitwright.recipe import MSE\n"

@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_for_tests import FLOAT, FLOAT16, INT64, build, info, node, normal, run
+from support.models import FLOAT, FLOAT16, INT64, build, info, node, normal, run
 
 from bitwright.errors import TargetError
 from bitwright.numerics.blocks import BlockFormat, Grid, quantize_in_blocks, round_on_grid

@@ -11,8 +11,8 @@ import logging
 
 import onnx
 import pytest
-from models_for_tests import Reader, make_cnn, make_samples, quality
 from onnx import helper
+from support.models import Reader, make_cnn, make_samples, quality
 
 from bitwright.compat import onnxruntime as ours
 

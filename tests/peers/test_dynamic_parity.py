@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from dynamic_models import DYNAMIC_MODELS, dynamic_samples
-from models_for_tests import constants_of, make_cnn, make_transformer, quality, run
 from PIL import Image, ImageDraw
+from support.dynamic_models import DYNAMIC_MODELS, dynamic_samples
+from support.models import constants_of, make_cnn, make_transformer, quality, run
 
 import bitwright
 from bitwright import graph

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from models_for_tests import (
+from support.models import (
     constants_of,
     element_types,
     make_cnn,
@@ -15,7 +15,7 @@ from models_for_tests import (
     ops,
     quality,
 )
-from peer_runs import peer, quantize_both, quiet  # noqa: F401 (a fixture)
+from support.peer_runs import peer, quantize_both, quiet  # noqa: F401 (a fixture)
 
 from bitwright.compat import onnxruntime as ours
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from models_for_tests import ops, quality
-from op_models import OP_MODELS, op_samples
-from peer_runs import peer, quantize_both, quiet  # noqa: F401 (a fixture)
+from support.models import ops, quality
+from support.op_models import OP_MODELS, op_samples
+from support.peer_runs import peer, quantize_both, quiet  # noqa: F401 (a fixture)
 
 # What the peer quantizes when no op types are named: its QDQ table and the generic ones.
 TABLE = sorted({*peer.registry.QLinearOpsRegistry, *peer.registry.QDQRegistry} & OP_MODELS.keys())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import (
+from support.models import (
     INT64,
     build,
     info,
@@ -17,8 +17,8 @@ from models_for_tests import (
     quality,
     weight,
 )
-from op_models import OP_MODELS, op_samples
-from peer_runs import peer, quantize_both, quiet  # noqa: F401 (a fixture)
+from support.op_models import OP_MODELS, op_samples
+from support.peer_runs import peer, quantize_both, quiet  # noqa: F401 (a fixture)
 
 # The table of the peer's QLinear mode.
 TABLE = sorted(peer.registry.QLinearOpsRegistry)

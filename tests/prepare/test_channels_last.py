@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import FLOAT, build, info, make_cnn, node, normal, weight
-from rewriting import assert_same, checked, op_types, rewrite
+from support.models import FLOAT, build, info, make_cnn, node, normal, weight
+from support.rewriting import assert_same, checked, op_types, rewrite
 
 from bitwright.prepare import channels_last, turned_inputs
 

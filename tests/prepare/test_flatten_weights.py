@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from models_for_tests import build, info, node, normal, run, weight
+from support.models import build, info, node, normal, run, weight
 
 from bitwright import graph
 from bitwright.prepare import flatten_weights

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from models_for_tests import run_plain
 from onnx import TensorProto, checker, helper, numpy_helper, shape_inference
+from support.models import run_plain
 
 from bitwright.prepare import fold_batch_norm
 

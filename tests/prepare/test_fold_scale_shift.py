@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_for_tests import run_plain
 from onnx import TensorProto, checker, helper, numpy_helper, shape_inference
+from support.models import run_plain
 
 from bitwright.prepare import fold_scale_shift
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import build, node, normal
-from rewriting import assert_same, op_types, rewrite
+from support.models import build, node, normal
+from support.rewriting import assert_same, op_types, rewrite
 
 from bitwright.prepare import fuse_instance_norm
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, checker, helper, numpy_helper
-from rewriting import to_last
+from support.rewriting import to_last
 
 from bitwright import graph
 from bitwright.prepare import (

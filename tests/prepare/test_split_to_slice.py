@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import build, node
-from rewriting import assert_same, op_types, rewrite
+from support.models import build, node
+from support.rewriting import assert_same, op_types, rewrite
 
 from bitwright.prepare import split_to_slice
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import build, make_samples, node, ops, weight
-from rewriting import assert_same, op_types, rewrite
+from support.models import build, make_samples, node, ops, weight
+from support.rewriting import assert_same, op_types, rewrite
 
 import bitwright
 from bitwright.prepare import swish_to_mul

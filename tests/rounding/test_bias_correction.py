@@ -3,7 +3,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from models_for_tests import build, node, normal, run
+from support.models import build, node, normal, run
 
 from bitwright.graph import infer_shapes
 from bitwright.rounding import add_to_bias, find_bias_sites, mean_error

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from models_for_tests import normal
+from support.models import normal
 
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import build, info, node, normal, run
 from onnx import TensorProto
+from support.models import build, info, node, normal, run
 
 from bitwright.numerics.types import INT4, INT8, INT16, INT32, UINT8
 from bitwright.plan import Parameters

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weights_for_tests import column_errors, make_layer, total_error
+from support.weights import column_errors, make_layer, total_error
 
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import arrays_on

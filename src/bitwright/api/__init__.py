@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from bitwright._lazy import loader
 
 if TYPE_CHECKING:
-    from bitwright.api.measuring import bench, compare, find_sensitivity, inspect, verify
-    from bitwright.api.quantizing import apply_plan, import_qat, make_plan, preprocess, quantize
+    from bitwright.api.assessment import bench, compare, find_sensitivity, inspect, verify
+    from bitwright.api.quantization import apply_plan, import_qat, make_plan, preprocess, quantize
 
 _HOMES = {
-    "bitwright.api.measuring": ("bench", "compare", "find_sensitivity", "inspect", "verify"),
-    "bitwright.api.quantizing": (
+    "bitwright.api.assessment": ("bench", "compare", "find_sensitivity", "inspect", "verify"),
+    "bitwright.api.quantization": (
         "apply_plan",
         "import_qat",
         "make_plan",

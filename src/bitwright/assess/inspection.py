@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from bitwright.numerics.block_formats import BLOCK_FORMATS, Microscaling
+from bitwright.numerics.shared_exponent import BLOCK_FORMATS, Microscaling
 
 __all__ = ["Inspection", "inspect_model"]
 

@@ -10,7 +10,7 @@ import typer
 from bitwright.cli import options as opt
 from bitwright.cli.samples import MeasuringSamples
 from bitwright.cli.screen import Facts, Part, Screen, Table
-from bitwright.wording import counted
+from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
     from bitwright.assess import Comparison, NodeComparison

@@ -17,7 +17,7 @@ from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes
 
 if TYPE_CHECKING:
     from bitwright.demo import Demo
-    from bitwright.result import Result
+    from bitwright.jobs.result import Result
 
 __all__ = ["DemoReport", "Measured", "demo_command", "run_demo"]
 
@@ -71,7 +71,7 @@ def run_demo(folder: Path, *, progress: bool = False) -> DemoReport:
 
     from bitwright.api import quantize
     from bitwright.demo import load_demo
-    from bitwright.files import make_folder, write_file
+    from bitwright.support.files import make_folder, write_file
 
     demo = load_demo()
     make_folder(folder)

@@ -25,7 +25,7 @@ def quantize_command(
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
     ],
     samples: Samples,
-    hold_back: Annotated[
+    holdout: Annotated[
         bool, typer.Option(help="Keep up to eight samples out of calibration to measure with.")
     ] = True,
     recipe: RecipeChoice,
@@ -83,7 +83,7 @@ def quantize_command(
             effort=effort,  # type: ignore[arg-type]  # checked where it is used
             limit=samples.limit,
             preprocess=samples.preprocess,
-            held_back=hold_back,
+            holdout=holdout,
             sketches=sketches,
             memory_budget=budget,
             external_data=external_data,

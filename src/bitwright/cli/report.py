@@ -13,7 +13,7 @@ from bitwright.cli.samples import MeasuringSamples
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
 if TYPE_CHECKING:
-    from bitwright.reporting import Report
+    from bitwright.jobs.report import Report
 
 __all__ = ["report_command"]
 
@@ -52,7 +52,7 @@ def report_command(
     """Compare two models and write a report: one HTML file that opens by a double click."""
     source, budget = samples.source(), opt.read_budget(memory_budget)
 
-    from bitwright.reporting import write_report
+    from bitwright.jobs.report import write_report
 
     report = write_report(
         float_model,

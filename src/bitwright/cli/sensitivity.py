@@ -73,7 +73,7 @@ def sensitivity_command(
 
     from bitwright import graph
     from bitwright.api import find_sensitivity
-    from bitwright.sensing import SAMPLES
+    from bitwright.jobs.sensitivity import SAMPLES
 
     if output is not None:
         graph.check_destination(output, source=model)

@@ -6,11 +6,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.screen import Facts, Part, Table, show_bytes
-from bitwright.wording import counted
+from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
+    from bitwright.jobs.result import Result
     from bitwright.plan import QuantPlan
-    from bitwright.result import Result
 
 __all__ = ["plan_document", "plan_parts", "result_parts"]
 
@@ -22,7 +22,7 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
     rows = [*_plan_facts(plan), ("Size", f"{sizes} ({result.shrinkage})")]
     if result.data != "no data":
         rows.append(("Calibrated on", result.data))
-    seen = "held-back" if result.samples_are_unseen else "calibration"
+    seen = "holdout" if result.samples_are_unseen else "calibration"
     rows += [
         (f"Against float ({counted(result.samples, f'{seen} sample')})", comparison.describe())
         for comparison in result.outputs

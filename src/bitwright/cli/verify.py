@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli.screen import Facts, Part, Screen, Table
-from bitwright.wording import counted
+from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
     from bitwright.assess import Finding, Verification

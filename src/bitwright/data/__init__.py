@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from bitwright.data.cache import keep_samples
+from bitwright.data.holdout import HoldoutSplit, Split, split_holdout, split_samples
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
-from bitwright.data.keeping import keep_samples
 from bitwright.data.layouts import channels_first_specs, to_channels_last
 from bitwright.data.random import RandomData, random_samples
 from bitwright.data.sources import Samples, open_data
 from bitwright.data.specs import InputSpec, Sample, check_sample, session_inputs
-from bitwright.data.splitting import HeldBack, Split, hold_back, split_samples
 from bitwright.data.texts import TextData
 
 __all__ = [
     "PREPROCESS_PRESETS",
-    "HeldBack",
+    "HoldoutSplit",
     "ImagePreprocess",
     "InputSpec",
     "RandomData",
@@ -23,11 +23,11 @@ __all__ = [
     "TextData",
     "channels_first_specs",
     "check_sample",
-    "hold_back",
     "keep_samples",
     "open_data",
     "random_samples",
     "session_inputs",
+    "split_holdout",
     "split_samples",
     "to_channels_last",
 ]

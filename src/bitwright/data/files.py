@@ -15,7 +15,7 @@ from bitwright.data.images import IMAGE_SUFFIXES, ImagePreprocess, open_images
 from bitwright.data.specs import Array, InputSpec, Sample
 from bitwright.data.stacks import split_stack
 from bitwright.errors import DataError, did_you_mean
-from bitwright.wording import counted
+from bitwright.support.wording import counted
 
 __all__ = ["Found", "load_arrays", "open_path"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bitwright.data.specs import Array, InputSpec, show_shape
 from bitwright.errors import DataError, MissingPackageError, RecipeError, did_you_mean
-from bitwright.settings import Settings
+from bitwright.support.settings import Settings
 
 __all__ = ["IMAGE_SUFFIXES", "PREPROCESS_PRESETS", "ImagePreprocess", "open_images"]
 

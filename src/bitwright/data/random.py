@@ -8,10 +8,10 @@ from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from bitwright.arguments import check_arguments
 from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec, Sample, show_shape
 from bitwright.errors import DataError, did_you_mean
+from bitwright.support.arguments import check_arguments
 
 __all__ = ["RandomData", "Shapes", "random_samples"]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.arguments import check_arguments
 from bitwright.data.files import open_path
 from bitwright.data.images import ImagePreprocess
 from bitwright.data.specs import InputSpec, Sample, as_array, check_sample
 from bitwright.data.stacks import split_stack
 from bitwright.errors import DataError
+from bitwright.support.arguments import check_arguments
 
 __all__ = ["Samples", "open_data"]
 

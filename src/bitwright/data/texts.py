@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.arguments import check_arguments
 from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec
 from bitwright.errors import DataError, MissingPackageError
+from bitwright.support.arguments import check_arguments
 
 __all__ = ["TextData"]
 

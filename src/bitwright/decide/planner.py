@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.decide.bias_room import make_room_for_biases
-from bitwright.decide.dropping import leave_masks_float, leave_unseen_branches_float
-from bitwright.decide.entries import Layout, plan_as_float
+from bitwright.decide.layout.entries import Layout, plan_as_float
+from bitwright.decide.layout.fallback import leave_masks_float, leave_unseen_branches_float
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.ops import constant
-from bitwright.decide.parameters import (
+from bitwright.decide.scales.bias_overflow import make_room_for_biases
+from bitwright.decide.scales.parameters import (
     activation_plan,
     linked_plan,
     shift_for_bias,
@@ -67,7 +67,7 @@ def decide(
     plan = apply_limits(model, plan)
     _fit_narrow_biases(layout, plan)
     _absorb_activations(model, layout, plan)
-    if recipe.rounding == "balanced":
+    if recipe.rounding == "squant":
         _balance_convolutions(plan)
     if not any(node.quantized for node in plan.nodes.values()):
         raise ModelError(_nothing_quantized(model, plan))
@@ -175,7 +175,7 @@ def _balance_convolutions(plan: QuantPlan) -> None:
         if key is None or weight is None or weight.role != "weight" or weight.shares is not None:
             continue
         if weight.qtype.is_integer and weight.qtype.bits <= 16:
-            plan.tensors[key] = msgspec.structs.replace(weight, rounding="balanced")
+            plan.tensors[key] = msgspec.structs.replace(weight, rounding="squant")
 
 
 def _copy_parameters(plan: QuantPlan, key: str) -> None:

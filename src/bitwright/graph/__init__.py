@@ -3,15 +3,15 @@
 from bitwright.graph.checking import check_model, check_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.defaults import HiddenDefaults, hide_defaults
-from bitwright.graph.exposing import Exposed, expose
 from bitwright.graph.fingerprints import fingerprint
+from bitwright.graph.inner_outputs import Exposed, expose
+from bitwright.graph.inner_values import SessionRunner
 from bitwright.graph.loading import ModelSource, file_size, load_model, source_path
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.normalize import find_quantized_nodes, normalize, refuse_unsupported
 from bitwright.graph.opsets import opset_of, upgrade_opset
 from bitwright.graph.pieces import Piece, cut_model, extract_piece
 from bitwright.graph.products import ProductWeight, is_turned_constant, weight_of
-from bitwright.graph.running import SessionRunner
 from bitwright.graph.saving import (
     EXTERNAL_DATA_THRESHOLD,
     ExternalData,
@@ -21,6 +21,14 @@ from bitwright.graph.saving import (
 )
 from bitwright.graph.sessions import Level, open_session, run_session, runtime_reason
 from bitwright.graph.shapes import assume_types, element_type, infer_shapes, static_shape
+from bitwright.graph.subgraphs import (
+    find_value,
+    iter_graphs,
+    iter_values,
+    owner_nodes,
+    qualified_name,
+    subgraphs_of,
+)
 from bitwright.graph.symbolic import infer_symbolic_shapes
 from bitwright.graph.tensors import TensorSlot, tensor_slots
 from bitwright.graph.versions import (
@@ -28,14 +36,6 @@ from bitwright.graph.versions import (
     minimum_ir_version,
     runtime_limits,
     stamp_versions,
-)
-from bitwright.graph.walking import (
-    find_value,
-    iter_graphs,
-    iter_values,
-    owner_nodes,
-    qualified_name,
-    subgraphs_of,
 )
 
 __all__ = [

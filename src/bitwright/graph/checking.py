@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph.skeleton import make_skeleton
-from bitwright.graph.walking import qualified_name, subgraphs_of
+from bitwright.graph.subgraphs import qualified_name, subgraphs_of
 
 __all__ = ["check_model", "check_order", "is_in_order"]
 

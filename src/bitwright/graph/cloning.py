@@ -7,7 +7,7 @@ import copy
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 
 __all__ = ["clone_model"]
 

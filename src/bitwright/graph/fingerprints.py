@@ -6,8 +6,8 @@ import hashlib
 
 import onnx_ir as ir
 
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import tensor_slots
-from bitwright.graph.walking import iter_graphs
 
 __all__ = ["fingerprint"]
 

@@ -7,11 +7,11 @@ from onnx_ir.passes.common import InlinePass, RemoveUnusedFunctionsPass
 
 from bitwright.errors import ModelError
 from bitwright.graph.checking import is_in_order
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import shape_of, tensor_in, tensor_slots
-from bitwright.graph.walking import iter_graphs
-from bitwright.wording import counted
+from bitwright.support.wording import counted
 
 __all__ = ["find_quantized_nodes", "normalize", "refuse_unsupported"]
 

@@ -12,13 +12,13 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph.checking import check_model
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.sessions import open_session, run_session
 from bitwright.graph.shapes import infer_shapes
 from bitwright.graph.skeleton import Skeleton, make_skeleton
+from bitwright.graph.subgraphs import iter_graphs, owner_nodes
 from bitwright.graph.tensors import serialized_size
 from bitwright.graph.versions import minimum_ir_version, runtime_limits
-from bitwright.graph.walking import iter_graphs, owner_nodes
 
 __all__ = ["opset_of", "upgrade_opset"]
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.products import is_turned_constant
-from bitwright.graph.walking import subgraphs_of
+from bitwright.graph.subgraphs import subgraphs_of
 
 __all__ = ["Piece", "cut_model", "extract_piece"]
 

@@ -20,7 +20,7 @@ from bitwright.graph.loading import load_model
 from bitwright.graph.messages import holding, to_message
 from bitwright.graph.tensors import external_path, shape_of, tensor_slots
 from bitwright.graph.versions import runtime_limits
-from bitwright.scratch import ScratchFolder
+from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["Level", "checked_providers", "open_session", "run_session", "runtime_reason"]
 

@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.graph.skeleton import make_skeleton
+from bitwright.graph.subgraphs import iter_graphs, subgraphs_of
 from bitwright.graph.tensors import shape_of
-from bitwright.graph.walking import iter_graphs, subgraphs_of
 
 __all__ = ["assume_types", "element_type", "infer_shapes", "static_shape", "take_over_shapes"]
 

@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.messages import holding, to_message
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import inline_copy
-from bitwright.graph.walking import iter_graphs
 
 __all__ = ["Skeleton", "make_skeleton"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bitwright.scratch import try_lock
+from bitwright.support.scratch import try_lock
 
 __all__ = ["temporary_beside"]
 

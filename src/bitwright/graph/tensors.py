@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.walking import iter_from
+from bitwright.graph.subgraphs import iter_from
 
 __all__ = ["AttributeSlot", "InitializerSlot", "TensorSlot", "serialized_size", "tensor_slots"]
 

@@ -1,6 +1,5 @@
 """Number types, scale formulas, quantizing and bit packing: numpy in, numpy out."""
 
-from bitwright.numerics.block_formats import round_to_blocks
 from bitwright.numerics.packing import pack, unpack
 from bitwright.numerics.quantize import dequantize, fake_quantize, quantize
 from bitwright.numerics.scales import (
@@ -15,6 +14,7 @@ from bitwright.numerics.scales import (
     smallest_bias_scale,
     symmetric_zero_point,
 )
+from bitwright.numerics.shared_exponent import round_to_blocks
 from bitwright.numerics.types import (
     BFLOAT16,
     BFP16,

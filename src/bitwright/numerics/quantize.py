@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import RecipeError
-from bitwright.numerics.block_formats import round_to_blocks
+from bitwright.numerics.shared_exponent import round_to_blocks
 from bitwright.numerics.types import QType
 
 __all__ = ["dequantize", "fake_quantize", "quantize"]

@@ -76,6 +76,17 @@ class QType:
         self.min_opset = min_opset
         """First opset whose QuantizeLinear and DequantizeLinear take the type; 0: none does."""
 
+    @classmethod
+    def from_name(cls, name: Any) -> QType:
+        """Return the type with this name, as files hold it.
+
+        >>> QType.from_name("int8") is INT8
+        True
+        """
+        if not isinstance(name, str):
+            raise RecipeError(f"a number type is a name such as 'int8', not {name!r}.")
+        return qtype(name)
+
     @property
     def is_integer(self) -> bool:
         """Whether values lie on an integer grid."""
@@ -162,7 +173,7 @@ BFLOAT16 = _float("bfloat16", 16, 255 * 2.0**120, 16, 0)
 FLOAT8E4M3FN = _float("float8e4m3fn", 8, 448.0, 17, 19)
 FLOAT8E5M2 = _float("float8e5m2", 8, 57344.0, 19, 19)
 # Blocks of values with one exponent; `bits` are those of one element. What they are exactly is
-# in `bitwright.numerics.block_formats`.
+# in `bitwright.numerics.shared_exponent`.
 BFP16 = _block("bfp16", 8)
 MX9 = _block("mx9", 8)
 MX6 = _block("mx6", 5)

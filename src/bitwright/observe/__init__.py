@@ -1,16 +1,17 @@
 """Observe a model's tensors: one streaming pass over the data, in constant memory."""
 
 from bitwright.observe.engines import LocalEngine, RayEngine
+from bitwright.observe.layerwise import LayerwiseRun, Stop
 from bitwright.observe.observer import MEMORY_BUDGET, Detail, Engine, Observation, Runner, observe
 from bitwright.observe.sketch import TensorSketch
 from bitwright.observe.spool import Spool
 from bitwright.observe.store import load_sketches, save_sketches
-from bitwright.observe.walk import Stop, Walk
 
 __all__ = [
     "MEMORY_BUDGET",
     "Detail",
     "Engine",
+    "LayerwiseRun",
     "LocalEngine",
     "Observation",
     "RayEngine",
@@ -18,7 +19,6 @@ __all__ = [
     "Spool",
     "Stop",
     "TensorSketch",
-    "Walk",
     "load_sketches",
     "observe",
     "save_sketches",

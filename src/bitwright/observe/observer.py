@@ -12,8 +12,8 @@ import numpy.typing as npt
 from bitwright.errors import DataError
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe.sketch import TensorSketch
-from bitwright.progress import Progress, show_progress
-from bitwright.wording import counted
+from bitwright.support.progress import Progress, show_progress
+from bitwright.support.wording import counted
 
 __all__ = ["MEMORY_BUDGET", "Detail", "Engine", "Feeds", "Observation", "Runner", "observe"]
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import DataError
-from bitwright.files import Closing
-from bitwright.scratch import ScratchFolder
+from bitwright.support.files import Closing
+from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["SharedRow", "Spool"]
 

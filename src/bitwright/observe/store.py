@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import DataError
-from bitwright.files import write_file
 from bitwright.observe import kernels
 from bitwright.observe.sketch import SketchState, TensorSketch
+from bitwright.support.files import write_file
 
 __all__ = ["load_sketches", "save_sketches"]
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from bitwright.graph import is_turned_constant
+from bitwright.prepare.add_biases import give_biases
 from bitwright.prepare.batch_norm_to_conv import batch_norm_to_conv
 from bitwright.prepare.building import without_notes
 from bitwright.prepare.channels_last import channels_last, turned_inputs
@@ -21,14 +22,13 @@ from bitwright.prepare.fold_scale_shift import fold_scale_shift
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
 from bitwright.prepare.fuse_instance_norm import fuse_instance_norm
 from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
-from bitwright.prepare.own_biases import give_biases
 from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
 from bitwright.prepare.simulation import simulate_npu, simulation_steps
 from bitwright.prepare.split_large_pools import split_large_pools
 from bitwright.prepare.split_to_slice import split_to_slice
 from bitwright.prepare.swish_to_mul import swish_to_mul
 from bitwright.prepare.trained import Trained, read_trained
-from bitwright.prepare.widen_half_floats import widen_half_floats
+from bitwright.prepare.widen_float16 import widen_half_floats
 from bitwright.recipe import Rewrites, Simulation
 
 __all__ = [

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder
 from bitwright.prepare.fold_batch_norm import is_inference_norm, scale_and_shift
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.constants import is_constant, read_tensor
-from bitwright.graph.naming import NameScope
-from bitwright.graph.npu_sites import clip_bounds
+from bitwright.graph.names import NameScope
 from bitwright.prepare.rewiring import remove_nodes, take_over
+from bitwright.targets.npu_operations import clip_bounds
 
 __all__ = ["Builder", "clip_limits", "known_axes", "without_notes"]
 

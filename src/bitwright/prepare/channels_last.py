@@ -12,7 +12,7 @@ from copy import copy
 
 import onnx_ir as ir
 
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.prepare.transposes import (
     TO_FIRST,
     TO_LAST,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder, clip_limits
 
 __all__ = ["clip6_to_relu", "clip_to_relu"]

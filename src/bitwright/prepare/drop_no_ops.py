@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bitwright.graph.constants import is_constant
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.rewiring import least_rank, remove_nodes
 
 __all__ = ["drop_no_ops"]

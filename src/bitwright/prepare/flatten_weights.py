@@ -7,8 +7,8 @@ import onnx_ir as ir
 
 from bitwright.graph import NameScope
 from bitwright.graph.constants import drop_if_unused, is_constant
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import reshaped
-from bitwright.graph.walking import iter_graphs
 
 __all__ = ["flatten_weights"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import read_constant
-from bitwright.graph.naming import NameScope
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.linear import Array, absorb_after, linear_before
 
 __all__ = ["fold_batch_norm", "is_inference_norm", "scale_and_shift"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
-from bitwright.graph.walking import iter_graphs, iter_values
+from bitwright.graph.subgraphs import iter_graphs, iter_values
 
 __all__ = ["fold_constants"]
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import read_constant, replace_constant
-from bitwright.graph.naming import NameScope
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
 
 __all__ = ["fold_gemm_scalars"]
 

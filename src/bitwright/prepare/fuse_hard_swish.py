@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import read_constant
-from bitwright.graph.naming import NameScope
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import clip_limits
 from bitwright.prepare.rewiring import (
     index_of,

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from bitwright.graph.constants import is_private, read_tensor
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type, static_shape
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder, clip_limits, known_axes
 from bitwright.prepare.matching import Matched, is_closed, number, operands, squared, step
 

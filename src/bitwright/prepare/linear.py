@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import read_constant, replace_constant
 from bitwright.graph.linear import LINEAR_OP_TYPES, LinearNode
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.prepare.rewiring import (
     index_of,
     least_rank,

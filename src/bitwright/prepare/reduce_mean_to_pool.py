@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder, known_axes
 
 __all__ = ["reduce_mean_to_pool"]

@@ -10,8 +10,8 @@ import math
 
 import onnx_ir as ir
 
-from bitwright.graph.naming import NameScope
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder
 
 __all__ = ["split_large_pools"]

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import read_tensor
-from bitwright.graph.naming import NameScope
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder
 from bitwright.prepare.rewiring import remove_nodes
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.naming import NameScope
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder
 
 __all__ = ["swish_to_mul"]

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import drop_if_unused, is_constant, is_private, read_tensor
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.prepare.building import Builder
 from bitwright.prepare.rewiring import private_reader, remove_nodes
 

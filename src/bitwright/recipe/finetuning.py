@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.settings import Settings
+from bitwright.support.settings import Settings
 
 __all__ = ["LEARNING_OPS", "AdaQuant", "AdaRound", "FineTuning"]
 
@@ -31,7 +31,7 @@ class _Learning(Settings, frozen=True, kw_only=True):
     scope: Literal["block", "layer"] = "block"
     """What learns together: all weights between two places that one tensor passes, such as a
     residual block or half a transformer layer; or each weight alone."""
-    alone: float = 0.75
+    layerwise_fraction: float = 0.75
     """This part of all steps is for each weight by itself, one after the other: from second moments
     of what its layer reads, which is far faster, and a good start for learning together. AdaRound
     finds most layers' roundings from these without a step."""
@@ -63,7 +63,7 @@ class _Learning(Settings, frozen=True, kw_only=True):
     selective: bool = True
     """Keep what a block learned only where the error on held-out samples falls, and the best of
     what it held on the way. False: what it held in the end."""
-    held_out: float = 0.125
+    holdout_fraction: float = 0.125
     """This part of the samples is kept from learning, to choose by."""
     learning_rate_above: tuple[float, float] | None = None
     """(error, rate): this learning rate where a block's mean squared error starts above that."""
@@ -96,10 +96,12 @@ class _Learning(Settings, frozen=True, kw_only=True):
                 raise RecipeError(f"weights of {op_type!r} in fine_tune cannot learn.{hint}")
         if not 0 <= self.drop_ratio <= 1:
             raise RecipeError(f"drop_ratio must lie in 0..1, not {self.drop_ratio}.")
-        if not 0 <= self.alone <= 1:
-            raise RecipeError(f"alone of fine_tune must lie in 0..1, not {self.alone}.")
-        if not 0 <= self.held_out < 1:
-            raise RecipeError(f"held_out must lie in [0, 1), not {self.held_out}.")
+        if not 0 <= self.layerwise_fraction <= 1:
+            raise RecipeError(
+                f"layerwise_fraction of fine_tune must lie in 0..1, not {self.layerwise_fraction}."
+            )
+        if not 0 <= self.holdout_fraction < 1:
+            raise RecipeError(f"holdout_fraction must lie in [0, 1), not {self.holdout_fraction}.")
 
 
 class AdaRound(_Learning, frozen=True, kw_only=True, tag="adaround", tag_field="method"):

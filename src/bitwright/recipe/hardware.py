@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bitwright.errors import RecipeError
-from bitwright.settings import Settings
+from bitwright.support.settings import Settings
 
 __all__ = ["NPU_OP_TYPES", "CrossLayerEqualization", "Limits", "Rewrites", "Simulation"]
 

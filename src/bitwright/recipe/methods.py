@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from bitwright.errors import RecipeError
-from bitwright.settings import Settings
+from bitwright.support.settings import Settings
 
 __all__ = [
     "MSE",

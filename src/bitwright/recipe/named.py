@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
-from bitwright.arguments import check_arguments
 from bitwright.errors import RecipeError, TargetError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.presets import PRESET_ALIASES, PRESETS, why_no_preset
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, Nearest, WeightOnly
+from bitwright.support.arguments import check_arguments
+from bitwright.support.settings import to_name
 
 __all__ = ["RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
 
@@ -151,7 +152,7 @@ def _read_recipe(recipe: str | Path | dict[str, Any] | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, dict):
-        return Recipe.from_mapping(recipe)
+        return _from_base(recipe, "recipe")
     path = Path(recipe)
     if path.suffix.lower() not in {".json", ".yaml", ".yml"}:
         return named_recipe(str(recipe))
@@ -162,7 +163,20 @@ def _read_recipe(recipe: str | Path | dict[str, Any] | Recipe) -> Recipe:
     data = _parse_json(text, path) if path.suffix.lower() == ".json" else _parse_yaml(text, path)
     if not isinstance(data, dict):
         raise RecipeError(f"the recipe {str(path)!r} must be a mapping of options.")
-    return Recipe.from_mapping(data, source=str(path))
+    return _from_base(data, str(path))
+
+
+def _from_base(data: dict[str, Any], source: str) -> Recipe:
+    """Read a recipe from plain dicts and lists, `base` naming the recipe that it starts from."""
+    base = data.get("base")
+    if base is None:
+        return Recipe.from_mapping(data, source=source)
+    if not isinstance(base, str):
+        raise RecipeError(f"{source}: base must be the name of a recipe, not {base!r}.")
+    start = msgspec.to_builtins(named_recipe(base), enc_hook=to_name)
+    changes = {name: value for name, value in data.items() if name != "base"}
+    name = data.get("name", f"{base} (changed)")
+    return Recipe.from_mapping({**start, "name": name, **changes}, source=source)
 
 
 def _parse_json(text: str, path: Path) -> Any:

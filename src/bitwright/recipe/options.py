@@ -7,7 +7,7 @@ import msgspec
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
 from bitwright.recipe.methods import RangeMethod
-from bitwright.settings import Settings
+from bitwright.support.settings import Settings
 
 __all__ = ["Override", "Placement", "Selection", "SmoothQuant"]
 

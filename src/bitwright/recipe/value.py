@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from bitwright.arguments import check_arguments
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.recipe.finetuning import AdaQuant, FineTuning
@@ -15,7 +14,8 @@ from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, 
 from bitwright.recipe.methods import MinMax, MinMSE, NonOverflow, RangeMethod, ScaleKind
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
 from bitwright.recipe.weights import WeightOnly
-from bitwright.settings import Settings, convert, encode, to_name
+from bitwright.support.arguments import check_arguments
+from bitwright.support.settings import Settings, convert, encode
 
 __all__ = ["Recipe"]
 
@@ -41,7 +41,7 @@ class Recipe(Settings, frozen=True, kw_only=True):
     weight: QType = INT8
     ranges: RangeMethod = MinMax()
     weight_ranges: RangeMethod = MinMax()
-    rounding: Literal["nearest", "balanced"] = "balanced"
+    rounding: Literal["nearest", "squant"] = "squant"
     """How weights of Conv become integers: each to the nearest, or so that the errors of a kernel
     and of an output cancel out."""
     scales: ScaleKind = "float"
@@ -116,22 +116,14 @@ class Recipe(Settings, frozen=True, kw_only=True):
     @classmethod
     @check_arguments
     def from_mapping(cls, data: dict[str, Any], *, source: str = "recipe") -> Recipe:
-        """Read a recipe from plain dicts and lists, `base` naming the recipe it starts from.
+        """Read a recipe from plain dicts and lists; `load_recipe` also takes a `base`.
 
-        >>> Recipe.from_mapping({"base": "int8", "per_channel": True}).per_channel
+        >>> Recipe.from_mapping({"per_channel": True}).per_channel
         True
         """
         data = dict(data)
         if data.get("bias_correction") is False:  # YAML reads a bare `off` as false
             data["bias_correction"] = "off"
-        base = data.pop("base", None)
-        if base is not None and not isinstance(base, str):
-            raise RecipeError(f"{source}: base must be the name of a recipe, not {base!r}.")
-        if base is not None:
-            from bitwright.recipe.named import named_recipe
-
-            start = msgspec.to_builtins(named_recipe(base), enc_hook=to_name)
-            data = {**start, "name": data.get("name", f"{base} (changed)"), **data}
         return convert(data, cls, source)
 
 

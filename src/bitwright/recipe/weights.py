@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from bitwright.errors import RecipeError
-from bitwright.settings import Settings
+from bitwright.support.settings import Settings
 
 __all__ = ["AWQ", "GPTQ", "HQQ", "Nearest", "RoundingMethod", "WeightOnly", "WeightOverride"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bitwright.rounding.balanced import round_in_balance
 from bitwright.rounding.bias_correction import (
     BiasSite,
     add_to_bias,
@@ -14,6 +13,7 @@ from bitwright.rounding.hqq import hqq
 from bitwright.rounding.nearest import round_to_nearest
 from bitwright.rounding.planned import round_as_planned
 from bitwright.rounding.scale_estimation import estimate_scales, refine
+from bitwright.rounding.squant import round_by_squant
 from bitwright.rounding.store import BlockStore
 
 __all__ = [
@@ -29,6 +29,6 @@ __all__ = [
     "mean_error",
     "refine",
     "round_as_planned",
-    "round_in_balance",
+    "round_by_squant",
     "round_to_nearest",
 ]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy.typing as npt
 
 from bitwright.plan import Parameters
-from bitwright.rounding.balanced import round_in_balance
 from bitwright.rounding.nearest import round_to_nearest
+from bitwright.rounding.squant import round_by_squant
 
 __all__ = ["round_as_planned"]
 
-_ROUNDINGS = {"nearest": round_to_nearest, "balanced": round_in_balance}
+_ROUNDINGS = {"nearest": round_to_nearest, "squant": round_by_squant}
 
 
 def round_as_planned(weights: npt.NDArray[Any], parameters: Parameters) -> npt.NDArray[Any]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bitwright.errors import DataError, OutputError
-from bitwright.files import Closing, write_file
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
-from bitwright.scratch import ScratchFolder
+from bitwright.support.files import Closing, write_file
+from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["BlockStore", "JobFolder"]
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import onnx
 import pytest
-from models_for_tests import build, make_cnn, make_mlp, node, normal
-from pair_models import make_conv
+from support.models import build, make_cnn, make_mlp, node, normal
+from support.pair_models import make_conv
 
 from bitwright import graph
 from bitwright.assess import bench_models, measure_latency

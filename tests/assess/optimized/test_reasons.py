@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pair_models import make_binary, make_conv, make_product, make_unary
+from support.pair_models import make_binary, make_conv, make_product, make_unary
 
 from bitwright import graph
 from bitwright.assess.optimized import find_unfused, optimize_model

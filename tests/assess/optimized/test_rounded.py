@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import build, make_samples, node, normal, weight
-from pair_models import Pairs
+from support.models import build, make_samples, node, normal, weight
+from support.pair_models import Pairs
 
 import bitwright
 from bitwright import graph

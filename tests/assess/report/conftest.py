@@ -5,7 +5,7 @@ import shutil
 import time
 
 import pytest
-from report_examples import network
+from support.report_examples import network
 
 from bitwright.assess.report import build_report_data, render_page
 

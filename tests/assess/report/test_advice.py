@@ -3,7 +3,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from report_examples import activation, measured, mended, output, subject, weight
+from support.report_examples import activation, measured, mended, output, subject, weight
 
 from bitwright import load_demo
 from bitwright.assess.report import Latency, ReportNode, advise

@@ -1,7 +1,7 @@
 """The page in a real browser."""
 
 import pytest
-from report_examples import EVIL, evil_subject, measured, mended, subject
+from support.report_examples import EVIL, evil_subject, measured, mended, subject
 
 Keys = pytest.importorskip("selenium.webdriver", reason="selenium is not installed").Keys
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import bitwright
-from bitwright.assess.comparison.comparing import open_units
+from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report import planned_weights, read_encodings
 from bitwright.graph import load_model
 from bitwright.graph.constants import read_constant
-from bitwright.pipeline import Job
+from bitwright.jobs.static import Job
 
 
 def jobs(recipe):

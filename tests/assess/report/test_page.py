@@ -7,7 +7,15 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_examples import EVIL, activation, evil_subject, measured, network, subject, weight
+from support.report_examples import (
+    EVIL,
+    activation,
+    evil_subject,
+    measured,
+    network,
+    subject,
+    weight,
+)
 
 from bitwright.assess.report import build_report_data, render_page
 from bitwright.plan import QuantPlan

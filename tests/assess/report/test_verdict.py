@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from report_examples import measured, mended, output, subject
+from support.report_examples import measured, mended, output, subject
 
 from bitwright.assess.report import Latency, judge
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from models_for_tests import build, info, node
 from onnx import TensorProto
-from pair_models import make_conv, make_product
+from support.models import build, info, node
+from support.pair_models import make_conv, make_product
 
 from bitwright import graph, verify
 from bitwright.assess.quantizers import Quantizers

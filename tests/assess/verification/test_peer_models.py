@@ -6,7 +6,7 @@ from collections import Counter
 
 import onnx
 import pytest
-from peer_network import FOLDER, make_network, make_samples
+from support.peer_network import FOLDER, make_network, make_samples
 
 import bitwright
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import pytest
-from models_for_tests import build, node
-from pair_models import make_conv
+from support.models import build, node
+from support.pair_models import make_conv
 
 from bitwright import verify
 from bitwright.errors import TargetError

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_for_tests import build, node, normal, weight
-from npu_recipes import npu_recipe
+from support.models import build, node, normal, weight
+from support.npu_recipes import npu_recipe
 
 import bitwright
 from bitwright import graph
 from bitwright.assess import verify_model
 from bitwright.decide import lay_out
 from bitwright.decide.limits import apply_limits
-from bitwright.decide.parameters import linked_plan
+from bitwright.decide.scales.parameters import linked_plan
 from bitwright.emit import EMITTERS
 from bitwright.errors import PlanError, RecipeError
 from bitwright.plan import QuantPlan, TensorPlan
@@ -391,7 +391,7 @@ def test_the_positions_are_about_the_best_that_the_limits_allow(weights, bias):
     nodes = [node("Conv", ["x", "w", "b"], ["y"], name="conv")]
     model = build(nodes, {"x": [1, 16, 8, 8]}, {"y": None}, {"w": w, "b": b})
     x = [{"x": normal(1, 16, 8, 8, seed=seed)} for seed in range(4)]
-    kept = bitwright.quantize(model, data=x, recipe=npu_recipe(), held_back=False, progress=False)
+    kept = bitwright.quantize(model, data=x, recipe=npu_recipe(), holdout=False, progress=False)
     got = positions_of(kept.plan)
     i, o = got["x"], got["y"]
     values = np.concatenate([sample["x"] for sample in x])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models_for_tests import build, node, run
-from rewriting import checked, op_types, rewrite
+from support.models import build, node, run
+from support.rewriting import checked, op_types, rewrite
 
 from bitwright.prepare.simulation.activations import (
     HARD_SIGMOID_FACTOR,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from models_for_tests import build, node, normal, run
-from rewriting import checked, op_types, rewrite
+from support.models import build, node, normal, run
+from support.rewriting import checked, op_types, rewrite
 
 from bitwright.prepare.simulation import simulation_steps
 from bitwright.prepare.simulation.instance_norm import simulate_instance_norm

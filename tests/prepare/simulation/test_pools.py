@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from models_for_tests import build, node, normal, run
-from rewriting import checked, op_types, rewrite
+from support.models import build, node, normal, run
+from support.rewriting import checked, op_types, rewrite
 
 from bitwright.prepare.simulation.pools import (
     mean_factor,

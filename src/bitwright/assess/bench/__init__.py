@@ -12,16 +12,16 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess.bench.feeding import check_shapes, samples_for, write_samples
 from bitwright.assess.bench.process import ModelProcess
 from bitwright.assess.bench.profile import NodeTime, OpTime, Profile, profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark, SlowerNode
+from bitwright.assess.bench.samples import check_shapes, samples_for, write_samples
 from bitwright.assess.bench.schedule import run_in_turns
 from bitwright.data import ImagePreprocess, Sample
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph.sessions import checked_providers
-from bitwright.progress import Progress, show_progress
-from bitwright.scratch import ScratchFolder
+from bitwright.support.progress import Progress, show_progress
+from bitwright.support.scratch import ScratchFolder
 
 __all__ = [
     "Benchmark",

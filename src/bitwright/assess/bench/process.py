@@ -9,9 +9,9 @@ from typing import Any
 
 from bitwright.data import InputSpec, session_inputs
 from bitwright.errors import ModelError, TargetError
-from bitwright.files import Closing
 from bitwright.graph import runtime_reason
-from bitwright.processes import Child, ChildLost, ChildRefused
+from bitwright.support.files import Closing
+from bitwright.support.processes import Child, ChildLost, ChildRefused
 
 __all__ = ["ModelProcess"]
 

@@ -24,7 +24,7 @@ from bitwright.assess.optimized.graphs import read_optimized
 from bitwright.assess.optimized.unfused import is_quantizer
 from bitwright.data import Sample
 from bitwright.graph import open_session, run_session
-from bitwright.scratch import ScratchFolder
+from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["Kind", "NodeTime", "OpTime", "Profile", "profile_models"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
-from bitwright.wording import counted
+from bitwright.support.wording import counted
 
 __all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
 

@@ -1,8 +1,8 @@
 """Where accuracy is lost: a float and a quantized model, tensor by tensor, node by node."""
 
-from bitwright.assess.comparison.comparing import compare_models, open_units
-from bitwright.assess.comparison.describing import name_unit
+from bitwright.assess.comparison.nodes import name_unit
 from bitwright.assess.comparison.results import Comparison, NodeComparison, TensorComparison
+from bitwright.assess.comparison.side_by_side import compare_models, open_units
 from bitwright.assess.comparison.weights import match_weights
 
 __all__ = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bitwright.arguments import check_arguments
 from bitwright.assess.frames import data_frame
 from bitwright.assess.notebook import html_tables, output_section, show_decibels
 from bitwright.assess.outputs import OutputComparison
-from bitwright.wording import counted
+from bitwright.support.arguments import check_arguments
+from bitwright.support.wording import counted
 
 __all__ = ["Comparison", "NodeComparison", "TensorComparison"]
 

@@ -22,7 +22,7 @@ from bitwright.assess.comparison.codes import (
 from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.sums import Codes
 from bitwright.graph.constants import is_constant
-from bitwright.graph.walking import subgraphs_of
+from bitwright.graph.subgraphs import subgraphs_of
 
 __all__ = ["WEIGHTED", "Cut", "Units", "cut_models", "nodes_between", "outer_inputs"]
 

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.graph import Level, NameScope, clone_model, open_session
-from bitwright.scratch import ScratchFolder
+from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["OptimizedModel", "name_nodes", "optimize_model", "read_optimized"]
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from bitwright.assess.frames import data_frame
 from bitwright.assess.noise import decibels
-from bitwright.assess.sensitivity.putting_back import To, put_back
+from bitwright.assess.sensitivity.fallback import To, put_back
 from bitwright.errors import PlanError
 from bitwright.plan import QuantPlan
 

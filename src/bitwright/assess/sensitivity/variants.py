@@ -14,9 +14,9 @@ from typing import Literal
 import onnx_ir as ir
 
 from bitwright.assess.comparison.codes import DEQUANTIZERS, QUANTIZERS
-from bitwright.assess.comparison.comparing import float_in_place
+from bitwright.assess.comparison.merged_graph import Known, Weaver
+from bitwright.assess.comparison.side_by_side import float_in_place
 from bitwright.assess.comparison.units import Cut, Units, nodes_between, outer_inputs
-from bitwright.assess.comparison.weaving import Known, Weaver
 
 __all__ = ["Key", "Kind", "Variants"]
 

@@ -31,7 +31,7 @@ from bitwright.assess.verification.parameters import (
 )
 from bitwright.assess.verification.runtime import check_arm_runtime, check_x86_runtime
 from bitwright.errors import TargetError, did_you_mean
-from bitwright.numerics.npu_limits import LIMIT_RULES
+from bitwright.targets.npu_limits import LIMIT_RULES
 
 __all__ = ["CPUS", "VERIFIED_TARGETS", "Finding", "Verification", "detect_cpu", "verify_model"]
 

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizers, name_of, position_of
 from bitwright.assess.verification.findings import Finding
-from bitwright.graph.npu_sites import find_npu_sites
-from bitwright.numerics.npu_limits import LIMIT_RULES, Site
+from bitwright.targets.npu_limits import LIMIT_RULES, Site
+from bitwright.targets.npu_operations import find_npu_sites
 
 __all__ = ["check_granularity", "check_limits", "check_powers_of_two", "check_types"]
 

@@ -12,7 +12,7 @@ from bitwright import graph
 from bitwright.compat.held_model import ONNXModel
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError
-from bitwright.opening import input_specs
+from bitwright.jobs.opening import input_specs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,13 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from bitwright.compat.neural_compressor.groups import (
+    QuantizedGroups,
+    magnitude_shares,
+    quantize_groups,
+)
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, QuantizedBlocks
-from bitwright.numerics.groups import QuantizedGroups, magnitude_shares, quantize_groups
 from bitwright.numerics.nbits import check_nbits_support, pack_nbits
 from bitwright.rounding import factor_hessian
 from bitwright.rounding import gptq as round_by_gptq

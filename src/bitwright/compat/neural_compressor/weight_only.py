@@ -239,7 +239,7 @@ def _run(
         select=Selection(subgraphs=True),
     )
     result = quantize(
-        source_of(model), data=data, recipe=recipe, held_back=False, providers=list(providers)
+        source_of(model), data=data, recipe=recipe, holdout=False, providers=list(providers)
     )
     for name in named:
         node, wanted = result.plan.nodes.get(name), weights.overrides[name]

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.compat.onnxruntime.calibrating import CalibraterBase, Model
+from bitwright.compat.onnxruntime.calibrator import CalibraterBase, Model
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, as_member
+from bitwright.compat.onnxruntime.histograms import EqualBins, MagnitudeBins, Magnitudes
+from bitwright.compat.onnxruntime.kl_search import least_divergence
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.onnxruntime.tensors_data import (
     CalibrationCacheEncoder,
@@ -26,11 +28,9 @@ from bitwright.compat.onnxruntime.tensors_data import (
     save_tensors_data,
 )
 from bitwright.data import keep_samples
-from bitwright.decide.divergence import least_divergence
-from bitwright.decide.statistics import averaged_extremes, moments, percentile_edges
+from bitwright.decide.ranges.statistics import averaged_extremes, moments, percentile_edges
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.observe import TensorSketch
-from bitwright.observe.equal_bins import EqualBins, MagnitudeBins, Magnitudes
 
 __all__ = [
     "CalibraterBase",
@@ -209,7 +209,7 @@ class EntropyCalibrater(HistogramCalibrater):
     """The range that keeps the distribution best, the same as ONNX Runtime finds.
 
     Its default of 128 bins for 128 levels leaves it nothing to choose; 2048 bins are the default
-    here. `quantize_static` searches with more care: see `bitwright.decide.entropy`.
+    here. `quantize_static` searches with more care: see `bitwright.decide.ranges.entropy`.
     """
 
     def __init__(

@@ -122,7 +122,7 @@ class MatMulNBitsQuantizer:
                     "GPTQ rounds for what each layer reads: give GPTQWeightOnlyQuantConfig a "
                     "calibration_data_reader, or any other data."
                 )
-        result = quantize(self.model.held, data=data, recipe=self._recipe, held_back=False)
+        result = quantize(self.model.held, data=data, recipe=self._recipe, holdout=False)
         for name, node in result.plan.nodes.items():
             if not node.quantized:
                 logger.debug("%s %r stays float: %s", node.op, name, node.reason)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import decibels, match_weights, signal_and_noise
-from bitwright.compat.onnxruntime.calibrating import calibrated_tensors
+from bitwright.compat.onnxruntime.calibrator import calibrated_tensors
 from bitwright.compat.onnxruntime.quant_utils import (
     DEQUANT_OUTPUT_SUFFIX,
     QUANT_INPUT_SUFFIX,

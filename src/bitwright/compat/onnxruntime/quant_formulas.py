@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto
 
 from bitwright.compat.onnxruntime.enums import QuantType
-from bitwright.decide.divergence import smooth_counts
+from bitwright.compat.onnxruntime.kl_search import smooth_counts
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics import QType, float_scale, grid_parameters, pack, quantize
 from bitwright.numerics.scales import restricted_asymmetric_parameters

@@ -43,7 +43,7 @@ from bitwright.compat.onnxruntime.quant_formulas import (
     type_to_name,
 )
 from bitwright.compat.onnxruntime.tensors_data import write_calibration_table
-from bitwright.opening import upgrade_for
+from bitwright.jobs.opening import upgrade_for
 from bitwright.recipe import Recipe
 
 __all__ = [

@@ -20,8 +20,8 @@ from bitwright.compat.onnxruntime.options import RecipeParts, translate_options
 from bitwright.compat.onnxruntime.static import static_recipe
 from bitwright.compat.onnxruntime.tensors_data import TensorData
 from bitwright.errors import DataError, RecipeError
+from bitwright.jobs.static import Calibration, Job
 from bitwright.observe import TensorSketch
-from bitwright.pipeline import Calibration, Job
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 

@@ -77,7 +77,7 @@ def quantize_static(
         model_output,
         data=read_in_strides(calibration_data_reader, parts.calibration.get("stride")),
         recipe=recipe,
-        held_back=False,
+        holdout=False,
         sketches=calibration_cache_path,
         external_data=read_switch("use_external_data_format", use_external_data_format) or None,
         providers=calibration_providers,

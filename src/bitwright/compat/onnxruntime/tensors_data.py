@@ -11,7 +11,7 @@ import numpy as np
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, as_member
 from bitwright.errors import DataError, MissingPackageError, did_you_mean
-from bitwright.files import make_folder, write_file
+from bitwright.support.files import make_folder, write_file
 
 __all__ = [
     "CalibrationCacheEncoder",

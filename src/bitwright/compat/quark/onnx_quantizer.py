@@ -16,7 +16,7 @@ from bitwright.compat.quark.given_ranges import QuantizationParams, QuantizerErr
 from bitwright.compat.quark.pieces import PieceQuantizer, QuantizedValue, as_type
 from bitwright.compat.vai_q_onnx.translate import Request
 from bitwright.decide import lay_out
-from bitwright.pipeline import Job
+from bitwright.jobs.static import Job
 from bitwright.recipe import Override
 
 __all__ = [

@@ -30,7 +30,7 @@ from bitwright.compat.quark.given_ranges import (
 from bitwright.compat.vai_q_onnx.enums import read_method, read_type
 from bitwright.compat.vai_q_onnx.options import VitisParts, read_options
 from bitwright.compat.vai_q_onnx.translate import Request, choose_ranges, to_recipe
-from bitwright.decide.ranges import weight_range
+from bitwright.decide.ranges.methods import weight_range
 from bitwright.numerics import INT32, QTYPES, QType, affine_parameters, quantize
 from bitwright.recipe import Recipe
 

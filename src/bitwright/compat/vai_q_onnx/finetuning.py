@@ -162,7 +162,7 @@ _FIELDS: dict[str, Reader] = {
     "TargetOpType": _op_types,
     # Without a choice nothing has to be held out for it.
     "SelectiveUpdate": _flag(
-        lambda on: {"selective": True} if on else {"selective": False, "held_out": 0.0}
+        lambda on: {"selective": True} if on else {"selective": False, "holdout_fraction": 0.0}
     ),
     "UpdateBias": _flag(lambda on: {"update_bias": on}),
     "OutputQDQ": _flag(lambda on: {"output_pairs": on}),

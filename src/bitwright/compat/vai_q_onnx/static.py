@@ -162,7 +162,7 @@ def quantize_static(
         data=data,
         recipe=recipe,
         limit=parts.data.get("limit"),
-        held_back=False,
+        holdout=False,
         sketches=parts.data.get("sketches"),
         external_data=read_switch("use_external_data_format", use_external_data_format) or None,
         providers=execution_providers,

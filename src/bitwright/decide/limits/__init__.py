@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.limits.conflicts import find_torn_concat, leave_concat_float
 from bitwright.decide.limits.positions import PlanPositions
-from bitwright.decide.limits.settle import settle
-from bitwright.decide.limits.tearing import find_torn_concat, leave_concat_float
+from bitwright.decide.limits.solver import settle
 from bitwright.decide.limits.weights import Stored, fit_weight_and_bias
 from bitwright.decide.ops import constant
 from bitwright.errors import PlanError, RecipeError
 from bitwright.graph import iter_values
-from bitwright.graph.npu_sites import find_npu_sites
-from bitwright.numerics.npu_limits import LIMIT_RULES, Bound, LimitRule, Ref, Site
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Limits
-from bitwright.wording import counted
+from bitwright.support.wording import counted
+from bitwright.targets.npu_limits import LIMIT_RULES, Bound, LimitRule, Ref, Site
+from bitwright.targets.npu_operations import find_npu_sites
 
 __all__ = ["apply_limits", "check_limits"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.numerics.npu_limits import LimitRule, Positions, Ref, Site
 from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.types import QType
+from bitwright.targets.npu_limits import LimitRule, Positions, Ref, Site
 
 __all__ = ["Stored", "fit_weight_and_bias"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import without_notes
 from bitwright.prepare.simulation.activations import (
     harden_sigmoids,

@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import replace_constant
-from bitwright.graph.naming import NameScope
-from bitwright.graph.npu_sites import is_npu_hard_sigmoid
+from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder, clip_limits
 from bitwright.prepare.simulation.scaling import multiply_behind
+from bitwright.targets.npu_operations import is_npu_hard_sigmoid
 
 __all__ = [
     "HARD_SIGMOID_FACTOR",

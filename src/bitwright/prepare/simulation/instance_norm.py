@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import read_constant
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.linear import Array
 from bitwright.prepare.simulation.bfloat16 import Bfloat16Steps
 

@@ -12,9 +12,9 @@ import math
 
 import onnx_ir as ir
 
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import known_axes
 from bitwright.prepare.simulation.scaling import multiply_behind
 

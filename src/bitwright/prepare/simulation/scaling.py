@@ -7,7 +7,7 @@ from copy import copy
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.prepare.building import Builder
 
 __all__ = ["multiply_behind"]

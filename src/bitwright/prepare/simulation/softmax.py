@@ -10,9 +10,9 @@ import math
 
 import onnx_ir as ir
 
-from bitwright.graph.naming import NameScope
+from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.walking import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.simulation.bfloat16 import Bfloat16Steps
 
 __all__ = ["simulate_softmax"]

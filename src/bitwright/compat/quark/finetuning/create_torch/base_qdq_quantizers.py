@@ -16,8 +16,8 @@ except ImportError as error:
         "torch is not installed, and these quantizers are torch modules; install bitwright[torch]."
     ) from error
 
-from bitwright.rounding import torch_quantizers as core
-from bitwright.rounding.torch_quantizers import RoundHalfToEven
+from bitwright.learning import fake_quantize as core
+from bitwright.learning.fake_quantize import RoundHalfToEven
 
 __all__ = [
     "AdaroundConstants",

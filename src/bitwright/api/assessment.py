@@ -1,0 +1,228 @@
+"""The verbs that look at models: compare, find what hurts, inspect, time and verify."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright import graph
+from bitwright.assess import (
+    Benchmark,
+    Comparison,
+    Inspection,
+    Sensitivity,
+    Verification,
+    bench_models,
+    inspect_model,
+    verify_model,
+)
+from bitwright.data import ImagePreprocess
+from bitwright.jobs.comparison import compare_pair
+from bitwright.jobs.sensitivity import SAMPLES, sense
+from bitwright.observe import MEMORY_BUDGET
+from bitwright.plan import QuantPlan
+from bitwright.support.arguments import check_arguments
+
+if TYPE_CHECKING:
+    from bitwright.graph import ModelSource
+
+__all__ = ["bench", "compare", "find_sensitivity", "inspect", "verify"]
+
+
+@check_arguments
+def compare(
+    float_model: ModelSource,
+    quantized_model: ModelSource,
+    *,
+    data: Any,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    plan: QuantPlan | str | Path | None = None,
+    providers: Sequence[str] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: bool | Callable[[int, int | None], None] = True,
+) -> Comparison:
+    """Run a float model and a quantized one, whoever made it, on the same samples, side by side.
+
+    One pass over the data gives the error of each tensor that both have, accumulated and of its
+    node alone. Memory does not grow with the number of samples.
+
+    Args:
+        float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        quantized_model: the same with Q/DQ pairs, integer operators, or quantized at run time.
+        data: anything `bitwright.open_data` takes, or `RandomData()`.
+        limit: use at most this many samples.
+        preprocess: how images become arrays.
+        plan: the plan that made the quantized model, if there is one: it says why nodes are float.
+        providers: execution providers of ONNX Runtime for every run.
+        memory_budget: bytes of compared tensors that may be alive at once.
+        progress: show a bar on a terminal, or call this with (samples done, samples in all).
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> quantized = bitwright.quantize(demo.model_path, data=demo.calibration[:32])
+    >>> found = bitwright.compare(demo.model_path, quantized.model, data=demo.calibration[:8])
+    >>> found.outputs[0].sqnr > 20, found.samples
+    (True, 8)
+    """
+    if plan is not None and not isinstance(plan, QuantPlan):
+        plan = QuantPlan.load(plan)
+    return compare_pair(
+        float_model,
+        quantized_model,
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        plan=plan,
+        providers=providers,
+        memory_budget=memory_budget,
+        progress=progress,
+    )
+
+
+@check_arguments
+def find_sensitivity(
+    float_model: ModelSource,
+    plan: QuantPlan | str | Path,
+    *,
+    data: Any,
+    limit: int = SAMPLES,
+    preprocess: ImagePreprocess | str | None = None,
+    candidates: int | None = None,
+    providers: Sequence[str] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: bool | Callable[[int, int | None], None] = True,
+) -> Sensitivity:
+    """Measure how much each quantized node of a plan adds to the error of the outputs.
+
+    For each node the model runs once with only this node quantized and once with all others;
+    what these runs have in common is computed once. `result.proposal()` then looks for the plan
+    that puts the fewest nodes back.
+
+    Args:
+        float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        plan: a plan for this model, or its file.
+        data: anything `bitwright.open_data` takes, or `RandomData()`.
+        limit: use at most this many samples; each of them is run for each node.
+        preprocess: how images become arrays.
+        candidates: measure only so many nodes, those that lose most on their own; None: all.
+        providers: execution providers of ONNX Runtime for every run.
+        memory_budget: bytes of constants of variants that may be in memory at once.
+        progress: show a bar on a terminal, or call this with (variants done, variants in all).
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:16], recipe="int8")
+    >>> found = bitwright.find_sensitivity(demo.model_path, plan, data=demo.calibration[:2])
+    >>> better = found.proposal(regain=0.5, most=0.5)
+    >>> better.sqnr > found.sqnr, isinstance(better.plan, bitwright.QuantPlan)
+    (True, True)
+    """
+    if not isinstance(plan, QuantPlan):
+        plan = QuantPlan.load(plan)
+    return sense(
+        float_model,
+        plan,
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        candidates=candidates,
+        providers=providers,
+        memory_budget=memory_budget,
+        progress=progress,
+    )
+
+
+@check_arguments
+def inspect(model: ModelSource) -> Inspection:
+    """Return what is in a model: ops, types, opsets, sizes, and what is quantized and how.
+
+    >>> import bitwright
+    >>> bitwright.inspect(bitwright.load_demo().model_path).is_quantized
+    False
+    """
+    return inspect_model(graph.load_model(model))
+
+
+@check_arguments
+def bench(
+    models: ModelSource | Sequence[ModelSource],
+    *,
+    data: Any = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    batch: int | None = None,
+    seconds: float = 3.0,
+    runs: int | None = None,
+    warm_up: int = 3,
+    threads: int | None = None,
+    providers: Sequence[str] | None = None,
+    profile: bool = True,
+    progress: bool | Callable[[int, int | None], None] = True,
+) -> Benchmark:
+    """Time models against each other, and name the nodes that became slower or stayed float.
+
+    Each model runs in a process of its own, whose peak memory is reported; they run in turns, so
+    that a machine that slows down slows all of them alike.
+
+    Args:
+        models: one or more paths, `onnx.ModelProto`s or `onnx_ir.Model`s; the first is what the
+            others are held against.
+        data: samples to run, as for `quantize`; None makes random ones.
+        limit: use at most this many samples.
+        preprocess: how images become arrays.
+        shapes: for random samples: input name -> shape, or name of an open dimension -> size.
+        batch: put so many samples into one run; the leading dimension must be open.
+        seconds: time for each model.
+        runs: runs of each model, instead of `seconds`.
+        warm_up: runs before, which are not counted.
+        threads: threads of each model; None means all cores.
+        providers: execution providers of ONNX Runtime.
+        profile: also time every node, in further runs.
+        progress: show a bar on a terminal, or call this with (rounds done, rounds in all).
+
+    >>> import bitwright
+    >>> found = bitwright.bench(bitwright.load_demo().model_path, runs=5, profile=False)
+    >>> len(found.models[0].times)
+    5
+    """
+    single = isinstance(models, (str, os.PathLike)) or not isinstance(models, Sequence)
+    return bench_models(
+        [models] if single else models,  # type: ignore[list-item, arg-type]
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        shapes=shapes,
+        batch=batch,
+        seconds=seconds,
+        runs=runs,
+        warm_up=warm_up,
+        threads=threads,
+        providers=providers,
+        profile=profile,
+        progress=progress,
+    )
+
+
+@check_arguments
+def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -> Verification:
+    """Check a quantized model, whoever made it, against what its target can run.
+
+    Errors break the model; warnings cost speed, or depend on the data. `found.ok` looks at the
+    errors, `found.passes(strict=True)` at both.
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        target: `"npu-cnn"` also checks the limits of the NPU's shifters.
+        cpu: the kind of CPU for the target cpu, `"avx2"` (x86 without VNNI), `"vnni"` or `"arm"`;
+            None means that of this machine.
+
+    >>> import bitwright
+    >>> found = bitwright.verify(bitwright.load_demo().model_path)
+    >>> [str(finding) for finding in found.findings]
+    ['model: quantized: nothing in it is quantized; quantize it first']
+    """
+    return verify_model(graph.load_model(model, sort=False), target, cpu)

@@ -1,0 +1,374 @@
+"""The verbs that make models: quantize, plan, apply a plan, import a trained model, pre-process.
+
+What only some jobs use is imported where they begin: a plain one starts in half the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright import graph
+from bitwright.data import ImagePreprocess
+from bitwright.decide import check_plan
+from bitwright.errors import RecipeError
+from bitwright.jobs.result import Result
+from bitwright.jobs.static import Calibration, Job
+from bitwright.observe import MEMORY_BUDGET, Engine
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe, Selection, load_recipe
+from bitwright.support.arguments import check_arguments
+
+if TYPE_CHECKING:
+    from bitwright.graph import ModelSource
+    from bitwright.jobs.effort import Effort
+    from bitwright.jobs.preprocessing import Preprocessed
+    from bitwright.jobs.qat import Format
+
+__all__ = ["apply_plan", "import_qat", "make_plan", "preprocess", "quantize"]
+
+RecipeSource = str | Path | dict[str, Any] | Recipe | None
+
+
+@check_arguments
+def quantize(
+    model: ModelSource,
+    output: str | Path | None = None,
+    *,
+    data: Any = None,
+    recipe: RecipeSource = None,
+    target: str | None = None,
+    effort: Effort | None = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    holdout: bool = True,
+    sketches: str | Path | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    engine: Engine | None = None,
+    external_data: bool | None = None,
+    providers: Sequence[str] | None = None,
+    work: str | Path | None = None,
+    device: str = "cpu",
+    progress: bool | Callable[[int, int | None], None] = True,
+) -> Result:
+    """Quantize a model with calibration data, prove that it runs, and write it.
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        output: where to write the result; None writes nothing.
+        data: anything `bitwright.open_data` takes, or `RandomData()`.
+        recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
+        target: where the model will run, `"cpu"` if not given.
+        effort: what to try on top of the recipe, `"low"`: nothing, `"medium"`: equalization, other
+            ranges and bias correction, `"high"`: AdaRound on the blocks that hurt, too. Each is
+            kept if the error falls on samples that it has not seen.
+        limit: use at most this many samples.
+        preprocess: how images become arrays.
+        holdout: keep every eighth sample (at most eight) out of calibration and measure the
+            result on those.
+        sketches: a file that keeps what was observed; if it exists and belongs to this model,
+            the data is not run again.
+        memory_budget: bytes of observed tensors that may be alive at once.
+        engine: where observation runs, `bitwright.observe.RayEngine()` for a cluster.
+        external_data: weights in a file of their own; None: only above 2 GB.
+        providers: execution providers of ONNX Runtime for every run.
+        work: weight-only recipes and fine-tuning: a folder that keeps each weight as soon as it
+            is rounded, and each block as soon as it has learned; a run that was interrupted goes
+            on from there, and one with another model, recipe or data is refused.
+        device: weight-only recipes and fine-tuning: where the arithmetic runs, "cpu", or "cuda"
+            with torch.
+        progress: show a bar on a terminal, or call this with (samples done, samples in all).
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:64])
+    >>> result.outputs[0].agreement > 0.9
+    True
+    """
+    chosen = load_recipe(recipe, target)
+    if output is not None:
+        graph.check_destination(output, source=model)
+    calibration = Calibration(
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        holdout=holdout,
+        sketches=sketches,
+        memory_budget=memory_budget,
+        engine=engine,
+        progress=progress,
+    )
+    if effort is not None:
+        from bitwright.jobs.effort import check_effort, quantize_with_effort
+
+        check_effort(effort, chosen, calibration)
+        if effort != "high" and chosen.fine_tune is None:
+            _refuse_for_plain_rounding(work=work, device=device)
+        if effort != "low":
+            found = quantize_with_effort(
+                model, chosen, effort, calibration, providers=providers, device=device, work=work
+            )
+            return _save(found, output, external_data)
+    if chosen.fine_tune is not None:
+        from bitwright.jobs.fine_tuning import require_torch
+
+        require_torch(device)  # before hours of other work, not after it
+    job = Job.open(model, chosen, providers)
+    if chosen.mode == "weight-only":
+        from bitwright.jobs.weight_only import WeightJob
+
+        weights = WeightJob(job, calibration, work, device)
+        return _save(weights.write(weights.make_plan()), output, external_data)
+    if chosen.fine_tune is None:
+        _refuse_for_plain_rounding(work=work, device=device)
+    if chosen.fine_tune is not None or chosen.bias_correction == "sequential":
+        calibration = job.keep_data(calibration)
+    plan = _refine(job, job.make_plan(calibration), calibration, work=work, device=device)
+    return _save(job.write(plan), output, external_data)
+
+
+@check_arguments
+def make_plan(
+    model: ModelSource,
+    *,
+    data: Any = None,
+    recipe: RecipeSource = None,
+    target: str | None = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    sketches: str | Path | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    providers: Sequence[str] | None = None,
+    progress: bool | Callable[[int, int | None], None] = True,
+) -> QuantPlan:
+    """Decide everything and write nothing: the plan can be read, edited and applied later.
+
+    The options are those of `quantize`; every sample is used for calibration.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:16])
+    >>> plan.recipe.name
+    'int8-per-channel'
+    """
+    calibration = Calibration(
+        data=data,
+        limit=limit,
+        preprocess=preprocess,
+        holdout=False,
+        sketches=sketches,
+        memory_budget=memory_budget,
+        progress=progress,
+    )
+    chosen = load_recipe(recipe, target)
+    job = Job.open(model, chosen, providers)
+    if chosen.mode == "weight-only":
+        from bitwright.jobs.weight_only import WeightJob
+
+        return WeightJob(job, calibration).make_plan()
+    # Where weights learn, the biases wait for them: until the plan is applied.
+    if chosen.fine_tune is not None:
+        return job.make_plan(calibration)
+    if chosen.bias_correction == "sequential":
+        calibration = job.keep_data(calibration)
+    return _refine(job, job.make_plan(calibration), calibration)
+
+
+@check_arguments
+def apply_plan(
+    plan: QuantPlan | str | Path,
+    model: ModelSource,
+    output: str | Path | None = None,
+    *,
+    data: Any = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    external_data: bool | None = None,
+    providers: Sequence[str] | None = None,
+    work: str | Path | None = None,
+    device: str = "cpu",
+    progress: bool | Callable[[int, int | None], None] = True,
+) -> Result:
+    """Quantize a model as a plan says; data, if given, only measures the result.
+
+    The plan of `import_qat` goes with the trained model.
+
+    Weight-only plans with GPTQ round by the data, and plans that fine-tune learn from it, so they
+    need it; `work`, `device` and `progress` are for these, as in `quantize`.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:16])
+    >>> bitwright.apply_plan(plan, demo.model_path).plan == plan
+    True
+    """
+    from bitwright.jobs.qat import open_for_plan
+
+    if not isinstance(plan, QuantPlan):
+        plan = QuantPlan.load(plan)
+    if output is not None:
+        graph.check_destination(output, source=model)
+    job = open_for_plan(model, plan, providers)
+    job.smooth(plan.smoothing)
+    check_plan(job.model, plan, fingerprint=job.fingerprint)
+    calibration = Calibration(data=data, limit=limit, preprocess=preprocess, progress=progress)
+    if plan.recipe.mode == "weight-only":
+        from bitwright.jobs.weight_only import WeightJob
+
+        weights = WeightJob(job, calibration, work, device)
+        return _save(weights.write(plan), output, external_data)
+    if plan.recipe.fine_tune is not None:
+        from bitwright.jobs.fine_tuning import require_torch
+
+        require_torch(device)
+        calibration = job.keep_data(calibration)
+        plan = _refine(job, plan, calibration, work=work, device=device)
+        return _save(job.write(plan), output, external_data)
+    _refuse_for_plain_rounding(work=work, device=device)
+    if data is not None:
+        calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
+        job.measure_on(job.open_data(calibration))
+    return _save(job.write(plan), output, external_data)
+
+
+@check_arguments
+def import_qat(
+    model: ModelSource,
+    output: str | Path | None = None,
+    *,
+    format: Format = "qdq",
+    select: Selection | None = None,
+    optimize: bool = True,
+    data: Any = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    external_data: bool | None = None,
+    providers: Sequence[str] | None = None,
+) -> Result:
+    """Turn a model that was trained with Q/DQ pairs into one that the runtime fuses.
+
+    Every trained scale is kept as it is: weights become the integers they were trained to be,
+    biases int32, and pairs stand where the runtime looks for them. Nodes without trained scales
+    stay float, each with its reason in `result.plan`.
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        output: where to write the result; None writes nothing.
+        format: `"qdq"`, or `"qoperator"` for integer ops.
+        select: nodes that stay float although they were trained otherwise.
+        optimize: fold constants first, as `quantize` does.
+        data: if given, measures the result against the trained model.
+        limit: use at most this many samples, 8 if not given.
+        preprocess: how images become arrays.
+        external_data: weights in a file of their own; None: only above 2 GB.
+        providers: execution providers of ONNX Runtime for every run.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> bitwright.import_qat(demo.model_path)
+    Traceback (most recent call last):
+    bitwright.errors.ModelError: the model has no Q/DQ pairs from training; quantize it with \
+calibration data instead.
+    """
+    from bitwright.jobs.qat import open_trained
+
+    if output is not None:
+        graph.check_destination(output, source=model)
+    job, plan = open_trained(
+        model, format=format, select=select, optimize=optimize, providers=providers
+    )
+    if data is not None:
+        calibration = Calibration(data=data, limit=limit or 8, preprocess=preprocess)
+        job.measure_on(job.open_data(calibration))
+    return _save(job.write(plan), output, external_data)
+
+
+@check_arguments
+def preprocess(
+    model: ModelSource,
+    output: str | Path | None = None,
+    *,
+    optimize: bool = True,
+    onnx_shapes: bool = True,
+    symbolic_shapes: bool = True,
+    auto_merge: bool = False,
+    int_max: int = 2**31 - 1,
+    guess_output_rank: bool = False,
+    verbose: int = 0,
+    external_data: bool | graph.ExternalData | None = None,
+) -> Preprocessed:
+    """Clean up a float model and fill in its shapes, and write it: the step before quantizing.
+
+    `quantize` does all of it by itself; this is for looking at the model in between, and for
+    other tools. A step that cannot run is left out with a warning, and is in `result.skipped`.
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        output: where to write the result; None writes nothing.
+        optimize: fold constants, batch norms and constant scales, and drop what does nothing.
+        onnx_shapes: run ONNX's shape inference.
+        symbolic_shapes: run ONNX Runtime's symbolic shape inference.
+        auto_merge: take two names of dimensions that must be equal for one.
+        int_max: the integer that means "to the end" in a Slice.
+        guess_output_rank: take unknown ops to keep the rank of their first input.
+        verbose: how much symbolic shape inference logs: 0 nothing, 1 warnings, 3 everything.
+        external_data: weights in files of their own; None: only above 2 GB.
+
+    >>> import bitwright
+    >>> bitwright.preprocess(bitwright.load_demo().model_path).skipped
+    {}
+    """
+    from bitwright.jobs.preprocessing import preprocess_model
+
+    if output is not None:
+        graph.check_destination(output, source=model)
+    result = preprocess_model(
+        model,
+        optimize=optimize,
+        onnx_shapes=onnx_shapes,
+        symbolic_shapes=symbolic_shapes,
+        auto_merge=auto_merge,
+        int_max=int_max,
+        guess_output_rank=guess_output_rank,
+        verbose=verbose,
+    )
+    if output is not None:
+        graph.save_model(result.model, output, external_data=external_data)
+        result.path = Path(output)
+    return result
+
+
+def _refine(
+    job: Job,
+    plan: QuantPlan,
+    calibration: Calibration,
+    *,
+    work: str | Path | None = None,
+    device: str = "cpu",
+) -> QuantPlan:
+    """Let weights learn and correct the biases, each where the recipe asks for it."""
+    if plan.recipe.fine_tune is not None:
+        from bitwright.jobs.fine_tuning import tune_job
+
+        plan = tune_job(job, plan, calibration, device=device, work=work)
+    if plan.recipe.bias_correction != "off":
+        from bitwright.jobs.bias_correction import correct_biases
+
+        plan = correct_biases(job, plan, calibration)
+    return plan
+
+
+def _refuse_for_plain_rounding(*, work: str | Path | None, device: str = "cpu") -> None:
+    if work is not None:
+        raise RecipeError("a work folder is for weight-only recipes and fine-tuning; leave it out.")
+    if device != "cpu":
+        raise RecipeError(
+            f"device={device!r} is for weight-only recipes and fine-tuning; leave it out."
+        )
+
+
+def _save(result: Result, output: str | Path | None, external_data: bool | None) -> Result:
+    if output is not None:
+        result.save(output, external_data=external_data)
+    return result

@@ -1,0 +1,240 @@
+"""One graph woven from parts of two models, so that one run of it shows both side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+
+import onnx_ir as ir
+
+from bitwright.assess.comparison.units import Cut, Units, outer_inputs
+from bitwright.errors import ModelError
+from bitwright.graph import opset_of, stamp_versions, upgrade_opset
+from bitwright.graph.subgraphs import subgraphs_of
+
+__all__ = ["Weaver", "at_one_opset"]
+
+Known = MutableMapping[ir.Value, ir.Value]
+"""Tensor of one of the models -> the tensor that stands for it in the woven graph."""
+
+_HANDED_OVER = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
+
+
+def at_one_opset(plain: ir.Model, quantized: ir.Model) -> tuple[ir.Model, ir.Model]:
+    """Return both models at the higher of their two opsets: one graph has one opset."""
+    newest = max(opset_of(plain), opset_of(quantized))
+    both = [
+        model if opset_of(model) == newest else upgrade_opset(model, newest)
+        for model in (plain, quantized)
+    ]
+    return both[0], both[1]
+
+
+class Weaver:
+    """Copies nodes of both models into one graph; a node that reads the same is copied once."""
+
+    def __init__(self, units: Units) -> None:
+        self._units = units
+        self._nodes: list[ir.Node] = []
+        self._inputs: dict[str, ir.Value] = {}
+        self._constants: dict[ir.Value, ir.Value] = {}
+        self._copies: dict[tuple[object, ...], tuple[ir.Value, ...]] = {}
+        self._count = 0
+        self.weight_bytes = 0
+        """What the constants of all copied nodes weigh, each counted as often as it is read."""
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes the woven graph has."""
+        return len(self._nodes)
+
+    def start(self, model: ir.Model) -> Known:
+        """Return the inputs of one of the models as those of the woven graph."""
+        known: Known = {}
+        for value in model.graph.inputs:
+            if value.is_initializer():
+                continue
+            name = value.name or ""
+            if name not in self._inputs:
+                self._inputs[name] = ir.Value(name=name, type=value.type, shape=value.shape)
+            known[value] = self._inputs[name]
+        return known
+
+    def add(self, nodes: Iterable[ir.Node], known: Known) -> None:
+        """Copy nodes, in order, reading what is known; it then knows what they make, too."""
+        for node in nodes:
+            if all(output in known for output in node.outputs):
+                continue
+            read = tuple(
+                None if value is None else self._find(value, known) for value in node.inputs
+            )
+            captured = {
+                value: self._find(value, known)
+                for value in outer_inputs(node)
+                if value not in node.inputs
+            }
+            key = (node, read, tuple(captured.values()))
+            if key not in self._copies:
+                self._copies[key] = self._copy(node, read, captured)
+            for output, made in zip(node.outputs, self._copies[key], strict=True):
+                known.setdefault(output, made)
+
+    def quantize(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
+        """Return a float tensor as the integers that the quantized model has in its place."""
+        scale, zero_point = self._units.graph.parameters[cut.value]
+        inputs = [value, self._find(scale, known)]
+        if zero_point is not None:
+            inputs.append(self._find(zero_point, known))
+        dtype = None if zero_point is None else zero_point.dtype
+        return self._make("QuantizeLinear", tuple(inputs), dtype or cut.value.dtype)
+
+    def dequantize(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
+        """Return integers of a cut as the numbers that they stand for."""
+        scale, zero_point = self._units.graph.parameters[cut.measured]
+        inputs = [value, self._find(scale, known)]
+        if zero_point is not None:
+            inputs.append(self._find(zero_point, known))
+        return self._make("DequantizeLinear", tuple(inputs), scale.dtype)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
+        """Return a tensor in another float type, or itself."""
+        if dtype is None or value.dtype is None or value.dtype == dtype:
+            return value
+        return self._make("Cast", (value,), dtype, to=int(dtype))
+
+    def readable(self, value: ir.Value) -> ir.Value:
+        """Return a tensor as the runtime can hand it over: numpy has no bfloat16, nor float8."""
+        dtype = value.dtype
+        if dtype is None or not dtype.is_floating_point() or dtype in _HANDED_OVER:
+            return value
+        return self.cast(value, ir.DataType.FLOAT)
+
+    def measured(self, cut: Cut, known: Known) -> ir.Value:
+        """Return what is compared of a cut whose unit has been added, adding its quantizer."""
+        if cut.measured not in known:
+            path: list[ir.Node] = []
+            value: ir.Value | None = cut.measured
+            while value is not None and value is not cut.value:
+                maker = value.producer()
+                assert maker is not None
+                path.append(maker)
+                value = maker.inputs[0]
+            self.add(reversed(path), known)
+        return known[cut.measured]
+
+    def finish(self, outputs: Iterable[ir.Value]) -> ir.Model:
+        """Return the woven model with these outputs; nothing can be added any more."""
+        plain, quantized = self._units.plain, self._units.quantized
+        graph = ir.Graph(
+            list(self._inputs.values()),
+            list(dict.fromkeys(outputs)),
+            nodes=self._nodes,
+            initializers=list(self._constants.values()),
+            opset_imports={**plain.opset_imports, **quantized.opset_imports},
+            name="comparison",
+        )
+        functions = {**plain.functions, **quantized.functions}
+        model = ir.Model(
+            graph,
+            ir_version=max(plain.ir_version, quantized.ir_version),
+            functions=tuple(functions.values()),
+        )
+        stamp_versions(model)
+        return model
+
+    # Copying ------------------------------------------------------------------------------
+
+    def _find(self, value: ir.Value, known: Known) -> ir.Value:
+        if value in known:
+            return known[value]
+        if value.const_value is not None and value.producer() is None:
+            if value not in self._constants:
+                self._constants[value] = ir.Value(
+                    name=self._fresh(value.name),
+                    type=value.type or ir.TensorType(value.const_value.dtype),
+                    shape=value.shape,
+                    const_value=value.const_value,
+                )
+            self.weight_bytes += value.const_value.nbytes
+            return self._constants[value]
+        raise ModelError(
+            f"tensor {value.name!r} is not made by any node of its model; check it with "
+            "onnx.checker."
+        )
+
+    def _copy(
+        self,
+        node: ir.Node,
+        read: tuple[ir.Value | None, ...],
+        captured: Mapping[ir.Value, ir.Value],
+    ) -> tuple[ir.Value, ...]:
+        attributes = []
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+                body = _clone_body(attribute.as_graph(), {**captured, **_pairs(node, read)})
+                attribute = ir.AttrGraph(attribute.name, body)
+            attributes.append(attribute)
+        outputs = [
+            ir.Value(name=self._fresh(value.name), type=value.type, shape=value.shape)
+            for value in node.outputs
+        ]
+        copied = ir.Node(
+            node.domain,
+            node.op_type,
+            list(read),
+            attributes,
+            overload=node.overload,
+            outputs=outputs,
+            name=self._fresh(node.name),
+        )
+        self._nodes.append(copied)
+        return tuple(outputs)
+
+    def _make(
+        self,
+        op_type: str,
+        inputs: tuple[ir.Value, ...],
+        dtype: ir.DataType | None,
+        **attributes: int,
+    ) -> ir.Value:
+        key = (op_type, inputs, tuple(attributes.items()))
+        if key not in self._copies:
+            output = ir.Value(
+                name=self._fresh(op_type),
+                type=None if dtype is None else ir.TensorType(dtype),
+                shape=inputs[0].shape,
+            )
+            node = ir.node(op_type, inputs, attributes, outputs=[output], name=self._fresh(op_type))
+            self._nodes.append(node)
+            self._copies[key] = (output,)
+        return self._copies[key][0]
+
+    def _fresh(self, name: str | None) -> str:
+        self._count += 1
+        return f"{name}#{self._count}"
+
+
+def _pairs(node: ir.Node, read: tuple[ir.Value | None, ...]) -> dict[ir.Value, ir.Value]:
+    return {
+        value: copy
+        for value, copy in zip(node.inputs, read, strict=True)
+        if value is not None and copy is not None
+    }
+
+
+def _clone_body(body: ir.Graph, outer: Mapping[ir.Value, ir.Value]) -> ir.Graph:
+    """Return a copy of a body that reads other tensors of the graph around it."""
+    twin = body.clone(allow_outer_scope_values=True)
+    _redirect(twin, outer)
+    return twin
+
+
+def _redirect(graph: ir.Graph, outer: Mapping[ir.Value, ir.Value]) -> None:
+    for node in graph:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in outer:
+                node.replace_input_with(index, outer[value])
+        for _, inner in subgraphs_of(node):
+            _redirect(inner, outer)
+    for index, value in enumerate(graph.outputs):
+        if value in outer:
+            graph.outputs[index] = outer[value]

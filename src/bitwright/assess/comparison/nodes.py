@@ -1,0 +1,136 @@
+"""The nodes of a quantized model with the errors of what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import onnx_ir as ir
+
+from bitwright.assess.comparison.codes import (
+    is_plumbing,
+    plain_op_type,
+)
+from bitwright.assess.comparison.results import NodeComparison, TensorComparison
+from bitwright.assess.comparison.units import Cut, Units, outer_inputs
+from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.plan import QuantPlan
+
+__all__ = ["describe_nodes", "name_unit"]
+
+
+def describe_nodes(
+    units: Units, tensors: dict[str, TensorComparison], plan: QuantPlan | None = None
+) -> list[NodeComparison]:
+    """Return a row for each node that computes something, in graph order.
+
+    What is measured of a unit stands with its main node; nodes that are computed as one with it,
+    and those that only work out scales, have no row of their own.
+    """
+    mains = {cut.main: cut for cut in units.cuts if cut.main is not None}
+    shown = _shown_nodes(units, mains)
+    depths = _depths(units.quantized, shown)
+    rows: list[NodeComparison] = []
+
+    def add(node: ir.Node, cut: Cut | None, depth: int, unmeasured: str | None) -> None:
+        name, op, output = node.name or "", plain_op_type(node), node.outputs[0].name or ""
+        if cut is not None:
+            output = cut.name
+            name, op = name_unit(cut)
+        planned = None if plan is None else plan.nodes.get(name)
+        quantized = units.graph.works_on_integers(node) if planned is None else planned.quantized
+        rows.append(
+            NodeComparison(
+                name,
+                op,
+                len(rows),
+                depth,
+                "quantized" if quantized else "float",
+                None if planned is None else planned.reason,
+                output,
+                **_measures(tensors.get(output) if cut is not None else None),
+                nodes=() if cut is None else tuple(n.name or "" for n in _as_one(cut)),
+                unmeasured=unmeasured,
+            )
+        )
+
+    for node in units.quantized.graph:
+        cut = mains.get(node)
+        if node in shown:
+            add(node, cut, depths[node], _why_unmeasured(node, cut, tensors))
+        for inner in _nodes_of_bodies(node):
+            why = f"inside the body of {node.op_type} {node.name!r}, where nothing is compared"
+            add(inner, None, depths[node], why)
+    return rows
+
+
+def _why_unmeasured(
+    node: ir.Node, cut: Cut | None, tensors: dict[str, TensorComparison]
+) -> str | None:
+    if cut is not None:
+        alike = cut.name in tensors
+        return None if alike else "the result has another shape than in the float model"
+    dtype = node.outputs[0].dtype
+    if dtype is not None and not dtype.is_floating_point():
+        return "the result is no float tensor"
+    return "the result lies between compared tensors, where looking would slow the runtime down"
+
+
+def _nodes_of_bodies(node: ir.Node) -> Iterator[ir.Node]:
+    for _, body in subgraphs_of(node):
+        for inner in body:
+            if not is_plumbing(inner) and inner.op_type != "Constant":
+                yield inner
+            yield from _nodes_of_bodies(inner)
+
+
+def name_unit(cut: Cut) -> tuple[str, str]:
+    """Return the name and op that a user knows a unit by: those of the float model's node."""
+    main = cut.main
+    assert main is not None
+    op = plain_op_type(main)
+    named = [node for node in cut.plain_nodes if main.name and node.name == main.name]
+    same = [node for node in cut.plain_nodes if node.op_type == op]
+    twin = next(iter([*named, *reversed(same)]), cut.plain_main)
+    if twin is None:
+        return main.name or cut.name, op
+    return twin.name or main.name or cut.name, twin.op_type
+
+
+def _measures(tensor: TensorComparison | None) -> dict[str, Any]:
+    return {} if tensor is None else {k: v for k, v in asdict(tensor).items() if k != "name"}
+
+
+def _shown_nodes(units: Units, mains: dict[ir.Node, Cut]) -> set[ir.Node]:
+    inside = {node for cut in mains.values() for node in _as_one(cut)}
+    known = {node.name for node in units.plain.graph}
+    known |= {value.name for node in units.plain.graph for value in node.outputs}
+    return {
+        node
+        for node in units.quantized.graph
+        if node in mains
+        or (
+            not (is_plumbing(node) or node in inside)
+            and (node.name in known or node.outputs[0].name in known)
+        )
+    }
+
+
+def _as_one(cut: Cut) -> list[ir.Node]:
+    """Return the nodes from a unit's main node on, which the runtime computes together."""
+    working = [node for node in cut.nodes if not is_plumbing(node)]
+    main = cut.main
+    return working[working.index(main) :] if main in working else working
+
+
+def _depths(model: ir.Model, counted: Iterable[ir.Node]) -> dict[ir.Node, int]:
+    """Return how many of the counted nodes the longest way to each node has."""
+    steps = dict.fromkeys(counted, 1)
+    depths: dict[ir.Node, int] = {}
+    for node in model.graph:
+        makers = [value.producer() for value in outer_inputs(node)]
+        depths[node] = max(
+            (depths[maker] + steps.get(maker, 0) for maker in makers if maker in depths), default=0
+        )
+    return depths

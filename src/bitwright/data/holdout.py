@@ -1,0 +1,128 @@
+"""Keep samples out of calibration, to measure the result on data it has not seen, or to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from itertools import islice
+from typing import Any, NamedTuple
+
+from bitwright.data.sources import Samples
+from bitwright.data.specs import Sample
+from bitwright.errors import DataError
+
+__all__ = ["HoldoutSplit", "Split", "split_holdout", "split_samples"]
+
+_FIRST = 2
+
+
+class HoldoutSplit:
+    """The calibration part of a stream; what was held back gathers in `held` as it is read.
+
+    `first` has up to two samples of a stream that was too short to hold any back, and is empty
+    otherwise; `evaluation` is whichever of the two there is.
+
+    >>> import numpy as np
+    >>> short = split_holdout([{"x": np.array(number)} for number in range(3)])
+    >>> len(list(short)), len(short.held), len(short.first)
+    (3, 0, 2)
+    """
+
+    def __init__(self, samples: Iterable[Mapping[str, Any]], every: int, most: int) -> None:
+        self._samples = samples
+        self._every = every
+        self._most = most
+        self.held: list[Sample] = []
+        self.first: list[Sample] = []
+
+    @property
+    def evaluation(self) -> list[Sample]:
+        """The samples to measure with: those held back, else the first ones."""
+        return self.held or self.first
+
+    @property
+    def len_hint(self) -> int | None:
+        """How many samples are left for calibration, where that is known."""
+        total = getattr(self._samples, "len_hint", None)
+        if total is None and isinstance(self._samples, Sized):
+            total = len(self._samples)
+        return None if total is None else int(total) - min(int(total) // self._every, self._most)
+
+    def __iter__(self) -> Iterator[Sample]:
+        self.held, self.first = [], []
+        for index, sample in enumerate(self._samples):
+            if index % self._every == self._every - 1 and len(self.held) < self._most:
+                self.held.append(_keep(sample))
+                self.first = []
+                continue
+            if not self.held and len(self.first) < _FIRST:
+                self.first.append(_keep(sample))
+            yield dict(sample)
+
+
+def _keep(sample: Mapping[str, Any]) -> Sample:
+    # A source may reuse its buffers, and a view would hold a whole stacked file in memory.
+    return {name: array.copy() for name, array in sample.items()}
+
+
+def split_holdout(
+    samples: Iterable[Mapping[str, Any]], *, every: int = 8, most: int = 8
+) -> HoldoutSplit:
+    """Divert every eighth sample (number 7, 15, …) of a stream, at most eight, from calibration.
+
+    >>> import numpy as np
+    >>> stream = split_holdout([{"x": np.array(number)} for number in range(10)])
+    >>> [int(sample["x"]) for sample in stream]
+    [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    >>> [int(sample["x"]) for sample in stream.held]
+    [7]
+    """
+    if every < 2:
+        raise DataError(
+            f"every={every} would hold back all calibration data; give 2 or more (8 is usual)."
+        )
+    if most < 0:
+        raise DataError(f"most={most} is not a number of samples; give 0 or more.")
+    return HoldoutSplit(samples, every, most)
+
+
+class Split(NamedTuple):
+    """Samples in three parts, none of which shares any with another."""
+
+    calibration: Samples
+    choosing: Samples
+    measuring: Samples
+
+
+_CHOSEN_BY, _MEASURED_BY = 32, 8
+
+
+def split_samples(samples: Samples) -> Split:
+    """Divide samples that can be read again: to calibrate with, to choose by, to measure with.
+
+    Every fourth sample (number 1, 5, …), at most 32, is to choose by; what is to measure with is
+    what `split_holdout` would hold back.
+
+    >>> import numpy as np
+    >>> from bitwright.data import InputSpec, open_data
+    >>> numbers = [{"x": np.float32([number])} for number in range(10)]
+    >>> split = split_samples(open_data(numbers, [InputSpec("x", np.dtype("float32"), (1,))]))
+    >>> [[int(sample["x"][0]) for sample in part] for part in split]
+    [[0, 2, 3, 4, 6, 8], [1, 5, 9], [7]]
+    """
+
+    def part(index: int) -> int:
+        if index % 8 == 7 and index < 8 * _MEASURED_BY:
+            return 2
+        return 1 if index % 4 == 1 and index < 4 * _CHOSEN_BY else 0
+
+    def select(wanted: int, last: int | None) -> Samples:
+        def produce() -> Iterator[tuple[Sample, str | None]]:
+            for index, sample in enumerate(islice(samples, last)):
+                if part(index) == wanted:
+                    yield sample, None
+
+        total = samples.len_hint
+        count = None if total is None else sum(part(i) == wanted for i in range(total))
+        return Samples(produce, samples.specs, description=samples.description, len_hint=count)
+
+    return Split(select(0, None), select(1, 4 * _CHOSEN_BY), select(2, 8 * _MEASURED_BY))

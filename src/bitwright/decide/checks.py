@@ -1,0 +1,103 @@
+"""What a recipe asks of a model that cannot be had, told before any data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from bitwright.decide.ops import constant
+from bitwright.decide.ops.qoperator import check_integer_recipe
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.numerics.types import INT4, INT8, INT16, INT32, QTYPES, UINT4, UINT8, UINT16
+from bitwright.recipe import Distribution, MinMax, Override, Percentile, Recipe
+
+__all__ = ["check_recipe", "has_channelwise_activations"]
+
+Names = Mapping[ir.Value, str]
+
+_FLOAT8_METHODS = (MinMax, Percentile, Distribution)
+
+_ACTIVATION_TYPES = (INT8, UINT8, INT16, UINT16)
+_WEIGHT_TYPES = (*_ACTIVATION_TYPES, INT4, UINT4)
+# With bodies of their own for all types, only packed ones have to be constant.
+_EXTENDED_ACTIVATION_TYPES = tuple(t for t in QTYPES.values() if t.bits >= 8 or t.kind == "block")
+_EXTENDED_WEIGHT_TYPES = (*_EXTENDED_ACTIVATION_TYPES, INT4, UINT4)
+
+
+def check_recipe(recipe: Recipe, names: Names) -> None:
+    """Raise for overrides, types and formats that this model or the runtime cannot take."""
+    _check_overrides(recipe, names)
+    _check_types(recipe, names)
+    if recipe.format == "qoperator":
+        check_integer_recipe(recipe)
+
+
+def has_channelwise_activations(recipe: Recipe) -> bool:
+    """Return whether activations get one range for each channel."""
+    return isinstance(recipe.ranges, MinMax) and recipe.ranges.per_channel
+
+
+def _check_overrides(recipe: Recipe, names: Names) -> None:
+    known = set(names.values())
+    for name in recipe.overrides:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise RecipeError(f"overrides: no tensor is called {name!r}.{hint}")
+    for value, name in names.items():
+        override = recipe.overrides.get(name)
+        if override is not None and override.convert is not None:
+            _check_convert(name, value, override, recipe)
+
+
+def _check_convert(name: str, value: ir.Value, override: Override, recipe: Recipe) -> None:
+    where = f"the override of {name!r} asks for convert, but"
+    if recipe.format != "qdq":
+        raise RecipeError(f"{where} only the format qdq has pairs behind pairs.")
+    if recipe.place.dedicated_pairs:
+        raise RecipeError(f"{where} dedicated_pairs gives each reader a pair of its own.")
+    if constant(value) is not None:
+        raise RecipeError(f"{where} it is a constant; give a constant the type it needs.")
+    assert override.convert is not None
+    if override.convert.qtype == (override.qtype or recipe.activation):
+        raise RecipeError(f"{where} it already is of the type {override.convert.qtype}.")
+    readers = {use.node.name or "" for use in value.uses()}
+    for node in override.convert_for or ():
+        if node not in readers:
+            raise RecipeError(f"{where} no node {node!r} reads it.{did_you_mean(node, readers)}")
+
+
+def _check_types(recipe: Recipe, names: Names) -> None:
+    """Refuse, before any data is read, types that the runtime would refuse after it."""
+    types = [("activations", recipe.activation), ("weights", recipe.weight)]
+    for name, override in recipe.overrides.items():
+        if override.qtype is not None:
+            value = next(v for v, known in names.items() if known == name)
+            role = "activations" if constant(value) is None else "weights"
+            types.append((role, override.qtype))
+        if override.convert is not None and override.convert.qtype is not None:
+            types.append(("activations", override.convert.qtype))
+    extended = recipe.format in ("extended", "fix-neuron")
+    for role, qtype in types:
+        if extended:
+            known = _EXTENDED_ACTIVATION_TYPES if role == "activations" else _EXTENDED_WEIGHT_TYPES
+        else:
+            known = _ACTIVATION_TYPES if role == "activations" else _WEIGHT_TYPES
+        if qtype not in known and not (role == "weights" and qtype == INT32):
+            remedy = "" if extended else ", or the format extended, which has every type"
+            raise RecipeError(
+                f"ONNX Runtime has no kernels for {role} in {qtype}; "
+                f"use one of {', '.join(str(choice) for choice in known)}{remedy}."
+            )
+        method = recipe.ranges if role == "activations" else recipe.weight_ranges
+        is_float8 = qtype.kind == "float" and qtype.needs_range
+        if is_float8 and not isinstance(method, _FLOAT8_METHODS):
+            raise RecipeError(
+                f"{qtype} takes the range methods minmax, percentile and distribution; the others "
+                "compare grids of integers."
+            )
+    if has_channelwise_activations(recipe) and recipe.activation.bits == 8:
+        raise RecipeError(
+            "ONNX Runtime's 8-bit kernels take one scale for a whole activation; drop "
+            "per_channel from the range method, or use 16-bit activations with it."
+        )

@@ -1,0 +1,1 @@
+"""Which tensors and nodes are quantized: static, dynamic, weight-only and trained models."""

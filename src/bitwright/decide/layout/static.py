@@ -1,0 +1,359 @@
+"""Which tensors are quantized and who shares with whom, before any data has been seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.decide.checks import check_recipe, has_channelwise_activations
+from bitwright.decide.layout.dedicated_pairs import dedicate_pairs
+from bitwright.decide.layout.entries import Layout, plan_as_float
+from bitwright.decide.layout.float16 import half_float_refusals
+from bitwright.decide.layout.fusion import fused_reader
+from bitwright.decide.layout.selection import Selector
+from bitwright.decide.layout.shared_exponent_axis import choose_block_axes
+from bitwright.decide.layout.tensors import TensorMarks, is_float
+from bitwright.decide.matmul_bias import (
+    BiasSum,
+    bias_sum_behind,
+    bias_sum_of,
+    ends_in_product,
+    enter_added_bias,
+    stores_added_biases,
+)
+from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
+from bitwright.decide.ops.qoperator import INTEGER_OP_TYPES, INTEGER_OUTPUT_RANGES
+from bitwright.plan import NodePlan
+from bitwright.recipe import Override, Recipe
+from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation
+
+__all__ = ["lay_out"]
+
+
+def lay_out(
+    model: ir.Model, recipe: Recipe, *, keep_float: Mapping[str, str] | None = None
+) -> Layout:
+    """Return which tensors of the model are quantized under the recipe, and the reasons.
+
+    Nodes are visited in graph order: an op that only moves values is quantized when what feeds
+    it already is. `keep_float` has the names of more nodes that read and write float, and why.
+    """
+    return _Builder(model, recipe, keep_float or {}).build()
+
+
+class _Builder:
+    def __init__(self, model: ir.Model, recipe: Recipe, keep_float: Mapping[str, str]) -> None:
+        self._model = model
+        self._recipe = recipe
+        self._keep_float = keep_float
+        self._opset = model.opset_imports.get("", 1)
+        everything = recipe.select.subgraphs
+        self._nodes = list(model.graph.all_nodes() if everything else model.graph)
+        self._selector = Selector(self._nodes, recipe.select)
+        bare = recipe.place.unquantized_nodes
+        self._bare = self._selector.find(bare, "unquantized_nodes")
+        self._layout = Layout()
+        self._marks = TensorMarks(model, recipe, self._layout)
+        # What stays inside a fused operation, and whether the result of that is quantized.
+        self._fused: dict[ir.Value, bool] = {}
+        self._half_floats = half_float_refusals(model, recipe)
+        self._channelwise_activations = has_channelwise_activations(recipe)
+        # What nobody named, for a runtime that has integer kernels for all that is worth one.
+        self._only_for_cpu = (
+            recipe.format == "qdq"
+            and recipe.activation.bits == 8
+            and recipe.select.op_types is None
+            and not recipe.place.isolated
+        )
+        self._for_npu = recipe.limits is not None or recipe.simulate is not None
+
+    def build(self) -> Layout:
+        check_recipe(self._recipe, self._marks.names)
+        float_by_name: set[str] = set()
+        for node in self._nodes:
+            name = node.name or ""
+            reason = self._kept_float(node)
+            if reason is not None:
+                float_by_name.add(name)
+            else:
+                reason = self._not_chosen(node)
+            plan = plan_as_float(node, reason) if reason else self._visit(node)
+            self._layout.nodes[name] = plan
+        self._read_through(float_by_name)
+        choose_block_axes(self._layout, self._nodes)
+        if self._recipe.place.dedicated_pairs:
+            dedicate_pairs(self._layout, self._marks.marked, self._marks.names)
+        return self._layout
+
+    def _kept_float(self, node: ir.Node) -> str | None:
+        """Return why somebody wants this node in float, or None."""
+        if is_simulation(node):  # it goes with the node that it completes
+            return None
+        reason = self._keep_float.get(node.name or "") or self._selector.kept_float(node)
+        return reason or self._would_be_refused(node)
+
+    def _would_be_refused(self, node: ir.Node) -> str | None:
+        """Return why the runtime must not see this node between pairs, where it would fuse them."""
+        fuses = self._recipe.activation.bits == 8 and self._recipe.format in ("qdq", "qoperator")
+        dilated = set(node.attributes.get_ints("dilations", [])) - {1}
+        if fuses and dilated and node.op_type == "AveragePool":
+            return "ONNX Runtime has no integer AveragePool with dilations"
+        return None
+
+    def _not_chosen(self, node: ir.Node) -> str | None:
+        return None if is_simulation(node) else self._selector.not_chosen(node)
+
+    # One node -----------------------------------------------------------------------------
+
+    def _visit(self, node: ir.Node) -> NodePlan:
+        rule = RULES.get(node.op_type) or generic_rule(node.op_type)
+        found = bias_sum_of(node) if self._recipe.place.float_bias_add else None
+        plan = None if found is None else self._visit_bias_sum(found, rule)
+        if plan is not None:
+            return plan
+        refusal = self._refuse(node, rule)
+        if refusal is not None:
+            return plan_as_float(node, refusal.reason)
+        fused = [value for value in node.inputs if value in self._fused]
+        if rule.bounds is not None and not fused and not self._result_stays_float(node):
+            return self._visit_clipping(node, rule)
+        inputs: list[str | None] = [None] * len(node.inputs)
+        for index in self._data_inputs(node, rule):
+            if node.inputs[index] not in fused and not is_simulation(node):
+                inputs[index] = self._marks.mark_input(node, index, rule)
+        bias = self._marks.mark_bias(node, rule, inputs)
+        if rule.bias is not None and bias is not None:
+            inputs[rule.bias] = bias
+        return NodePlan(
+            op=node.op_type,
+            action="quantize",
+            inputs=tuple(inputs),
+            outputs=self._mark_outputs(node, rule, inputs),
+        )
+
+    def _refuse(self, node: ir.Node, rule: OpRule) -> Skip | None:
+        if self._opset < rule.min_opset and node.domain in ("", "ai.onnx"):
+            return Skip(f"{node.op_type} takes quantized values from opset {rule.min_opset} on")
+        if self._recipe.format == "qoperator" and node.op_type not in INTEGER_OP_TYPES:
+            return Skip(f"ONNX Runtime has no integer {node.op_type} for the format qoperator")
+        if rule.float_only and self._only_for_cpu:
+            return Skip(f"ONNX Runtime has no integer {node.op_type}: pairs would only cost time")
+        if (node.name or "") in self._half_floats:
+            return Skip(self._half_floats[node.name or ""])
+        if rule.refuse is not None and (refusal := rule.refuse(node)) is not None:
+            return refusal
+        if is_simulation(node) and not any(value in self._fused for value in node.inputs):
+            return Skip("it completes a node that is float")
+        if node.op_type == "HardSigmoid" and self._for_npu and not is_npu_hard_sigmoid(node):
+            return Skip("the NPU's HardSigmoid has alpha 1/6 and beta 0.5")
+        data = [node.inputs[i] for i in self._data_inputs(node, rule)]
+        if not data:
+            kinds = {str(v.dtype.name).lower() for v in node.inputs if v is not None and v.dtype}
+            return Skip(f"it works on {' and '.join(sorted(kinds)) or 'values of unknown type'}")
+        if all(value is None or constant(value) is not None for value in node.inputs):
+            return Skip("all its inputs are constant") if not rule.follows else None
+        unknown = [v for v in node.inputs if v is not None and v.dtype is None]
+        if unknown and rule.weights:
+            return Skip(f"the type of its input {unknown[0].name!r} is not known")
+        lone = any(self._is_loose(value) for value in data)
+        if rule.follows and lone and not self._recipe.place.force_shared:
+            return Skip("its input is not quantized, so quantizing it alone would gain nothing")
+        if rule.joins and not self._recipe.place.isolated:
+            if lone:
+                return Skip("an input of it is float, so quantizing it would only add rounding")
+            if all(v.is_graph_output() and not v.uses() for v in node.outputs):
+                return Skip("its result leaves the model, so quantizing it would only add rounding")
+        only_constant = node.op_type == "MatMul" and self._recipe.select.constant_weights_only
+        if only_constant and constant(node.inputs[1]) is None:
+            return Skip("its second input is not constant")
+        return None
+
+    def _is_loose(self, value: ir.Value | None) -> bool:
+        """Return whether a value is computed in float and stays so."""
+        return (
+            value not in self._marks.marked and value not in self._fused and constant(value) is None
+        )
+
+    def _data_inputs(self, node: ir.Node, rule: OpRule) -> list[int]:
+        if rule.data is None:
+            wanted: tuple[int, ...] = tuple(range(len(node.inputs)))
+        else:
+            wanted = tuple(sorted({*rule.data, *rule.weights}))
+        return [i for i in wanted if i < len(node.inputs) and is_float(node.inputs[i])]
+
+    def _visit_bias_sum(self, found: BiasSum, rule: OpRule) -> NodePlan | None:
+        """Let the runtime compute a product and its bias in one; None if there is nothing to do."""
+        node, product = found.node, found.product
+        writer = self._layout.nodes.get(product.name or "")
+        if writer is None or writer.action != "quantize" or any(writer.outputs):
+            return None
+        if rule.refuse is not None and rule.refuse(node) is not None:
+            return None  # a mask, of which integers would leave nothing
+        inputs: list[str | None] = [None] * len(node.inputs)
+        outputs: tuple[str | None, ...] = (None,)
+        name = self._marks.names[found.bias]
+        if stores_added_biases(self._recipe) and name not in self._recipe.overrides:
+            inputs[found.index] = enter_added_bias(self._layout, found, name)
+        if ends_in_product(node.outputs[0], self._is_wanted):
+            outputs = self._mark_outputs(node, rule, inputs)
+        if not any((*inputs, *outputs)):
+            return None
+        return NodePlan(op=node.op_type, action="quantize", inputs=tuple(inputs), outputs=outputs)
+
+    def _is_wanted(self, node: ir.Node) -> bool:
+        """Whether nothing speaks against quantizing a node but, perhaps, what feeds it."""
+        if self._kept_float(node) is not None or self._not_chosen(node) is not None:
+            return False
+        rule = RULES.get(node.op_type)
+        return rule is not None and (rule.follows or self._refuse(node, rule) is None)
+
+    def _visit_clipping(self, node: ir.Node, rule: OpRule) -> NodePlan:
+        """Quantize a Relu or Clip, planning to let the quantizer before it do its work."""
+        source, target = node.inputs[0], node.outputs[0]
+        assert source is not None and rule.bounds is not None
+        key = self._marks.mark_input(node, 0, rule)
+        out = self._marks.mark_activation(target)
+        bounds = rule.bounds(node)
+        entry = self._layout.entries[key]
+        if (
+            not isinstance(bounds, Skip)
+            and len(source.uses()) == 1
+            and not source.is_graph_output()
+            and entry.shares is None
+            and entry.fixed_range is None
+            and entry.override is None
+            and entry.role == "activation"
+            and entry.qtype.kind != "block"
+            and self._written_by_quantized(source)
+        ):
+            # What the clip would cut off needs no levels: its input takes its output's range.
+            entry.shares = out
+            entry.qtype = self._layout.entries[out].qtype
+            entry.absorbed_by = node.name
+        return NodePlan(
+            op=node.op_type,
+            action="quantize",
+            inputs=(key, *(None for _ in node.inputs[1:])),
+            outputs=(out,),
+        )
+
+    def _written_by_quantized(self, value: ir.Value) -> bool:
+        producer = value.producer()
+        plan = None if producer is None else self._layout.nodes.get(producer.name or "")
+        return plan is not None and plan.action == "quantize"
+
+    # Its results ---------------------------------------------------------------------------
+
+    def _mark_outputs(
+        self, node: ir.Node, rule: OpRule, inputs: list[str | None]
+    ) -> tuple[str | None, ...]:
+        outputs: list[str | None] = [None] * len(node.outputs)
+        stays_float = self._result_stays_float(node)
+        if self._fuse(node.outputs[0], result_is_quantized=not stays_float):
+            return tuple(outputs)
+        if stays_float or self._adds_bias_next(node):
+            return tuple(outputs)
+        shares = rule.shares(node) if callable(rule.shares) else rule.shares
+        output_range = rule.output_range
+        if self._recipe.format == "qoperator":
+            output_range = INTEGER_OUTPUT_RANGES.get(node.op_type, output_range)
+        output_range = self._recipe.output_ranges.get(node.op_type, output_range)
+        for index, value in enumerate(node.outputs):
+            if (rule.outputs is not None and index not in rule.outputs) or not is_float(value):
+                continue
+            if not value.uses() and not value.is_graph_output():
+                continue
+            key = outputs[index] = self._marks.mark_activation(value)
+            entry = self._layout.entries[key]
+            if self._channelwise_activations:
+                continue  # what moves values moves channels, too
+            if shares and inputs[0] is not None and _leaves_parameters(entry.override):
+                source = self._layout.entries[inputs[0]]
+                if source.qtype.kind == "block":
+                    entry.qtype = source.qtype  # moved values lie in other blocks
+                elif source.axis is None:
+                    entry.shares = inputs[0]
+                    entry.qtype = source.qtype
+            elif output_range is not None and _leaves_parameters(entry.override):
+                entry.fixed_range = output_range
+        return tuple(outputs)
+
+    def _result_stays_float(self, node: ir.Node) -> bool:
+        """Whether the user wants no pair behind this node, or behind what it is computed with."""
+        if node.op_type in self._recipe.place.unquantized_outputs or node.name in self._bare:
+            return True
+        return any(value is not None and not self._fused.get(value, True) for value in node.inputs)
+
+    def _fuse(self, value: ir.Value, *, result_is_quantized: bool) -> bool:
+        """Leave a result inside a fused operation, where its reader is quantized as well."""
+        reader = fused_reader(value, self._recipe)
+        if reader is None or self._marks.names.get(value) in self._recipe.overrides:
+            return False
+        if self._kept_float(reader) is not None or self._not_chosen(reader) is not None:
+            return False
+        self._fused[value] = result_is_quantized
+        rule = RULES.get(reader.op_type) or generic_rule(reader.op_type)
+        if self._refuse(reader, rule) is not None:
+            del self._fused[value]
+        return value in self._fused
+
+    def _adds_bias_next(self, node: ir.Node) -> bool:
+        """Whether a MatMul's only reader adds a constant, and the runtime computes both."""
+        if not self._recipe.place.float_bias_add or bias_sum_behind(node) is None:
+            return False
+        # What it fuses into takes float32 scales only.
+        return node.outputs[0].dtype != ir.DataType.FLOAT16
+
+    # The rest of the graph ----------------------------------------------------------------
+
+    def _read_through(self, float_by_name: set[str]) -> None:
+        """Let nodes without a rule read dequantized values, so that producers stay fused.
+
+        A node that the user asked to keep float reads the float tensor itself.
+        """
+        for node in self._nodes:
+            name = node.name or ""
+            plan = self._layout.nodes[name]
+            if plan.action != "float" or name in float_by_name:
+                continue
+            if self._recipe.place.dedicated_pairs:
+                continue
+            inputs = tuple(
+                self._marks.key_for(v, name)
+                if v is not None and v in self._marks.marked and self._is_read_through(v)
+                else None
+                for v in node.inputs
+            )
+            self._layout.nodes[name] = msgspec.structs.replace(plan, inputs=inputs)
+        for graph in self._model.graphs():
+            for value in graph.outputs:
+                producer = value.producer()
+                writer = None if producer is None else self._layout.nodes.get(producer.name or "")
+                written = writer is not None and self._marks.marked.get(value) in writer.outputs
+                if value in self._marks.names:
+                    self._layout.outputs[self._marks.names[value]] = (
+                        self._marks.key_for_output(value)
+                        if written and value in self._marks.marked
+                        else None
+                    )
+
+    def _is_read_through(self, value: ir.Value) -> bool:
+        """Whether float nodes read a quantized tensor as the others do.
+
+        They must where a node writes it as integers. What is computed in float they read as it
+        is: that costs nothing, and rounds nothing.
+        """
+        if self._recipe.place.isolated:
+            return True
+        producer = value.producer()
+        plan = None if producer is None else self._layout.nodes.get(producer.name or "")
+        return plan is not None and self._marks.marked[value] in plan.outputs
+
+
+def _leaves_parameters(override: Override | None) -> bool:
+    """Whether an override, if there is one, only adds a second type."""
+    if override is None:
+        return True
+    return override == Override(convert=override.convert, convert_for=override.convert_for)

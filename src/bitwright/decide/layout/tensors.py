@@ -1,0 +1,127 @@
+"""The tensors of a layout: who has an entry, and through which one each node reads."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from bitwright.decide.checks import has_channelwise_activations
+from bitwright.decide.layout.entries import Entry, Layout
+from bitwright.decide.layout.weight_axis import weight_axis
+from bitwright.decide.ops import OpRule, constant
+from bitwright.graph import iter_values
+from bitwright.numerics.types import INT16, INT32, QType
+from bitwright.recipe import Recipe
+
+__all__ = ["TensorMarks", "is_float"]
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+class TensorMarks:
+    """Enters tensors into a layout as the recipe stores them, each activation once."""
+
+    def __init__(self, model: ir.Model, recipe: Recipe, layout: Layout) -> None:
+        self._recipe = recipe
+        self._layout = layout
+        self.names = {value: name for name, value in iter_values(model)}
+        self.marked: dict[ir.Value, str] = {}
+        """The activations that have an entry, and its name."""
+
+    def mark_input(self, node: ir.Node, index: int, rule: OpRule) -> str:
+        """Enter what a node reads, a constant or an activation; return the entry's name."""
+        value = node.inputs[index]
+        assert value is not None
+        if constant(value) is None:
+            self.mark_activation(value)
+            return self.key_for(value, node.name)
+        if index not in rule.weights:
+            return self._mark_constant(node, value, self._recipe.activation, None, 0, operand=True)
+        override = self._recipe.overrides.get(self.names[value])
+        axis, block = weight_axis(node, index, rule, self._recipe, override)
+        return self._mark_constant(node, value, self._recipe.weight, axis, block)
+
+    def mark_activation(self, value: ir.Value) -> str:
+        """Enter a computed tensor, with a second entry where it is converted."""
+        if value not in self.marked:
+            name = self.names[value]
+            override = self._recipe.overrides.get(name)
+            qtype = (override.qtype if override else None) or self._recipe.activation
+            self.marked[value] = name
+            self._layout.entries[name] = Entry(name, value, "activation", qtype, override=override)
+            if override is not None and override.axis is not None:
+                self._layout.entries[name].axis = override.axis
+            if override is not None and override.convert is not None:
+                convert = override.convert
+                assert convert.qtype is not None
+                self._layout.entries[f"{name}@convert"] = Entry(
+                    name, value, "activation", convert.qtype, override=convert, source=name
+                )
+        return self.marked[value]
+
+    def key_for(self, value: ir.Value, reader: str | None) -> str:
+        """Return the entry through which a node reads a marked tensor."""
+        key = self.marked[value]
+        override = self._recipe.overrides.get(self.names[value])
+        if override is None or override.convert is None:
+            return key
+        chosen = override.convert_for
+        return f"{key}@convert" if chosen is None or reader in chosen else key
+
+    def key_for_output(self, value: ir.Value) -> str:
+        """Return the entry of a graph output: converted where every reader's is."""
+        keys = {self.key_for(value, use.node.name) for use in value.uses()}
+        keys = keys or {self.key_for(value, None)}
+        return keys.pop() if len(keys) == 1 else self.marked[value]
+
+    def _mark_constant(
+        self,
+        node: ir.Node,
+        value: ir.Value,
+        qtype: QType,
+        axis: int | None,
+        block: int,
+        *,
+        operand: bool = False,
+    ) -> str:
+        """Enter a constant; uses that agree on type and axis share one entry."""
+        name = self.names[value]
+        override = self._recipe.overrides.get(name)
+        if override is not None and override.qtype is not None:
+            qtype = override.qtype
+        wanted = Entry(
+            name, value, "weight", qtype, axis, block, override=override, operand=operand
+        )
+        return self._layout.enter_constant(wanted, node.name or "")
+
+    def mark_bias(self, node: ir.Node, rule: OpRule, inputs: list[str | None]) -> str | None:
+        """Enter the constant that a node adds, or return None where it stays float."""
+        index = rule.bias
+        if index is None or index >= len(node.inputs) or not self._recipe.quantize_bias:
+            return None
+        value = node.inputs[index]
+        array = constant(value)
+        if value is None or array is None or not is_float(value):
+            return None
+        override = self._recipe.overrides.get(self.names[value])
+        if value.dtype == ir.DataType.FLOAT16 and override is None:
+            return None  # the product of two scales is below what float16 resolves
+        if override is not None or self._recipe.bias == "weight":
+            return self._mark_constant(node, value, self._recipe.weight, None, 0)
+        source, weight = inputs[0], inputs[rule.weights[-1]]
+        if source is None or weight is None or has_channelwise_activations(self._recipe):
+            return None
+        stored = self._layout.entries[weight].qtype
+        if not stored.is_integer:  # there is no grid to add up on: it is one more weight
+            return self._mark_constant(node, value, stored, None, 0)
+        if self._layout.entries[source].qtype.bits + stored.bits > 32:
+            # At (input scale x weight scale) 32 bits would hold nothing of it.
+            return self._mark_constant(node, value, INT32, None, 0)
+        qtype = INT16 if self._recipe.bias == "int16" else INT32
+        return self._layout.enter_bias(
+            self.names[value], value, node, rule, (source, weight), qtype
+        )
+
+
+def is_float(value: ir.Value | None) -> bool:
+    """Whether a tensor holds numbers that can be quantized."""
+    return value is not None and value.dtype in _FLOATS

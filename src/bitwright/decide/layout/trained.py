@@ -1,0 +1,222 @@
+"""Which tensors are quantized where training has already said how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.decide.layout.entries import Entry, Layout
+from bitwright.decide.layout.trained_scales import (
+    TrainedScales,
+    Use,
+    as_override,
+    only_moves,
+    same_scale,
+)
+from bitwright.decide.ops import RULES, OpRule, constant
+from bitwright.graph import iter_values
+from bitwright.numerics.types import INT8, UINT8, QType
+from bitwright.plan import NodePlan, Parameters
+from bitwright.recipe import Override, Recipe
+
+__all__ = ["lay_out_trained", "trained_recipe"]
+
+# Their integer kernels can give floats.
+_FLOAT_RESULTS = frozenset({"MatMul", "Gemm"})
+
+
+def trained_recipe(reads: Mapping[Use, Parameters], recipe: Recipe) -> Recipe:
+    """Return the recipe with the types that most of the trained tensors have."""
+    kinds: dict[str, list[QType]] = {"activation": [], "weight": []}
+    for (node, index), parameters in reads.items():
+        role = "activation" if constant(node.inputs[index]) is None else "weight"
+        kinds[role].append(parameters.qtype)
+    most = {role: max(types, key=types.count) for role, types in kinds.items() if types}
+    if most.get("activation") is INT8 and most.get("weight", INT8) is UINT8:
+        most["weight"] = INT8
+    channels = any(p.axis is not None for p in reads.values())
+    return recipe.replace(**most, per_channel=channels)
+
+
+def lay_out_trained(
+    model: ir.Model,
+    reads: Mapping[Use, Parameters],
+    results: Mapping[str, Parameters],
+    recipe: Recipe,
+) -> tuple[Layout, list[str]]:
+    """Return the layout that the trained scales make, and what a user may want to know of it.
+
+    `reads` has the scale through which an input of a node reads, `results` that of a graph
+    output. Nodes without them stay float, each with its reason.
+    """
+    names = {value: name for name, value in iter_values(model)}
+    scales = TrainedScales(model, reads, results, recipe, names)
+    return _TrainedLayout(model, scales, recipe, names).build(), scales.notes
+
+
+class _TrainedLayout:
+    def __init__(
+        self,
+        model: ir.Model,
+        scales: TrainedScales,
+        recipe: Recipe,
+        names: Mapping[ir.Value, str],
+    ) -> None:
+        self._model = model
+        self._nodes = list(model.graph.all_nodes())
+        self._scales = scales
+        self._recipe = recipe
+        self._names = names
+        self._layout = Layout()
+        self._keys: dict[tuple[ir.Value, Override, int], str] = {}
+
+    def build(self) -> Layout:
+        self._enter()
+        self._share()
+        for node in self._nodes:
+            self._layout.nodes[node.name or ""] = self._plan(node)
+        for graph in self._model.graphs():
+            for value in graph.outputs:
+                if value in self._names:
+                    found = self._scales.results.get(value.name or "")
+                    key = None if found is None else self._key(value, found)
+                    self._layout.outputs[self._names[value]] = key
+        return self._layout
+
+    # Entries ------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        for (node, index), scale in self._scales.reads.items():
+            value = node.inputs[index]
+            assert value is not None
+            self._key(value, scale)
+        for value, scale in self._scales.written.items():
+            if value.is_graph_output() and value.name in self._scales.results:
+                self._key(value, scale)
+
+    def _key(self, value: ir.Value, scale: Parameters) -> str:
+        """Return the entry of a tensor under a scale, made at its first use."""
+        given = as_override(scale)
+        wanted = (value, given, scale.block_size)
+        if wanted not in self._keys:
+            name = key = self._names[value]
+            number = 0
+            while key in self._layout.entries:
+                number += 1
+                key = f"{name}@{number}"
+            role: Literal["activation", "weight"] = (
+                "activation" if constant(value) is None else "weight"
+            )
+            self._layout.entries[key] = Entry(
+                name, value, role, scale.qtype, scale.axis, scale.block_size, override=given
+            )
+            self._keys[wanted] = key
+        return self._keys[wanted]
+
+    def _share(self) -> None:
+        """Link entries that are one scale: what clips to what it clips, moves to what it moves."""
+        links: dict[str, str] = {}
+        for node in self._nodes:
+            rule = RULES.get(node.op_type)
+            if rule is None or (node, 0) not in self._scales.reads or not node.outputs:
+                continue
+            source, target = node.inputs[0], node.outputs[0]
+            assert source is not None
+            before, behind = self._scales.reads[node, 0], self._scales.written.get(target)
+            if behind is None or not same_scale(before, behind) or constant(source) is not None:
+                continue
+            above, below = self._key(source, before), self._key(target, behind)
+            if rule.bounds is not None:
+                links[above] = below
+                if len(source.uses()) == 1 and not source.is_graph_output():
+                    producer = source.producer()
+                    if producer is not None and self._scales.reads_integers(producer):
+                        self._layout.entries[above].absorbed_by = node.name
+            elif only_moves(node, rule) and node.op_type != "Concat":
+                links.setdefault(below, above)
+        entries = self._layout.entries
+        for key, other in links.items():
+            root = entries[other]
+            while root.shares is not None:
+                root = entries[root.shares]
+            if root is not entries[key]:
+                entries[key].shares = other
+                entries[key].override = None
+
+    def _plan(self, node: ir.Node) -> NodePlan:
+        inputs: list[str | None] = [None] * len(node.inputs)
+        for index, value in enumerate(node.inputs):
+            scale = self._scales.reads.get((node, index))
+            if value is not None and scale is not None:
+                inputs[index] = self._key(value, scale)
+        outputs: list[str | None] = [
+            self._key(value, self._scales.written[value]) if value in self._scales.written else None
+            for value in node.outputs
+        ]
+        reason = self._reason(node, outputs)
+        rule = RULES.get(node.op_type)
+        if rule is not None and rule.bias is not None and reason is None:
+            self._add_bias(node, rule, inputs)
+        return NodePlan(
+            op=node.op_type,
+            action="quantize" if reason is None else "float",
+            reason=reason,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+        )
+
+    def _reason(self, node: ir.Node, outputs: list[str | None]) -> str | None:
+        """Return why a node is left float, or None if it works on integers."""
+        rule = RULES.get(node.op_type)
+        if node in self._scales.refused:
+            return self._scales.refused[node]
+        if rule is None:
+            return f"there is no integer {node.op_type}"
+        if rule.refuse is not None and (refusal := rule.refuse(node)) is not None:
+            return refusal.reason
+        data = list(self._scales.data_inputs(node, rule))
+        missing = [index for index in data if (node, index) not in self._scales.reads]
+        if not data:
+            return "it works on no floats"
+        stored = [i for i in rule.weights if (node, i) in self._scales.reads and i not in missing]
+        only_weights = any(constant(node.inputs[i]) is not None for i in stored)
+        if missing and not (only_weights and self._recipe.format == "qdq"):
+            value = node.inputs[missing[0]]
+            is_weight = missing[0] in rule.weights and constant(value) is not None
+            kind = "weight" if is_weight else "input"
+            name = "" if value is None else value.name
+            return f"its {kind} {name!r} has no trained scale"
+        activations = [self._scales.reads[node, i] for i in data if i not in (*missing, *stored)]
+        if any(scale.axis is not None for scale in activations):
+            return "its input has a scale for each channel, which no integer kernel takes"
+        if missing or rule.outputs == () or node.op_type in _FLOAT_RESULTS:
+            return None
+        for index, value in enumerate(node.outputs):
+            wanted = rule.outputs is None or index in rule.outputs
+            if wanted and outputs[index] is None and (value.uses() or value.is_graph_output()):
+                return f"its output {value.name!r} has no trained scale"
+        if only_moves(node, rule):
+            before, behind = (
+                self._scales.reads[node, data[0]],
+                self._scales.written[node.outputs[0]],
+            )
+            if not same_scale(before, behind) and constant(node.inputs[data[0]]) is None:
+                return "its trained scales before and behind it differ"
+        return None
+
+    def _add_bias(self, node: ir.Node, rule: OpRule, inputs: list[str | None]) -> None:
+        index = rule.bias
+        if index is None or index >= len(node.inputs) or inputs[index] is not None:
+            return
+        value, weight = node.inputs[index], rule.weights[-1]
+        bias = constant(value)
+        if value is None or bias is None or None in (inputs[0], inputs[weight]):
+            return
+        if np.ndim(self._scales.reads[node, 0].scale):
+            return
+        inputs[index] = self._layout.enter_bias(
+            self._names[value], value, node, rule, (inputs[0] or "", inputs[weight] or "")
+        )

@@ -1,0 +1,222 @@
+"""Which weights are stored in few bits while activations stay float, and how each of them is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.decide.layout.selection import Selector
+from bitwright.errors import ModelError, RecipeError, did_you_mean
+from bitwright.graph import iter_values, weight_of
+from bitwright.plan import NodePlan, QuantPlan, WeightPlan
+from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverride
+
+__all__ = ["plan_weights", "product_source"]
+
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def plan_weights(
+    model: ir.Model, recipe: Recipe, *, fingerprint: str = "", tool: str = ""
+) -> QuantPlan:
+    """Return the plan of a weight-only recipe: every weight that it names, every node's fate."""
+    return _Planner(model, recipe).plan(fingerprint, tool)
+
+
+def product_source(node: ir.Node) -> ir.Value | None:
+    """Return the tensor that a product multiplies its weight with; a Gather has none."""
+    return None if node.op_type == "Gather" else node.inputs[0]
+
+
+class _Planner:
+    def __init__(self, model: ir.Model, recipe: Recipe) -> None:
+        self._model = model
+        self._recipe = recipe
+        self._options = recipe.weights
+        nodes = list(model.graph.all_nodes() if recipe.select.subgraphs else model.graph)
+        self._nodes = {node.name or "": node for node in nodes}
+        # Products that the recipe does not reach, to say so.
+        self._inside = [
+            node
+            for node in model.graph.all_nodes()
+            if node.op_type in _PRODUCTS and (node.name or "") not in self._nodes
+        ]
+        defaults = _PRODUCTS | ({"Gather"} if self._options.embeddings else frozenset())
+        self._selector = Selector(nodes, recipe.select, defaults)
+        self._overrides = _matched(self._options.overrides, self._nodes)
+        self._names = {value: name for name, value in iter_values(model)}
+        self._head = _heads(model) if self._options.head_bits is not None else frozenset()
+
+    def plan(self, fingerprint: str, tool: str) -> QuantPlan:
+        fates: dict[str, NodePlan] = {}
+        weights: dict[str, WeightPlan] = {}
+        notes: list[str] = []
+        reasons: dict[str, str | None] = {}
+        for name, node in sorted(self._nodes.items(), key=lambda item: item[1].op_type == "Gather"):
+            reasons[name] = self._refusal(node) or self._add(node, weights)
+        for name, node in self._nodes.items():
+            action: Literal["float", "quantize"] = "float" if reasons[name] else "quantize"
+            fates[name] = NodePlan(op=node.op_type, action=action, reason=reasons[name])
+        for node in self._inside:
+            why = "it is inside the body of an If, Loop or Scan; select.subgraphs reaches it"
+            fates[node.name or ""] = NodePlan(op=node.op_type, action="float", reason=why)
+        if not weights:
+            told = sorted({f"{n.op}: {n.reason}" for n in fates.values() if n.op in _PRODUCTS})
+            raise ModelError(
+                "no weight of this model was quantized "
+                f"({'; '.join(told[:3]) or 'it has no MatMul and no Gemm'}); "
+                "widen the selection."
+            )
+        return QuantPlan(
+            tool=tool,
+            fingerprint=fingerprint,
+            recipe=self._recipe,
+            tensors={},
+            weights=weights,
+            nodes=fates,
+            notes=notes,
+        )
+
+    def _add(self, node: ir.Node, weights: dict[str, WeightPlan]) -> str | None:
+        """Put a node's weight into the plan, or return why another reader of it prevents that."""
+        weight = weight_of(node)
+        assert weight is not None
+        key, wanted = self._names[weight.value], self._wanted(node)
+        known = weights.get(key)
+        if known is None:
+            weights[key] = wanted
+            return None
+        first = known.nodes[0]
+        other = weight_of(self._nodes[first])
+        assert other is not None
+        if other.transposed != weight.transposed:
+            return f"{first!r} reads the weight {key!r} the other way round"
+        # A table follows the product that shares it.
+        follows = node.op_type == "Gather" and node.name not in self._overrides
+        if not follows and not _same_form(known, wanted):
+            return f"it shares the weight {key!r} with {first!r}, which asks for another form"
+        # Who needs data decides: the rounding of a shared weight must serve both.
+        keep = known if follows or known.rounding.needs_data else wanted
+        weights[key] = msgspec.structs.replace(keep, nodes=(*known.nodes, *wanted.nodes))
+        return None
+
+    def _refusal(self, node: ir.Node) -> str | None:
+        """Return why a node keeps its float weight, or None."""
+        name = node.name or ""
+        if (override := self._overrides.get(name)) is not None and override.keep_float:
+            return "an override keeps it float"
+        if (reason := self._selector.kept_float(node)) is not None:
+            return reason
+        if node.domain or node.op_type not in _PRODUCTS | {"Gather"}:
+            return "only weights of MatMul, Gemm and Gather have a form in blocks"
+        if (reason := self._selector.not_chosen(node)) is not None:
+            hint = "; weights.embeddings stores tables" if node.op_type == "Gather" else ""
+            return f"{reason}{hint}"
+        weight = weight_of(node)
+        if weight is None:
+            first = node.inputs[0]
+            if node.op_type == "MatMul" and first is not None and first.is_initializer():
+                return "its weight is on the left, which no n-bit product takes"
+            return "its weight is computed at run time"
+        value = weight.value
+        if value.dtype not in _FLOATS:
+            return f"its weight holds {'unknown' if value.dtype is None else value.dtype.name}"
+        if value.is_graph_output():
+            return "its weight leaves the model"
+        rank = 0 if value.shape is None else len(value.shape)
+        if rank != 2:
+            return f"its weight has {rank} axes, and n-bit products take matrices"
+        if node.op_type == "Gemm":
+            return _refuse_gemm(node)
+        if node.op_type == "Gather":
+            return _refuse_gather(node)
+        return None
+
+    def _wanted(self, node: ir.Node) -> WeightPlan:
+        options, name = self._options, node.name or ""
+        given = self._overrides.get(name, WeightOverride())
+        bits = options.bits
+        if name in self._head and options.head_bits is not None:
+            bits = options.head_bits
+        rounding = given.rounding or options.rounding
+        if node.op_type == "Gather" or node.graph is not self._model.graph:
+            rounding = _without_data(rounding)
+        return WeightPlan(
+            nodes=(name,),
+            bits=bits if given.bits is None else given.bits,
+            block_size=options.block_size if given.block_size is None else given.block_size,
+            symmetric=options.symmetric if given.symmetric is None else given.symmetric,
+            rounding=rounding,
+            awq=given.awq is not False,
+        )
+
+
+def _without_data(rounding: RoundingMethod) -> RoundingMethod:
+    """Return a rounding for a table, which has no inputs to weigh by, or for a body's weight."""
+    if isinstance(rounding, HQQ) or not rounding.needs_data:
+        return rounding
+    return Nearest(clip=rounding.clip)
+
+
+def _same_form(one: WeightPlan, other: WeightPlan) -> bool:
+    return (one.bits, one.block_size, one.symmetric) == (
+        other.bits,
+        other.block_size,
+        other.symmetric,
+    )
+
+
+def _refuse_gemm(node: ir.Node) -> str | None:
+    if node.attributes.get_int("transA", 0):
+        return "it transposes its input"
+    for scalar in ("alpha", "beta"):
+        if node.attributes.get_float(scalar, 1.0) != 1.0:
+            return f"its {scalar} is not 1"
+    return None
+
+
+def _refuse_gather(node: ir.Node) -> str | None:
+    if node.attributes.get_int("axis", 0) != 0:
+        return "it gathers columns, and tables are read by rows"
+    return None
+
+
+def _heads(model: ir.Model) -> frozenset[str]:
+    """Return the products whose result leaves the model, also through ops that only reshape."""
+    found = set()
+    waiting = [value.producer() for value in model.graph.outputs]
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            continue
+        if node.op_type in _PRODUCTS:
+            found.add(node.name or "")
+        elif node.op_type in ("Reshape", "Transpose", "Cast", "Squeeze", "Unsqueeze", "Add"):
+            waiting += [value.producer() for value in node.inputs[:1] if value is not None]
+    return frozenset(found)
+
+
+def _matched(
+    overrides: Mapping[str, WeightOverride], nodes: Mapping[str, ir.Node]
+) -> dict[str, WeightOverride]:
+    """Return the override of each node; a pattern that no node's name matches is an error."""
+    found: dict[str, WeightOverride] = {}
+    for pattern, override in overrides.items():
+        if pattern.startswith("re:"):
+            try:
+                expression = re.compile(pattern[3:])
+            except re.error as error:
+                raise RecipeError(f"{pattern!r} is not a regular expression: {error}.") from error
+            names = [name for name in nodes if expression.fullmatch(name)]
+        else:
+            names = [pattern] if pattern in nodes else []
+        if not names:
+            hint = "" if pattern.startswith("re:") else did_you_mean(pattern, nodes)
+            raise RecipeError(f"weights.overrides: no node is called {pattern!r}.{hint}")
+        found.update(dict.fromkeys(names, override))
+    return found

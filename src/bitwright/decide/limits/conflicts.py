@@ -1,0 +1,70 @@
+"""Concats that the limits tear apart: left float, where joining would cut their inputs off.
+
+The NPU joins tensors at one position. A box of 300 pixels needs position -1 and a hard sigmoid
+takes no position below 7, so a detector that joins the two has none for both: at 7, boxes would
+end at 1. Computed in float, such a Concat keeps what it joins, and no limit is broken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.plan import QuantPlan
+from bitwright.targets.npu_limits import Ref, Site
+
+__all__ = ["find_torn_concat", "leave_concat_float"]
+
+_REASON = "the NPU's limits have no scale for all that it joins"
+
+
+def find_torn_concat(
+    sites: Iterable[tuple[ir.Node, Site]], found: Mapping[Ref, int], alone: Mapping[Ref, int]
+) -> str | None:
+    """Return the Concat whose inputs lie furthest apart, of those that cut an input off.
+
+    `found` has the positions that hold all limits, `alone` those of all limits but the Concats'.
+    """
+    torn = {
+        node.name or "": max(wished) - min(wished)
+        for node, site in sites
+        if site.op == "Concat" and site.output is not None and site.known
+        if (wished := [alone[ref] for ref in site.known])
+        if found[site.output] > min(wished)
+    }
+    return max(torn, key=lambda name: torn[name], default=None)
+
+
+def leave_concat_float(plan: QuantPlan, name: str) -> QuantPlan:
+    """Return the plan with a Concat computed in float, on what its producers write in integers."""
+    written = {key for node in plan.nodes.values() for key in node.outputs}
+    node = plan.nodes[name]
+    float_node = msgspec.structs.replace(
+        node,
+        action="float",
+        reason=_REASON,
+        # Integers that a float node would only turn back gain nothing.
+        inputs=tuple(key if key in written else None for key in node.inputs),
+        outputs=(None,) * len(node.outputs),
+    )
+    changed = msgspec.structs.replace(plan, nodes={**plan.nodes, name: float_node})
+    return _without_unused(changed, {key for key in (*node.inputs, *node.outputs) if key})
+
+
+def _without_unused(plan: QuantPlan, keys: set[str]) -> QuantPlan:
+    """Return the plan without those of these entries that no node has any more."""
+    uses = Counter(key for node in plan.nodes.values() for key in (*node.inputs, *node.outputs))
+    uses.update(
+        key
+        for entry in plan.tensors.values()
+        for key in (entry.shares, entry.source, *(entry.product or ()))
+    )
+    gone = {key for key in keys if not uses[key]}
+    return msgspec.structs.replace(
+        plan,
+        tensors={key: entry for key, entry in plan.tensors.items() if key not in gone},
+        outputs={name: None if key in gone else key for name, key in plan.outputs.items()},
+    )

@@ -1,0 +1,1 @@
+"""Range methods: from what was observed of a tensor to the range that is quantized."""

@@ -1,0 +1,149 @@
+"""What a sketch tells of a tensor, as plain numbers: extremes, cuts, moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.decide.ranges.entropy import entropy_threshold
+from bitwright.numerics.positions import PositionGrid
+
+__all__ = [
+    "Sketch",
+    "averaged_extremes",
+    "entropy_cut",
+    "moments",
+    "percentile_cut",
+    "percentile_edges",
+    "sketch_points",
+]
+
+F64 = npt.NDArray[np.float64]
+
+
+class Sketch(Protocol):
+    """What a range method may ask of a tensor; `bitwright.observe.TensorSketch` has it."""
+
+    low: float
+    high: float
+    channel_low: npt.NDArray[np.float32] | None
+    channel_high: npt.NDArray[np.float32] | None
+
+    @property
+    def finite(self) -> int:
+        """How many finite values were seen."""
+
+    @property
+    def batches(self) -> npt.NDArray[np.float32]:
+        """One (min, max) row for each batch."""
+
+    @property
+    def votes(self) -> Mapping[PositionGrid, Mapping[int, int]]:
+        """For how many batches each position of a power-of-two grid was the best."""
+
+    def values(self) -> npt.NDArray[Any]:
+        """Return the histogram's values, ascending."""
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return how often each was seen."""
+
+
+def averaged_extremes(sketch: Sketch, weight: float) -> tuple[float, float]:
+    """Return the exponential average of each batch's extremes, the first batch as its start.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> averaged_extremes(TensorSketch.of([0.0, 1.0], [0.0, 3.0]), 0.5)
+    (0.0, 2.0)
+    """
+    batches = sketch.batches.astype(np.float64)
+    average = batches[0]
+    for batch in batches[1:]:
+        average = average + weight * (batch - average)
+    return float(average[0]), float(average[1])
+
+
+def percentile_cut(sketch: Sketch, percentile: float, *, symmetric: bool) -> tuple[float, float]:
+    """Return between which values this percentage of the mass lies.
+
+    With `symmetric` the magnitudes are cut, else half of the rest is cut off at either end. Never
+    beyond the extremes; zero need not lie inside.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> percentile_cut(TensorSketch.of(np.arange(1.0, 101.0), [200.0]), 99.0, symmetric=True)
+    (1.0, 100.0)
+    """
+    values, counts = sketch_points(sketch)
+    if symmetric:
+        order = np.argsort(np.abs(values), kind="stable")
+        most = _quantile(np.abs(values)[order], counts[order], percentile / 100)
+        return max(-most, float(sketch.low)), min(most, float(sketch.high))
+    # The part that stays below the upper cut, so that 100 - percentile is split in halves.
+    inside = 1 - (100 - percentile) / 200
+    return -_quantile(-values[::-1], counts[::-1], inside), _quantile(values, counts, inside)
+
+
+def entropy_cut(
+    sketch: Sketch, bins: int, levels: int, *, symmetric: bool = False
+) -> tuple[float, float]:
+    """Return the range of the least divergence (see `entropy_threshold`), within the extremes.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> entropy_cut(TensorSketch.of([1.0, 2.0]), 128, 128)
+    (1.0, 2.0)
+    """
+    low, high = float(sketch.low), float(sketch.high)
+    if levels >= bins:
+        return low, high  # the grid is as fine as the bins: clipping gains nothing
+    most = entropy_threshold(*sketch_points(sketch), bins, levels, symmetric=symmetric)
+    return max(-most, low), min(most, high)
+
+
+def moments(values: F64, counts: F64, power: float = 1.0) -> tuple[float, float]:
+    """Return mean and standard deviation of sign(x) |x|^power, for values and how often each is.
+
+    >>> moments(np.array([-1.0, 1.0]), np.array([2.0, 2.0]))
+    (0.0, 1.0)
+    """
+    share = counts / max(float(counts.sum()), 1.0)
+    # Scaled first: the squares of large float32 values still fit, those of tiny ones would vanish.
+    size = float(np.abs(values).max(initial=0.0)) or 1.0
+    scaled = np.sign(values) * np.abs(values / size) ** power
+    mean = float(scaled @ share)
+    deviation = float(np.sqrt(max(float(((scaled - mean) ** 2) @ share), 0.0)))
+    return size**power * mean, size**power * deviation
+
+
+def percentile_edges(
+    counts: npt.NDArray[np.int64], percentile: float, *, symmetric: bool
+) -> tuple[int, int]:
+    """Return the edges of a histogram between which this percentage of its counts lies.
+
+    Both are the lower edges of the bins that the percentiles fall into, as ONNX Runtime's
+    calibrator takes them. With `symmetric` the counts are those of magnitudes, and the edge of
+    the upper end is returned twice.
+
+    >>> percentile_edges(np.array([0, 199, 1]), 98.0, symmetric=False)
+    (1, 1)
+    """
+    share = np.cumsum(counts / max(int(counts.sum()), 1))
+    if symmetric:
+        edge = int(np.searchsorted(share, percentile / 100))
+        return edge, edge
+    cut = (100.0 - percentile) / 200.0
+    return int(np.searchsorted(share, cut)), int(np.searchsorted(share, 1.0 - cut))
+
+
+def sketch_points(sketch: Sketch) -> tuple[F64, F64]:
+    """Return the values of a sketch, ascending, and how often each was seen, in float64."""
+    return sketch.values().astype(np.float64), sketch.counts().astype(np.float64)
+
+
+def _quantile(values: F64, counts: F64, share: float) -> float:
+    """Return the least value that has this share of all at or below it."""
+    below = np.cumsum(counts)
+    # A trillionth less: 0.9 * 10 must find the ninth value, not the tenth.
+    wanted = share * below[-1] * (1 - 1e-12)
+    return float(values[min(np.searchsorted(below, wanted), values.size - 1)])

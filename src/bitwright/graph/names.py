@@ -1,0 +1,45 @@
+"""Fresh names that collide with nothing in the model."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from bitwright.graph.subgraphs import iter_graphs
+
+__all__ = ["NameScope"]
+
+
+class NameScope:
+    """All names of a model, values and nodes at every level, and new ones beside them.
+
+    >>> x = ir.Value(name="x")
+    >>> graph = ir.Graph([x], [x], nodes=[], opset_imports={"": 21})
+    >>> scope = NameScope(ir.Model(graph, ir_version=10))
+    >>> scope.fresh("x_scale"), scope.fresh("x"), scope.fresh("x")
+    ('x_scale', 'x_1', 'x_2')
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+        for _, graph in iter_graphs(model):
+            self._taken.update(value.name or "" for value in graph.inputs)
+            self._taken.update(graph.initializers)
+            self._taken.update(value.name or "" for value in graph.outputs)
+            for node in graph:
+                self._taken.add(node.name or "")
+                self._taken.update(value.name or "" for value in node.outputs)
+        self._taken.add("")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._taken
+
+    def fresh(self, name: str) -> str:
+        """Return `name` if it is free, else name_1, name_2, ...; it is taken from then on."""
+        candidate = name
+        while candidate in self._taken:
+            number = self._next.get(name, 0) + 1
+            self._next[name] = number
+            candidate = f"{name}_{number}"
+        self._taken.add(candidate)
+        return candidate

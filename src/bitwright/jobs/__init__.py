@@ -1,0 +1,1 @@
+"""What a verb runs, one file per job; `static.py` is the pipeline."""

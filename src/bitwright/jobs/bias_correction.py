@@ -1,0 +1,220 @@
+"""Bias correction as a step of a job: between its plan, or its fine-tuning, and what it writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.data import Sample, split_holdout
+from bitwright.decide import fit_biases
+from bitwright.emit import EMITTERS
+from bitwright.errors import DataError
+from bitwright.graph import (
+    Piece,
+    clone_model,
+    cut_model,
+    extract_piece,
+    open_session,
+    run_session,
+)
+from bitwright.jobs.fine_tuning.constants import Constant, activations_only, find_constants
+from bitwright.jobs.static import Calibration, Job
+from bitwright.observe import LayerwiseRun, Stop
+from bitwright.plan import QuantPlan
+from bitwright.rounding import (
+    BiasSite,
+    add_to_bias,
+    find_bias_sites,
+    mean_error,
+    round_as_planned,
+)
+from bitwright.support.wording import counted
+
+__all__ = ["SAMPLES", "correct_biases"]
+
+SAMPLES = 256
+"""How many samples layers are compared on, one after the other: means settle long before."""
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+Shifts = dict[str, F64]
+
+
+def correct_biases(job: Job, plan: QuantPlan, calibration: Calibration) -> QuantPlan:
+    """Return the plan with what its recipe's `bias_correction` adds to each bias.
+
+    The samples that the result is measured on are not looked at.
+    """
+    if calibration.data is None:
+        raise DataError(
+            f"recipe {plan.recipe.name!r} corrects biases and needs calibration data; give data, "
+            "or take a recipe with bias_correction='off'."
+        )
+    constants = find_constants(job.model, plan)
+    stored = {c.key for c in constants.values() if c.role == "weight"}
+    layers = {
+        name
+        for name, node in plan.nodes.items()
+        if node.action == "quantize" and len(node.inputs) > 1 and node.inputs[1] in stored
+    }
+    sites, left = find_bias_sites(job.model, layers)
+    if plan.recipe.bias_correction == "fast":
+        shifts = _shifts_by_means(job, plan, sites, constants, calibration, left)
+    else:
+        shifts = _shifts_side_by_side(job, plan, sites, constants, calibration)
+    # What was there before belongs to other weights.
+    given = {name: shift.tolist() for name, shift in shifts.items()}
+    plan = msgspec.structs.replace(plan, bias_shifts=given)
+    plan = fit_biases(job.model_to_round(plan), plan)
+    return plan.with_notes(_notes(plan.recipe.bias_correction, len(shifts), left))
+
+
+# From means ---------------------------------------------------------------------------------
+
+
+def _shifts_by_means(
+    job: Job,
+    plan: QuantPlan,
+    sites: Sequence[BiasSite],
+    constants: Mapping[str, Constant],
+    calibration: Calibration,
+    left: dict[str, str],
+) -> Shifts:
+    """Return what takes back E[dy] = dW E[x], with the mean inputs of the float model."""
+    axes: dict[str, int] = {}
+    for site in sites:
+        axes.setdefault(site.source.name or "", site.input_axis)
+    means = job.input_means(axes, calibration) if sites else {}
+    shifts = {}
+    for site in sites:
+        source = site.source.name or ""
+        if axes[source] != site.input_axis or source not in means:
+            left[site.node.name or ""] = "its input is read along two axes"
+            continue
+        constant = constants[site.weight.name or ""]
+        stored = constant.stored(plan.parameters(constant.key), job.constants.get(constant.name))
+        difference = stored.astype(np.float64) - constant.array
+        shifts[site.bias.name or ""] = -mean_error(site, difference, means[source]) / site.factor
+    return shifts
+
+
+# Side by side -------------------------------------------------------------------------------
+
+
+def _shifts_side_by_side(
+    job: Job,
+    plan: QuantPlan,
+    sites: Sequence[BiasSite],
+    constants: Mapping[str, Constant],
+    calibration: Calibration,
+) -> Shifts:
+    """Return what brings the mean output of each layer to that of the float model.
+
+    Two models walk over the same samples: the float one, and one that is quantized and whose
+    biases are corrected so far. A layer runs a second time, alone, and nothing else does.
+    """
+    if not sites:
+        return {}
+    by_node = {site.node.name or "": site for site in sites}
+    lane = _quantized_lane(job.model, plan, constants)
+    pieces = cut_model(job.model, list(by_node))
+    biases = {site.bias.name or "": _bias_of(job, site) for site in sites}
+    shifts: Shifts = {}
+    with (
+        LayerwiseRun(
+            job.model, list(by_node), _samples(job, calibration), providers=job.providers
+        ) as one,
+        LayerwiseRun(
+            lane,
+            list(by_node),
+            _samples(job, calibration),
+            providers=job.providers,
+            pieces=pieces,
+        ) as other,
+    ):
+        for name, constant in constants.items():
+            # Whatever rounding a bias takes away comes after its correction.
+            array = biases.get(name)
+            if array is None:
+                parameters = plan.parameters(constant.key)
+                array = constant.stored(parameters, job.constants.get(name))
+            other.weights[name] = ir.tensor(np.ascontiguousarray(array), name=name)
+        for floats, quantized in zip(one, other, strict=True):
+            site = by_node[floats.node]
+            wanted = _outputs(job.model, site, floats, {}, job.providers)
+            given = _outputs(lane, site, quantized, other.weights, job.providers)
+            shift = mean_gap(wanted, given, site.output_axis) / site.factor
+            bias = site.bias.name or ""
+            shifts[bias] = shift
+            quantized.put_weight(bias, add_to_bias(biases[bias], shift))
+    return shifts
+
+
+def mean_gap(wanted: Iterable[Array], given: Iterable[Array], axis: int) -> F64:
+    """Return, for each channel along an axis, how much larger one is than the other on average.
+
+    >>> mean_gap([np.array([[3.0, 1.0]])], [np.array([[2.0, 1.0]])], -1)
+    array([1., 0.])
+    """
+    total: F64 | float = 0.0
+    count = 0
+    for one, other in zip(wanted, given, strict=True):
+        gap = np.moveaxis(one.astype(np.float64) - other, axis, -1)
+        gap = gap.reshape(-1, gap.shape[-1])
+        total = total + gap.sum(axis=0)
+        count += len(gap)
+    return np.asarray(total / max(count, 1))
+
+
+def _samples(job: Job, calibration: Calibration) -> Iterator[Sample]:
+    samples = job.open_data(calibration)
+    kept = split_holdout(samples) if calibration.holdout else split_holdout(samples, most=0)
+    return islice(iter(kept), SAMPLES)
+
+
+def _quantized_lane(
+    model: ir.Model, plan: QuantPlan, constants: Mapping[str, Constant]
+) -> ir.Model:
+    """Return the model with quantized activations; weights are put in as they are stored."""
+    activations = activations_only(plan, dict(constants))
+    lane = clone_model(model)
+    form = "extended" if plan.recipe.format in ("extended", "fix-neuron") else "qdq"
+    EMITTERS["static", form](lane, activations, round_as_planned)
+    return lane
+
+
+def _outputs(
+    model: ir.Model,
+    site: BiasSite,
+    stop: Stop,
+    weights: Mapping[str, ir.TensorProtocol],
+    providers: Sequence[str] | None,
+) -> Iterator[Array]:
+    """Yield what a layer alone makes of its inputs at a stop, sample by sample."""
+    source, result = site.source.name or "", site.node.outputs[0].name or ""
+    part = extract_piece(model, Piece(site.node.name or "", (source,), (result,)), weights)
+    for value in part.graph.inputs:
+        value.type = value.type or site.source.type
+    session = open_session(part, providers=providers, as_written=True)
+    for array in stop.values(source):
+        yield run_session(session, {source: array})[result]
+
+
+def _bias_of(job: Job, site: BiasSite) -> Array:
+    name, tensor = site.bias.name or "", site.bias.const_value
+    assert tensor is not None
+    return np.asarray(job.constants.get(name, tensor.numpy()))
+
+
+def _notes(mode: str, corrected: int, left: Mapping[str, str]) -> list[str]:
+    notes = [f"corrected the biases of {counted(corrected, 'layer')} ({mode})"]
+    for reason, count in Counter(left.values()).items():
+        notes.append(f"bias correction left {counted(count, 'layer')}: {reason}")
+    return notes

@@ -1,0 +1,335 @@
+"""How much is tried to come closer to float: one step on top of the other, each kept if it helps.
+
+low     the recipe as it is
+medium  + cross-layer equalization, ranges of least squared error, bias correction
+high    + AdaRound on the blocks that hurt most
+
+A step is a change of the recipe. It is kept where the error of the outputs falls on samples that
+nothing was calibrated on; the figure in the result comes from samples that were not chosen by
+either. What is kept is a recipe that gives the same model again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+import numpy as np
+
+from bitwright.data import Sample, split_samples
+from bitwright.errors import DataError, ModelError, RecipeError, did_you_mean
+from bitwright.jobs.bias_correction import correct_biases
+from bitwright.jobs.fine_tuning import require_torch, tune_job
+from bitwright.jobs.result import Result
+from bitwright.jobs.sensitivity import sense
+from bitwright.jobs.static import Calibration, Job
+from bitwright.observe import TensorSketch
+from bitwright.plan import QuantPlan
+from bitwright.prepare.building import clip_limits
+from bitwright.recipe import (
+    MSE,
+    AdaRound,
+    CrossLayerEqualization,
+    MinMax,
+    MinMSE,
+    RangeMethod,
+    Recipe,
+)
+from bitwright.recipe.finetuning import LEARNING_OPS
+
+__all__ = ["EFFORTS", "Effort", "Step", "check_effort", "quantize_with_effort"]
+
+Effort = Literal["low", "medium", "high"]
+EFFORTS: tuple[str, ...] = get_args(Effort)
+
+FEWEST = 8
+"""Samples that there must be: some to calibrate with, two to choose by, one to measure with."""
+GAIN = 0.02
+"""The part of the error that a step must take away: less is what chance does."""
+HURTING = 0.8
+"""AdaRound goes to the blocks whose weights make this part of the error."""
+SENSED = 64, 8
+"""So many nodes are measured, those that lose most on their own, on so many samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did to the error of the outputs, relative to their size."""
+
+    name: str
+    before: float
+    after: float
+    kept: bool
+
+    def __str__(self) -> str:
+        before, after = (f"{100 * error:.3g} %" for error in (self.before, self.after))
+        verdict = "kept" if self.kept else "not kept"
+        return f"{self.name}: output error {before} -> {after}, {verdict}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A recipe that was carried out up to a model, and how far its outputs are from float."""
+
+    recipe: Recipe
+    job: Job
+    plan: QuantPlan
+    error: float
+
+
+def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
+    """Refuse what no effort can do anything about, before any work is done."""
+    if effort not in EFFORTS:
+        raise RecipeError(f"unknown effort {effort!r}.{did_you_mean(effort, EFFORTS)}")
+    if recipe.mode != "static":
+        reason = {
+            "dynamic": "each run of it measures its own ranges",
+            "weight-only": "it has no ranges of activations, and `rounding`, `awq` and `refine` "
+            "say how hard its weights are worked on",
+        }[recipe.mode]
+        raise RecipeError(
+            f"effort is for recipes that calibrate activations, and {recipe.name!r} is "
+            f"{recipe.mode}: {reason}; leave effort out."
+        )
+    if effort == "low":
+        return
+    if recipe.fine_tune is not None and effort == "medium":
+        raise RecipeError(
+            f"recipe {recipe.name!r} fine-tunes, which is a step of effort 'high'; ask for that, "
+            "or leave out one of the two."
+        )
+    if calibration.data is None:
+        raise DataError(
+            f"effort {effort!r} chooses by the error on samples and needs data; give data (arrays, "
+            "files, a folder of images, a data reader)."
+        )
+    if calibration.sketches is not None:
+        raise RecipeError(
+            f"sketches are of one model, and effort {effort!r} tries several; leave them out."
+        )
+    if not calibration.holdout:
+        raise RecipeError(
+            f"effort {effort!r} chooses by samples that are held back; leave out holdout=False."
+        )
+    if effort == "high":
+        require_torch()
+
+
+def quantize_with_effort(
+    source: Any,
+    recipe: Recipe,
+    effort: Effort,
+    calibration: Calibration,
+    *,
+    providers: Sequence[str] | None = None,
+    device: str = "cpu",
+    work: str | Path | None = None,
+) -> Result:
+    """Quantize a model, trying the steps of this effort one after the other."""
+    check_effort(effort, recipe, calibration)
+    if effort == "high":
+        require_torch(device)
+    search = _Search(source, recipe, calibration, providers, device, work)
+    search.take_step("equalization", _equalizations)
+    search.take_step("ranges of activations by least squared error", _activation_ranges)
+    search.take_step("ranges of weights by least squared error", _weight_ranges)
+    search.take_step("bias correction", _bias_corrections)
+    if effort == "high":
+        search.take_step("AdaRound", search.fine_tunings)
+    return search.finish(effort)
+
+
+class _Search:
+    """The best recipe so far, and how others would do."""
+
+    def __init__(
+        self,
+        source: Any,
+        recipe: Recipe,
+        calibration: Calibration,
+        providers: Sequence[str] | None,
+        device: str,
+        work: str | Path | None,
+    ) -> None:
+        self._source, self._providers = source, providers
+        self._device, self._work = device, work
+        self._learning = recipe.fine_tune
+        recipe = recipe.replace(fine_tune=None)
+        job = Job.open(source, recipe, providers)
+        kept = job.keep_data(calibration)
+        _refuse_few(kept.data)
+        parts = split_samples(kept.data)
+        self._calibration = replace(kept, data=parts.calibration, holdout=False)
+        self._choosing, self._measuring = (
+            list(job.open_data(replace(kept, data=part)))
+            for part in (parts.choosing, parts.measuring)
+        )
+        self._sketches: dict[bytes, Mapping[str, TensorSketch]] = {}
+        self._description = job.data_description
+        self.steps: list[Step] = []
+        self.notes: list[str] = [note for note in job.notes if "random data" in note]
+        self.best = self._carry_out(recipe)
+
+    def take_step(self, name: str, changes: Callable[[Recipe, Job], Iterator[Recipe]]) -> None:
+        """Carry out the recipes that a step proposes, and go on with the best if it is better."""
+        before = self.best
+        trials, refusals = [], []
+        for recipe in changes(before.recipe, before.job):
+            try:
+                trials.append(self._carry_out(recipe))
+            except (ModelError, RecipeError) as error:
+                # What goes with no other option of this recipe, or runs nowhere.
+                refusals.append(f"effort: {name}: left out, {str(error).rstrip('.')}")
+        self.notes += refusals
+        if not trials and not refusals:
+            self.notes.append(f"effort: {name}: nothing to try")
+        if not trials:
+            return
+        found = min(trials, key=lambda trial: trial.error)
+        kept = found.error < (1 - GAIN) * before.error
+        self.steps.append(Step(name, before.error, found.error, kept))
+        self.notes.append(f"effort: {self.steps[-1]}")
+        if kept:
+            self.best = found
+
+    def fine_tunings(self, recipe: Recipe, job: Job) -> Iterator[Recipe]:
+        """Propose to fine-tune the blocks that hurt most."""
+        if self._learning is None and not recipe.weight.is_integer:
+            return
+        nodes = self._hurting()
+        if nodes:
+            learning = msgspec.structs.replace(self._learning or AdaRound(), nodes=nodes)
+            corrected = "off" if recipe.bias_correction == "off" else "sequential"
+            yield recipe.replace(fine_tune=learning, bias_correction=corrected)
+
+    def _hurting(self) -> tuple[str, ...]:
+        """Return the nodes that make most of the error, the worst first."""
+        candidates, limit = SENSED
+        found = sense(
+            self._source,
+            self.best.plan,
+            samples=self._choosing[:limit],
+            limit=limit,
+            candidates=candidates,
+            providers=self._providers,
+            memory_budget=self._calibration.memory_budget,
+            progress=self._calibration.progress,
+        )
+        learning = [node for node in found.nodes if node.op in LEARNING_OPS]
+        ranked = sorted(learning, key=lambda node: node.weight, reverse=True)
+        shares = np.cumsum([node.weight for node in ranked])
+        if not shares.size or not np.isfinite(shares[-1]) or shares[-1] == 0:
+            return ()
+        needed = int(np.searchsorted(shares, HURTING * shares[-1])) + 1
+        return tuple(node.name for node in ranked[:needed])
+
+    def _carry_out(self, recipe: Recipe) -> _Trial:
+        """Do what `quantize` does, with what was observed already where that still holds."""
+        job = Job.open(self._source, recipe, self._providers)
+        calibration = replace(self._calibration, sketches=self._observed(recipe))
+        plan = job.make_plan(calibration)
+        if recipe.fine_tune is not None:
+            plan = tune_job(job, plan, calibration, device=self._device, work=self._work)
+        if recipe.bias_correction != "off":
+            plan = correct_biases(job, plan, calibration)
+        job.measure_on(self._choosing)
+        return _Trial(recipe, job, plan, _error(job.write(plan)))
+
+    def _observed(self, recipe: Recipe) -> Mapping[str, TensorSketch]:
+        """Return what any range method needs of the model as this recipe prepares it."""
+        plain = Recipe(equalize=recipe.equalize, rewrite=recipe.rewrite)
+        key = plain.to_json(indent=0).encode()
+        if key not in self._sketches:
+            # Layers without a bias get one for correction, which changes no activation.
+            observed = recipe.replace(bias_correction="fast", fine_tune=None)
+            job = Job.open(self._source, observed, self._providers)
+            self._sketches[key] = job.observe_for_all(self._calibration)
+            self._description = job.data_description
+        return self._sketches[key]
+
+    def finish(self, effort: str) -> Result:
+        """Write the best, and measure it on samples that nothing was chosen by."""
+        job, recipe = self.best.job, self.best.recipe
+        job.measure_on(self._measuring)
+        job.samples_are_unseen = True
+        job.data_description = self._description
+        if any(step.kept for step in self.steps):
+            recipe = recipe.replace(name=f"{recipe.name}, effort {effort}")
+        plan = msgspec.structs.replace(self.best.plan, recipe=recipe)
+        return job.write(plan.with_notes(self.notes))
+
+
+# Steps --------------------------------------------------------------------------------------
+
+
+def _equalizations(recipe: Recipe, job: Job) -> Iterator[Recipe]:
+    """Propose to even out consecutive weights, also behind clips that would be in the way."""
+    if recipe.equalize is not None:
+        return
+    wanted = recipe.replace(equalize=CrossLayerEqualization(steps=-1, weight_threshold=None))
+    if _changes(wanted, job):
+        yield wanted
+    freed = wanted.replace(rewrite=msgspec.structs.replace(recipe.rewrite, clip6_to_relu=True))
+    if not (recipe.rewrite.clip6_to_relu or recipe.rewrite.clip_to_relu) and _clips_at_six(job):
+        yield freed
+
+
+def _activation_ranges(recipe: Recipe, job: Job) -> Iterator[Recipe]:
+    method = recipe.ranges
+    channelwise = isinstance(method, MinMax) and method.per_channel
+    if recipe.activation.is_integer and not channelwise:
+        yield from _with_ranges(recipe, "ranges", method)
+
+
+def _weight_ranges(recipe: Recipe, job: Job) -> Iterator[Recipe]:
+    if recipe.weight.is_integer and not recipe.block_size:
+        yield from _with_ranges(recipe, "weight_ranges", recipe.weight_ranges)
+
+
+def _with_ranges(recipe: Recipe, name: str, method: RangeMethod) -> Iterator[Recipe]:
+    best = MinMSE if recipe.scales == "power-of-two" else MSE
+    if not isinstance(method, best):
+        yield recipe.replace(**{name: best(symmetric=method.symmetric)})
+
+
+def _bias_corrections(recipe: Recipe, job: Job) -> Iterator[Recipe]:
+    if recipe.bias_correction == "off":
+        yield recipe.replace(bias_correction="fast")
+        yield recipe.replace(bias_correction="sequential")
+
+
+def _changes(recipe: Recipe, job: Job) -> bool:
+    """Whether a recipe prepares other weights than those of a job."""
+    prepared = Job.open(job.source, recipe, job.providers)
+    return prepared.content_fingerprint != job.content_fingerprint
+
+
+def _clips_at_six(job: Job) -> bool:
+    limits = (clip_limits(node) for node in job.model.graph.all_nodes())
+    return any(found is not None and found == (0, 6) for found in limits)
+
+
+# Measuring ----------------------------------------------------------------------------------
+
+
+def _refuse_few(samples: Iterable[Sample]) -> None:
+    count = sum(1 for _ in islice(samples, FEWEST))
+    if count < FEWEST:
+        raise DataError(
+            f"effort needs {FEWEST} samples, to calibrate with some, choose by others and measure "
+            f"with the rest, and there are {count}; give more, or leave effort out."
+        )
+
+
+def _error(result: Result) -> float:
+    """Return the error of the outputs, relative to their size: the root of the mean square."""
+    if not result.outputs:
+        raise ModelError(
+            "no output of this model is a float tensor, so there is no error to choose by; leave "
+            "effort out."
+        )
+    return float(np.sqrt(np.mean([10 ** (-output.sqnr / 10) for output in result.outputs])))

@@ -1,0 +1,243 @@
+"""One block at a time: what it learns, and what that changes for those behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.errors import ModelError, RecipeError, did_you_mean
+from bitwright.graph import opset_of
+from bitwright.jobs.fine_tuning.constants import find_constants
+from bitwright.jobs.fine_tuning.segments import cut_to_learn
+from bitwright.learning.partition import Block
+from bitwright.learning.reports import BlockReport, require_torch
+from bitwright.plan import QuantPlan, TensorPlan
+from bitwright.recipe import AdaQuant, AdaRound, FineTuning
+from bitwright.recipe.finetuning import LEARNING_OPS
+from bitwright.rounding.bias_correction import find_bias_sites
+
+if TYPE_CHECKING:
+    import torch
+
+    from bitwright.learning.grid import Grid
+
+    Weights = dict[str, tuple[torch.Tensor, Grid]]
+
+__all__ = ["BlockLearner", "BlockReport", "Learned", "Tuned", "require_torch"]
+
+Array = npt.NDArray[Any]
+Rows = Mapping[str, Iterable[Array]]
+"""Tensor -> what it holds, sample by sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a block learned: nothing but its report where the block was left as it was."""
+
+    report: BlockReport
+    constants: dict[str, Array] = field(default_factory=dict)
+    scales: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Tuned:
+    """The plan with learned scales, constants that lie on their grids, and what was learned."""
+
+    plan: QuantPlan
+    constants: dict[str, Array] = field(default_factory=dict)
+    """Name -> float values whose nearest integers are the learned ones."""
+    reports: list[BlockReport] = field(default_factory=list)
+
+
+class BlockLearner:
+    """Learns the blocks of a model for its plan, and holds what was learned so far."""
+
+    def __init__(self, model: ir.Model, plan: QuantPlan, method: FineTuning, device: str) -> None:
+        require_torch(device)
+        self._method, self._device = method, device
+        self._opset = opset_of(model)
+        self.tuned = Tuned(plan)
+        self.constants = find_constants(model, plan)
+        # What blocks learn beside: in sequence, these follow what was learned.
+        self._plan = plan
+        self.stored = {c.name: c.stored(plan.parameters(c.key)) for c in self.constants.values()}
+        ops = {node.name: node.op_type for node in model.graph}
+        self._learning = {
+            name: constant
+            for name, constant in self.constants.items()
+            if constant.role == "weight"
+            and plan.tensors[constant.key].qtype.is_integer
+            and any(ops[node] in (method.op_types or LEARNING_OPS) for node in constant.nodes)
+        }
+        readers = {node for constant in self._learning.values() for node in constant.nodes}
+        self._biases = {
+            site.weight.name or "": site.bias.name or ""
+            for site in find_bias_sites(model, readers)[0]
+            if site.factor == 1
+        }
+        # Some targets store biases as they do weights; they are biases all the same.
+        for name in self._biases.values():
+            self._learning.pop(name, None)
+        self.blocks: list[Block] = cut_to_learn(model, readers, method)
+        if method.nodes is not None:
+            self.blocks = _with_nodes(self.blocks, method.nodes, model)
+        self._owners: dict[str, int] = {}
+        for index, block in enumerate(self.blocks):
+            for name in self._names(block):
+                self._owners.setdefault(name, index)
+
+    def learn(self, index: int, quantized: Rows, floats: Rows) -> Learned:
+        """Let a block learn from what it reads in both models; nothing is changed by it."""
+        from bitwright.jobs.fine_tuning.quantized_block import quantizers_of, reading_quantizers
+        from bitwright.learning.block_target import Goal
+        from bitwright.learning.reconstruction import reconstruct
+        from bitwright.learning.torch_graph import TorchGraph, as_tensor
+
+        block, plan = self.blocks[index], self._plan
+        names = self._names(block)
+        mine = [n for n in names if n in self._learning and self._is_free(n, index)]
+        if not mine:
+            reason = "its weights are learned in another block"
+            return Learned(BlockReport(block.first, 0, reason=reason))
+        try:
+            graph = TorchGraph(block.nodes, block.outputs, opset=self._opset, device=self._device)
+            read = reading_quantizers(block.nodes, plan)
+            behind = {}
+            if self._method.output_pairs:
+                keys = {e.tensor: k for k, e in plan.tensors.items() if e.source is None}
+                behind = {n: quantizers_of(keys[n], plan) for n in block.outputs if n in keys}
+        except ModelError as error:
+            return Learned(BlockReport(block.first, len(mine), reason=str(error).rstrip(".")))
+        goal = Goal(
+            graph,
+            self._feeds(block, quantized),
+            self._feeds(block, floats),
+            fixed={name: as_tensor(self.stored[name], self._device) for name in names},
+            read=read,
+            outputs=behind,
+        )
+        biases = [n for n in names if self._is_bias(n) and self._is_free(n, index)]
+        learner, scales = self._learner(mine, biases)
+        outcome = reconstruct(goal, learner, self._method, seed=index)
+        is_kept = outcome.constants is not None
+        report = BlockReport(
+            block.first, len(mine), outcome.before, outcome.after, outcome.steps, is_kept
+        )
+        if outcome.constants is None:
+            return Learned(report)
+        return Learned(report, _to_numpy(outcome.constants), _to_numpy(scales()))
+
+    def keep(self, index: int, learned: Learned) -> dict[str, Array]:
+        """Take over what a block learned; return what its constants read as from here on."""
+        tuned = self.tuned
+        tuned.reports.append(learned.report)
+        tensors = dict(tuned.plan.tensors)
+        for name, scale in learned.scales.items():
+            key = self.constants[name].key
+            tensors[key] = _rescaled(tensors[key], scale)
+        if learned.scales:
+            tuned.plan = msgspec.structs.replace(tuned.plan, tensors=tensors)
+        for name, array in learned.constants.items():
+            tuned.constants[name] = array.astype(self.constants[name].array.dtype)
+        changed: dict[str, Array] = {}
+        if not self._method.sequential or not learned.constants:
+            return changed
+        self._plan = tuned.plan
+        for name in self._names(self.blocks[index]):
+            constant = self.constants[name]
+            # The scale of a bias follows that of its weight.
+            if name in learned.constants or self._is_bias(name):
+                parameters = tuned.plan.parameters(constant.key)
+                changed[name] = constant.stored(parameters, tuned.constants.get(name))
+        self.stored.update(changed)
+        return changed
+
+    def _names(self, block: Block) -> list[str]:
+        """Return the plan's constants that a block reads."""
+        read = [value.name or "" for node in block.nodes for value in node.inputs if value]
+        return [name for name in dict.fromkeys(read) if name in self.constants]
+
+    def _is_bias(self, name: str) -> bool:
+        return self.constants[name].role == "bias" or name in self._biases.values()
+
+    def _is_free(self, name: str, index: int) -> bool:
+        """Whether a constant that several blocks may share can still learn in this one."""
+        if self._method.sequential:
+            return name not in self.tuned.constants
+        return self._owners[name] == index
+
+    def _feeds(self, block: Block, rows: Rows) -> list[dict[str, torch.Tensor]]:
+        """Return what a block reads, sample by sample."""
+        from bitwright.learning.torch_graph import as_tensor
+
+        return [
+            {n: as_tensor(a, self._device) for n, a in zip(block.inputs, row, strict=True)}
+            for row in zip(*(rows[name] for name in block.inputs), strict=True)
+        ]
+
+    def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> tuple[Any, Any]:
+        """Return what learns, and what gives its scales."""
+        from bitwright.learning.adaquant import AdaQuantLearner
+        from bitwright.learning.adaround import AdaRoundLearner, Bias
+        from bitwright.learning.torch_graph import as_tensor
+
+        if isinstance(self._method, AdaRound):
+            grids = self._grids(biases if self._method.update_bias else [])
+            following = {
+                name: Bias(bias, as_tensor(self.stored[bias], self._device), grids[bias][1])
+                for name in mine
+                if (bias := self._biases.get(name, "")) in grids
+            }
+            return AdaRoundLearner(self._grids(mine), self._method, following), dict
+        free = [name for name in mine if self._may_rescale(name)]
+        learning = [*mine, *biases] if self._method.update_bias else mine
+        learner = AdaQuantLearner(self._grids(learning), self._method, free)
+        return learner, learner.scales
+
+    def _grids(self, names: Sequence[str]) -> Weights:
+        from bitwright.learning.grid import Grid
+        from bitwright.learning.torch_graph import as_tensor
+
+        grids = {}
+        for name in names:
+            constant = self.constants[name]
+            grid = Grid.of(self._plan.parameters(constant.key), constant.array.shape, self._device)
+            grids[name] = as_tensor(constant.array, self._device).float(), grid
+        return grids
+
+    def _may_rescale(self, name: str) -> bool:
+        method, plan = self._method, self._plan
+        assert isinstance(method, AdaQuant)
+        key = self.constants[name].key
+        entry = plan.tensors[key]
+        if method.learn_scales is False or plan.recipe.scales != "float" or entry.block_size:
+            return False
+        return entry.scale is not None and all(e.shares != key for e in plan.tensors.values())
+
+
+def _with_nodes(blocks: Sequence[Block], names: Collection[str], model: ir.Model) -> list[Block]:
+    """Return the blocks with one of these nodes; a name that the model lacks is an error."""
+    known = {node.name or "" for node in model.graph}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise RecipeError(f"fine_tune names node {name!r}, which the model lacks.{hint}")
+    return [block for block in blocks if any(node.name in names for node in block.nodes)]
+
+
+def _to_numpy(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+
+
+def _rescaled(entry: TensorPlan, scale: Array) -> TensorPlan:
+    """Return an entry with a learned scale, in the form that the plan has it in."""
+    values = scale.reshape(-1).astype(np.float64)
+    assert entry.scale is not None
+    given = values.tolist() if isinstance(entry.scale, list) else float(values[0])
+    return msgspec.structs.replace(entry, scale=given, method="learned step size")

@@ -1,0 +1,173 @@
+"""Blocks learned one after the other, each for the inputs that those before it leave it.
+
+Two models walk side by side over the same samples: the float one, and one whose activations are
+quantized and whose weights are what was learned so far. Each node of both runs once a sample.
+Where blocks are not sequential the weights stay as plain quantization has them, so that any
+number of blocks can learn at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.emit import EMITTERS
+from bitwright.graph import clone_model, cut_model, fingerprint
+from bitwright.jobs.fine_tuning.block import BlockLearner, Tuned
+from bitwright.jobs.fine_tuning.checkpoints import LearnedStore
+from bitwright.jobs.fine_tuning.constants import activations_only
+from bitwright.jobs.fine_tuning.workers import Crew
+from bitwright.observe import LayerwiseRun, Stop
+from bitwright.plan import QuantPlan
+from bitwright.recipe import FineTuning
+from bitwright.rounding import round_as_planned
+from bitwright.support.progress import Progress, Report, show_progress
+
+__all__ = ["fine_tune"]
+
+Array = npt.NDArray[Any]
+
+
+def fine_tune(
+    model: ir.Model,
+    plan: QuantPlan,
+    method: FineTuning,
+    samples: Iterable[Mapping[str, Array]],
+    *,
+    device: str = "cpu",
+    providers: Sequence[str] | None = None,
+    work: str | Path | None = None,
+    progress: Progress = False,
+) -> Tuned:
+    """Learn the weights of a float model for its plan; `samples` are read twice.
+
+    `work` is a folder that keeps each block as soon as it has learned: a run that was interrupted
+    goes on from there, and gives what it would have given.
+    """
+    learner = BlockLearner(model, plan, method, device)
+    if not learner.blocks:
+        return learner.tuned
+    starts = list(dict.fromkeys(block.first for block in learner.blocks))
+    digest = hashlib.sha256()
+    with ExitStack() as stack:
+        fed = _digested(islice(samples, method.samples), digest)
+        floats = stack.enter_context(LayerwiseRun(model, starts, fed, providers=providers))
+        quantized = stack.enter_context(
+            LayerwiseRun(
+                _quantized_lane(model, learner),
+                starts,
+                islice(samples, method.samples),
+                providers=providers,
+                pieces=cut_model(model, starts),
+            )
+        )
+        for name, array in learner.stored.items():
+            quantized.weights[name] = ir.tensor(array, name=name)
+        job = "" if work is None else _job_name(model, plan, method, device, digest.digest())
+        store = stack.enter_context(LearnedStore(work, job=job))
+        stops = zip(floats, quantized, strict=True)
+        report = stack.enter_context(show_progress(progress, "Fine-tuning", len(learner.blocks)))
+        if method.sequential:
+            _learn_in_turn(learner, stops, store if work is not None else None, report)
+        else:
+            with Crew(model, plan, method, device, store, learner) as crew:
+                _learn_apart(learner, stops, store, report, crew)
+    return learner.tuned
+
+
+def _learn_in_turn(
+    learner: BlockLearner,
+    stops: Iterable[tuple[Stop, Stop]],
+    store: LearnedStore | None,
+    report: Report,
+) -> None:
+    """Let each block learn from what those before it, learned already, give."""
+    done = 0
+    for floats, quantized in stops:
+        for index in _blocks_at(learner, floats.node):
+            name = LearnedStore.block_name(index, floats.node)
+            if store is not None and name in store:
+                learned = store.get(name)
+            else:
+                inputs = learner.blocks[index].inputs
+                rows = ({n: stop.values(n) for n in inputs} for stop in (quantized, floats))
+                learned = learner.learn(index, *rows)
+                if store is not None:
+                    store.put(name, learned)
+            for constant, array in learner.keep(index, learned).items():
+                quantized.put_weight(constant, array)
+            done += 1
+            report(done, str(learned.report))
+
+
+def _learn_apart(
+    learner: BlockLearner,
+    stops: Iterable[tuple[Stop, Stop]],
+    store: LearnedStore,
+    report: Report,
+    crew: Crew,
+) -> None:
+    """Let each block learn from what plainly quantized ones give, several at a time."""
+    names = [store.block_name(index, block.first) for index, block in enumerate(learner.blocks)]
+    done = 0
+
+    def tell(finished: Iterable[int]) -> None:
+        nonlocal done
+        for index in finished:
+            done += 1
+            report(done, str(store.get(names[index]).report))
+
+    tell(index for index, name in enumerate(names) if name in store)
+    if done < len(names):
+        for floats, quantized in stops:
+            for index in _blocks_at(learner, floats.node):
+                if names[index] not in store:
+                    tell(crew.learn(index, quantized, floats))
+        tell(crew.finish())
+    for index, name in enumerate(names):
+        learner.keep(index, store.get(name))
+
+
+def _blocks_at(learner: BlockLearner, node: str) -> list[int]:
+    return [index for index, block in enumerate(learner.blocks) if block.first == node]
+
+
+def _quantized_lane(model: ir.Model, learner: BlockLearner) -> ir.Model:
+    """Return the model with quantized activations; weights are put in as they are learned."""
+    plan = activations_only(learner.tuned.plan, learner.constants)
+    lane = clone_model(model)
+    form = "extended" if plan.recipe.format in ("extended", "fix-neuron") else "qdq"
+    EMITTERS["static", form](lane, plan, round_as_planned)
+    return lane
+
+
+def _digested(samples: Iterable[Mapping[str, Array]], digest: Any) -> Iterator[Mapping[str, Array]]:
+    """Yield the samples, and take note of what they hold."""
+    for sample in samples:
+        for name, array in sorted(sample.items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            if array.size:
+                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        yield sample
+
+
+def _job_name(
+    model: ir.Model, plan: QuantPlan, method: FineTuning, device: str, data: bytes
+) -> str:
+    """Return what a folder of blocks must belong to: this model, plan, data and kind of device."""
+    digest = hashlib.sha256(fingerprint(model, weights=True).encode())
+    plain = msgspec.structs.replace(plan, notes=[], recipe=plan.recipe.replace(fine_tune=None))
+    digest.update(plain.to_json().encode())
+    digest.update(msgspec.json.encode(msgspec.structs.replace(method, workers=1)))
+    digest.update(device.partition(":")[0].encode())
+    digest.update(data)
+    return digest.hexdigest()

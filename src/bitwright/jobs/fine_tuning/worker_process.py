@@ -1,0 +1,45 @@
+"""What runs in a process that learns blocks for another; what it learns goes into the store."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import msgspec
+
+from bitwright.graph import load_model
+from bitwright.jobs.fine_tuning.block import BlockLearner
+from bitwright.jobs.fine_tuning.checkpoints import LearnedStore
+from bitwright.jobs.fine_tuning.workers import one_thread
+from bitwright.observe.spool import SharedRow
+from bitwright.plan import QuantPlan
+from bitwright.recipe import FineTuning
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """One model with its blocks, and the store that they go to."""
+
+    def __init__(self) -> None:
+        # Ctrl-C goes to all processes of a terminal; the one that asks decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def open(
+        self, model: str, plan: str, method: dict[str, Any], device: str, store: str, job: str
+    ) -> None:
+        """Get ready."""
+        kind: FineTuning = msgspec.convert(method, FineTuning)
+        self._learner = BlockLearner(load_model(model), QuantPlan.load(plan), kind, device)
+        self._store = LearnedStore(store, job=job)
+
+    def learn(
+        self, index: int, name: str, quantized: dict[str, Any], floats: dict[str, Any]
+    ) -> None:
+        """Learn a block and store it."""
+        rows = (
+            {tensor: msgspec.convert(row, SharedRow) for tensor, row in lane.items()}
+            for lane in (quantized, floats)
+        )
+        with one_thread():
+            self._store.put(name, self._learner.learn(index, *rows))

@@ -1,0 +1,172 @@
+"""Blocks spread over worker processes, each of which learns one at a time.
+
+A block learns with one thread wherever it learns, so that the result does not depend on how many
+there are. What it reads travels as files that the worker maps into memory, what it learned as the
+file that the store keeps; of neither are there more than blocks at work, and one that waits.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.errors import ModelError
+from bitwright.graph import save_model
+from bitwright.jobs.fine_tuning.block import BlockLearner
+from bitwright.jobs.fine_tuning.checkpoints import LearnedStore
+from bitwright.observe import Stop
+from bitwright.plan import QuantPlan
+from bitwright.recipe import FineTuning
+from bitwright.support.files import Closing
+from bitwright.support.processes import Child, ChildLost, ChildRefused
+from bitwright.support.scratch import ScratchFolder
+
+__all__ = ["Crew", "one_thread"]
+
+_MOST = 8
+"""Workers where no number is asked for: each takes the memory of torch, the model and a block."""
+
+_WORKER = Path(__file__).with_name("worker_process.py")
+
+
+class Crew(Closing):
+    """Those who learn: worker processes, or this one where a single worker is asked for."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        plan: QuantPlan,
+        method: FineTuning,
+        device: str,
+        store: LearnedStore,
+        learner: BlockLearner,
+    ) -> None:
+        self._store, self._learner = store, learner
+        missing = [
+            index
+            for index, block in enumerate(learner.blocks)
+            if store.block_name(index, block.first) not in store
+        ]
+        wanted = method.workers or min(os.cpu_count() or 1, _MOST)
+        self._count = max(1, min(wanted, len(missing)))
+        self._pending: dict[Future[None], int] = {}
+        self._processes: list[_BlockProcess] = []
+        self._idle: queue.SimpleQueue[_BlockProcess] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(self._count)
+        self._scratch = ScratchFolder("blocks")
+        if self._count == 1:
+            return
+        path = self._scratch.path / "model.onnx"
+        save_model(model, path)
+        plan.save(path.with_suffix(".json"))
+        order = {
+            "model": str(path),
+            "plan": str(path.with_suffix(".json")),
+            "method": msgspec.to_builtins(method),
+            "device": device,
+            "store": str(store.folder),
+            "job": store.job,
+        }
+        for _ in range(self._count):
+            process = _BlockProcess(order)
+            self._processes.append(process)
+            self._idle.put(process)
+
+    def learn(self, index: int, quantized: Stop, floats: Stop) -> list[int]:
+        """Let somebody learn a block; return the blocks that were finished meanwhile."""
+        block = self._learner.blocks[index]
+        name = self._store.block_name(index, block.first)
+        if not self._processes:
+            rows = ({n: stop.values(n) for n in block.inputs} for stop in (quantized, floats))
+            with one_thread():
+                self._store.put(name, self._learner.learn(index, *rows))
+            return [index]
+        folder = self._scratch.path / str(index)
+        folder.mkdir()
+        shared = {
+            lane: {
+                tensor: msgspec.to_builtins(stop.share(tensor, folder / f"{lane}{place}.bin"))
+                for place, tensor in enumerate(block.inputs)
+            }
+            for lane, stop in (("quantized", quantized), ("floats", floats))
+        }
+        self._pending[self._threads.submit(self._ask, index, name, shared, folder)] = index
+        # One more than are at work may wait, so that nobody does.
+        return self._collect(self._count)
+
+    def finish(self) -> Iterator[int]:
+        """Yield the blocks that are still being learned, as they are finished."""
+        while self._pending:
+            yield from self._collect(len(self._pending) - 1)
+
+    def _collect(self, most: int) -> list[int]:
+        """Wait until no more than so many are pending; return those that are done."""
+        done: list[int] = []
+        while len(self._pending) > most:
+            for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
+                index = self._pending.pop(future)
+                future.result()
+                done.append(index)
+        return done
+
+    def _ask(self, index: int, name: str, shared: dict[str, Any], folder: Path) -> None:
+        process = self._idle.get()
+        try:
+            process.learn(index=index, name=name, **shared)
+        finally:
+            self._idle.put(process)
+        for file in folder.iterdir():
+            with suppress(OSError):
+                file.unlink()
+
+    def close(self) -> None:
+        """End all workers at once, whatever they are doing."""
+        for process in self._processes:
+            process.kill()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._scratch.close()
+
+
+class _BlockProcess(Child):
+    """A worker for the blocks of one job."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        super().__init__(_WORKER)
+        self._order: dict[str, Any] | None = order
+
+    def learn(self, **request: Any) -> None:
+        """Have a block learned; what goes wrong there is raised here."""
+        order, self._order = self._order, None
+        try:
+            if order is not None:
+                # Not before: opening takes a while, and all workers can do so at once.
+                self.ask("open", **order)
+            self.ask("learn", **request)
+        except ChildLost as error:
+            raise ModelError(
+                f"a worker of fine-tuning {error}; the machine may have too little memory for so "
+                "many, set fewer workers."
+            ) from error
+        except ChildRefused as error:
+            raise ModelError(f"a worker of fine-tuning failed: {error}") from error
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread on the CPU."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

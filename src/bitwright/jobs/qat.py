@@ -1,0 +1,104 @@
+"""A model that was trained with quantizers: its own scales instead of calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright._version import __version__
+from bitwright.decide import decide, lay_out_trained, trained_recipe
+from bitwright.errors import ModelError, RecipeError, did_you_mean
+from bitwright.jobs.opening import upgrade_for
+from bitwright.jobs.static import Job
+from bitwright.plan import QuantPlan
+from bitwright.prepare import prepare, read_trained
+from bitwright.recipe import Placement, Recipe, Selection
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+__all__ = ["Format", "open_for_plan", "open_trained"]
+
+Format = Literal["qdq", "qoperator"]
+_FORMATS = ("qdq", "qoperator")
+
+
+def open_trained(
+    source: Any,
+    *,
+    format: Format = "qdq",
+    select: Selection | None = None,
+    optimize: bool = True,
+    providers: Sequence[str] | None = None,
+) -> tuple[Job, QuantPlan]:
+    """Return a job on the float model inside, and the plan that its trained scales make.
+
+    The job compares what it writes with the model as it was trained.
+    """
+    if format not in _FORMATS:
+        raise RecipeError(f"unknown format {format!r}.{did_you_mean(str(format), _FORMATS)}")
+    model = graph.load_model(source)
+    size = graph.file_size(source)
+    notes = graph.normalize(model)
+    graph.infer_shapes(model)
+    graph.refuse_unsupported(model, allow_quantized=True)
+    recipe = Recipe(
+        name="trained",
+        rounding="nearest",  # as it was in training
+        format=format,
+        optimize=optimize,
+        select=select or Selection(),
+        # Below opset 21 the types of 4 and 16 bits exist in the runtime's own domain only.
+        place=Placement(contrib_ops=graph.opset_of(model) < 21 and _has_contrib_pairs(model)),
+    )
+    model = upgrade_for(model, recipe, notes)
+    reference, note = _open_reference(model, providers)
+    notes += [*note, *prepare(model, optimize=optimize)]
+    trained = read_trained(model)
+    graph.stamp_versions(model)
+    recipe = trained_recipe(trained.reads, recipe)
+    job = Job(model, recipe, notes, size, source, providers, _session=reference)
+    layout, more = lay_out_trained(model, trained.reads, trained.results, recipe)
+    plan = decide(
+        model, layout, {}, recipe, fingerprint=job.fingerprint, tool=f"bitwright {__version__}"
+    )
+    plan.notes[:0] = [*notes, *trained.notes, *more]
+    return job, plan
+
+
+def open_for_plan(source: Any, plan: QuantPlan, providers: Sequence[str] | None = None) -> Job:
+    """Return the job that a plan is for: on a float model, or on the one in a trained model."""
+    format = plan.recipe.format
+    if (format == "qdq" or format == "qoperator") and graph.find_quantized_nodes(
+        graph.load_model(source)
+    ):
+        job, _ = open_trained(
+            source,
+            format=format,
+            select=plan.recipe.select,
+            optimize=plan.recipe.optimize,
+            providers=providers,
+        )
+        if job.fingerprint == plan.fingerprint:
+            return job
+    return Job.open(source, plan.recipe, providers)
+
+
+def _open_reference(
+    model: ir.Model, providers: Sequence[str] | None
+) -> tuple[ort.InferenceSession | None, list[str]]:
+    """Return the trained model as it is, to compare with: without any fusion."""
+    try:
+        return graph.open_session(model, level="disabled", providers=providers), []
+    except ModelError as error:
+        return None, [f"compared with float, since the trained model itself does not run: {error}"]
+
+
+def _has_contrib_pairs(model: ir.Model) -> bool:
+    return any(
+        node.domain == "com.microsoft" and node.op_type == "DequantizeLinear"
+        for node in model.graph.all_nodes()
+    )

@@ -1,0 +1,392 @@
+"""Both models measured, their tensors looked at, and all of it made into a report."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright.assess import Comparison, compare_models
+from bitwright.assess.bench import measure_latency
+from bitwright.assess.comparison.side_by_side import open_units
+from bitwright.assess.report import (
+    Advice,
+    Latency,
+    Mending,
+    ReportNode,
+    ReportSubject,
+    Verdict,
+    Views,
+    advise,
+    build_report_data,
+    judge,
+    planned_weights,
+    read_encodings,
+    render_page,
+)
+from bitwright.data import ImagePreprocess, RandomData, Sample, TextData
+from bitwright.errors import DataError, OutputError, PlanError
+from bitwright.graph.constants import read_constant
+from bitwright.jobs.comparison import open_twin, recipe_of
+from bitwright.jobs.sensitivity import SAMPLES, sense
+from bitwright.jobs.static import Calibration
+from bitwright.observe import MEMORY_BUDGET, observe
+from bitwright.plan import QuantPlan
+from bitwright.support.arguments import check_arguments
+from bitwright.support.files import write_file
+from bitwright.support.progress import Progress, show_progress
+
+__all__ = ["Measuring", "Report", "make_report", "name_of", "write_report"]
+
+_SAMPLES = 16
+"""How many samples are looked at unless told otherwise: errors settle after a few."""
+_CANDIDATES = 64
+"""How many nodes are tried out at most: each is a run of what comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How good a quantized model is, where it loses, and what would mend it.
+
+    `write_report` makes one:
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:8])
+    >>> report = bitwright.write_report(
+    ...     demo.model_path, result.model, data=demo.calibration[:2], latency=False
+    ... )
+    >>> report.verdict.level
+    'good'
+    """
+
+    subject: ReportSubject
+
+    @property
+    def verdict(self) -> Verdict:
+        """How good it is, in a word and in a sentence."""
+        return judge(self.subject)
+
+    @property
+    def advice(self) -> list[Advice]:
+        """What to try, the most promising first."""
+        return advise(self.subject)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything that the page shows as plain data."""
+        return build_report_data(self.subject)
+
+    def to_html(self) -> str:
+        """Return the page: one HTML file that needs nothing else."""
+        return render_page(self.to_dict())
+
+    @check_arguments
+    def save(self, path: str | Path) -> None:
+        """Write the page: all of it, or nothing; and beside it the better plan, if there is one."""
+        subject = _with_plan_beside(self.subject, path)
+        if subject.mending is not None and subject.mending.proposal.nodes:
+            subject.mending.proposal.plan.save(subject.mending.plan_name)
+        write_file(Path(path), Report(subject).to_html())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """On what two models are run for a report, and how."""
+
+    data: Any = None
+    samples: Sequence[Sample] | None = None
+    """Samples as the quantized model takes them, instead of data."""
+    limit: int | None = None
+    preprocess: ImagePreprocess | str | None = None
+    latency: bool = True
+    sensitivity: bool = False
+    """Try out every node, and propose which to put back."""
+    memory_budget: int = MEMORY_BUDGET
+    providers: Sequence[str] | None = None
+    progress: Progress = True
+
+
+@check_arguments
+def write_report(
+    float_model: Any,
+    quantized_model: Any,
+    output: str | Path | None = None,
+    *,
+    data: Any = None,
+    plan: QuantPlan | str | Path | None = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    latency: bool = True,
+    sensitivity: bool = False,
+    providers: Sequence[str] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: Progress = True,
+) -> Report:
+    """Say how good a quantized model is, which nodes hurt and what would mend it, on one page.
+
+    Args:
+        float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        quantized_model: the same after quantizing, by whatever tool.
+        output: where to write the page (one HTML file); None writes nothing.
+        data: anything `bitwright.open_data` takes, or `RandomData()`.
+        plan: the plan that made the quantized model, if there is one: it says why nodes are float.
+        limit: use at most this many samples, 16 if not given.
+        preprocess: how images become arrays.
+        latency: also time both models, which takes a few seconds.
+        sensitivity: also try out every node of the plan (the 64 that lose most, of large models),
+            and write a plan that puts the worst of them back beside the page, as *.plan.json.
+        providers: execution providers of ONNX Runtime for every run.
+        memory_budget: bytes of compared tensors that may be alive at once.
+        progress: show a bar on a terminal, or call this with (samples done, samples in all).
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:32])
+    >>> report = bitwright.write_report(
+    ...     demo.model_path, result.model, data=demo.calibration[:4], latency=False
+    ... )
+    >>> report.verdict.level, report.advice[0].title
+    ('good', 'Nothing to mend')
+    """
+    if output is not None:
+        for source in (float_model, quantized_model):
+            graph.check_destination(output, source=source)
+    plan_name = ""
+    if plan is not None and not isinstance(plan, QuantPlan):
+        plan_name = str(plan)
+        plan = QuantPlan.load(plan)
+        if output is not None and sensitivity and _same_file(plan_name, _plan_beside(output)):
+            raise OutputError(
+                f"the better plan would overwrite {plan_name!r}; give the page another name."
+            )
+    report = make_report(
+        float_model,
+        graph.load_model(quantized_model),
+        names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
+        sizes=(graph.file_size(float_model), _size_of(quantized_model)),
+        plan=plan,
+        plan_name=plan_name,
+        output=output,
+        measuring=Measuring(
+            data=data,
+            limit=limit,
+            preprocess=preprocess,
+            latency=latency,
+            sensitivity=sensitivity,
+            memory_budget=memory_budget,
+            providers=providers,
+            progress=progress,
+        ),
+    )
+    if output is not None:
+        report.save(output)
+    return report
+
+
+def name_of(source: Any, otherwise: str) -> str:
+    """Return what a user calls a model: its path, if it has one."""
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    path = graph.source_path(source) if isinstance(source, ir.Model) else None
+    return otherwise if path is None else str(path)
+
+
+def _result_name(source: Any) -> str:
+    # What is in memory still knows the file of the float model that it was made from.
+    return "quantized.onnx" if isinstance(source, ir.Model) else name_of(source, "quantized.onnx")
+
+
+def _size_of(source: Any) -> int:
+    if isinstance(source, ir.Model):
+        return graph.serialized_size(source)
+    return graph.file_size(source)
+
+
+def make_report(
+    float_source: Any,
+    quantized: ir.Model,
+    *,
+    names: tuple[str, str],
+    sizes: tuple[int, int],
+    plan: QuantPlan | None,
+    plan_name: str = "",
+    output: str | Path | None = None,
+    measuring: Measuring,
+) -> Report:
+    """Run two models beside each other and return the report about the second."""
+    if measuring.sensitivity and plan is None:
+        raise PlanError(
+            "sensitivity tries out changes of the plan that made the quantized model; give that "
+            "plan (`bitwright quantize --plan-out` writes it)."
+        )
+    if measuring.data is None and measuring.samples is None:
+        raise DataError(
+            "a report runs both models and needs samples; give data (arrays, files, a folder of "
+            "images, a data reader), or ask for random data to try things out."
+        )
+    recipe = plan.recipe if plan is not None else recipe_of(quantized)
+    reading = Calibration(data=measuring.data, preprocess=measuring.preprocess)
+    twin = open_twin(
+        float_source,
+        recipe,
+        plan,
+        reading if measuring.samples is None else None,
+        measuring.providers,
+    )
+    samples = measuring.samples
+    if samples is None:
+        assert twin.samples is not None
+        most = _SAMPLES if measuring.limit is None else measuring.limit
+        samples = list(islice(twin.samples, most))
+    with show_progress(measuring.progress, "Comparing", len(samples)) as show:
+        comparison = compare_models(
+            twin.model,
+            quantized,
+            samples,
+            exact=twin.exact,
+            plan=plan,
+            memory_budget=measuring.memory_budget,
+            providers=measuring.providers,
+            report=show,
+        )
+    nodes, views = _look_at_tensors(twin.model, quantized, comparison, plan, samples, measuring)
+    mending = None
+    if plan is not None and measuring.sensitivity:
+        mending = _try_nodes(float_source, plan, samples, measuring)
+    return _report_on(
+        ReportSubject(
+            float_name=names[0],
+            quantized_name=names[1],
+            float_bytes=sizes[0],
+            quantized_bytes=sizes[1],
+            outputs=comparison.outputs,
+            nodes=nodes,
+            worst=[node.index for node in comparison.worst(len(nodes))],
+            tensors=views.made,
+            samples=comparison.samples,
+            data="" if twin.samples is None else twin.samples.description,
+            data_option=_data_option(measuring),
+            latency=_time(twin.reference, quantized, samples[0], measuring),
+            recipe=recipe,
+            plan=plan,
+            plan_name=plan_name,
+            mending=mending,
+        ),
+        output,
+    )
+
+
+def _report_on(subject: ReportSubject, output: str | Path | None) -> Report:
+    return Report(subject if output is None else _with_plan_beside(subject, output))
+
+
+def _with_plan_beside(subject: ReportSubject, page: str | Path) -> ReportSubject:
+    """Return the subject with the better plan, if any, named after the page that it lies beside."""
+    if subject.mending is None:
+        return subject
+    beside = str(_plan_beside(page))
+    return replace(subject, mending=replace(subject.mending, plan_name=beside))
+
+
+def _plan_beside(page: str | Path) -> Path:
+    return Path(page).with_suffix(".plan.json")
+
+
+def _same_file(one: str | Path, other: str | Path) -> bool:
+    return Path(one).resolve() == Path(other).resolve()
+
+
+def _try_nodes(
+    source: Any, plan: QuantPlan, samples: Sequence[Sample], measuring: Measuring
+) -> Mending:
+    found = sense(
+        source,
+        plan,
+        samples=samples,
+        limit=SAMPLES,
+        candidates=_CANDIDATES,
+        providers=measuring.providers,
+        memory_budget=measuring.memory_budget,
+        progress=measuring.progress,
+    )
+    return Mending(sensitivity=found, proposal=found.proposal())
+
+
+def _look_at_tensors(
+    plain: ir.Model,
+    quantized: ir.Model,
+    comparison: Comparison,
+    plan: QuantPlan | None,
+    samples: Sequence[Sample],
+    measuring: Measuring,
+) -> tuple[list[ReportNode], Views]:
+    """Return the nodes with their tensors: histograms, ranges and what these cut off."""
+    encodings = read_encodings(open_units(plain, quantized))
+    known = dict(graph.iter_values(plain))
+    activations = {
+        one.tensor
+        for found in encodings.values()
+        for one in found
+        if one.stored is None and one.tensor in known
+    }
+    seen = observe(
+        plain,
+        sorted(activations),
+        samples,
+        detail="histogram",
+        memory_budget=measuring.memory_budget,
+        providers=measuring.providers,
+        progress=False,
+    )
+
+    def weight(name: str) -> npt.NDArray[Any] | None:
+        return read_constant(known.get(name))
+
+    entries = () if plan is None else plan.tensors.values()
+    planned = {} if plan is None else planned_weights(plan, weight)
+    views = Views(seen.sketches, weight, {entry.tensor: entry.method for entry in entries})
+    nodes = []
+    for node in comparison.nodes:
+        unit = node.nodes or (node.name,)
+        found = [one for name in unit for one in encodings.get(name, ())]
+        found = found or planned.get(node.name, [])
+        nodes.append(ReportNode(measured=node, tensors=views.keys_of(found)))
+    return nodes, views
+
+
+def _time(
+    plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measuring
+) -> Latency | None:
+    if not measuring.latency:
+        return None
+    timed = measure_latency([plain, quantized], data=[sample], providers=measuring.providers)
+    before, after = timed.models
+    return Latency(
+        float_ms=before.median,
+        quantized_ms=after.median,
+        detail=f"median of {len(after.times)} runs of one sample, in turn with float",
+    )
+
+
+def _data_option(measuring: Measuring) -> str:
+    """Return the data as options of the command, where it can be said so."""
+    data, preprocess = measuring.data, measuring.preprocess
+    if isinstance(data, RandomData):
+        return f"--random-data {data.count}"
+    if isinstance(data, TextData) and isinstance(data.tokenizer, str | Path):
+        words = ["--data", str(data.text), "--tokenizer", str(data.tokenizer)]
+        return shlex.join([*words, "--tokens", str(data.length)])
+    if not isinstance(data, str | Path):
+        return ""
+    words = ["--data", shlex.quote(str(data))]
+    if isinstance(preprocess, str):
+        words += ["--preprocess", shlex.quote(preprocess)]
+    return " ".join(words)

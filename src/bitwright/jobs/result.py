@@ -1,0 +1,217 @@
+"""What a run gives back: the model, the plan, and what became of everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright.assess import OutputComparison
+from bitwright.assess.frames import data_frame
+from bitwright.assess.notebook import html_tables, output_section
+from bitwright.data import ImagePreprocess, Sample
+from bitwright.errors import DataError
+from bitwright.plan import QuantPlan
+from bitwright.support.arguments import check_arguments
+from bitwright.support.wording import counted
+
+if TYPE_CHECKING:
+    import onnx
+
+    from bitwright.jobs.report import Report
+
+__all__ = ["Result"]
+
+
+@dataclass(slots=True)
+class Result:
+    """A quantized model with the plan that made it and how it compares with the float one.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:8])
+    >>> result.quantized["Conv"], result.shrinkage
+    (7, '3.47x smaller')
+    """
+
+    model: ir.Model = field(repr=False)
+    plan: QuantPlan = field(repr=False)
+    outputs: list[OutputComparison]
+    """Each output against float, on holdout samples; empty where there was no data."""
+    samples: int
+    samples_are_unseen: bool
+    data: str
+    float_size: int
+    size: int
+    """Bytes on disk once it is saved, about as many before."""
+    source: Any = None
+    path: Path | None = None
+    evaluation: Sequence[Sample] = field(default=(), repr=False)
+    """The samples that it was measured on."""
+
+    @property
+    def quantized(self) -> Counter[str]:
+        """Op type -> how many were quantized."""
+        return Counter(node.op for node in self.plan.nodes.values() if node.quantized)
+
+    @property
+    def skipped(self) -> Counter[tuple[str, str]]:
+        """(op type, reason) -> how many were left float."""
+        return Counter(
+            (node.op, node.reason or "") for node in self.plan.nodes.values() if not node.quantized
+        )
+
+    @property
+    def shrinkage(self) -> str:
+        """The ratio of sizes, in words; Q/DQ nodes can outweigh the weights of a tiny model."""
+        ratio = max(self.float_size, 1) / max(self.size, 1)
+        return f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
+
+    def to_proto(self) -> onnx.ModelProto:
+        """Return the model as a protobuf message (below 2 GB)."""
+        return ir.to_proto(self.model)
+
+    @check_arguments
+    def save(self, path: str | Path, *, external_data: bool | None = None) -> None:
+        """Write the model: all of it, or nothing."""
+        graph.check_destination(path, source=self.source)
+        graph.save_model(self.model, path, external_data=external_data)
+        self.path = Path(path)
+        self.size = graph.file_size(path)
+
+    @check_arguments
+    def save_report(
+        self,
+        path: str | Path,
+        *,
+        data: Any = None,
+        limit: int | None = None,
+        preprocess: ImagePreprocess | str | None = None,
+        latency: bool = True,
+        sensitivity: bool = False,
+        providers: Sequence[str] | None = None,
+    ) -> Report:
+        """Write what happened as one HTML page, and return it.
+
+        Without data, the samples that the result was measured on are used. With `sensitivity`
+        every node is tried out, and a plan that puts the worst back lies beside the page.
+        """
+        from bitwright.jobs.report import Measuring, make_report, name_of
+
+        graph.check_destination(path, source=self.source)
+        if data is None and not self.evaluation:
+            raise DataError("there are no samples to report on; give data.")
+        report = make_report(
+            self.source,
+            self.model,
+            names=(name_of(self.source, "model.onnx"), str(self.path or "quantized.onnx")),
+            sizes=(self.float_size, self.size),
+            plan=self.plan,
+            output=path,
+            measuring=Measuring(
+                data=data,
+                samples=self.evaluation if data is None else None,
+                limit=limit,
+                preprocess=preprocess,
+                latency=latency,
+                sensitivity=sensitivity,
+                providers=providers,
+            ),
+        )
+        report.save(path)
+        return report
+
+    def to_pandas(self) -> Any:
+        """Return what became of each node as a pandas DataFrame."""
+        rows = [
+            {"node": name, "op": node.op, "action": node.action, "reason": node.reason}
+            for name, node in self.plan.nodes.items()
+        ]
+        return data_frame(rows, columns=["node", "op", "action", "reason"])
+
+    def _repr_html_(self) -> str:
+        quantized, skipped = self.quantized, self.skipped
+        facts = [
+            ("Recipe", self.plan.recipe.name),
+            ("Nodes", f"{quantized.total()} quantized, {skipped.total()} left float"),
+            (
+                "Size",
+                f"{_show_size(self.float_size)} to {_show_size(self.size)} ({self.shrinkage})",
+            ),
+            ("Calibrated on", self.data),
+            *(("Note", note) for note in self.plan.notes),
+        ]
+        kept = [(op, str(count), reason) for (op, reason), count in skipped.most_common()]
+        return html_tables(
+            [
+                ("Quantized model", ("", ""), facts),
+                output_section(f"Against float on {self._measured_on()}", self.outputs),
+                ("Quantized", ("op", "nodes"), [(o, str(n)) for o, n in quantized.most_common()]),
+                ("Left float", ("op", "nodes", "because"), kept),
+            ]
+        )
+
+    def summary(self) -> str:
+        """Return what was done, in a few lines."""
+        quantized, skipped = self.quantized, self.skipped
+        total = len(self.plan.nodes)
+        lines = [
+            f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes quantized, "
+            f"{skipped.total()} left float",
+            f"Size: {_show_size(self.float_size)} -> {_show_size(self.size)} ({self.shrinkage})",
+            f"Calibrated on {self.data}",
+        ]
+        for comparison in self.outputs:
+            lines.append(f"Against float on {self._measured_on()}, {comparison.describe()}")
+        lines += [f"Note: {note}" for note in self.plan.notes]
+        lines += [
+            f"Quantized: {', '.join(f'{op} x{n}' for op, n in quantized.most_common())}",
+            *(
+                f"Left float: {op} x{count} because {reason}"
+                for (op, reason), count in skipped.most_common()
+            ),
+        ]
+        return "\n".join(lines)
+
+    def _measured_on(self) -> str:
+        seen = "holdout" if self.samples_are_unseen else "calibration"
+        return counted(self.samples, f"{seen} sample")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as plain data."""
+        return {
+            "recipe": self.plan.recipe.name,
+            "nodes": len(self.plan.nodes),
+            "quantized": dict(self.quantized),
+            "skipped": [
+                {"op": op, "reason": reason, "count": count}
+                for (op, reason), count in self.skipped.most_common()
+            ],
+            "float_bytes": self.float_size,
+            "bytes": self.size,
+            "data": self.data,
+            "samples": self.samples,
+            "samples_are_unseen": self.samples_are_unseen,
+            "outputs": [
+                {
+                    "name": c.name,
+                    "sqnr_db": c.sqnr,
+                    "cosine": c.cosine,
+                    "largest_error": c.largest_error,
+                    "top1_agreement": c.agreement,
+                }
+                for c in self.outputs
+            ],
+            "notes": list(self.plan.notes),
+            "output": None if self.path is None else str(self.path),
+        }
+
+
+def _show_size(size: int) -> str:
+    """Return a size in megabytes, and a small one in kilobytes."""
+    return f"{size / 1e6:.2f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"

@@ -1,0 +1,1 @@
+"""Weights learned by gradient descent and coordinate descent (needs torch)."""

@@ -1,0 +1,136 @@
+"""AdaQuant: learn the float weights that round best, with biases and scales (needs torch).
+
+Hubara et al., "Accurate Post Training Quantization With Small Calibration Sets", 2021; scales
+learn as in Esser et al., "Learned Step Size Quantization", 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import torch
+
+from bitwright.learning.grid import Grid
+from bitwright.learning.layer_error import LinearError
+from bitwright.recipe import AdaQuant
+
+__all__ = ["AdaQuantLearner"]
+
+RATE = 0.01
+"""Adam moves a weight by about this part of its step at a time."""
+
+
+class AdaQuantLearner:
+    """The weights and biases of a block, and those scales that may learn.
+
+    >>> grid = Grid(torch.tensor(0.5), torch.tensor(0), -128, 127)
+    >>> learner = AdaQuantLearner({"w": (torch.tensor([0.3, 0.6]), grid)}, AdaQuant())
+    >>> learner.hard()["w"]
+    tensor([0.5000, 0.5000])
+    """
+
+    def __init__(
+        self,
+        constants: Mapping[str, tuple[torch.Tensor, Grid]],
+        method: AdaQuant,
+        scales: Collection[str] = (),
+    ) -> None:
+        self._method = method
+        self.names = tuple(constants)
+        self._grids = {name: grid for name, (_, grid) in constants.items()}
+        # In units that make one learning rate fit all, unless a rate in the weights' own is given.
+        self._units = {
+            name: _unit(tensor, grid)
+            if method.learning_rate is None
+            else torch.ones_like(grid.scale)
+            for name, (tensor, grid) in constants.items()
+        }
+        self._floats = {n: (t / self._units[n]).requires_grad_() for n, (t, _) in constants.items()}
+        # By its logarithm a scale stays positive, and moves in proportion to its size.
+        self._logs = {
+            name: constants[name][1].scale.log().clone().requires_grad_() for name in scales
+        }
+
+    def groups(
+        self, learning_rate: float | None, names: Iterable[str] | None = None
+    ) -> list[tuple[list[torch.Tensor], float]]:
+        """Return the weights, and the scales with a rate of their own."""
+        chosen = self._chosen(names)
+        rate = RATE if learning_rate is None else learning_rate
+        scales = [self._logs[name] for name in chosen if name in self._logs]
+        return [
+            ([self._floats[name] for name in chosen], rate),
+            (scales, self._method.scale_learning_rate),
+        ]
+
+    def soft(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+        """Return the constants at their nearest values, gradients straight through."""
+        return {
+            name: self._grid(name).nearest(self._floats[name] * self._units[name])
+            for name in self._chosen(names)
+        }
+
+    def hard(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+        """Return the same without gradients."""
+        with torch.no_grad():
+            return self.soft(names)
+
+    @property
+    def is_hard(self) -> bool:
+        """True: what is computed with is what is stored."""
+        return True
+
+    def bias_follows(self, name: str) -> bool:
+        """False: a bias learns as a weight does."""
+        return False
+
+    def solve(self, name: str, layer: LinearError, stored: torch.Tensor) -> bool:
+        """False: weights that may be anywhere are found step by step."""
+        return False
+
+    def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+        """Leave it: what learns is stored after every step."""
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return all weights, biases and scales that learn."""
+        return [*self._floats.values(), *self._logs.values()]
+
+    def pace(self, part: float) -> float:
+        """Return less and less: weights near the middle of two integers would jump to the end.
+
+        A rate that was given stays what it is.
+        """
+        return 1 - part if self._method.learning_rate is None else 1.0
+
+    def reopen(self) -> None:
+        """Do nothing: a weight is never decided."""
+
+    def pull(self, part: float) -> torch.Tensor | None:
+        """Return nothing: every value is a stored one all along."""
+        return None
+
+    def follow(
+        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Set the gradients of one weight, and of its scale, from those of its layer's error."""
+        weight = self.soft([name])[name]
+        weight.backward(gradient_at(weight.detach()))
+
+    def scales(self) -> dict[str, torch.Tensor]:
+        """Return the scales that learned."""
+        with torch.no_grad():
+            return {name: log.exp() for name, log in self._logs.items()}
+
+    def _grid(self, name: str) -> Grid:
+        grid = self._grids[name]
+        return grid._replace(scale=self._logs[name].exp()) if name in self._logs else grid
+
+    def _chosen(self, names: Iterable[str] | None) -> Collection[str]:
+        return self.names if names is None else [name for name in names if name in self._floats]
+
+
+def _unit(tensor: torch.Tensor, grid: Grid) -> torch.Tensor:
+    """Return the step of a weight; of a bias, whose steps are tiny, what 8 bits would have."""
+    if grid.high - grid.low < 1 << 17:
+        return grid.scale.detach()
+    return (tensor.square().mean().sqrt() / 64).clamp_min(1e-12).expand(grid.scale.shape)

@@ -1,0 +1,262 @@
+"""AdaRound: learn for each weight whether it is rounded up or down (needs torch).
+
+Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization", 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from bitwright.learning.fake_quantize import (
+    GAMMA,
+    ZETA,
+    dequantize,
+    rounding_for,
+)
+from bitwright.learning.grid import Grid
+from bitwright.learning.layer_error import LinearError
+from bitwright.recipe import AdaRound
+
+__all__ = ["AdaRoundLearner", "Bias"]
+
+DECIDED = 20.0
+"""An alpha that no step brings back: the sigmoid of it has no slope."""
+OPEN = rounding_for(torch.tensor(0.9)).item()
+"""How far from the fence alphas start over: nine tenths of a step up, or down."""
+BIAS_RATE = 0.01
+"""Adam moves a bias by about this part of a 64th of its typical size at a time."""
+
+
+class Bias(NamedTuple):
+    """A bias that follows what its layer's weights are rounded to."""
+
+    name: str
+    value: torch.Tensor
+    """What it is stored as, at first."""
+    grid: Grid
+
+
+class AdaRoundLearner:
+    """The roundings of a block's weights, and the biases that make up for them.
+
+    >>> grid = Grid(torch.tensor(0.5), torch.tensor(0), -128, 127)
+    >>> learner = AdaRoundLearner({"w": (torch.tensor([0.3, 0.6]), grid)}, AdaRound())
+    >>> learner.hard()["w"]
+    tensor([0.5000, 0.5000])
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, tuple[torch.Tensor, Grid]],
+        method: AdaRound,
+        biases: Mapping[str, Bias] | None = None,
+    ) -> None:
+        self._method = method
+        self._biases = dict(biases or {})
+        self._units = {
+            name: (bias.value.square().mean().sqrt() / 64).clamp_min(1e-12)
+            for name, bias in self._biases.items()
+        }
+        # In units that make one learning rate fit all.
+        self._shifts = {
+            name: torch.zeros_like(bias.value).requires_grad_()
+            for name, bias in self._biases.items()
+        }
+        self.names = tuple(weights)
+        self._grids = {name: grid for name, (_, grid) in weights.items()}
+        self._floors: dict[str, torch.Tensor] = {}
+        self._bases: dict[str, torch.Tensor] = {}
+        self._alphas: dict[str, torch.Tensor] = {}
+        for name, (weight, grid) in weights.items():
+            scaled = weight / grid.scale
+            below = torch.floor(scaled)
+            floor = below + grid.zero_point
+            alpha = rounding_for(scaled - below)
+            # Beyond the ends of the type there is one integer only.
+            alpha = alpha.masked_fill(floor < grid.low, -DECIDED)
+            alpha = alpha.masked_fill(floor >= grid.high, DECIDED)
+            floor = floor.clamp(grid.low, grid.high - 1)
+            self._floors[name] = floor
+            self._bases[name] = dequantize(floor, grid.scale, grid.zero_point)
+            self._alphas[name] = alpha.requires_grad_()
+
+    def groups(
+        self, learning_rate: float | None, names: Iterable[str] | None = None
+    ) -> list[tuple[list[torch.Tensor], float]]:
+        """Return the roundings, all with one learning rate."""
+        rate = self._method.learning_rate if learning_rate is None else learning_rate
+        chosen = list(self._chosen(names))
+        shifts = [self._shifts[name] for name in chosen if name in self._shifts]
+        return [([self._alphas[name] for name in chosen], rate), (shifts, BIAS_RATE)]
+
+    def soft(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+        """Return weights between two integers, and their biases."""
+        found = {}
+        for name in self._chosen(names):
+            scale = self._grids[name].scale
+            found[name] = _Between.apply(self._alphas[name], self._bases[name], scale)
+            found.update(self._bias(name))
+        return found
+
+    def hard(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+        """Return weights at one integer each, and their biases."""
+        found = {}
+        with torch.no_grad():
+            for name in self._chosen(names):
+                integers = self._floors[name] + (self._alphas[name] >= 0)
+                grid = self._grids[name]
+                found[name] = dequantize(integers, grid.scale, grid.zero_point)
+                found.update(self._bias(name))
+        return found
+
+    def bias_follows(self, name: str) -> bool:
+        """Whether a weight has a bias that goes with it."""
+        return name in self._biases
+
+    def solve(self, name: str, layer: LinearError, stored: torch.Tensor) -> bool:
+        """Choose the roundings of a layer by itself without a step; False where it is too wide."""
+        if layer.is_wide:
+            return False
+        with torch.no_grad():
+            up, free, step = self._roundings(name)
+            self._put(name, layer.choose(self._bases[name] - stored, up, step, free))
+        self.polish(name, layer, stored)
+        return True
+
+    def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+        """Turn single weights of a layer while its error falls.
+
+        Gradients bring weights to rest one by one; whether one should turn now that all others
+        rest, they do not say.
+        """
+        with torch.no_grad():
+            self._turn(name, layer, stored)
+            if name in self._biases:
+                bias, shift = self._biases[name], self._shifts[name]
+                wanted = layer.bias(self.hard([name])[name] - stored).reshape(shift.shape)
+                shift.add_(wanted / self._units[name])
+                # Few bits bring it near to where it should be; the weights see to the rest.
+                moved = self._bias(name)[bias.name] - bias.value
+                layer.hold_bias(moved.reshape(-1))
+                self._turn(name, layer, stored)
+
+    def _turn(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+        up, free, step = self._roundings(name)
+        self._put(name, layer.turn(self._bases[name] + up * step - stored, up, step, free))
+
+    def _roundings(self, name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return which weights are up, which may turn, and by how much that moves them."""
+        alpha = self._alphas[name]
+        return alpha >= 0, alpha.abs() < DECIDED, self._grids[name].scale.expand_as(alpha)
+
+    def _put(self, name: str, up: torch.Tensor) -> None:
+        """Bring weights near to where they are rounded to, as `reopen` leaves them."""
+        alpha = self._alphas[name]
+        free = alpha.abs() < DECIDED
+        alpha.copy_(torch.where(free, torch.where(up, OPEN, -OPEN), alpha))
+
+    @property
+    def is_hard(self) -> bool:
+        """False: weights come to their integers in the end."""
+        return False
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return all roundings, and what is added to biases."""
+        return [*self._alphas.values(), *self._shifts.values()]
+
+    def pace(self, part: float) -> float:
+        """Return 1: the pull brings weights to rest."""
+        return 1.0
+
+    def reopen(self) -> None:
+        """Let what was decided change its mind: near its integer, but not at it."""
+        with torch.no_grad():
+            for alpha in self._alphas.values():
+                fixed = alpha.abs() >= DECIDED
+                alpha.copy_(torch.where(fixed, alpha, alpha.clamp(-OPEN, OPEN)))
+
+    def pull(self, part: float) -> torch.Tensor | None:
+        """Add to the gradients what drives weights to their integers, and return its size.
+
+        It is steeper the larger the `part` of all steps that is done, and nothing at first.
+        """
+        beta = self._beta(part)
+        if beta is None:
+            return None
+        alphas = list(self._alphas.values())
+        # A mean, beside a loss that is relative too: so one strength fits blocks of any size.
+        strength = self._method.regularization / sum(alpha.numel() for alpha in alphas)
+        total = torch.zeros((), device=alphas[0].device)
+        with torch.no_grad():
+            for alpha in alphas:
+                up, slope = _rise(torch.sigmoid(alpha))
+                ahead = up.mul_(2).sub_(1)
+                power = ahead.abs().pow_(beta - 1)
+                total += alpha.numel() - (power * ahead.abs()).sum()
+                slope.mul_(power).mul_(torch.sign(ahead)).mul_(-2 * beta * strength)
+                alpha.grad = slope if alpha.grad is None else alpha.grad.add_(slope)
+        return strength * total
+
+    def follow(
+        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Set the gradients of one weight, with the pull, from those of its layer's error."""
+        alpha, beta, scale = self._alphas[name], self._beta(part), self._grids[name].scale
+        with torch.no_grad():
+            up, slope = _rise(torch.sigmoid(alpha))
+            gradient = gradient_at(torch.addcmul(self._bases[name], up, scale)).mul_(scale)
+            if beta is not None:
+                ahead = up.mul_(2).sub_(1)
+                pull = ahead.abs().pow_(beta - 1).mul_(torch.sign(ahead))
+                strength = self._method.regularization / alpha.numel()
+                gradient.add_(pull, alpha=-2 * beta * strength)
+            alpha.grad = gradient.mul_(slope)
+
+    def _bias(self, name: str) -> dict[str, torch.Tensor]:
+        """Return the bias of a weight, if it has one that follows."""
+        if name not in self._biases:
+            return {}
+        bias = self._biases[name]
+        moved = torch.addcmul(bias.value, self._shifts[name], self._units[name])
+        return {bias.name: bias.grid.nearest(moved)}
+
+    def _beta(self, part: float) -> float | None:
+        """Return how steep the pull is where this part of all steps is done; None: no pull yet."""
+        method = self._method
+        if part < method.warm_start:
+            return None
+        rest = (part - method.warm_start) / (1 - method.warm_start)
+        first, last = method.beta
+        return last + 0.5 * (first - last) * (1 + math.cos(math.pi * rest))
+
+    def _chosen(self, names: Iterable[str] | None) -> Iterable[str]:
+        return self.names if names is None else [name for name in names if name in self._alphas]
+
+
+class _Between(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """base + soft_rounding(alpha) * scale, in few passes over the weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, alpha: torch.Tensor, base: torch.Tensor, scale: torch.Tensor
+    ) -> torch.Tensor:
+        sigmoid = torch.sigmoid(alpha)
+        ctx.save_for_backward(sigmoid, scale)
+        return torch.addcmul(base, _rise(sigmoid)[0], scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        sigmoid, scale = ctx.saved_tensors
+        return _rise(sigmoid)[1].mul_(gradient).mul_(scale), None, None
+
+
+def _rise(sigmoid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return soft_rounding of an alpha, and its derivative: none where it has stopped."""
+    up = (sigmoid * (ZETA - GAMMA)).add_(GAMMA)
+    slope = (1 - sigmoid).mul_(sigmoid).mul_(ZETA - GAMMA)
+    slope.masked_fill_((up < 0) | (up > 1), 0)
+    return up.clamp_(0, 1), slope

@@ -1,0 +1,216 @@
+"""What a block should give: its inputs in both models, its outputs in float (needs torch).
+
+The block reads what the quantized model before it gives, and is held against what the float model
+computes from float inputs. So it also makes good what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from bitwright.learning.layer_error import LinearError, is_linear
+from bitwright.learning.torch_graph import TorchGraph
+
+__all__ = ["Constants", "Goal", "Tensors", "distance_between", "mix"]
+
+Tensors = dict[str, torch.Tensor]
+Constants = Mapping[str, torch.Tensor]
+
+
+class Goal:
+    """A block with what it reads and what it should give.
+
+    Args:
+        graph: the block.
+        quantized: what it reads in the quantized model, sample by sample.
+        floats: what it reads in the float model.
+        fixed: constants as they are stored, for all that do not learn.
+        read: the quantizers of what single nodes read.
+        outputs: the quantizers of outputs, where those are to be compared behind them.
+    """
+
+    def __init__(
+        self,
+        graph: TorchGraph,
+        quantized: Sequence[Tensors],
+        floats: Sequence[Tensors],
+        *,
+        fixed: Constants | None = None,
+        read: Mapping[tuple[str, int], Callable[[torch.Tensor], torch.Tensor]] | None = None,
+        outputs: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] | None = None,
+    ) -> None:
+        self._graph = graph
+        self.fixed = dict(fixed or {})
+        self._read = dict(read or {})
+        self._behind = dict(outputs or {})
+        self.quantized, self.floats = list(quantized), list(floats)
+        with torch.no_grad():
+            self.targets = [graph.run(sample) for sample in self.floats]
+        self.count = len(self.targets)
+        self.rows = self._stack()
+
+    def _stack(self) -> int:
+        """Lay all samples behind each other where the block computes each row by itself.
+
+        Returns the rows of a sample, or 0 where samples have to be run one by one.
+        """
+        first = [self.quantized[0], self.targets[0]]
+        shapes = [{n: t.shape for n, t in part.items()} for part in first]
+        sizes = {shape[0] if shape else -1 for part in shapes for shape in part.values()}
+        if len(sizes) != 1 or -1 in sizes or self.count < 2:
+            return 0
+        for sample, target in zip(self.quantized, self.targets, strict=True):
+            if shapes != [{n: t.shape for n, t in part.items()} for part in (sample, target)]:
+                return 0
+        try:
+            with torch.no_grad():
+                both = self._graph.run(_cat(self.floats[:2]))
+        except RuntimeError:
+            return 0  # a shape inside of the block holds for one sample only
+        apart = _cat(self.targets[:2])
+        for name, tensor in apart.items():
+            if both[name].shape != tensor.shape:
+                return 0
+            if not torch.allclose(both[name], tensor, rtol=1e-3, atol=1e-4):
+                return 0
+        self.quantized, self.floats, self.targets = (
+            [_cat(part)] for part in (self.quantized, self.floats, self.targets)
+        )
+        return sizes.pop()
+
+    def batches(
+        self, samples: torch.Tensor, *, floats: bool = True
+    ) -> list[tuple[Tensors, Tensors, Tensors]]:
+        """Return (quantized inputs, float inputs, targets), as one batch where they can be.
+
+        Without `floats`, the inputs of the float model may be missing.
+        """
+        if not self.rows:
+            return [(self.quantized[i], self.floats[i], self.targets[i]) for i in samples.tolist()]
+        device = next(iter(self.targets[0].values())).device
+        places = samples[:, None] * self.rows + torch.arange(self.rows)
+        places = places.reshape(-1).to(device)
+        given, plain, targets = (
+            {name: tensor.index_select(0, places) for name, tensor in part.items()}
+            for part in (self.quantized[0], self.floats[0] if floats else {}, self.targets[0])
+        )
+        return [(given, plain, targets)]
+
+    def run(self, feeds: Tensors, constants: Constants) -> Tensors:
+        """Return the quantized block's outputs."""
+        found = self._graph.run(feeds, read=self._read, constants={**self.fixed, **constants})
+        return {n: self._behind[n](t) if n in self._behind else t for n, t in found.items()}
+
+    def layer(
+        self,
+        name: str,
+        constants: Constants,
+        samples: torch.Tensor,
+        ratio: float,
+        generator: Any,
+        *,
+        bias_follows: bool = False,
+    ) -> LinearError | None:
+        """Return the error of the one layer that reads a weight; None where it is not linear.
+
+        The layer reads what the block gives it with these constants.
+        """
+        readers = self._graph.readers(name)
+        weight = self.fixed.get(name)
+        if len(readers) != 1 or weight is None:
+            return None
+        reader = readers[0]
+        if not is_linear(reader.attributes, weight):
+            return None
+        found = LinearError(reader.attributes, weight, bias_follows=bias_follows)
+        known = {**self.fixed, **constants}
+        with torch.no_grad():
+            for part in samples.split(8):
+                for quantized, floats, _ in self.batches(part):
+                    feeds = mix(quantized, floats, ratio, generator)
+                    both = (
+                        self._graph.read_by(reader.name, floats),
+                        self._graph.read_by(reader.name, feeds, read=self._read, constants=known),
+                    )
+                    wanted, given = (reader.run(reader.attributes, *reads) for reads in both)
+                    found.add(both[1][0], wanted - given)
+                if found.is_full:
+                    break
+        found.settle(self._graph.constants[name].to(weight.dtype) - weight)
+        return found
+
+    @property
+    def is_one_node(self) -> bool:
+        """Whether the block is nothing but a layer: what is best for that is best for it."""
+        return len(self._graph) == 1 and not self._behind
+
+    def work(self, names: Iterable[str], samples: int) -> float:
+        """Return about how many products these weights are in, for some samples."""
+        first = [part[0] for part in (self.quantized, self.targets)]
+        places = [
+            tensor.numel() / tensor.shape[-1 if tensor.ndim == 3 else 1]
+            for part in first
+            for tensor in part.values()
+            if tensor.ndim > 1 and tensor.numel()
+        ]
+        stacked = self.count if self.rows else 1
+        weights = sum(self.fixed[name].numel() for name in names if name in self.fixed)
+        return float(max(places, default=1) / stacked * weights * samples)
+
+    def distance(self, constants: Constants, samples: torch.Tensor) -> float:
+        """Return the mean of what `reconstruct` minimizes, over some of these samples."""
+        with torch.no_grad():
+            batches = self.batches(samples[:64], floats=False)
+            total = 0.0
+            for quantized, _, targets in batches:
+                found = self.run(quantized, constants)
+                total += sum(float(distance_between(found[name], targets[name])) for name in found)
+            return total / len(batches)
+
+    def error(self, constants: Constants, samples: torch.Tensor) -> float:
+        """Return the mean squared error over these samples."""
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for part in samples.split(8):
+                for quantized, _, targets in self.batches(part, floats=False):
+                    for name, tensor in self.run(quantized, constants).items():
+                        total += float((tensor - targets[name]).double().square().sum())
+                        count += tensor.numel()
+        return total / max(count, 1)
+
+
+def distance_between(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the squared error, summed over channels, mean over all else.
+
+    >>> distance_between(torch.ones(4, 3), torch.zeros(4, 3))
+    tensor(3.)
+    """
+    squares = (found - target).square()
+    if squares.ndim < 2:
+        return squares.mean()
+    # Sequences have their channels last, images second.
+    return squares.sum(-1 if squares.ndim == 3 else 1).mean()
+
+
+def mix(quantized: Tensors, floats: Tensors, ratio: float, generator: Any) -> Tensors:
+    """Return what the quantized model gives, and for part of the elements what the float one does.
+
+    >>> mix({"x": torch.ones(2)}, {"x": torch.zeros(2)}, ratio=1.0, generator=None)
+    {'x': tensor([1., 1.])}
+    """
+    if ratio >= 1:
+        return quantized
+    mixed = {}
+    for name, tensor in quantized.items():
+        mixed[name] = tensor
+        if tensor.is_floating_point():
+            chance = torch.rand(tensor.shape, generator=generator).to(tensor.device)
+            mixed[name] = torch.where(chance < ratio, tensor, floats[name])
+    return mixed
+
+
+def _cat(samples: Sequence[Tensors]) -> Tensors:
+    return {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}

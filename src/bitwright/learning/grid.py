@@ -1,0 +1,47 @@
+"""The values that a constant may take, as torch needs them (needs torch)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from bitwright.learning.fake_quantize import fake_quantize, spread
+from bitwright.plan import Parameters
+
+__all__ = ["Grid"]
+
+
+class Grid(NamedTuple):
+    """A scale and zero point in a shape that covers a tensor, and the ends of the type.
+
+    >>> grid = Grid(torch.tensor(0.5), torch.tensor(0), -128, 127)
+    >>> grid.nearest(torch.tensor([0.3, 99.0]))
+    tensor([ 0.5000, 63.5000])
+    """
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, parameters: Parameters, shape: tuple[int, ...], device: Any = "cpu") -> Grid:
+        """Return the grid of a tensor of this shape; scales as they are stored, in float32."""
+        axis, block = parameters.axis, parameters.block_size
+        parts = []
+        for values in (np.float32(parameters.scale), np.float32(parameters.zero_point)):
+            tensor = torch.tensor(values, device=device)
+            if block and tensor.ndim and axis is not None:
+                tensor = tensor.repeat_interleave(block, axis).narrow(axis, 0, shape[axis])
+            else:
+                tensor = spread(tensor, axis or 0, max(len(shape), 1))
+            parts.append(tensor)
+        scale, zero_point = parts
+        qtype = parameters.qtype
+        return cls(scale, zero_point, float(qtype.lowest), float(qtype.highest))
+
+    def nearest(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return each value at its nearest place; gradients pass straight through."""
+        return fake_quantize(tensor, self.scale, self.zero_point, self.low, self.high)

@@ -1,0 +1,173 @@
+"""Nodes of an ONNX graph, run one after the other in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+import torch
+
+from bitwright.errors import ModelError
+from bitwright.learning.torch_graph.attributes import Attributes
+from bitwright.learning.torch_graph.movement import as_tensor
+from bitwright.learning.torch_graph.table import OPS, why_not
+
+__all__ = ["TorchGraph"]
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Step(NamedTuple):
+    name: str
+    run: Callable[..., Any]
+    attributes: Attributes
+    inputs: tuple[ir.Value | None, ...]
+    outputs: tuple[str, ...]
+    done: tuple[str, ...]
+    """Tensors that nothing reads afterwards."""
+
+
+class Reader(NamedTuple):
+    """A node that reads some constant, and how it computes."""
+
+    name: str
+    attributes: Attributes
+    run: Callable[..., Any]
+
+
+class TorchGraph:
+    """Some nodes of a graph, in their order, that can be run on tensors.
+
+    Args:
+        nodes: of one graph; what they read and do not make is fed or is a constant.
+        outputs: names of the tensors to give back.
+        opset: the version of the model's operators.
+        device: where the constants lie; feeds must lie there too.
+
+    >>> x, y = (ir.Value(name=name) for name in "xy")
+    >>> graph = TorchGraph([ir.node("Relu", [x], outputs=[y])], ["y"], opset=21)
+    >>> graph.run({"x": torch.tensor([-1.0, 2.0])})["y"]
+    tensor([0., 2.])
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[ir.Node],
+        outputs: Iterable[str],
+        *,
+        opset: int,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self._outputs = frozenset(outputs)
+        self.constants: dict[str, torch.Tensor] = {}
+        steps = []
+        for node in nodes:
+            if (reason := why_not(node, opset)) is not None:
+                raise ModelError(f"node {node.name!r} cannot run in torch: {reason}.")
+            for value in node.inputs:
+                if value is not None and value.const_value is not None:
+                    name = value.name or ""
+                    if name not in self.constants:
+                        self.constants[name] = as_tensor(value.const_value.numpy(), device)
+            steps.append(node)
+        self._steps = self._plan(steps, opset)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def run(
+        self,
+        feeds: Mapping[str, torch.Tensor],
+        *,
+        read: Mapping[tuple[str, int], Change] | None = None,
+        constants: Mapping[str, torch.Tensor] | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Return the outputs for these feeds.
+
+        `read` changes what single inputs of single nodes see: (node, index) -> a function.
+        `constants` stand in for those of the graph.
+        """
+        known = dict(feeds)
+        for step in self._steps:
+            arguments = self._arguments(step, known, read, constants)
+            found = step.run(step.attributes, *arguments)
+            given = found if isinstance(found, tuple) else (found,)
+            known.update(zip(step.outputs, given, strict=False))
+            for name in step.done:
+                known.pop(name, None)
+        return {name: known[name] for name in self._outputs}
+
+    def readers(self, name: str) -> list[Reader]:
+        """Return the nodes that read a constant as their weight, which is the second input."""
+        return [
+            Reader(step.name, step.attributes, step.run)
+            for step in self._steps
+            if len(step.inputs) > 1 and step.inputs[1] is not None and step.inputs[1].name == name
+        ]
+
+    def read_by(
+        self,
+        node: str,
+        feeds: Mapping[str, torch.Tensor],
+        *,
+        read: Mapping[tuple[str, int], Change] | None = None,
+        constants: Mapping[str, torch.Tensor] | None = None,
+    ) -> list[torch.Tensor | None]:
+        """Return what a node reads for these feeds."""
+        known = dict(feeds)
+        for step in self._steps:
+            arguments = self._arguments(step, known, read, constants)
+            if step.name == node:
+                return arguments
+            found = step.run(step.attributes, *arguments)
+            given = found if isinstance(found, tuple) else (found,)
+            known.update(zip(step.outputs, given, strict=False))
+        raise ModelError(f"there is no node {node!r} in this block.")
+
+    def _arguments(
+        self,
+        step: _Step,
+        known: Mapping[str, torch.Tensor],
+        read: Mapping[tuple[str, int], Change] | None,
+        constants: Mapping[str, torch.Tensor] | None,
+    ) -> list[torch.Tensor | None]:
+        arguments: list[torch.Tensor | None] = []
+        for index, value in enumerate(step.inputs):
+            tensor = None
+            if value is not None:
+                tensor = _find(value.name or "", known, constants, self.constants)
+                change = read.get((step.name, index)) if read else None
+                if change is not None:
+                    tensor = change(tensor)
+            arguments.append(tensor)
+        return arguments
+
+    def _plan(self, nodes: list[ir.Node], opset: int) -> list[_Step]:
+        last: dict[str, int] = {}
+        for index, node in enumerate(nodes):
+            for value in node.inputs:
+                if value is not None:
+                    last[value.name or ""] = index
+        done: list[list[str]] = [[] for _ in nodes]
+        for name, index in last.items():
+            if name not in self._outputs:
+                done[index].append(name)
+        return [
+            _Step(
+                node.name or "",
+                OPS[node.op_type],
+                Attributes(node, opset),
+                tuple(node.inputs),
+                tuple(value.name or "" for value in node.outputs),
+                tuple(done[index]),
+            )
+            for index, node in enumerate(nodes)
+        ]
+
+
+def _find(name: str, *places: Mapping[str, torch.Tensor] | None) -> torch.Tensor:
+    for place in places:
+        if place is not None and name in place:
+            return place[name]
+    raise ModelError(f"tensor {name!r} is neither fed nor computed before it is read.")

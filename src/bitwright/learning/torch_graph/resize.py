@@ -1,0 +1,103 @@
+"""Resize: nearest and linear, one axis after the other, by ONNX's own formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from bitwright.learning.torch_graph.attributes import Attributes
+
+__all__ = ["refuse_resize", "resize", "upsample"]
+
+_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+def refuse_resize(node: ir.Node) -> str | None:
+    """Return why a Resize cannot be computed here, if so."""
+    a = Attributes(node, 0)
+    if a.text("mode", "nearest") not in ("nearest", "linear"):
+        return f"Resize has the mode {a.text('mode')}"
+    if a.text("coordinate_transformation_mode", "half_pixel") not in _COORDINATES:
+        return f"Resize has coordinates of {a.text('coordinate_transformation_mode')}"
+    if a.integer("antialias"):
+        return "Resize smooths (antialias)"
+    if a.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "Resize keeps the aspect ratio"
+    return None
+
+
+def resize(
+    a: Attributes,
+    x: torch.Tensor,
+    roi: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
+    sizes: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Resize by scales or to sizes."""
+    if a.opset == 10:  # (X, scales), and coordinates as they were then
+        scales = roi
+    axes = [axis % x.ndim for axis in a.integers("axes")] or list(range(x.ndim))
+    old_way = a.opset == 10 or a.op_type == "Upsample"
+    coordinates = a.text(
+        "coordinate_transformation_mode", "asymmetric" if old_way else "half_pixel"
+    )
+    for i, axis in enumerate(axes):
+        size = x.shape[axis]
+        if sizes is not None and sizes.numel():
+            wanted = int(sizes[i])
+            scale = wanted / size
+        else:
+            assert scales is not None
+            scale = float(scales[i])
+            wanted = int(np.floor(size * scale))
+        if wanted != size or scale != 1:
+            places = _places(size, wanted, scale, coordinates)
+            x = _sample(x, axis, places, a, old_way)
+    return x
+
+
+def upsample(a: Attributes, x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Upsample, the Resize of before opset 10."""
+    return resize(a, x, None, scales)
+
+
+def _places(size: int, wanted: int, scale: float, coordinates: str) -> np.ndarray:
+    """Return where each new element lies among the old ones."""
+    # In float32, as the runtime does: which way a tie falls depends on it.
+    index = np.arange(wanted, dtype=np.float32)
+    scale = float(np.float32(scale))  # a Python number keeps arrays in float32
+    if coordinates == "asymmetric":
+        return index / scale
+    if coordinates == "align_corners":
+        return index * (size - 1) / (wanted - 1) if wanted > 1 else index * 0
+    if coordinates == "pytorch_half_pixel" and wanted == 1:
+        return index * 0
+    return (index + 0.5) / scale - 0.5
+
+
+def _sample(
+    x: torch.Tensor, axis: int, places: np.ndarray, a: Attributes, old_way: bool
+) -> torch.Tensor:
+    last = x.shape[axis] - 1
+    if a.text("mode", "nearest") == "nearest":
+        rounding = a.text("nearest_mode", "floor" if old_way else "round_prefer_floor")
+        nearest = np.clip(_NEAREST[rounding](places), 0, last).astype(np.int64)
+        return x.index_select(axis, torch.from_numpy(nearest).to(x.device))
+    places = np.clip(places, 0, last)
+    low = np.floor(places).astype(np.int64)
+    high = np.minimum(low + 1, last)
+    share = torch.from_numpy(places - low).to(x.device, x.dtype)
+    share = share.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    first, second = (x.index_select(axis, torch.from_numpy(p).to(x.device)) for p in (low, high))
+    return first * (1 - share) + second * share
+
+
+_NEAREST: dict[str, Any] = {
+    "round_prefer_floor": lambda p: np.ceil(p - 0.5),
+    "round_prefer_ceil": lambda p: np.floor(p + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}

@@ -1,0 +1,134 @@
+"""A model run piece by piece over all samples, stopping before the nodes that are asked for.
+
+Running a model to one of its layers takes all the layers before it. Doing so for each layer in
+turn takes time that grows with the square of the depth; keeping all activations takes memory that
+grows with it. Here every sample stands at the same place in the model, with just the tensors that
+are still needed in a spool, and all of them move on together: each node runs once for each
+sample, and what is changed at one stop is seen by all that comes after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.errors import DataError
+from bitwright.graph import Piece, cut_model, extract_piece, open_session, run_session
+from bitwright.observe.spool import SharedRow, Spool
+from bitwright.support.files import Closing
+
+__all__ = ["LayerwiseRun", "Stop"]
+
+Array = npt.NDArray[Any]
+
+
+class Stop:
+    """A place before a node: what the tensors alive there hold, and weights to change.
+
+    The walk goes on with the weights as they are changed here.
+    """
+
+    def __init__(self, walk: LayerwiseRun, node: str) -> None:
+        self._walk = walk
+        self.node = node
+
+    def values(self, tensor: str) -> Iterator[Array]:
+        """Yield what a tensor holds, sample by sample."""
+        return self._walk.spool.rows(tensor)
+
+    def share(self, tensor: str, file: Path) -> SharedRow:
+        """Give what a tensor holds to other processes, as a file of its own."""
+        return self._walk.spool.share(tensor, file)
+
+    def replace(self, tensor: str, map_array: Callable[[Array], Array]) -> None:
+        """Change what a tensor holds, sample by sample."""
+        changed = f"{tensor}\0changed"
+        for row in self.values(tensor):
+            self._walk.spool.append(changed, map_array(row))
+        self._walk.spool.rename(changed, tensor)
+
+    def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
+        """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
+        if isinstance(array, np.ndarray):
+            array = ir.tensor(np.ascontiguousarray(array), name=name)
+        self._walk.weights[name] = array
+
+
+class LayerwiseRun(Closing):
+    """Iterate over a model's stops, in graph order.
+
+    Args:
+        model: the float model; it is not changed.
+        starts: names of nodes of the main graph to stop before.
+        samples: what is fed; read once.
+        folder: where the spool lies, the system's temporary folder if not given.
+        progress: called with (pieces done, pieces in all).
+        pieces: where to cut, if not as this model is: cuts of another one with the same tensors.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        starts: Sequence[str],
+        samples: Iterable[Mapping[str, Array]],
+        *,
+        providers: Sequence[str] | None = None,
+        folder: str | Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        pieces: Sequence[Piece] | None = None,
+    ) -> None:
+        self._model = model
+        self._pieces = cut_model(model, starts) if pieces is None else list(pieces)
+        self._wanted = frozenset(starts)
+        self._providers = providers
+        self._progress = progress
+        self.weights: dict[str, ir.TensorProtocol] = {}
+        self.spool = Spool(folder)
+        self._count = 0
+        for sample in samples:
+            for name, array in sample.items():
+                self.spool.append(name, np.asarray(array))
+            self._count += 1
+        if not self._count:
+            self.spool.close()
+            raise DataError("there is no sample to run the model on; give at least one.")
+
+    def __iter__(self) -> Iterator[Stop]:
+        for index, piece in enumerate(self._pieces):
+            if piece.first in self._wanted:
+                yield Stop(self, piece.first)
+            # Nothing stops behind the last piece, so nobody asks for what it makes.
+            if index + 1 < len(self._pieces):
+                self._run(piece)
+                self._forget(self._pieces[index + 1 :])
+            if self._progress is not None:
+                self._progress(index + 1, len(self._pieces))
+
+    def _run(self, piece: Piece) -> None:
+        if not piece.outputs:
+            return
+        part = extract_piece(self._model, piece, self.weights)
+        for value in part.graph.inputs:
+            if value.type is None:
+                value.type = ir.TensorType(self.spool.data_type(value.name or ""))
+        # Weights that are put in have been rounded; the runtime must not round them again.
+        session = open_session(part, providers=self._providers, as_written=True)
+        for index in range(self._count):
+            feeds = self.spool.sample(piece.inputs, index)
+            for name, array in run_session(session, feeds).items():
+                self.spool.append(name, array)
+
+    def _forget(self, rest: Sequence[Piece]) -> None:
+        needed = {name for piece in rest for name in piece.inputs}
+        for name in self.spool.names():
+            if name not in needed:
+                self.spool.drop(name)
+
+    def close(self) -> None:
+        """Remove the spool."""
+        self.spool.close()

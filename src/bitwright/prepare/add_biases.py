@@ -1,0 +1,68 @@
+"""Give each layer a bias of its own, which a correction can be put into; zero where it had none."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.constants import is_private, read_constant, replace_constant
+from bitwright.graph.names import NameScope
+
+__all__ = ["give_biases"]
+
+
+def give_biases(model: ir.Model) -> int:
+    """Add what is missing to Conv, ConvTranspose and Gemm of the main graph; return how many.
+
+    A bias that other nodes read too is copied, also one that an Add puts on top of a MatMul; one
+    number for all channels of a Gemm is repeated. A MatMul gets none: that would take a node more.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> give_biases(ir.Model(graph, ir_version=10))
+    0
+    """
+    names = NameScope(model)
+    return sum(_give(node, names) for node in model.graph if not node.domain)
+
+
+def _give(node: ir.Node, names: NameScope) -> bool:
+    if node.op_type == "Add":
+        return _own_addend(node, names)
+    if node.op_type not in ("Conv", "ConvTranspose", "Gemm"):
+        return False
+    weight = read_constant(node.inputs[1])
+    if weight is None or weight.dtype not in (np.float32, np.float16):
+        return False
+    if node.op_type == "Conv":
+        channels = weight.shape[0]
+    elif node.op_type == "ConvTranspose":
+        channels = weight.shape[1] * node.attributes.get_int("group", 1)
+    else:
+        channels = weight.shape[0 if node.attributes.get_int("transB", 0) else 1]
+    old = node.inputs[2] if len(node.inputs) > 2 else None
+    if old is None:
+        # A factor of nothing is any factor.
+        node.attributes.pop("beta", None)
+        zeros = np.zeros(channels, weight.dtype)
+        replace_constant(node, 2, zeros, f"{node.name or node.op_type}_bias", names)
+        return True
+    array = read_constant(old)
+    if array is None or (is_private(old) and not (array.size == 1 < channels)):
+        return False
+    if array.size == 1:
+        array = np.repeat(array.reshape(-1), channels)
+    replace_constant(node, 2, array.copy(), "bias", names)
+    return True
+
+
+def _own_addend(node: ir.Node, names: NameScope) -> bool:
+    for index, value in enumerate(node.inputs):
+        product = None if value is None else value.producer()
+        other = node.inputs[1 - index]
+        array = read_constant(other)
+        if product is None or product.op_type != "MatMul" or array is None or other is None:
+            continue
+        if not is_private(other):
+            replace_constant(node, 1 - index, array.copy(), "bias", names)
+            return True
+    return False

@@ -1,0 +1,108 @@
+"""Compute in float32 what a model computes in float16, behind inputs and outputs of float16.
+
+ONNX Runtime's integer kernels take float32 scales only: it fuses a Q/DQ pair with a float16 scale
+into one of them and then refuses the model. A float16 scale is also too coarse for 16-bit types.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
+from bitwright.graph.tensors import shape_of
+
+__all__ = ["widen_half_floats"]
+
+_HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
+# Attributes that hold the number of an element type.
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+
+
+def widen_half_floats(model: ir.Model, *, interface: bool = False) -> int:
+    """Turn float16 inside the model into float32, in place; return how many tensors changed.
+
+    With `interface`, its inputs and outputs become float32 as well; else a Cast stands behind
+    and before them.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> widen_half_floats(ir.Model(graph, ir_version=10))
+    0
+    """
+    scope = NameScope(model)
+    inputs = [value for value in model.graph.inputs if value.dtype == _HALF]
+    outputs = [value for value in model.graph.outputs if value.dtype == _HALF]
+    count = 0
+    for path, graph in iter_graphs(model):
+        values = [v for node in graph for v in node.outputs]
+        values += list(graph.inputs) if path or interface else []
+        for value in values:
+            if value.dtype == _HALF:
+                value.dtype = _FLOAT
+                count += 1
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype == _HALF:
+                value.const_value = _widened(value.const_value)
+                value.dtype = _FLOAT
+                count += 1
+        for node in graph:
+            _widen_attributes(node)
+    if interface:
+        return count
+    for value in inputs:
+        _cast_input(model.graph, value, scope)
+    for value in outputs:
+        _cast_output(model.graph, value, scope)
+    return count + len(inputs)
+
+
+def _widened(tensor: ir.TensorProtocol) -> ir.LazyTensor:
+    """Return the tensor in float32, made when it is first read."""
+    return ir.LazyTensor(
+        lambda: ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name),
+        dtype=_FLOAT,
+        shape=shape_of(tensor),
+        name=tensor.name,
+    )
+
+
+def _widen_attributes(node: ir.Node) -> None:
+    for name, attribute in list(node.attributes.items()):
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.TENSOR:
+            tensor = attribute.as_tensor()
+            if tensor.dtype == _HALF:
+                node.attributes[name] = ir.AttrTensor(name, _widened(tensor))
+        elif name in _TYPE_ATTRIBUTES and attribute.value == _HALF:
+            node.attributes[name] = ir.AttrInt64(name, int(_FLOAT))
+
+
+def _cast_input(graph: ir.Graph, value: ir.Value, scope: NameScope) -> None:
+    if not value.uses():
+        return
+    wide = ir.Value(
+        name=scope.fresh(f"{value.name}_float"), type=ir.TensorType(_FLOAT), shape=value.shape
+    )
+    for node, index in list(value.uses()):
+        node.replace_input_with(index, wide)
+    name = scope.fresh(f"{value.name}_Cast")
+    cast = ir.node("Cast", [value], {"to": int(_FLOAT)}, outputs=[wide], name=name)
+    if len(graph):
+        graph.insert_before(graph[0], cast)
+    else:
+        graph.append(cast)
+
+
+def _cast_output(graph: ir.Graph, value: ir.Value, scope: NameScope) -> None:
+    if value.is_graph_input() or value.dtype != _FLOAT:
+        return
+    label = value.name or ""
+    value.name = scope.fresh(f"{label}_float")
+    narrow = ir.Value(name=label, type=ir.TensorType(_HALF), shape=value.shape)
+    name = scope.fresh(f"{label}_Cast")
+    graph.append(ir.node("Cast", [value], {"to": int(_HALF)}, outputs=[narrow], name=name))
+    for index, output in enumerate(graph.outputs):
+        if output is value:
+            graph.outputs[index] = narrow

@@ -1,5 +1,0 @@
-"""Work in a Python process of its own: one side asks, the other answers."""
-
-from bitwright.processes.asking import Child, ChildLost, ChildRefused
-
-__all__ = ["Child", "ChildLost", "ChildRefused"]

@@ -1,0 +1,110 @@
+"""The side that asks: a child process, spoken to in lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bitwright.support.files import Closing
+
+__all__ = ["Child", "ChildLost", "ChildRefused"]
+
+_SERVER = Path(__file__).with_name("server.py")
+_PATIENCE = 5.0
+"""Seconds that a child has to end by itself."""
+
+
+class ChildLost(Exception):
+    """The child is gone, or no longer makes sense; it answers nothing more.
+
+    Whoever asked tells the user what that means for the job.
+    """
+
+
+class ChildRefused(Exception):
+    """What was asked went wrong in the child, which lives on; this is what it said."""
+
+
+class Child(Closing):
+    """A process that runs the methods of the `Worker` in a file, one at a time.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "adding.py"
+    ...     code = "class Worker:\\n    def add(self, a, b):\\n        return a + b"
+    ...     _ = file.write_text(code)
+    ...     with Child(file) as child:
+    ...         child.ask("add", a=2, b=3)
+    5
+    """
+
+    def __init__(self, file: Path) -> None:
+        # -P: the folder of the script must not shadow modules of the standard library.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_SERVER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+        # A child that is gone already is found out by the first question.
+        with suppress(OSError):
+            # The same modules as here, wherever they come from.
+            self._write({"file": str(file.absolute()), "path": sys.path})
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        """Call a method of the worker there, with arguments that JSON can hold.
+
+        What it returns is returned here; what it raises, as `ChildRefused`.
+        """
+        try:
+            self._write({"do": what, **arguments})
+            assert self._process.stdout is not None
+            line = self._process.stdout.readline()
+        except (OSError, ValueError):  # the pipe is broken, or was closed here
+            line = ""
+        if not line.endswith("\n"):  # half a line is the last word of a dying child
+            raise ChildLost(f"ended with code {self._process.wait()}")
+        try:
+            reply = json.loads(line)
+            if "error" not in reply:
+                return reply["answer"]
+        except (ValueError, TypeError, KeyError) as error:
+            self.kill()
+            raise ChildLost(f"answered {line.strip()[:80]!r}, which makes no sense") from error
+        raise ChildRefused(reply["error"])
+
+    def close(self) -> None:
+        """End it: it finishes what it does, if that does not take long."""
+        self._close_pipes()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        self._close_pipes()
+
+    def _write(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+    def _close_pipes(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                # Closing flushes, and there may be nobody left to read.
+                with suppress(OSError, ValueError):
+                    stream.close()

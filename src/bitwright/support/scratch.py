@@ -1,0 +1,146 @@
+"""Temporary folders that do not outlive their owner: a killed one's go when the next is made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from bitwright.errors import OutputError
+from bitwright.support.files import Closing
+
+__all__ = ["ScratchFolder", "remove_abandoned", "try_lock"]
+
+_PREFIX = "bitwright-"
+_LOCK = "owner.lock"
+"""A file that the owner holds locked. The system lets go of it when a process ends, however it
+ends, and knows no two processes for one, as their numbers may be in two containers."""
+
+
+class ScratchFolder(Closing):
+    """A new folder for one job, which is removed when it is closed, or nobody holds it any more.
+
+    >>> with ScratchFolder("spool") as scratch:
+    ...     _ = (scratch.path / "1.bin").write_bytes(b"rows")
+    >>> scratch.path.exists()
+    False
+    """
+
+    def __init__(self, kind: str, parent: str | Path | None = None) -> None:
+        remove_abandoned(parent)
+        with _telling_where(parent):
+            self.path, lock = _make_folder(kind, parent)
+        self._remove = weakref.finalize(self, _remove, self.path, lock)
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Turn what the disk says to writes in a `with` block, as that it is full, into our words.
+
+        >>> with ScratchFolder("spool") as scratch, scratch.writing():
+        ...     raise OSError(28, "No space left on device")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        bitwright.errors.OutputError: cannot write temporary files in '...': No space left...
+        """
+        return _telling_where(self.path.parent)
+
+    def close(self) -> None:
+        """Remove it with all that is in it."""
+        self._remove()
+
+
+def remove_abandoned(parent: str | Path | None = None) -> list[Path]:
+    """Remove folders whose owner is gone from a folder, the usual one if not given.
+
+    What a living process owns, here or in a container beside, is left alone; so is what belongs
+    to another user or has no lock.
+    """
+    removed: list[Path] = []
+    with suppress(OSError), os.scandir(parent or tempfile.gettempdir()) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and _is_ours(entry):
+                folder = Path(entry.path)
+                # Gone or locked by somebody else in the meantime: theirs to see to.
+                with suppress(OSError):
+                    lock = (folder / _LOCK).open("r+b")
+                    if try_lock(lock):
+                        _remove(folder, lock)
+                        removed.append(folder)
+                    else:
+                        lock.close()
+    return removed
+
+
+@contextmanager
+def _telling_where(parent: str | Path | None) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = f" in {str(parent or tempfile.tempdir)!r}" if parent or tempfile.tempdir else ""
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"cannot write temporary files{place}: {reason}; make room there, or set TMPDIR to "
+            "another folder."
+        ) from error
+
+
+def _make_folder(kind: str, parent: str | Path | None) -> tuple[Path, IO[bytes]]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=parent))
+        lock = (path / _LOCK).open("xb")
+        try:
+            # Between the two lines above and here, somebody may have taken it for abandoned.
+            if try_lock(lock) and (path / _LOCK).exists():
+                return path, lock
+        except OSError:  # a disk without locks: without the file, nobody removes the folder
+            (path / _LOCK).unlink()
+            return path, lock
+        lock.close()
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    if not entry.is_dir(follow_symlinks=False):
+        return False
+    return sys.platform == "win32" or entry.stat(follow_symlinks=False).st_uid == os.getuid()
+
+
+def _remove(folder: Path, lock: IO[bytes]) -> None:
+    """Remove a folder, its lock last: by that the next job finds what is left here.
+
+    Something is where this is killed halfway, or, on Windows, where a file is still open.
+    """
+    for inner in [path for path in folder.glob("*") if path.name != _LOCK]:
+        if inner.is_dir() and not inner.is_symlink():
+            shutil.rmtree(inner, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                inner.unlink()
+    lock.close()
+    if all(path.name == _LOCK for path in folder.glob("*")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def try_lock(file: IO[bytes]) -> bool:
+        """Lock a file, unless another process has; the lock ends with the process."""
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+else:
+    import fcntl
+
+    def try_lock(file: IO[bytes]) -> bool:
+        """Lock a file, unless another process has; the lock ends with the process."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

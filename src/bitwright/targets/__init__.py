@@ -1,0 +1,1 @@
+"""Hardware as data: what each target takes, and the limits of its arithmetic."""

@@ -1,0 +1,150 @@
+"""What the NPU computes as one operation: a node, the pad before it, the activation behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import onnx_ir as ir
+
+from bitwright.targets.npu_limits import LIMIT_RULES, Ref, Site
+
+__all__ = [
+    "FUSED_PRODUCERS",
+    "PADDED_POOLS",
+    "Edges",
+    "clip_bounds",
+    "find_npu_sites",
+    "is_npu_hard_sigmoid",
+    "is_simulation",
+    "only_reader",
+]
+
+# What the NPU applies an activation to before it writes the result.
+FUSED_PRODUCERS = frozenset(
+    "Add AveragePool Conv ConvTranspose Gemm GlobalAveragePool MatMul MaxPool".split()
+)
+# What it pads on the way in.
+PADDED_POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
+
+_ACTIVATIONS = frozenset({"Clip", "LeakyRelu", "PRelu", "Relu"})
+# What has a scalar Mul behind it that makes it compute what the NPU does.
+_SIMULATED = frozenset({"AveragePool", "GlobalAveragePool", "HardSigmoid", "ReduceMean"})
+_LIMITED = frozenset(op for rule in LIMIT_RULES for op in rule.ops)
+
+
+class Edges(Protocol):
+    """Where the scales of a graph are found, be it in a plan or in the graph itself."""
+
+    def read(self, node: ir.Node, index: int) -> Ref | None:
+        """Return the scale through which a node reads an input, or None where it reads float."""
+
+    def write(self, value: ir.Value) -> Ref | None:
+        """Return the scale of the quantizer behind a result, or None where it stays float."""
+
+    def origin(self, node: ir.Node, index: int) -> ir.Value | None:
+        """Return the tensor that an input holds, before it was quantized."""
+
+
+def find_npu_sites(nodes: Iterable[ir.Node], edges: Edges) -> list[tuple[ir.Node, Site]]:
+    """Return every node that a limit is about, with the scales at its edges."""
+    chosen = [node for node in nodes if node.op_type in _LIMITED and node.domain in ("", "ai.onnx")]
+    swished = {
+        edges.origin(node, 0)
+        for node in chosen
+        if node.op_type == "HardSigmoid" and is_npu_hard_sigmoid(node)
+    } - {None}
+    sites = []
+    for node in chosen:
+        if node.op_type == "HardSigmoid" and not is_npu_hard_sigmoid(node):
+            continue
+        weighs = node.op_type in ("Conv", "Gemm")
+        everything = node.op_type in ("Add", "Concat", "Mul", "Sub")
+        count = len(node.inputs) if everything else 1
+        output, leaky = _result(node, edges)
+        site = Site(
+            op=node.op_type,
+            inputs=tuple(_source(node, index, edges) for index in range(count)),
+            weight=edges.read(node, 1) if weighs else None,
+            bias=edges.read(node, 2) if weighs and len(node.inputs) > 2 else None,
+            output=output,
+            leaky=leaky,
+            swish=node.op_type == "Mul"
+            and any(edges.origin(node, index) in swished for index in range(2)),
+        )
+        sites.append((node, site))
+    return sites
+
+
+def is_npu_hard_sigmoid(node: ir.Node) -> bool:
+    """Return whether this is the HardSigmoid that the NPU has: alpha 1/6, beta 0.5."""
+    alpha, beta = (node.attributes.get(name) for name in ("alpha", "beta"))
+    slope = 0.2 if alpha is None else alpha.as_float()
+    offset = 0.5 if beta is None else beta.as_float()
+    return abs(slope - 1 / 6) <= 1e-6 and abs(offset - 0.5) <= 1e-6
+
+
+def is_simulation(node: ir.Node) -> bool:
+    """Return whether a node was put in only to compute what the NPU does before it."""
+    return node.metadata_props.get("bitwright.role") == "simulation"
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the one node that reads a value, if there is just one and no output shows it."""
+    uses = list(value.uses())
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    return uses[0].node
+
+
+def clip_bounds(node: ir.Node) -> tuple[float | None, float | None] | None:
+    """Return the constant bounds of a Clip; None for one that computes them."""
+    found: list[float | None] = []
+    for index, name in ((1, "min"), (2, "max")):
+        value = node.inputs[index] if len(node.inputs) > index else None
+        given = node.attributes.get(name)
+        if value is not None:
+            tensor = ir.convenience.get_const_tensor(value)
+            if tensor is None:
+                return None
+            found.append(float(tensor.numpy().reshape(-1)[0]))
+        else:
+            found.append(None if given is None else given.as_float())
+    return found[0], found[1]
+
+
+def _source(node: ir.Node, index: int, edges: Edges) -> Ref | None:
+    """Return the scale of an input, of what is padded where the pad is part of the node."""
+    found = edges.read(node, index)
+    value = node.inputs[index]
+    if found is not None or value is None or node.op_type not in PADDED_POOLS:
+        return found
+    before = value.producer()
+    if before is None or before.op_type != "Pad" or only_reader(value) is not node:
+        return None
+    return edges.read(before, 0)
+
+
+def _result(node: ir.Node, edges: Edges) -> tuple[Ref | None, bool]:
+    """Return the scale of a node's result, behind what is computed with it; and if that leaks."""
+    value = node.outputs[0]
+    leaky = False
+    for fused in (_is_simulating_mul, _is_activation):
+        reader = only_reader(value)
+        if edges.write(value) is None and reader is not None and fused(value, reader):
+            leaky = leaky or reader.op_type == "LeakyRelu"
+            value = reader.outputs[0]
+    return edges.write(value), leaky
+
+
+def _is_activation(value: ir.Value, reader: ir.Node) -> bool:
+    return reader.op_type in _ACTIVATIONS and reader.inputs[0] is value
+
+
+def _is_simulating_mul(value: ir.Value, reader: ir.Node) -> bool:
+    maker = value.producer()
+    if reader.op_type != "Mul" or maker is None or maker.op_type not in _SIMULATED:
+        return False
+    others = [other for other in reader.inputs if other is not None and other is not value]
+    tensor = ir.convenience.get_const_tensor(others[0]) if others else None
+    return tensor is not None and tensor.size == 1

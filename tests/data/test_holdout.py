@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitwright.data.holdout import split_holdout, split_samples
+from bitwright.data.sources import open_data
+from bitwright.data.specs import InputSpec
+from bitwright.errors import DataError
+
+
+def numbers(samples):
+    return [int(sample["x"]) for sample in samples]
+
+
+def stream(count):
+    return ({"x": np.array(number)} for number in range(count))
+
+
+@given(count=st.integers(0, 120), every=st.integers(2, 12), most=st.integers(0, 9))
+def test_every_sample_goes_to_exactly_one_side_in_order(count, every, most):
+    split = split_holdout(stream(count), every=every, most=most)
+    kept = numbers(split)
+    held = numbers(split.held)
+    assert sorted(kept + held) == list(range(count))
+    assert kept == sorted(kept)
+    assert held == list(range(every - 1, count, every))[:most]
+    assert numbers(split.first) == ([] if held else list(range(count))[:2])
+    assert numbers(split.evaluation) == (held or numbers(split.first))
+
+
+@given(count=st.integers(1, 120))
+def test_the_hint_is_the_number_of_calibration_samples(count):
+    spec = InputSpec("x", np.dtype("int64"), ())
+    split = split_holdout(open_data(list(stream(count)), [spec]))
+    assert split.len_hint == len(list(split))
+    assert split_holdout(stream(3)).len_hint is None
+    assert split_holdout(list(stream(9))).len_hint == 8
+
+
+def test_kept_samples_survive_a_reused_buffer():
+    buffer = np.zeros(1, np.int64)
+
+    def reuse():
+        for number in range(16):
+            buffer[0] = number
+            yield {"x": buffer}
+
+    split = split_holdout(reuse())
+    for _ in split:
+        pass
+    assert [int(sample["x"][0]) for sample in split.held] == [7, 15]
+
+
+def test_a_second_pass_starts_anew():
+    split = split_holdout(list(stream(8)))
+    assert numbers(split) == numbers(split)
+    assert numbers(split.held) == [7]
+
+
+@pytest.mark.parametrize(("options", "words"), [({"every": 1}, "every=1"), ({"most": -1}, "most")])
+def test_impossible_splits_are_refused(options, words):
+    with pytest.raises(DataError, match=words):
+        split_holdout([], **options)
+
+
+@pytest.mark.parametrize("count", [8, 9, 40, 200])
+def test_three_parts_of_the_samples_make_the_whole(count):
+    stream = [{"x": np.float32([number])} for number in range(count)]
+    samples = open_data(stream, [InputSpec("x", np.dtype("float32"), (1,))])
+    split = split_samples(samples)
+    parts = [[int(sample["x"][0]) for sample in part] for part in split]
+    assert sorted(number for part in parts for number in part) == list(range(count))
+    assert [part.len_hint for part in split] == [len(part) for part in parts]
+    assert len(parts[1]) == min(-(-(count - 1) // 4), 32)
+    held = split_holdout(stream)
+    list(held)
+    assert parts[2] == [int(sample["x"][0]) for sample in held.held]

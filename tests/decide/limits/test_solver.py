@@ -1,0 +1,59 @@
+"""Positions chosen together: every bound holds, and nothing moves that need not."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bitwright.decide.limits.solver import settle
+from bitwright.targets.npu_limits import LIMIT_RULES, Site
+
+REFS = "abcdef"
+POSITION = st.integers(-40, 60)
+
+
+@st.composite
+def sites(draw):
+    ref = st.sampled_from(REFS)
+    op = draw(st.sampled_from(sorted({op for rule in LIMIT_RULES for op in rule.ops})))
+    count = 2 if op in ("Add", "Sub", "Mul", "Concat") else 1
+    weighs = op in ("Conv", "Gemm")
+    return Site(
+        op=op,
+        inputs=tuple(draw(ref) for _ in range(count)),
+        weight=draw(ref) if weighs else None,
+        bias=draw(ref) if weighs else None,
+        output=draw(ref),
+        leaky=draw(st.booleans()),
+        swish=draw(st.booleans()),
+    )
+
+
+def broken(found, positions):
+    return [
+        bound
+        for site in found
+        for rule in LIMIT_RULES
+        for bound in rule.bounds(site, positions)
+        if not bound.holds(positions)
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(sites(), max_size=6), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
+def test_every_bound_holds_at_what_is_settled_for(found, wished):
+    positions = settle(found, LIMIT_RULES, wished)
+    assert positions.keys() == wished.keys()
+    assert not broken(found, positions)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(sites(), max_size=4), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
+def test_what_holds_already_stays(found, wished):
+    if not broken(found, wished):
+        assert settle(found, LIMIT_RULES, wished) == wished
+
+
+@given(st.lists(sites(), max_size=8))
+def test_every_limit_holds_where_all_positions_are_seven(found):
+    assert not broken(found, dict.fromkeys(REFS, 7))

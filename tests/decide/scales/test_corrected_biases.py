@@ -1,0 +1,51 @@
+import msgspec
+import numpy as np
+import onnx_ir as ir
+import pytest
+from support.models import make_cnn, make_samples
+
+import bitwright
+from bitwright import load_recipe
+from bitwright.decide import fit_biases
+
+
+def shifted(changes, amount):
+    """Return a plan that shifts every bias by an amount, and the same after it was fitted."""
+    model = make_cnn()
+    recipe = load_recipe("int8").replace(bias_correction="fast", **changes)
+    plan = bitwright.make_plan(model, data=make_samples(model, 4), recipe=recipe, progress=False)
+    float_model = ir.from_proto(model)
+    for name, shift in plan.bias_shifts.items():
+        value = float_model.graph.initializers[name]
+        value.const_value = ir.tensor(value.const_value.numpy() + np.float32(amount), name=name)
+        plan.bias_shifts[name] = [amount] * len(shift)
+    return plan, fit_biases(float_model, plan), float_model
+
+
+def biases(plan):
+    return {key: e for key, e in plan.tensors.items() if e.tensor in plan.bias_shifts}
+
+
+def test_an_int32_bias_has_room_for_any_shift():
+    plan, fitted, _ = shifted({}, 100.0)
+    assert biases(plan)
+    assert fitted is plan
+
+
+@pytest.mark.parametrize("changes", [{"bias": "weight"}, {"bias": "int16", "format": "extended"}])
+def test_what_a_narrow_bias_holds_after_its_shift_is_not_clipped(changes):
+    plan, fitted, model = shifted(changes, 1000.0)
+    assert biases(fitted).keys() == biases(plan).keys()
+    for key, entry in biases(fitted).items():
+        found, before = fitted.parameters(key), plan.parameters(key)
+        most = np.abs(model.graph.initializers[entry.tensor].const_value.numpy()).max()
+        assert np.max(found.scale) * found.qtype.highest >= most * 0.999
+        assert np.max(before.scale) * before.qtype.highest < most
+
+
+def test_what_is_not_shifted_stays_as_it_was():
+    plan, fitted, _ = shifted({"bias": "weight"}, 1000.0)
+    others = {key: e for key, e in plan.tensors.items() if key not in biases(plan)}
+    assert others
+    assert all(fitted.tensors[key] == entry for key, entry in others.items())
+    assert msgspec.structs.replace(fitted, tensors=plan.tensors) == plan

@@ -1,0 +1,45 @@
+"""int8 activations written as uint8, where the runtime refuses them."""
+
+from __future__ import annotations
+
+import numpy as np
+from support.models import make_cnn, make_samples, run
+
+import bitwright
+from bitwright import graph
+from bitwright.errors import ModelError
+from bitwright.numerics.types import INT8, UINT8
+from bitwright.recipe import Recipe
+
+
+def test_a_refused_int8_model_is_written_in_uint8_with_the_same_values(monkeypatch):
+    model = make_cnn()
+    samples = make_samples(model)
+    recipe = Recipe(activation=INT8, weight=INT8)
+    plain = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
+    opened = graph.open_session
+    refused = []
+
+    def refuse_int8(given, **options):
+        # What onnxruntime issue 25526 does on x86: int8 activations do not load.
+        types = {
+            value.dtype
+            for node in getattr(given, "graph", ())
+            if node.op_type == "QuantizeLinear"
+            for value in node.outputs
+        }
+        if types and INT8.onnx_type in types:
+            refused.append(types)
+            raise ModelError("ONNX Runtime refuses the model.")
+        return opened(given, **options)
+
+    monkeypatch.setattr(graph, "open_session", refuse_int8)
+    shifted = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
+    assert refused
+    assert any("as uint8" in note for note in shifted.plan.notes)
+    kinds = {e.qtype for e in shifted.plan.tensors.values() if e.role == "activation"}
+    assert kinds == {UINT8}
+    for sample in samples[:2]:
+        np.testing.assert_allclose(
+            run(shifted.to_proto(), sample), run(plain.to_proto(), sample), atol=1e-5
+        )

@@ -1,0 +1,220 @@
+"""Bias correction in whole jobs, measured on what ONNX Runtime computes."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from support.models import build, make_cnn, make_mlp, make_samples, node, normal, weight
+
+import bitwright
+from bitwright import AdaRound, Recipe, load_recipe
+from bitwright.data import split_holdout
+from bitwright.errors import DataError, PlanError, RecipeError
+from bitwright.numerics.types import INT8, INT16
+
+
+def make_layers(*, biased=True):
+    """Convolutions, one transposed, one depthwise, and a Gemm; what they read is not centred."""
+    constants = {
+        "w1": weight(6, 3, 3, 3, seed=1),
+        "w2": weight(6, 1, 3, 3, seed=2),
+        "w3": weight(6, 4, 2, 2, seed=3),
+        "w4": weight(4, 5, seed=4),
+    }
+    if biased:
+        sizes = {"b1": 6, "b2": 6, "b3": 4, "b4": 5}
+        constants |= {name: normal(size, seed=9, size=0.3) for name, size in sizes.items()}
+
+    def reads(x, number):
+        return [x, f"w{number}"] + [f"b{number}"] * biased
+
+    steps = [
+        node("Conv", reads("x", 1), ["c1"], name="conv", pads=[1, 1, 1, 1]),
+        node("Relu", ["c1"], ["r1"], name="relu"),
+        node("Conv", reads("r1", 2), ["c2"], name="depthwise", group=6, pads=[1, 1, 1, 1]),
+        node("Relu", ["c2"], ["r2"], name="relu2"),
+        node("ConvTranspose", reads("r2", 3), ["c3"], name="transposed", strides=[2, 2]),
+        node("Relu", ["c3"], ["r3"], name="relu3"),
+        node("GlobalAveragePool", ["r3"], ["pool"], name="pool"),
+        node("Flatten", ["pool"], ["flat"], name="flat"),
+        node("Gemm", reads("flat", 4), ["y"], name="gemm"),
+    ]
+    return build(steps, {"x": [1, 3, 8, 8]}, {"y": [1, 5]}, constants)
+
+
+def positive_samples(model, count=48):
+    return [{k: np.abs(v) for k, v in s.items()} for s in make_samples(model, count)]
+
+
+def mean_error(model, quantized, samples):
+    one, other = (
+        onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+        for m in (quantized, model)
+    )
+    gaps = [one.run(None, s)[0].astype(np.float64) - other.run(None, s)[0] for s in samples]
+    return float(np.abs(np.mean(gaps, axis=0)).mean())
+
+
+def quantized(model, samples, recipe, mode, **changes):
+    wanted = load_recipe(recipe).replace(bias_correction=mode, **changes)
+    return bitwright.quantize(model, data=samples, recipe=wanted, progress=False)
+
+
+@pytest.mark.parametrize("mode", ["fast", "sequential"])
+@pytest.mark.parametrize(
+    ("recipe", "changes", "biased"),
+    [
+        ("int8", {"rounding": "nearest"}, False),
+        ("a8w4", {"rounding": "nearest"}, True),
+        ("a8w4", {"rounding": "squant"}, True),
+        ("a8w4", {"rounding": "nearest", "per_channel": False}, True),
+        ("int8", {"rounding": "nearest", "format": "qoperator"}, True),
+        ("npu-cnn", {"rounding": "nearest"}, False),
+        ("int8", {"rounding": "nearest", "scales": "power-of-two"}, True),
+        ("int8", {"rounding": "nearest", "bias": "weight"}, False),
+        ("int8", {"rounding": "nearest", "format": "extended", "bias": "int16"}, True),
+    ],
+)
+def test_the_mean_of_the_output_comes_closer_to_float(mode, recipe, changes, biased):
+    model = make_layers(biased=biased)
+    samples = positive_samples(model, 32)
+    before, after = (
+        mean_error(model, quantized(model, samples, recipe, on, **changes).to_proto(), samples)
+        for on in ("off", mode)
+    )
+    assert after < before
+    if "w4" in recipe:
+        assert after < before / 2
+
+
+def test_with_one_layer_fast_correction_takes_the_mean_error_away():
+    """With activations of 16 bits nothing but the weights is off: the formula is exact."""
+    constants = {"w": weight(3, 6), "b": normal(6)}
+    step = node("Gemm", ["x", "w", "b"], ["y"], name="gemm")
+    model = build([step], {"x": [1, 3]}, {"y": [1, 6]}, constants)
+    samples = positive_samples(model, 64)
+    changes = {"activation": INT16, "activation_symmetric": True, "weight": INT8}
+    errors = {
+        mode: mean_error(
+            model,
+            quantized(model, samples, "int8", mode, **changes).to_proto(),
+            list(split_holdout(samples)),  # those that it was calibrated on
+        )
+        for mode in ("off", "fast", "sequential")
+    }
+    assert errors["fast"] < errors["off"] / 20
+    assert errors["sequential"] < errors["off"] / 20
+
+
+def test_the_plan_holds_the_shifts_and_applies_without_data():
+    model = make_layers()
+    samples = positive_samples(model)
+    for mode in ("fast", "sequential"):
+        recipe = load_recipe("a8w4").replace(bias_correction=mode)
+        plan = bitwright.make_plan(model, data=samples, recipe=recipe, progress=False)
+        assert {len(shift) for shift in plan.bias_shifts.values()} == {4, 5, 6}
+        again = bitwright.QuantPlan.from_json(plan.to_json())
+        assert again == plan
+        first, second = (bitwright.apply_plan(p, model).to_proto() for p in (plan, again))
+        assert first.SerializeToString() == second.SerializeToString()
+        plain = bitwright.make_plan(model, data=samples, recipe="a8w4", progress=False)
+        off = bitwright.apply_plan(plain, model).to_proto()
+        assert mean_error(model, first, samples) < mean_error(model, off, samples)
+
+
+def test_the_pass_over_the_data_that_finds_ranges_finds_the_means_too():
+    model = make_layers()
+    recipe = load_recipe("int8").replace(bias_correction="fast")
+    once = iter(positive_samples(model))
+    result = bitwright.quantize(model, data=once, recipe=recipe, progress=False)
+    assert "corrected the biases of 4 layers (fast)" in result.plan.notes
+
+
+def test_sketches_in_a_file_hold_the_means(tmp_path):
+    model = make_layers()
+    samples = positive_samples(model)
+    recipe = load_recipe("int8").replace(bias_correction="fast")
+    options = {"recipe": recipe, "sketches": tmp_path / "s.safetensors", "progress": False}
+    first = bitwright.quantize(model, data=samples, **options)
+    second = bitwright.quantize(model, data=samples, **options)
+    assert first.plan.bias_shifts == second.plan.bias_shifts
+
+
+def test_a_layer_without_a_bias_is_named_in_a_note():
+    model = make_mlp()
+    result = quantized(model, make_samples(model, 8), "int8", "fast")
+    assert any("nothing adds a bias behind it" in note for note in result.plan.notes)
+
+
+def test_off_leaves_every_byte_as_it_was():
+    model = make_cnn()
+    samples = make_samples(model, 8)
+    plain = bitwright.quantize(model, data=samples, recipe="int8", progress=False)
+    off = quantized(model, samples, "int8", "off")
+    assert plain.to_proto().SerializeToString() == off.to_proto().SerializeToString()
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "weight-only"])
+def test_recipes_that_do_not_calibrate_refuse_it(mode):
+    with pytest.raises(RecipeError, match=f"bias_correction has no effect in {mode} mode"):
+        Recipe(mode=mode, bias_correction="fast")
+
+
+def test_fast_correction_does_not_go_with_weights_that_learn():
+    with pytest.raises(RecipeError, match="take 'sequential' with fine_tune"):
+        Recipe(fine_tune=AdaRound(), bias_correction="fast")
+
+
+def test_correction_without_data_is_refused():
+    with pytest.raises(DataError, match="needs calibration data"):
+        quantized(make_cnn(), None, "int8", "sequential")
+
+
+def test_a_plan_with_shifts_that_do_not_fit_is_refused():
+    model = make_layers()
+    plan = bitwright.make_plan(
+        model,
+        data=positive_samples(model, 8),
+        recipe=load_recipe("int8").replace(bias_correction="fast"),
+        progress=False,
+    )
+    plan.bias_shifts["b1"] = [0.0]
+    with pytest.raises(PlanError, match="shifts bias 'b1' of shape"):
+        bitwright.apply_plan(plan, model)
+    del plan.bias_shifts["b1"]
+    plan.bias_shifts["x"] = [0.0]
+    with pytest.raises(PlanError, match="no constant of the model"):
+        bitwright.apply_plan(plan, model)
+
+
+def test_a_layer_that_is_put_back_to_float_keeps_its_own_bias():
+    model = make_layers()
+    samples = positive_samples(model, 16)
+    recipe = load_recipe("a8w4").replace(bias_correction="fast")
+    plan = bitwright.make_plan(model, data=samples, recipe=recipe, progress=False)
+    found = bitwright.find_sensitivity(model, plan, data=samples[:2], progress=False)
+    better = found.proposal(regain=1.0, most=1.0).plan
+    assert not any(better.nodes[name].quantized for name in ("conv", "gemm"))
+    result = bitwright.apply_plan(better, model)
+    np.testing.assert_allclose(
+        mean_error(model, result.to_proto(), samples),
+        0,
+        atol=1e-3 * np.abs(plan.bias_shifts["b4"]).max(),
+    )
+
+
+def test_sketches_that_were_kept_for_ranges_alone_take_a_pass_more(tmp_path):
+    model = make_layers()
+    samples = positive_samples(model, 16)
+    recipe = load_recipe("int8").replace(bias_correction="fast")
+    options = {"data": samples, "sketches": tmp_path / "s.safetensors", "progress": False}
+    sequential = recipe.replace(bias_correction="sequential")
+    bitwright.make_plan(model, recipe=sequential, **options)
+    found = bitwright.make_plan(model, recipe=recipe, **options)
+    fresh = bitwright.make_plan(model, data=samples, recipe=recipe, progress=False)
+    assert found.bias_shifts == fresh.bias_shifts
+
+
+@pytest.mark.parametrize("mode", ["off", "fast", "sequential"])
+def test_a_recipe_in_a_file_names_the_mode_without_quotes(tmp_path, mode):
+    (tmp_path / "recipe.yaml").write_text(f"base: int8\nbias_correction: {mode}\n")
+    assert load_recipe(tmp_path / "recipe.yaml").bias_correction == mode

@@ -1,0 +1,214 @@
+"""Reports about real pairs of models."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from support.models import make_mlp, make_samples
+from support.peer_runs import PeerReader, peer
+
+import bitwright
+from bitwright import DataError, ModelError, OutputError, PlanError
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return bitwright.load_demo()
+
+
+@pytest.fixture(scope="module")
+def sabotaged(demo):
+    """The demo's model with one channel of one weight a thousand times too large."""
+    model = onnx.load(demo.model_path)
+    for tensor in model.graph.initializer:
+        if tensor.name == "deep_a_weight":
+            array = numpy_helper.to_array(tensor).copy()
+            array[3] *= 1000
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model
+
+
+@pytest.fixture(scope="module")
+def result(demo):
+    return bitwright.quantize(demo.model_path, data=demo.calibration[:32], recipe="int8")
+
+
+def test_a_sabotaged_layer_is_named_first(sabotaged, demo):
+    result = bitwright.quantize(sabotaged, data=demo.calibration[:32], recipe="int8")
+    report = bitwright.write_report(
+        sabotaged, result.model, data=demo.calibration[:8], latency=False
+    )
+    data = report.to_dict()
+    assert data["nodes"][data["worst"][0]]["name"] == "deep_a_conv"
+    assert "deep_a_conv" in report.verdict.sentence
+    commands = {advice.title: advice.command for advice in report.advice}
+    assert commands["Leave this node float"].endswith("--exclude deep_a_conv")
+    channels = commands["Give each channel of a weight its own scale"]
+    assert channels.endswith("--set per_channel=true")
+
+
+def test_following_the_advice_mends_the_model(sabotaged, demo):
+    recipe = {"base": "int8", "select": {"exclude": ["deep_a_conv"]}}
+    before = bitwright.quantize(sabotaged, data=demo.calibration[:32], recipe="int8")
+    after = bitwright.quantize(sabotaged, data=demo.calibration[:32], recipe=recipe)
+    assert after.outputs[0].sqnr > before.outputs[0].sqnr + 3
+
+
+def test_a_page_has_everything_about_a_real_model(tmp_path, result, demo):
+    path = tmp_path / "report.html"
+    report = bitwright.write_report(
+        demo.model_path, result.model, path, data=demo.calibration[:4], plan=result.plan
+    )
+    assert path.read_text(encoding="utf-8") == report.to_html()
+    data = report.to_dict()
+    assert data["samples"] == 4 and data["outputs"][0]["name"] == "logits"
+    assert data["latency"]["float_ms"] > 0 and data["latency"]["quantized_ms"] > 0
+    assert data["coverage"]["nodes"] == len(result.plan.nodes)
+    assert data["float"]["name"] == demo.model_path.name
+    assert data["plan"]["json"] and data["settings"]["activation"] == "uint8"
+    conv = next(node for node in data["nodes"] if node["name"] == "stem_conv")
+    assert [label for label, _ in conv["tensors"]] == ["input", "weight", "output"]
+    for label, place in conv["tensors"]:
+        tensor = data["tensors"][place]
+        assert tensor["histogram"]["values"] > 0 and tensor["range"], label
+    # A batch norm was folded into it: the histogram is of the weight that was quantized.
+    _, place = conv["tensors"][1]
+    assert data["tensors"][place]["clipped"] == 0
+
+
+def test_a_report_proposes_what_it_has_tried_out(sabotaged, demo, tmp_path):
+    result = bitwright.quantize(sabotaged, data=demo.calibration[:32], recipe="int8")
+    page = tmp_path / "report.html"
+    report = result.save_report(page, latency=False, sensitivity=True)
+    found = report.to_dict()["sensitivity"]
+    assert found["proposal"]["nodes"] and found["ranking"][0]["place"] is not None
+    plan = tmp_path / "report.plan.json"
+    assert report.advice[0].title.startswith("Put ") and str(plan) in report.advice[0].command
+    better = bitwright.apply_plan(plan, sabotaged, data=demo.calibration[:8])
+    assert better.outputs[0].sqnr > result.outputs[0].sqnr + 3
+    assert report.advice[0].command.split(" -o ")[0] in page.read_text(encoding="utf-8")
+
+
+def test_trying_out_needs_the_plan_and_overwrites_none(demo, result, tmp_path):
+    with pytest.raises(PlanError, match="give that plan"):
+        bitwright.write_report(
+            demo.model_path, result.model, data=demo.calibration[:2], sensitivity=True
+        )
+    result.plan.save(tmp_path / "r.plan.json")
+    with pytest.raises(OutputError, match="would overwrite"):
+        bitwright.write_report(
+            demo.model_path,
+            result.model,
+            tmp_path / "r.html",
+            data=demo.calibration[:2],
+            plan=tmp_path / "r.plan.json",
+            sensitivity=True,
+        )
+
+
+def test_a_model_in_memory_has_its_own_name_and_size(demo, result):
+    report = bitwright.write_report(
+        demo.model_path, result.model, data=demo.calibration[:2], latency=False
+    )
+    assert report.subject.quantized_name == "quantized.onnx"
+    assert report.subject.quantized_bytes < 0.5 * report.subject.float_bytes
+
+
+def test_the_result_of_a_run_reports_on_the_samples_it_was_measured_on(tmp_path, result):
+    path = tmp_path / "report.html"
+    report = result.save_report(path, latency=False)
+    assert path.stat().st_size > 50_000
+    assert report.subject.samples == result.samples
+    [told], [again] = result.outputs, report.subject.outputs
+    assert again.sqnr == pytest.approx(told.sqnr, abs=0.05)
+
+
+@pytest.mark.parametrize("recipe", ["npu-cnn", "xint8", "int8-dynamic"])
+def test_every_kind_of_model_has_a_report(recipe, demo):
+    result = bitwright.quantize(demo.model_path, data=demo.calibration[:16], recipe=recipe)
+    report = bitwright.write_report(
+        demo.model_path, result.model, data=demo.calibration[:4], plan=result.plan, latency=False
+    )
+    assert report.subject.outputs[0].sqnr > 20
+    assert len(report.subject.tensors) >= 8
+    assert "<h1>" in report.to_html()
+
+
+def test_a_model_of_another_tool_has_a_report(tmp_path):
+    model = make_mlp()
+    samples = make_samples(model, 6)
+    onnx.save(model, tmp_path / "m.onnx")
+    paths = (str(tmp_path / name) for name in ("m.onnx", "q.onnx"))
+    peer.quantize_static(*paths, PeerReader(samples))
+    report = bitwright.write_report(
+        tmp_path / "m.onnx", tmp_path / "q.onnx", data=samples, latency=False
+    )
+    data = report.to_dict()
+    assert data["recipe"] is None
+    assert any(t["role"] == "weight" and "histogram" in t for t in data["tensors"])
+    assert any(t["role"] == "activation" and "histogram" in t for t in data["tensors"])
+
+
+def test_data_can_be_read_only_once(demo, result):
+    once = ({"image": image[np.newaxis]} for image in demo.calibration[:3])
+    report = bitwright.write_report(demo.model_path, result.model, data=once, latency=False)
+    assert report.subject.samples == 3
+
+
+def test_without_data_it_is_refused_in_a_sentence(demo, result):
+    with pytest.raises(DataError, match="a report runs both models and needs samples"):
+        bitwright.write_report(demo.model_path, result.model)
+    with pytest.raises(DataError, match="no samples to report on; give data"):
+        bitwright.quantize(demo.model_path, recipe="int8-dynamic").save_report("x.html")
+
+
+def test_two_models_that_have_nothing_in_common_are_refused(result):
+    with pytest.raises(ModelError, match="input"):
+        bitwright.write_report(make_mlp(), result.model, data=make_samples(make_mlp(), 2))
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(demo, result, tmp_path):
+    with pytest.raises(bitwright.OutputError):
+        bitwright.write_report(
+            demo.model_path, result.model, tmp_path / "no" / "such.html", data=demo.calibration[:2]
+        )
+
+
+def test_results_show_themselves_in_notebooks(result):
+    html = result._repr_html_()
+    assert "logits" in html and "Conv" in html and "<script" not in html
+
+
+def test_results_become_data_frames(result):
+    pandas = pytest.importorskip("pandas")
+    frame = result.to_pandas()
+    assert isinstance(frame, pandas.DataFrame) and len(frame) == len(result.plan.nodes)
+    assert set(frame["action"]) <= {"quantize", "absorb", "float"}
+
+
+def test_comparisons_show_themselves_in_notebooks(demo, result):
+    found = bitwright.compare(demo.model_path, result.model, data=demo.calibration[:2])
+    html = found._repr_html_()
+    assert "logits" in html and found.worst(1)[0].name in html
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kind"),
+    [
+        ({"base": "xint8", "format": "fix-neuron"}, "int8"),
+        ("bfp16", "16 bits in blocks of 8 with an exponent"),
+    ],
+)
+def test_tensors_that_one_op_rounds_are_drawn(recipe, kind):
+    model = make_mlp()
+    samples = make_samples(model, 4)
+    result = bitwright.quantize(model, data=samples, recipe=recipe)
+    report = bitwright.write_report(
+        model, result.model, data=samples, plan=result.plan, latency=False
+    )
+    node = next(node for node in report.subject.nodes if node.measured.op in ("MatMul", "Gemm"))
+    drawn = {label: report.subject.tensors[key] for label, key in node.tensors}
+    assert {"input", "weight"} <= set(drawn)
+    assert drawn["weight"].qtype == kind and drawn["weight"].histogram is not None
+    assert (drawn["input"].range is None) == (recipe == "bfp16")
+    assert "<html" in report.to_html()

@@ -1,0 +1,268 @@
+"""Learning on one small block, against all roundings there are."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from support.models import build, node, normal
+
+from bitwright.numerics.types import INT4
+from bitwright.plan import Parameters
+from bitwright.recipe import AdaQuant, AdaRound
+
+torch = pytest.importorskip("torch", reason="learning is torch code")
+
+from bitwright.learning.adaquant import AdaQuantLearner  # noqa: E402
+from bitwright.learning.adaround import AdaRoundLearner, Bias  # noqa: E402
+from bitwright.learning.block_target import Goal  # noqa: E402
+from bitwright.learning.fake_quantize import soft_rounding  # noqa: E402
+from bitwright.learning.grid import Grid  # noqa: E402
+from bitwright.learning.reconstruction import reconstruct  # noqa: E402
+from bitwright.learning.torch_graph import TorchGraph  # noqa: E402
+
+WEIGHT = normal(6, 1, seed=1)
+PARAMETERS = Parameters(INT4, np.float64(0.5), np.int64(0))
+
+
+def inputs(count=16, rows=1):
+    """Inputs that go together, so that errors of weights can cancel out."""
+    mixing = normal(6, 6, seed=2) + 1
+    return [{"x": torch.from_numpy(normal(rows, 6, seed=9 + i) @ mixing)} for i in range(count)]
+
+
+def goal_of(samples, floats=None, **options):
+    proto = build([node("MatMul", ["x", "w"], ["y"], name="it")], {"x": [None, 6]}, {"y": None},
+                  {"w": WEIGHT})  # fmt: skip
+    model = ir.serde.deserialize_model(proto)
+    graph = TorchGraph(model.graph, ["y"], opset=17)
+    nearest = grid().nearest(torch.from_numpy(WEIGHT))
+    return Goal(graph, samples, floats or samples, fixed={"w": nearest}, **options)
+
+
+def grid():
+    return Grid.of(PARAMETERS, WEIGHT.shape)
+
+
+def learner_of(method):
+    weights = {"w": (torch.from_numpy(WEIGHT), grid())}
+    if isinstance(method, AdaRound):
+        return AdaRoundLearner(weights, method)
+    return AdaQuantLearner(weights, method)
+
+
+def learn(method, samples=None, **options):
+    goal = goal_of(samples or inputs(), **options)
+    return reconstruct(goal, learner_of(method), method)
+
+
+def all_errors(samples):
+    """Return the error of each way to round every weight up or down."""
+    x = np.concatenate([sample["x"].numpy() for sample in samples])
+    floor = np.floor(WEIGHT / 0.5)
+    return [
+        float(np.mean((x @ ((floor + np.reshape(up, (6, 1))) * 0.5 - WEIGHT)) ** 2))
+        for up in itertools.product([0, 1], repeat=6)
+    ]
+
+
+def test_adaround_finds_one_of_the_best_roundings():
+    outcome = learn(AdaRound(iterations=200, holdout_fraction=0, batch_size=16))
+    errors = sorted(all_errors(inputs()))
+    assert outcome.after <= errors[3] < 0.5 * outcome.before
+    learned = outcome.constants["w"].numpy() / 0.5
+    assert np.all((learned == np.floor(WEIGHT / 0.5)) | (learned == np.floor(WEIGHT / 0.5) + 1))
+
+
+def test_adaquant_lowers_the_error_and_stays_on_the_grid():
+    outcome = learn(AdaQuant(iterations=150, learning_rate=0.01, holdout_fraction=0, batch_size=16))
+    assert outcome.after < 0.7 * outcome.before
+    np.testing.assert_array_equal(
+        outcome.constants["w"] * 2, torch.round(outcome.constants["w"] * 2)
+    )
+
+
+def test_scales_learn_where_they_may():
+    method = AdaQuant(
+        iterations=80, learning_rate=1e-3, scale_learning_rate=1e-2, holdout_fraction=0
+    )
+    learner = AdaQuantLearner({"w": (torch.from_numpy(WEIGHT), grid())}, method, ["w"])
+    outcome = reconstruct(goal_of(inputs()), learner, method)
+    assert outcome.after < outcome.before
+    scale = learner.scales()["w"]
+    assert scale != 0.5
+    steps = outcome.constants["w"] / scale
+    torch.testing.assert_close(steps, torch.round(steps), rtol=0, atol=1e-4)
+
+
+def test_the_same_seed_learns_the_same_and_another_does_not():
+    method = AdaQuant(iterations=20, learning_rate=0.01, batch_size=2, selective=False)
+    first, second = (learn(method) for _ in range(2))
+    assert torch.equal(first.constants["w"], second.constants["w"])
+    other = reconstruct(goal_of(inputs()), learner_of(method), method, seed=1)
+    assert other.before != first.before  # other samples are held out
+
+
+def test_what_does_not_help_unseen_samples_is_not_kept():
+    wild = AdaQuant(iterations=3, learning_rate=5.0)
+    assert learn(wild).constants is None
+    kept = learn(AdaQuant(iterations=3, learning_rate=5.0, selective=False))
+    assert kept.constants is not None and kept.after > kept.before
+
+
+def test_learning_stops_early_where_nothing_gets_better():
+    options = {"holdout_fraction": 0, "early_stop": True, "batch_size": 16, "layerwise_fraction": 0}
+    assert learn(AdaQuant(iterations=50, learning_rate=1e-9, **options)).steps <= 20
+    patient = AdaQuant(iterations=50, learning_rate=1e-4, holdout_fraction=0, batch_size=16)
+    assert learn(patient).steps == 50
+
+
+def test_a_large_error_takes_the_other_learning_rate():
+    rates = {"learning_rate": 0.0, "learning_rate_above": (0.0, 1.0)}
+    method = AdaQuant(iterations=3, selective=False, **rates)
+    assert learn(method).after != learn(method).before
+
+
+def test_the_goal_is_what_float_gives_for_float_inputs():
+    floats = inputs()
+    shifted = [{"x": sample["x"] * 1.1} for sample in floats]
+    goal = goal_of(shifted, floats)
+    exact = {"w": torch.from_numpy(WEIGHT) / 1.1}
+    assert goal.error(exact, torch.arange(goal.count)) < 1e-9
+
+
+def test_float_inputs_are_mixed_in_element_by_element():
+    floats = inputs()
+    broken = [{"x": torch.zeros_like(sample["x"])} for sample in floats]
+    method = AdaQuant(iterations=30, learning_rate=0.01, drop_ratio=0.0, holdout_fraction=0)
+    learner = learner_of(method)
+    reconstruct(goal_of(broken, floats), learner, method)
+    moved = learner.hard()["w"]
+    blind = learner_of(method)
+    reconstruct(
+        goal_of(broken, floats),
+        blind,
+        AdaQuant(iterations=30, learning_rate=0.01, holdout_fraction=0),
+    )
+    assert not torch.equal(moved, blind.hard()["w"])
+    assert torch.equal(blind.hard()["w"], grid().nearest(torch.from_numpy(WEIGHT)))
+
+
+def test_samples_of_different_sizes_are_run_one_by_one():
+    even, odd = inputs(4), inputs(4, rows=3)
+    mixed = goal_of([*even, *odd])
+    assert mixed.rows == 0 and goal_of(even).rows == 1 and goal_of(odd).rows == 3
+    apart = [goal_of(part) for part in (even, odd)]
+    errors = [goal.error({}, torch.arange(4)) for goal in apart]
+    assert mixed.error({}, torch.arange(8)) == pytest.approx((errors[0] * 4 + errors[1] * 12) / 16)
+    method = AdaQuant(iterations=10, learning_rate=0.01, holdout_fraction=0)
+    assert reconstruct(mixed, learner_of(method), method).steps == 10
+
+
+def test_the_pull_to_integers_grows_steeper_and_comes_after_the_warm_start():
+    method = AdaRound(iterations=100, warm_start=0.2, beta=(20.0, 2.0), regularization=1.0)
+    learner = learner_of(method)
+    assert learner.pull(0.19) is None
+    flat, steep = learner.pull(0.2), learner.pull(0.99)
+    assert 0 < steep < flat <= 1
+    fraction = WEIGHT / 0.5 - np.floor(WEIGHT / 0.5)
+    expected = np.mean(1 - np.abs(2 * fraction - 1) ** 20)
+    assert flat.item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_gradient_of_the_pull_is_that_of_its_size():
+    method = AdaRound(warm_start=0.0, beta=(3.0, 3.0), regularization=7.0)
+    learner = learner_of(method)
+    [alpha] = learner.groups(0.1)[0][0]
+    learner.pull(0.5)
+    given = alpha.grad.clone()
+    up = soft_rounding(alpha)
+    size = 7.0 * (1 - (2 * up - 1).abs() ** 3).mean()
+    torch.testing.assert_close(given, torch.autograd.grad(size, alpha)[0])
+
+
+def test_soft_weights_lie_between_their_integers_and_have_the_gradient_of_it():
+    learner = learner_of(AdaRound())
+    [alpha] = learner.groups(0.1)[0][0]
+    soft = learner.soft()["w"]
+    torch.testing.assert_close(soft, torch.from_numpy(WEIGHT))  # it begins where float is
+    (given,) = torch.autograd.grad((soft**2).sum(), alpha)
+    expected = torch.floor(torch.from_numpy(WEIGHT) / 0.5) * 0.5 + soft_rounding(alpha) * 0.5
+    torch.testing.assert_close(given, torch.autograd.grad((expected**2).sum(), alpha)[0])
+
+
+def test_weights_beyond_the_type_have_one_integer_only():
+    weight = torch.tensor([[9.0], [-9.0], [3.4], [-3.9], [3.9], [0.2]])
+    learner = AdaRoundLearner({"w": (weight, grid())}, AdaRound())
+    expected = torch.tensor([[3.5], [-4.0], [3.5], [-4.0], [3.5], [0.0]])
+    torch.testing.assert_close(learner.hard()["w"], expected)
+    [alpha] = learner.groups(0.1)[0][0]
+    learner.soft()["w"].sum().backward()
+    learner.pull(0.9)
+    assert alpha.grad[[0, 1, 4]].abs().max() == 0
+
+
+def test_learning_alone_is_a_start_that_is_learned_on_from():
+    samples = inputs()
+    errors = [
+        learn(
+            AdaRound(iterations=200, holdout_fraction=0, batch_size=16, layerwise_fraction=part),
+            samples,
+        ).after
+        for part in (0.0, 0.75, 1.0)
+    ]
+    best = sorted(all_errors(samples))
+    assert max(errors) <= best[5]
+
+
+def test_rates_are_in_steps_of_each_weight_unless_they_are_given():
+    method = AdaQuant(iterations=1)
+    small, large = (torch.from_numpy(WEIGHT) * size for size in (1e-3, 1e3))
+    found = []
+    for weight, size in ((small, 1e-3), (large, 1e3)):
+        own = Grid(torch.tensor(0.5 * size), torch.tensor(0), -8, 7)
+        learner = AdaQuantLearner({"w": (weight, own)}, method)
+        [(tensors, rate), _] = learner.groups(None)
+        found.append((tensors[0].detach(), rate))
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_adam_moves_as_torch_does():
+    from bitwright.learning.adam import Adam
+
+    start = torch.from_numpy(normal(5, seed=3))
+    ours, theirs = (start.clone().requires_grad_() for _ in range(2))
+    own, reference = Adam([([ours], 0.05)]), torch.optim.Adam([theirs], lr=0.05)
+    for _ in range(20):
+        (ours.sin() + ours.square()).sum().backward()
+        own.step()
+        reference.zero_grad()
+        (theirs.sin() + theirs.square()).sum().backward()
+        reference.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_bias_makes_up_for_what_weights_leave_on_average():
+    constants = {"w": WEIGHT, "b": np.zeros(1, np.float32)}
+    proto = build([node("Gemm", ["x", "w", "b"], ["y"], name="it")], {"x": [None, 6]}, {"y": None},
+                  constants)  # fmt: skip
+    graph = TorchGraph(ir.serde.deserialize_model(proto).graph, ["y"], opset=17)
+    samples = [{"x": sample["x"] + 2} for sample in inputs()]
+    fixed = {"w": grid().nearest(torch.from_numpy(WEIGHT)), "b": torch.zeros(1)}
+    weights = {"w": (torch.from_numpy(WEIGHT), grid())}
+    coarse = Grid(torch.tensor(0.25), torch.tensor(0), -128, 127)
+    fine = Grid(torch.tensor(1e-6), torch.tensor(0), -(2.0**31), 2.0**31 - 1)
+    method = AdaRound(iterations=40, holdout_fraction=0, layerwise_fraction=1.0)
+    errors = []
+    for own in (None, coarse, fine):
+        goal = Goal(graph, samples, samples, fixed=fixed)
+        biases = {} if own is None else {"w": Bias("b", fixed["b"], own)}
+        learner = AdaRoundLearner(weights, method, biases)
+        errors.append(reconstruct(goal, learner, method).after)
+        if own is not None:
+            steps = learner.hard()["b"] / own.scale
+            torch.testing.assert_close(steps, torch.round(steps))
+    assert errors[2] <= errors[1] <= errors[0]
+    assert errors[2] < 0.9 * errors[0]

@@ -1,0 +1,177 @@
+"""Walking a model piece by piece: all samples together, each node once, changes seen behind."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from support.models import build, node
+
+from bitwright.errors import DataError
+from bitwright.graph import expose, load_model, open_session, run_session
+from bitwright.observe import LayerwiseRun, Spool
+
+DEPTH, WIDTH = 4, 8
+
+
+def chain(seed: int = 0) -> ir.Model:
+    """A residual chain of products: x + relu(x w0) + ..."""
+    rng = np.random.default_rng(seed)
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n", WIDTH]))
+    nodes, weights, current = [], [], x
+    for layer in range(DEPTH):
+        array = rng.normal(size=(WIDTH, WIDTH)).astype(np.float32)
+        weight = ir.Value(name=f"w{layer}", const_value=ir.tensor(array, name=f"w{layer}"))
+        weights.append(weight)
+        product, active, total = (ir.Value(name=f"{kind}{layer}") for kind in ("p", "r", "s"))
+        nodes += [
+            ir.node("MatMul", [current, weight], outputs=[product], name=f"mm{layer}"),
+            ir.node("Relu", [product], outputs=[active], name=f"relu{layer}"),
+            ir.node("Add", [active, current], outputs=[total], name=f"add{layer}"),
+        ]
+        current = total
+    current.type, current.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(["n", WIDTH])
+    graph = ir.Graph(
+        [x], [current], nodes=nodes, initializers=weights, opset_imports={"": 21}, name="chain"
+    )
+    return load_model(ir.to_proto(ir.Model(graph, ir_version=10)))
+
+
+def samples(count: int = 3):
+    rng = np.random.default_rng(1)
+    return [{"x": rng.normal(size=(n + 1, WIDTH)).astype(np.float32)} for n in range(count)]
+
+
+STARTS = [f"mm{layer}" for layer in range(DEPTH)]
+
+
+def test_each_stop_sees_what_the_whole_model_computes_there():
+    model, data = chain(), samples()
+    plain = [dict(sample) for sample in data]
+    with LayerwiseRun(model, STARTS, data) as walk:
+        for layer, stop in enumerate(walk):
+            assert stop.node == f"mm{layer}"
+            name = "x" if layer == 0 else f"s{layer - 1}"
+            for row, known in zip(stop.values(name), plain, strict=True):
+                np.testing.assert_allclose(row, known[name], rtol=1e-5)
+                weight = model.graph.initializers[f"w{layer}"].const_value.numpy()
+                known[f"s{layer}"] = row + np.maximum(row @ weight, 0)
+
+
+def test_a_changed_weight_is_seen_by_all_that_comes_after_and_not_by_the_model():
+    model, data = chain(), samples()
+    before = model.graph.initializers["w1"].const_value.numpy().copy()
+    with LayerwiseRun(model, STARTS, data) as walk:
+        for stop in walk:
+            if stop.node == "mm1":
+                entering = list(stop.values("s0"))
+                stop.put_weight("w1", np.zeros((WIDTH, WIDTH), np.float32))
+            if stop.node == "mm2":
+                for row, old in zip(stop.values("s1"), entering, strict=True):
+                    np.testing.assert_array_equal(row, old)
+    np.testing.assert_array_equal(model.graph.initializers["w1"].const_value.numpy(), before)
+
+
+def test_what_a_tensor_holds_can_be_changed_at_a_stop():
+    with LayerwiseRun(chain(), STARTS, samples()) as walk:
+        for stop in walk:
+            if stop.node == "mm0":
+                stop.replace("x", np.zeros_like)
+            else:
+                tensor = f"s{int(stop.node[2:]) - 1}"
+                assert all(not row.any() for row in stop.values(tensor))
+
+
+def test_only_what_is_still_needed_is_kept():
+    with LayerwiseRun(chain(), STARTS, samples()) as walk:
+        for layer, _ in enumerate(walk):
+            assert walk.spool.names() == (("x",) if layer == 0 else (f"s{layer - 1}",))
+
+
+def test_pieces_and_whole_agree_with_the_runtime_on_the_last_stop():
+    model, data = chain(), samples(1)
+    with LayerwiseRun(model, ["mm3"], data) as walk:
+        (row,) = (next(stop.values("s2")) for stop in walk)
+    from bitwright.graph import expose
+
+    exposed = expose(model, ["s2"])
+    found = run_session(open_session(exposed.model), data[0])[exposed.outputs["s2"]]
+    np.testing.assert_allclose(row, found, rtol=1e-5)
+
+
+def test_no_sample_is_an_error():
+    with pytest.raises(DataError, match="at least one"):
+        LayerwiseRun(chain(), STARTS, [])
+
+
+def test_the_spool_leaves_nothing_behind(tmp_path):
+    with LayerwiseRun(chain(), STARTS, samples(), folder=tmp_path) as walk:
+        next(iter(walk))
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spool_gives_back_every_type_and_shape(tmp_path):
+    import ml_dtypes
+
+    arrays = [
+        np.array(3.5),
+        np.zeros((0, 4), np.float16),
+        np.arange(6, dtype=np.int64).reshape(2, 3).T,
+        np.array([1.5, -2], ml_dtypes.bfloat16),
+        np.array([True, False]),
+    ]
+    with Spool(tmp_path) as spool:
+        for array in arrays:
+            spool.append("a", array)
+        for found, array in zip(spool.rows("a"), arrays, strict=True):
+            assert found.dtype == array.dtype
+            np.testing.assert_array_equal(found, array)
+        with pytest.raises(DataError, match="cannot be kept"):
+            spool.append("text", np.array(["a"], object))
+
+
+def test_float_weights_between_quantized_activations_are_run_as_they_are():
+    """ONNX Runtime stores such weights in 8 bits of its own choice, unless it is told not to."""
+    rng = np.random.default_rng(3)
+
+    def pair(name):
+        given = [f"{name}_scale", f"{name}_zero"]
+        return [
+            node("QuantizeLinear", [name, *given], [f"{name}_q"]),
+            node("DequantizeLinear", [f"{name}_q", *given], [f"{name}_dq"]),
+        ]
+
+    # A few large weights: one scale for all of them has no digits left for the rest.
+    weight = (rng.normal(size=(8, 4, 3, 3)) * np.geomspace(1e-3, 1, 8)[:, None, None, None]).astype(
+        np.float32
+    )
+    quantizers = {
+        f"{name}_{part}": np.asarray(value)
+        for name in ("x", "first")
+        for part, value in (("scale", np.float32(1 / 16)), ("zero", np.uint8(128)))
+    }
+    model = load_model(
+        build(
+            [
+                *pair("x"),
+                node("Conv", ["x_dq", "w", "b"], ["first"], name="one"),
+                *pair("first"),
+                node("Conv", ["first_dq", "w2"], ["y"], name="two"),
+            ],
+            inputs={"x": [1, 4, 6, 6]},
+            outputs={"y": [1, 2, 4, 4]},
+            constants={
+                **quantizers,
+                "w": weight,
+                "b": np.zeros(8, np.float32),
+                "w2": rng.normal(size=(2, 8, 1, 1)).astype(np.float32),
+            },
+        )
+    )
+    data = [{"x": rng.normal(size=(1, 4, 6, 6)).astype(np.float32)} for _ in range(2)]
+    exact = open_session(expose(model, ["first_dq"]).model, level="disabled")
+    optimized = open_session(expose(model, ["first_dq"]).model)
+    with LayerwiseRun(model, ["two"], data) as walk:
+        for row, sample in zip(next(iter(walk)).values("first_dq"), data, strict=True):
+            expected, changed = (run_session(s, sample)["first_dq"] for s in (exact, optimized))
+            np.testing.assert_array_equal(row, expected)
+            assert (changed != expected).any(), "the runtime takes weights as they are by now"

@@ -1,0 +1,1 @@
+"""What several tests share: models, samples, recipes, and runs of other tools."""
