@@ -116,7 +116,7 @@ def ends_in_product(value: ir.Value, is_wanted: Callable[[ir.Node], bool]) -> bo
         return False
     reader, index = next(iter(uses))
     rule = RULES.get(reader.op_type)
-    if rule is None or index or not (rule.shares or rule.bounds) or not is_wanted(reader):
+    if rule is None or index or not (rule.keeps_scale or rule.bounds) or not is_wanted(reader):
         return False
     return all(ends_in_product(result, is_wanted) for result in reader.outputs if result.uses())
 

@@ -43,7 +43,7 @@ def op_layout(op_type, **fields):
 # One rule an operator -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op_type", sorted(op for op, r in RULES.items() if r.shares is True))
+@pytest.mark.parametrize("op_type", sorted(op for op, r in RULES.items() if r.keeps_scale is True))
 def test_an_op_that_moves_values_takes_the_scale_of_its_input(op_type):
     layout = op_layout(op_type)
     planned = layout.nodes["op"]
@@ -135,7 +135,9 @@ def test_a_pad_with_another_value_than_zero_has_a_scale_of_its_own(value, mode, 
     assert (layout_of(model).entries["y"].shares == "h") == shared
 
 
-FOLLOWERS = sorted(op for op, r in RULES.items() if r.follows and op not in ("Squeeze", "Where"))
+FOLLOWERS = sorted(
+    op for op, r in RULES.items() if r.needs_quantized_input and op not in ("Squeeze", "Where")
+)
 
 
 @pytest.mark.parametrize("op_type", FOLLOWERS)

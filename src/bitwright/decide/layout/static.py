@@ -153,14 +153,14 @@ class _Builder:
             kinds = {str(v.dtype.name).lower() for v in node.inputs if v is not None and v.dtype}
             return Skip(f"it works on {' and '.join(sorted(kinds)) or 'values of unknown type'}")
         if all(value is None or constant(value) is not None for value in node.inputs):
-            return Skip("all its inputs are constant") if not rule.follows else None
+            return Skip("all its inputs are constant") if not rule.needs_quantized_input else None
         unknown = [v for v in node.inputs if v is not None and v.dtype is None]
         if unknown and rule.weights:
             return Skip(f"the type of its input {unknown[0].name!r} is not known")
         lone = any(self._is_loose(value) for value in data)
-        if rule.follows and lone and not self._recipe.place.force_shared:
+        if rule.needs_quantized_input and lone and not self._recipe.place.force_shared:
             return Skip("its input is not quantized, so quantizing it alone would gain nothing")
-        if rule.joins and not self._recipe.place.isolated:
+        if rule.needs_all_inputs_quantized and not self._recipe.place.isolated:
             if lone:
                 return Skip("an input of it is float, so quantizing it would only add rounding")
             if all(v.is_graph_output() and not v.uses() for v in node.outputs):
@@ -207,7 +207,7 @@ class _Builder:
         if self._kept_float(node) is not None or self._not_chosen(node) is not None:
             return False
         rule = RULES.get(node.op_type)
-        return rule is not None and (rule.follows or self._refuse(node, rule) is None)
+        return rule is not None and (rule.needs_quantized_input or self._refuse(node, rule) is None)
 
     def _visit_clipping(self, node: ir.Node, rule: OpRule) -> NodePlan:
         """Quantize a Relu or Clip, planning to let the quantizer before it do its work."""
@@ -255,7 +255,7 @@ class _Builder:
             return tuple(outputs)
         if stays_float or self._adds_bias_next(node):
             return tuple(outputs)
-        shares = rule.shares(node) if callable(rule.shares) else rule.shares
+        shares = rule.keeps_scale(node) if callable(rule.keeps_scale) else rule.keeps_scale
         output_range = rule.output_range
         if self._recipe.format == "qoperator":
             output_range = INTEGER_OUTPUT_RANGES.get(node.op_type, output_range)

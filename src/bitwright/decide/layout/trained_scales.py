@@ -240,7 +240,7 @@ def only_moves(node: ir.Node, rule: OpRule) -> bool:
     if node.op_type == "Resize":
         mode = node.attributes.get("mode")
         return mode is None or mode.value == "nearest"
-    return rule.shares(node) if callable(rule.shares) else rule.shares
+    return rule.keeps_scale(node) if callable(rule.keeps_scale) else rule.keeps_scale
 
 
 def _keeps_grid(node: ir.Node, rule: OpRule, scale: Parameters) -> bool:

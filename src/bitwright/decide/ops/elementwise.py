@@ -47,19 +47,27 @@ def _refuse_sentinels(node: ir.Node) -> Skip | None:
 
 
 def _generic(op_type: str, *, by_default: bool = True) -> OpRule:
-    return OpRule(op_type=op_type, joins=True, by_default=by_default)
+    return OpRule(op_type=op_type, needs_all_inputs_quantized=True, by_default=by_default)
 
 
 ELEMENTWISE_RULES = (
-    OpRule(op_type="Relu", data=(0,), bounds=lambda node: (0.0, math.inf), follows=True),
-    OpRule(op_type="Clip", data=(0,), bounds=_clip_bounds, follows=True),
-    OpRule(op_type="Add", joins=True, refuse=_refuse_sentinels),
-    OpRule(op_type="Sub", joins=True, refuse=_refuse_sentinels, by_default=False),
-    OpRule(op_type="Min", joins=True, refuse=_refuse_sentinels, by_default=False),
-    OpRule(op_type="Max", joins=True, refuse=_refuse_sentinels, by_default=False),
-    OpRule(op_type="Concat", joins=True, refuse=_refuse_sentinels),
-    OpRule(op_type="Where", data=(1, 2), follows=True, refuse=_refuse_sentinels),
-    OpRule(op_type="Softmax", joins=True, output_range=(0.0, 1.0)),
+    OpRule(
+        op_type="Relu", data=(0,), bounds=lambda node: (0.0, math.inf), needs_quantized_input=True
+    ),
+    OpRule(op_type="Clip", data=(0,), bounds=_clip_bounds, needs_quantized_input=True),
+    OpRule(op_type="Add", needs_all_inputs_quantized=True, refuse=_refuse_sentinels),
+    OpRule(
+        op_type="Sub", needs_all_inputs_quantized=True, refuse=_refuse_sentinels, by_default=False
+    ),
+    OpRule(
+        op_type="Min", needs_all_inputs_quantized=True, refuse=_refuse_sentinels, by_default=False
+    ),
+    OpRule(
+        op_type="Max", needs_all_inputs_quantized=True, refuse=_refuse_sentinels, by_default=False
+    ),
+    OpRule(op_type="Concat", needs_all_inputs_quantized=True, refuse=_refuse_sentinels),
+    OpRule(op_type="Where", data=(1, 2), needs_quantized_input=True, refuse=_refuse_sentinels),
+    OpRule(op_type="Softmax", needs_all_inputs_quantized=True, output_range=(0.0, 1.0)),
     OpRule(op_type="ArgMax", data=(0,), outputs=()),
     OpRule(op_type="CumSum", data=(0,)),
     OpRule(op_type="ReduceMean", data=(0,), by_default=False),

@@ -32,8 +32,8 @@ def _moves(op_type: str, min_opset: int = 1, by_default: bool = True) -> OpRule:
         op_type=op_type,
         data=(0,),
         outputs=(0,),
-        shares=True,
-        follows=True,
+        keeps_scale=True,
+        needs_quantized_input=True,
         min_opset=min_opset,
         by_default=by_default,
     )
@@ -52,19 +52,24 @@ MOVEMENT_RULES = (
     _moves("GatherElements"),
     _moves("DepthToSpace", by_default=False),
     _moves("SpaceToDepth", by_default=False),
-    OpRule(op_type="Gather", data=(0,), outputs=(0,), shares=True, follows=True),
-    OpRule(op_type="Split", data=(0,), shares=True, follows=True),
+    OpRule(op_type="Gather", data=(0,), outputs=(0,), keeps_scale=True, needs_quantized_input=True),
+    OpRule(op_type="Split", data=(0,), keeps_scale=True, needs_quantized_input=True),
     OpRule(
-        op_type="Pad", data=(0,), outputs=(0,), shares=_pads_with_zero, follows=True, min_opset=11
+        op_type="Pad",
+        data=(0,),
+        outputs=(0,),
+        keeps_scale=_pads_with_zero,
+        needs_quantized_input=True,
+        min_opset=11,
     ),
     OpRule(
         op_type="Resize",
         data=(0,),
         outputs=(0,),
-        shares=_interpolates_inside,
-        follows=True,
+        keeps_scale=_interpolates_inside,
+        needs_quantized_input=True,
         min_opset=11,
     ),
     # An average lies inside its inputs' range but seldom fills it: a scale of its own is finer.
-    OpRule(op_type="AveragePool", data=(0,), outputs=(0,), follows=True),
+    OpRule(op_type="AveragePool", data=(0,), outputs=(0,), needs_quantized_input=True),
 )

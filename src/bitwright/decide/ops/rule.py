@@ -31,7 +31,7 @@ Bounds = Callable[[ir.Node], "tuple[float, float] | Skip"]
 class OpRule:
     """Which inputs and outputs of one operator are quantized, and which share parameters.
 
-    >>> OpRule(op_type="MaxPool", data=(0,), outputs=(0,), shares=True).shares
+    >>> OpRule(op_type="MaxPool", data=(0,), outputs=(0,), keeps_scale=True).keeps_scale
     True
     """
 
@@ -44,11 +44,11 @@ class OpRule:
     """Input stored as int32 at (input scale x weight scale)."""
     outputs: tuple[int, ...] | None = None
     """Outputs that are quantized; None: every float output."""
-    shares: bool | Callable[[ir.Node], bool] = False
+    keeps_scale: bool | Callable[[ir.Node], bool] = False
     """Outputs take the parameters of input 0: the op only moves values."""
-    follows: bool = False
+    needs_quantized_input: bool = False
     """Quantize only where the data inputs are quantized already: alone it gains nothing."""
-    joins: bool = False
+    needs_all_inputs_quantized: bool = False
     """Quantize only where every input that is computed is quantized already, and where the
     result does not leave the model: between float neighbours it would only add rounding."""
     float_only: bool = False
