@@ -45,8 +45,8 @@ def test_a_plan_says_everything_that_was_decided():
     assert set(data["nodes"]) == {item.name for item in model.graph.node}
     assert data["tensors"]["x"]["qtype"] == "uint8"
     assert data["tensors"]["x"]["range"][0] < 0 < data["tensors"]["x"]["range"][1]
-    assert data["tensors"]["p1"]["shares"] == "r1"
-    assert data["tensors"]["b1"]["product"] == ["x", "w1"]
+    assert data["tensors"]["p1"]["same_as"] == "r1"
+    assert data["tensors"]["b1"]["bias_of"] == ["x", "w1"]
     assert data["nodes"]["relu1"]["action"] == "absorb"
 
 
@@ -99,6 +99,14 @@ def test_what_is_no_plan_is_a_plan_error_with_the_file(tmp_path, text, said):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("old", "new"), [("shares", "same_as"), ("product", "bias_of")])
+def test_a_field_that_was_renamed_is_found_by_its_old_name(old, new):
+    data = json.loads(make_small_plan(x=activation(scale=0.5, zero_point=3)).to_json())
+    data["tensors"]["x"][old] = None
+    with pytest.raises(PlanError, match=f"'{old}'.* Did you mean '{new}'"):
+        QuantPlan.from_json(json.dumps(data))
+
+
 def test_a_missing_plan_is_named(tmp_path):
     with pytest.raises(PlanError, match=r"cannot read the plan '.*none\.json'"):
         bitwright.apply_plan(tmp_path / "none.json", make_mlp())
@@ -112,16 +120,16 @@ def activation(**fields):
     return TensorPlan(tensor="t", role="activation", qtype=UINT8, **fields)
 
 
-def test_parameters_follow_shares_to_their_root():
+def test_parameters_follow_same_as_to_their_root():
     plan = make_small_plan(
-        a=activation(scale=0.5, zero_point=3), b=activation(shares="a"), c=activation(shares="b")
+        a=activation(scale=0.5, zero_point=3), b=activation(same_as="a"), c=activation(same_as="b")
     )
     assert plan.parameters("c").scale == 0.5
     assert plan.parameters("c").zero_point == 3
 
 
-def test_a_circle_of_shares_is_refused():
-    plan = make_small_plan(a=activation(shares="b"), b=activation(shares="a"))
+def test_a_circle_of_same_as_is_refused():
+    plan = make_small_plan(a=activation(same_as="b"), b=activation(same_as="a"))
     with pytest.raises(PlanError, match="circle: a -> b"):
         plan.parameters("a")
 
@@ -130,7 +138,7 @@ def test_the_scale_of_a_bias_is_the_float32_product():
     weights = TensorPlan(
         tensor="w", role="weight", qtype=INT8, scale=[0.1, 0.3], zero_point=[0, 0], axis=0
     )
-    bias = TensorPlan(tensor="b", role="bias", qtype=INT32, product=("x", "w"), axis=0, tile=2)
+    bias = TensorPlan(tensor="b", role="bias", qtype=INT32, bias_of=("x", "w"), axis=0, tile=2)
     plan = make_small_plan(x=activation(scale=0.7, zero_point=0), w=weights, b=bias)
     found = plan.parameters("b").scale
     factors = np.float32([0.1, 0.3, 0.1, 0.3]).astype(np.float64)

@@ -112,6 +112,8 @@ RENAMED = {
     "held_back": "holdout",
     "held_out": "holdout_fraction",
     "hold_back": "holdout",
+    "product": "bias_of",
+    "shares": "same_as",
 }
 
 

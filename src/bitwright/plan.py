@@ -28,8 +28,8 @@ Nested = float | list[Any]
 class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one tensor is stored: its type and scale, or whose scale it takes.
 
-    An entry has exactly one of `scale` (its own), `shares` (the parameters of another entry, as
-    a MaxPool's output has its input's) or `product` (a bias: input scale times weight scale).
+    An entry has exactly one of `scale` (its own), `same_as` (the parameters of another entry, as
+    a MaxPool's output has its input's) or `bias_of` (a bias: input scale times weight scale).
 
     >>> from bitwright.numerics.types import UINT8
     >>> TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=0.5, zero_point=3).scale
@@ -43,10 +43,10 @@ class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     zero_point: int | list[Any] | None = None
     axis: int | None = None
     block_size: int = 0
-    shares: str | None = None
+    same_as: str | None = None
     source: str | None = None
     """The entry whose result is quantized here, where that is not the float tensor itself."""
-    product: tuple[str, str] | None = None
+    bias_of: tuple[str, str] | None = None
     tile: int = 1
     """How often the weight's scales repeat along a bias (the groups of a ConvTranspose)."""
     shift: int = 0
@@ -152,18 +152,18 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     notes: list[str] = []
 
     def parameters(self, key: str) -> Parameters:
-        """Return the scale and zero point of an entry, following `shares` and `product`."""
+        """Return the scale and zero point of an entry, following `same_as` and `bias_of`."""
         entry = self._entry(key, "the plan")
         seen = [key]
-        while entry.shares is not None:
-            if entry.shares in seen:
+        while entry.same_as is not None:
+            if entry.same_as in seen:
                 raise PlanError(f"tensors share parameters in a circle: {' -> '.join(seen)}.")
-            seen.append(entry.shares)
-            entry = self._entry(entry.shares, f"tensor {seen[-2]!r}")
-        if entry.product is not None:
+            seen.append(entry.same_as)
+            entry = self._entry(entry.same_as, f"tensor {seen[-2]!r}")
+        if entry.bias_of is not None:
             return self._bias_parameters(entry)
         if entry.scale is None or entry.zero_point is None:
-            raise PlanError(f"tensor {seen[-1]!r} has neither a scale nor `shares` nor `product`.")
+            raise PlanError(f"tensor {seen[-1]!r} has neither a scale nor `same_as` nor `bias_of`.")
         try:
             scale = np.asarray(entry.scale, dtype=np.float64)
             zero_point = np.asarray(entry.zero_point, dtype=np.int64)
@@ -188,11 +188,11 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )
 
     def _bias_parameters(self, entry: TensorPlan) -> Parameters:
-        assert entry.product is not None
-        source, weight = (self.parameters(key) for key in entry.product)
+        assert entry.bias_of is not None
+        source, weight = (self.parameters(key) for key in entry.bias_of)
         if np.ndim(source.scale):
             raise PlanError(
-                f"bias {entry.tensor!r} needs one scale for the whole of {entry.product[0]!r}, "
+                f"bias {entry.tensor!r} needs one scale for the whole of {entry.bias_of[0]!r}, "
                 f"which has {np.size(source.scale)}."
             )
         # Both factors as the runtime sees them: scales stored in float32.

@@ -151,7 +151,7 @@ def test_the_bias_is_int32_where_an_integer_product_adds_it(fields, stored):
     entry = entry_of_sum(make_sum([2, 6, 16]), **fields)
     assert (entry is not None) == stored
     if entry is not None:
-        assert (entry.role, entry.qtype, entry.product) == ("bias", INT32, ("x", "w"))
+        assert (entry.role, entry.qtype, entry.bias_of) == ("bias", INT32, ("x", "w"))
 
 
 def test_without_float_bias_add_the_product_and_the_sum_have_pairs_of_their_own():

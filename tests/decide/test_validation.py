@@ -163,8 +163,8 @@ def test_an_absorbed_relu_taken_back_is_honoured(planned):
         (lambda d: d["tensors"]["x"].update(scale=-1.0), "'x' has a scale that is not positive"),
         (lambda d: d["tensors"]["x"].update(zero_point=300), "zero point outside uint8's 0..255"),
         (lambda d: d["tensors"]["x"].update(scale=None), "'x' has neither a scale nor"),
-        (lambda d: d["tensors"]["p1"].update(shares="p1"), "share parameters in a circle"),
-        (lambda d: d["tensors"]["p1"].update(shares="q1"), "refers to tensor 'q1'"),
+        (lambda d: d["tensors"]["p1"].update(same_as="p1"), "share parameters in a circle"),
+        (lambda d: d["tensors"]["p1"].update(same_as="q1"), "refers to tensor 'q1'"),
         (
             lambda d: d["tensors"]["w1"].update(scale=[0.1, 0.2], zero_point=0),
             "'w1' of shape 8x3x3x3 cannot take 2 scales on axis 0",

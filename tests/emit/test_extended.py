@@ -337,7 +337,7 @@ def test_pages_examples_with_power_of_two_scales_run(cnn):
             scales="power-of-two",
         )
         for entry in result.plan.tensors.values():
-            if entry.scale is not None and entry.product is None:
+            if entry.scale is not None and entry.bias_of is None:
                 assert np.all(np.exp2(np.round(np.log2(entry.scale))) == entry.scale)
 
 

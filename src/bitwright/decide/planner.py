@@ -47,7 +47,7 @@ def decide(
     _refuse_broken_values(layout, sketches)
     tensors: dict[str, TensorPlan] = {}
     for key, entry in layout.entries.items():
-        if entry.shares is not None or entry.product is not None:
+        if entry.same_as is not None or entry.bias_of is not None:
             tensors[key] = linked_plan(entry)
         elif entry.role == "weight":
             tensors[key] = weight_plan(entry, recipe)
@@ -103,7 +103,7 @@ def _fit_narrow_biases(layout: Layout, plan: QuantPlan) -> None:
     """
     for key, entry in layout.entries.items():
         bias = constant(entry.value)
-        if entry.product is None or entry.qtype == INT32 or bias is None:
+        if entry.bias_of is None or entry.qtype == INT32 or bias is None:
             continue
         found = plan.parameters(key)
         shift = shift_for_bias(np.asarray(found.scale), bias, entry.qtype, found.axis)
@@ -143,10 +143,10 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
         outputs = tuple(behind if used == key else used for used in writer.outputs)
         plan.nodes[producer.name or ""] = msgspec.structs.replace(writer, outputs=outputs)
         plan.nodes[entry.absorbed_by] = fate
-        shared = plan.tensors.pop(key).shares
+        shared = plan.tensors.pop(key).same_as
         for other, linked in plan.tensors.items():
-            if linked.shares == key:
-                plan.tensors[other] = msgspec.structs.replace(linked, shares=shared)
+            if linked.same_as == key:
+                plan.tensors[other] = msgspec.structs.replace(linked, same_as=shared)
 
 
 def _stay(node: ir.Node, target: str | None, plan: QuantPlan) -> NodePlan:
@@ -172,7 +172,7 @@ def _balance_convolutions(plan: QuantPlan) -> None:
     keys = (node.inputs[1] for node in plan.nodes.values() if node.op == "Conv" and node.quantized)
     for key in keys:
         weight = None if key is None else plan.tensors[key]
-        if key is None or weight is None or weight.role != "weight" or weight.shares is not None:
+        if key is None or weight is None or weight.role != "weight" or weight.same_as is not None:
             continue
         if weight.qtype.is_integer and weight.qtype.bits <= 16:
             plan.tensors[key] = msgspec.structs.replace(weight, rounding="squant")
@@ -181,8 +181,8 @@ def _balance_convolutions(plan: QuantPlan) -> None:
 def _copy_parameters(plan: QuantPlan, key: str) -> None:
     """Give a tensor that shares its parameters the same ones of its own."""
     root = plan.tensors[key]
-    while root.shares is not None:
-        root = plan.tensors[root.shares]
+    while root.same_as is not None:
+        root = plan.tensors[root.same_as]
     plan.tensors[key] = msgspec.structs.replace(root, tensor=plan.tensors[key].tensor)
 
 

@@ -250,7 +250,7 @@ class QdqWriter:
 
     def _dedicated_suffix(self, entry: TensorPlan) -> str:
         """Number the pairs of a tensor that has one for each reader."""
-        if entry.shares is None or self._plan.tensors[entry.shares].tensor != entry.tensor:
+        if entry.same_as is None or self._plan.tensors[entry.same_as].tensor != entry.tensor:
             return ""
         number = self._dedicated[entry.tensor] = self._dedicated.get(entry.tensor, 0) + 1
         return f"_{number}"
@@ -305,7 +305,7 @@ class QdqWriter:
     ) -> tuple[ir.Value, ir.Value]:
         """Return the scale and zero-point initializers, one pair for all that share them."""
         root = key
-        while (shared := self._plan.tensors[root].shares) is not None:
+        while (shared := self._plan.tensors[root].same_as) is not None:
             root = shared
         if root not in self._scales:
             if root != key:

@@ -61,7 +61,7 @@ def test_an_op_whose_result_leaves_the_model_is_quantized_at_all_its_edges(op_ty
     layout = layout_of(model)
     check_inputs(model, layout)
     result = layout.entries[layout.nodes["op"].outputs[0]]
-    assert result.shares is None
+    assert result.same_as is None
     assert layout.outputs["k"] == "k"
 
 
@@ -71,7 +71,7 @@ def test_an_op_that_moves_values_shares_its_input_s_scale_even_at_the_end(op_typ
     layout = layout_of(model)
     check_inputs(model, layout)
     planned = layout.nodes["op"]
-    assert layout.entries[planned.outputs[0]].shares == planned.inputs[0]
+    assert layout.entries[planned.outputs[0]].same_as == planned.inputs[0]
 
 
 @pytest.mark.parametrize("op_type", FUSED)

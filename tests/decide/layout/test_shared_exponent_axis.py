@@ -62,5 +62,5 @@ def test_values_that_are_moved_lie_in_new_blocks():
     )
     recipe = Recipe(format="extended", activation=BFP16, weight=BFP16)
     plan = bitwright.make_plan(model, recipe=recipe)
-    assert plan.tensors["t"].shares is None and plan.tensors["t"].axis == 1
+    assert plan.tensors["t"].same_as is None and plan.tensors["t"].axis == 1
     assert np.ndim(plan.tensors["t"].scale) == 0

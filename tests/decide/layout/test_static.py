@@ -47,7 +47,7 @@ def op_layout(op_type, **fields):
 def test_an_op_that_moves_values_takes_the_scale_of_its_input(op_type):
     layout = op_layout(op_type)
     planned = layout.nodes["op"]
-    assert layout.entries[planned.outputs[0]].shares == planned.inputs[0]
+    assert layout.entries[planned.outputs[0]].same_as == planned.inputs[0]
 
 
 COMPUTES = ["AveragePool", "Add", "Mul", "Concat", "Sigmoid", "Softmax", "LeakyRelu", "CumSum"]
@@ -57,7 +57,7 @@ COMPUTES = ["AveragePool", "Add", "Mul", "Concat", "Sigmoid", "Softmax", "LeakyR
 def test_an_op_that_computes_has_a_scale_of_its_own(op_type):
     layout = op_layout(op_type)
     planned = layout.nodes["op"]
-    assert layout.entries[planned.outputs[0]].shares is None
+    assert layout.entries[planned.outputs[0]].same_as is None
     assert None not in planned.inputs[: len(planned.inputs) if op_type != "CumSum" else 1]
 
 
@@ -82,7 +82,7 @@ def test_weights_lie_along_the_output_channels_and_biases_have_the_product_scale
     if bias:
         entry = layout.entries[planned.inputs[2]]
         assert (entry.role, entry.qtype) == ("bias", INT32)
-        assert entry.product == (planned.inputs[0], planned.inputs[1])
+        assert entry.bias_of == (planned.inputs[0], planned.inputs[1])
 
 
 def test_a_softmax_lies_between_zero_and_one_without_data():
@@ -105,7 +105,7 @@ def test_a_resize_that_overshoots_has_a_scale_of_its_own(mode, shared):
     for attribute in model.graph.node[1].attribute:
         attribute.s = mode.encode()
     layout = layout_of(model, select=EVERYTHING)
-    assert (layout.entries["k"].shares == "h") == shared
+    assert (layout.entries["k"].same_as == "h") == shared
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_pad_with_another_value_than_zero_has_a_scale_of_its_own(value, mode, 
         {"y": [1, 8, 6, 6]},
         constants,
     )
-    assert (layout_of(model).entries["y"].shares == "h") == shared
+    assert (layout_of(model).entries["y"].same_as == "h") == shared
 
 
 FOLLOWERS = sorted(
@@ -183,7 +183,7 @@ def test_an_op_whose_result_leaves_the_model_is_float():
 
 def test_a_relu_lends_its_range_to_what_it_reads():
     layout = layout_of(make_cnn())
-    assert layout.entries["c1"].shares == "r1"
+    assert layout.entries["c1"].same_as == "r1"
     assert layout.entries["c1"].absorbed_by == "relu1"
 
 
@@ -191,7 +191,7 @@ def test_a_relu_whose_input_others_read_lends_nothing():
     model = make_cnn()
     model.graph.output.append(info("c1"))
     layout = layout_of(model)
-    assert layout.entries["c1"].shares is None
+    assert layout.entries["c1"].same_as is None
     assert layout.entries["c1"].absorbed_by is None
 
 
@@ -485,13 +485,13 @@ def test_overrides_choose_types_for_single_tensors():
 
 def test_a_shared_scale_brings_its_type_along():
     entries = layout_of(make_cnn(), overrides={"r1": Override(qtype=UINT16)}).entries
-    assert entries["p1"].shares == "r1"
+    assert entries["p1"].same_as == "r1"
     assert entries["p1"].qtype == entries["c1"].qtype == UINT16
 
 
 def test_an_override_of_what_would_share_gives_it_a_scale_of_its_own():
     entries = layout_of(make_cnn(), overrides={"p1": Override(symmetric=True)}).entries
-    assert entries["p1"].shares is None
+    assert entries["p1"].same_as is None
 
 
 def test_an_override_with_scale_or_range_needs_no_data():
@@ -522,8 +522,8 @@ def test_dedicated_pairs_share_one_range():
     assert len(set(readers)) == 2
     roots = set()
     for key in readers:
-        while layout.entries[key].shares is not None:
-            key = layout.entries[key].shares
+        while layout.entries[key].same_as is not None:
+            key = layout.entries[key].same_as
         roots.add(key)
     assert len(roots) == 1
 

@@ -64,8 +64,8 @@ def test_one_scale_reaches_all_of_conv_relu_and_pool_from_wherever_it_stands(bet
     assert layout.entries["c"].absorbed_by == "relu"
     roots = set()
     for key in ("c", "r", "p"):
-        while layout.entries[key].shares:
-            key = layout.entries[key].shares
+        while layout.entries[key].same_as:
+            key = layout.entries[key].same_as
         roots.add(key)
     assert len(roots) == 1
     assert layout.entries[roots.pop()].override.scale == 0.05
@@ -73,7 +73,7 @@ def test_one_scale_reaches_all_of_conv_relu_and_pool_from_wherever_it_stands(bet
 
 def test_a_bias_takes_the_product_of_its_scales():
     layout, _ = lay_out(conv_relu(), reads_of_conv_relu())
-    assert layout.entries["b"].product == ("x", "w")
+    assert layout.entries["b"].bias_of == ("x", "w")
     assert layout.nodes["conv"].inputs == ("x", "w", "b")
 
 

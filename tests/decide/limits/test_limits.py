@@ -41,7 +41,7 @@ def plan_at(model, positions, recipe=None, default=5):
     layout = lay_out(model, recipe)
     tensors = {
         key: linked_plan(entry)
-        if entry.shares or entry.product
+        if entry.same_as or entry.bias_of
         else TensorPlan(
             tensor=entry.name,
             role=entry.role,

@@ -117,7 +117,7 @@ def test_a_bias_like_a_weight_has_the_type_and_a_scale_of_its_own(op):
     model, data = layer(op)
     result = quantized(model, Recipe(**NPU, **NAMED), data)
     bias = result.plan.tensors["b"]
-    assert (bias.role, bias.qtype, bias.zero_point, bias.product) == ("weight", INT8, 0, None)
+    assert (bias.role, bias.qtype, bias.zero_point, bias.bias_of) == ("weight", INT8, 0, None)
     assert np.frexp(bias.scale)[0] == 0.5
     stored = [i for i in result.model.graph.initializers.values() if i.name == "b_quantized"]
     assert stored[0].dtype == ir.DataType.INT8
@@ -142,7 +142,7 @@ def test_an_int16_bias_is_at_the_product_of_the_scales_and_shifted_where_it_woul
         recipe = Recipe(bias="int16", per_channel=per_channel)
         result = quantized(model, recipe, data)
         plan, bias = result.plan, result.plan.tensors["b"]
-        assert (bias.qtype, bias.product) == (INT16, ("x", "w"))
+        assert (bias.qtype, bias.bias_of) == (INT16, ("x", "w"))
         assert (bias.shift > 0) is shifted
         scale = plan.parameters("b").scale
         product = plan.parameters("x").scale * np.asarray(plan.parameters("w").scale)

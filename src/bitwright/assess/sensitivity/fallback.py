@@ -128,7 +128,7 @@ def _with_what_they_need(
         kept.add(key)
         entry = tensors[key]
         waiting += [
-            k for k in (entry.shares, entry.source, *(entry.product or ())) if k is not None
+            k for k in (entry.same_as, entry.source, *(entry.bias_of or ())) if k is not None
         ]
     return {key: entry for key, entry in tensors.items() if key in kept}
 
@@ -164,7 +164,7 @@ def _to_uint16(plan: QuantPlan, names: list[str]) -> QuantPlan:
 
 
 def _root(plan: QuantPlan, key: str) -> str:
-    while (shared := plan.tensors[key].shares) is not None:
+    while (shared := plan.tensors[key].same_as) is not None:
         key = shared
     return key
 

@@ -32,7 +32,7 @@ def dedicate_pairs(
         for name, _ in readers:
             own = f"{key}@{name}"
             entry = layout.entries[key]
-            layout.entries[own] = Entry(entry.name, value, "activation", entry.qtype, shares=key)
+            layout.entries[own] = Entry(entry.name, value, "activation", entry.qtype, same_as=key)
             _rename_uses(layout, name, key, own, "inputs")
 
 

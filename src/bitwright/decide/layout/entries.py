@@ -41,10 +41,10 @@ class Entry:
     qtype: QType
     axis: int | None = None
     block_size: int = 0
-    shares: str | None = None
+    same_as: str | None = None
     source: str | None = None
     """The entry behind whose pair this one's stands."""
-    product: tuple[str, str] | None = None
+    bias_of: tuple[str, str] | None = None
     tile: int = 1
     fixed_range: tuple[float, float] | None = None
     override: Override | None = None
@@ -56,7 +56,7 @@ class Entry:
     @property
     def needs_data(self) -> bool:
         """Whether its range must be observed."""
-        if self.role != "activation" or self.shares is not None or self.fixed_range is not None:
+        if self.role != "activation" or self.same_as is not None or self.fixed_range is not None:
             return False
         given = self.override
         known = given is not None and (given.scale is not None or given.rmin is not None)
@@ -96,11 +96,11 @@ class Layout:
         value: ir.Value,
         node: ir.Node,
         rule: OpRule,
-        product: tuple[str, str],
+        bias_of: tuple[str, str],
         qtype: QType = INT32,
     ) -> str | None:
         """Enter a bias at (input scale x weight scale); None where it has no such scale."""
-        entry, array = self.entries[product[1]], constant(value)
+        entry, array = self.entries[bias_of[1]], constant(value)
         if entry.role != "weight" or entry.block_size or not entry.qtype.is_integer:
             return None
         tile = 1 if rule.tile is None else rule.tile(node)
@@ -111,7 +111,7 @@ class Layout:
                 return None
             axis = array.ndim - 1
         key = f"{name}@{node.name}" if name in self.entries else name
-        self.entries[key] = Entry(name, value, "bias", qtype, axis, product=product, tile=tile)
+        self.entries[key] = Entry(name, value, "bias", qtype, axis, bias_of=bias_of, tile=tile)
         return key
 
     def users(self, key: str) -> list[str]:

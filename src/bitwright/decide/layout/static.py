@@ -221,7 +221,7 @@ class _Builder:
             not isinstance(bounds, Skip)
             and len(source.uses()) == 1
             and not source.is_graph_output()
-            and entry.shares is None
+            and entry.same_as is None
             and entry.fixed_range is None
             and entry.override is None
             and entry.role == "activation"
@@ -229,7 +229,7 @@ class _Builder:
             and self._written_by_quantized(source)
         ):
             # What the clip would cut off needs no levels: its input takes its output's range.
-            entry.shares = out
+            entry.same_as = out
             entry.qtype = self._layout.entries[out].qtype
             entry.absorbed_by = node.name
         return NodePlan(
@@ -274,7 +274,7 @@ class _Builder:
                 if source.qtype.kind == "block":
                     entry.qtype = source.qtype  # moved values lie in other blocks
                 elif source.axis is None:
-                    entry.shares = inputs[0]
+                    entry.same_as = inputs[0]
                     entry.qtype = source.qtype
             elif output_range is not None and _leaves_parameters(entry.override):
                 entry.fixed_range = output_range

@@ -140,10 +140,10 @@ class _TrainedLayout:
         entries = self._layout.entries
         for key, other in links.items():
             root = entries[other]
-            while root.shares is not None:
-                root = entries[root.shares]
+            while root.same_as is not None:
+                root = entries[root.same_as]
             if root is not entries[key]:
-                entries[key].shares = other
+                entries[key].same_as = other
                 entries[key].override = None
 
     def _plan(self, node: ir.Node) -> NodePlan:

@@ -191,7 +191,7 @@ def _own_constants(model: ir.Model, plan: QuantPlan, users: Counter[Ref]) -> dic
     """Return the constants that one operation has for itself: their positions are its own."""
     values = dict(iter_values(model))
     readers = Counter(key for node in plan.nodes.values() for key in {*node.inputs})
-    shared = {entry.shares for entry in plan.tensors.values()}
+    shared = {entry.same_as for entry in plan.tensors.values()}
     found: dict[Ref, Stored] = {}
     for key, entry in plan.tensors.items():
         array = constant(values[entry.tensor])

@@ -60,7 +60,7 @@ def _without_unused(plan: QuantPlan, keys: set[str]) -> QuantPlan:
     uses.update(
         key
         for entry in plan.tensors.values()
-        for key in (entry.shares, entry.source, *(entry.product or ()))
+        for key in (entry.same_as, entry.source, *(entry.bias_of or ()))
     )
     gone = {key for key in keys if not uses[key]}
     return msgspec.structs.replace(

@@ -76,7 +76,7 @@ class PlanPositions:
 
     def _owner(self, key: str | None) -> str | None:
         """Return the entry whose scale an entry has; a bias at a product of scales has none."""
-        while key is not None and (shared := self._plan.tensors[key].shares) is not None:
+        while key is not None and (shared := self._plan.tensors[key].same_as) is not None:
             key = shared
         return key if key in self.start else None
 

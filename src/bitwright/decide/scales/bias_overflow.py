@@ -56,8 +56,8 @@ def make_room_for_biases(model: ir.Model, layout: Layout, plan: QuantPlan) -> No
 def _stored_biases(layout: Layout) -> Iterator[_Bias]:
     for entry in layout.entries.values():
         array = constant(entry.value)
-        if entry.product is not None and entry.qtype == INT32 and array is not None:
-            yield _Bias(array, *entry.product, entry.tile)
+        if entry.bias_of is not None and entry.qtype == INT32 and array is not None:
+            yield _Bias(array, *entry.bias_of, entry.tile)
 
 
 def _float_biases(model: ir.Model, layout: Layout, plan: QuantPlan) -> Iterator[_Bias]:

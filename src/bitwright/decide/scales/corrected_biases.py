@@ -32,9 +32,9 @@ def fit_biases(model: ir.Model, plan: QuantPlan) -> QuantPlan:
         array = constant(value)
         if entry.tensor not in plan.bias_shifts or value is None or array is None:
             continue
-        if entry.product is None and entry.shares is None:
+        if entry.bias_of is None and entry.same_as is None:
             tensors[key] = _own_scale(entry, value, plan, operand=key in operands)
-        elif entry.product is not None and entry.qtype != INT32:
+        elif entry.bias_of is not None and entry.qtype != INT32:
             bare = msgspec.structs.replace(entry, shift=0)
             found = msgspec.structs.replace(plan, tensors={**tensors, key: bare}).parameters(key)
             shift = shift_for_bias(np.asarray(found.scale), array, entry.qtype, found.axis)

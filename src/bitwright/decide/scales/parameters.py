@@ -148,8 +148,8 @@ def linked_plan(entry: Entry) -> TensorPlan:
         role=entry.role,
         qtype=entry.qtype,
         axis=entry.axis,
-        shares=entry.shares,
-        product=entry.product,
+        same_as=entry.same_as,
+        bias_of=entry.bias_of,
         tile=entry.tile,
     )
 

@@ -218,7 +218,7 @@ class BlockLearner:
         entry = plan.tensors[key]
         if method.learn_scales is False or plan.recipe.scales != "float" or entry.block_size:
             return False
-        return entry.scale is not None and all(e.shares != key for e in plan.tensors.values())
+        return entry.scale is not None and all(e.same_as != key for e in plan.tensors.values())
 
 
 def _with_nodes(blocks: Sequence[Block], names: Collection[str], model: ir.Model) -> list[Block]:
