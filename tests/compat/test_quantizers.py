@@ -75,7 +75,7 @@ def ranges_of(model, samples, tmp_path):
 
 @pytest.mark.parametrize("make", [make_cnn, make_mlp, make_transformer])
 @pytest.mark.parametrize("format", ["QDQ", "QOperator"])
-def test_given_ranges_make_the_same_model_as_the_function(tmp_path, make, format):
+def test_given_ranges_make_the_same_model_as_the_function(tmp_path, make, format, same_sums):
     model = make()
     samples = make_samples(model)
     ranges = ranges_of(model, samples, tmp_path)

@@ -130,7 +130,7 @@ def test_entropy_pays_on_long_tails_where_the_peers_finds_the_whole_range(tmp_pa
     assert quality(model, mine, usual) > quality(model, theirs, usual) + 6
 
 
-def test_minmax_ranges_are_the_peers_exactly(tmp_path):
+def test_minmax_ranges_are_the_peers_exactly_where_sums_are(tmp_path, same_sums):
     model = make_cnn()
     samples = make_samples(model)
     mine, theirs = quantize_both(tmp_path, model, samples, calibrate_method="MinMax")
