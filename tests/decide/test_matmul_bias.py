@@ -10,7 +10,7 @@ from support.models import build, info, make_transformer, node, normal, run, wei
 
 import bitwright
 from bitwright.assess.optimized import find_unfused, optimize_model
-from bitwright.decide import lay_out
+from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.static import Job
 from bitwright.numerics.quantize import dequantize, quantize
 from bitwright.numerics.types import INT4, INT32, UINT16

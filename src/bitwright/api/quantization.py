@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
 from bitwright.data import ImagePreprocess
-from bitwright.decide import check_plan
+from bitwright.decide.validation import check_plan
 from bitwright.errors import RecipeError
 from bitwright.jobs.result import Result
 from bitwright.jobs.static import Calibration, Job

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.data import Sample, split_holdout
-from bitwright.decide import fit_biases
+from bitwright.decide.scales.corrected_biases import fit_biases
 from bitwright.emit import EMITTERS
 from bitwright.errors import DataError
 from bitwright.graph import (

@@ -19,7 +19,7 @@ from bitwright.data import (
     open_data,
     to_channels_last,
 )
-from bitwright.decide import Layout
+from bitwright.decide.layout.entries import Layout
 from bitwright.jobs.opening import input_specs
 from bitwright.observe import MEMORY_BUDGET, Detail, TensorSketch
 from bitwright.prepare import turned_inputs

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.data import InputSpec
-from bitwright.decide import needed_opset
+from bitwright.decide.opsets import needed_opset
 from bitwright.errors import ModelError, RecipeError
 from bitwright.prepare import (
     approximate,

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright._version import __version__
-from bitwright.decide import decide, lay_out_trained, trained_recipe
+from bitwright.decide.layout.trained import lay_out_trained, trained_recipe
+from bitwright.decide.planner import decide
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.jobs.opening import upgrade_for
 from bitwright.jobs.static import Job

@@ -22,7 +22,7 @@ from bitwright.assess import (
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.sensitivity.variants import Key, Kind
 from bitwright.data import ImagePreprocess, Sample
-from bitwright.decide import check_plan
+from bitwright.decide.validation import check_plan
 from bitwright.errors import DataError
 from bitwright.graph import open_session, run_session
 from bitwright.jobs.qat import open_for_plan

@@ -26,14 +26,12 @@ from bitwright.data import (
     random_samples,
     split_holdout,
 )
-from bitwright.decide import (
-    Layout,
-    decide,
-    lay_out,
-    lay_out_dynamic,
-    shift_to_unsigned,
-    vote_grids,
-)
+from bitwright.decide.layout.dynamic import lay_out_dynamic
+from bitwright.decide.layout.entries import Layout
+from bitwright.decide.layout.static import lay_out
+from bitwright.decide.planner import decide
+from bitwright.decide.scales.parameters import vote_grids
+from bitwright.decide.scales.unsigned import shift_to_unsigned
 from bitwright.emit import EMITTERS, VENDOR_DOMAIN
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.jobs.calibration import Calibration, channel_axes, detail_for, mean_axes

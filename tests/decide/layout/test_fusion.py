@@ -9,7 +9,7 @@ from support.npu_recipes import npu_recipe
 from support.op_models import OP_MODELS
 
 from bitwright import graph
-from bitwright.decide import lay_out
+from bitwright.decide.layout.static import lay_out
 from bitwright.recipe import Override, Selection
 
 

@@ -17,7 +17,7 @@ from support.models import (
 )
 from support.op_models import OP_MODELS
 
-from bitwright.decide import lay_out
+from bitwright.decide.layout.static import lay_out
 from bitwright.decide.ops import DEFAULT_OP_TYPES, RULES
 from bitwright.errors import RecipeError
 from bitwright.jobs.static import Job

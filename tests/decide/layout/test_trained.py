@@ -7,7 +7,7 @@ from support.models import build, node, normal, weight
 
 import bitwright
 from bitwright import graph
-from bitwright.decide import lay_out_trained, trained_recipe
+from bitwright.decide.layout.trained import lay_out_trained, trained_recipe
 from bitwright.numerics.types import INT8, INT16, UINT8
 from bitwright.plan import Parameters
 from bitwright.recipe import Recipe, Selection

@@ -16,7 +16,7 @@ from support.npu_recipes import npu_recipe
 import bitwright
 from bitwright import graph
 from bitwright.assess import verify_model
-from bitwright.decide import lay_out
+from bitwright.decide.layout.static import lay_out
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.parameters import linked_plan
 from bitwright.emit import EMITTERS

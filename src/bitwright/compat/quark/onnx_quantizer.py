@@ -15,7 +15,7 @@ from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, Q
 from bitwright.compat.quark.given_ranges import QuantizationParams, QuantizerError
 from bitwright.compat.quark.pieces import PieceQuantizer, QuantizedValue, as_type
 from bitwright.compat.vai_q_onnx.translate import Request
-from bitwright.decide import lay_out
+from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.static import Job
 from bitwright.recipe import Override
 

@@ -13,7 +13,7 @@ import msgspec
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.data import Sample, split_holdout
-from bitwright.decide import plan_weights
+from bitwright.decide.layout.weight_only import plan_weights
 from bitwright.emit import emit_blocks
 from bitwright.errors import DataError
 from bitwright.jobs.result import Result

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide import product_source
+from bitwright.decide.layout.weight_only import product_source
 from bitwright.errors import ModelError
 from bitwright.graph import iter_values, weight_of
 from bitwright.graph.tensors import inline_copy

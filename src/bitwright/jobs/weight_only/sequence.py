@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide import product_source
+from bitwright.decide.layout.weight_only import product_source
 from bitwright.equalize import CLIPPED, awq_clip, awq_scales
 from bitwright.errors import DataError
 from bitwright.jobs.weight_only.layers import Site, weight_sites
