@@ -13,8 +13,8 @@ int8: it gets our calibration for nothing, and its time is that of fine-tuning a
 The networks end before their softmax or sigmoid: what comes out behind it is nearly all 0 or 1, and
 its error says little.
 
-Then blocks against single layers at 4-bit weights, on a CNN and on a transformer encoder. With
-`--resnet50`, only the seconds that a block of a ResNet-50 takes, on the CPU and on `--device`.
+Then segments against single layers at 4-bit weights, on a CNN and on a transformer encoder. With
+`--resnet50`, only the seconds that a segment of a ResNet-50 takes, on the CPU and on `--device`.
 
     python benchmarks/finetune.py --peer-python quark/bin/python            the README's table
     python benchmarks/finetune.py --peer-python quark/bin/python --quick    some minutes
@@ -45,7 +45,7 @@ FIRST_UNSEEN = 1_000_000
 BASES = {"int8, power of two": "npu-cnn", "4-bit weights": "a8w4"}
 METHODS = ("adaround", "adaquant")
 JOINED = 3
-"""Weights up to which blocks are joined, for the last column of the second table."""
+"""Weights up to which segments are joined, for the last column of the second table."""
 
 Sample = dict[str, np.ndarray]
 
@@ -181,7 +181,7 @@ def widen(model: Path, output: Path) -> None:
 class Side(NamedTuple):
     seconds: float
     quality: float
-    blocks: int
+    segments: int
     span: str = ""
     """From the worst to the best seed."""
 
@@ -193,7 +193,7 @@ def measure(case: Case, who: str, options: argparse.Namespace, **changes: Any) -
     task: dict[str, Any] = {
         "who": who, "model": str(case.model), "data": str(case.data), "samples": options.samples,
         "output": str(output), "iterations": options.iterations, "batch": options.batch,
-        "scope": "block", "smallest": 1, "device": "cpu", "start": None, "method": None,
+        "scope": "segment", "smallest": 1, "device": "cpu", "start": None, "method": None,
         "seed": 1, **changes,
     }  # fmt: skip
     chosen = {"python": options.peer_python} if who == "peer" else {}
@@ -202,7 +202,7 @@ def measure(case: Case, who: str, options: argparse.Namespace, **changes: Any) -
         return done
     if not output.exists():
         return "wrote no model"
-    return Side(done.seconds, case.sqnr(output), int(done.extra.get("blocks", 0)))
+    return Side(done.seconds, case.sqnr(output), int(done.extra.get("segments", 0)))
 
 
 def measure_seeds(case: Case, who: str, options: argparse.Namespace, **changes: Any) -> Side | str:
@@ -217,7 +217,7 @@ def measure_seeds(case: Case, who: str, options: argparse.Namespace, **changes: 
     mean = sum(qualities) / len(sides)
     seconds = sum(side.seconds for side in sides) / len(sides)
     span = f" ({min(qualities):.1f} to {max(qualities):.1f})" if len(sides) > 1 else ""
-    return Side(seconds, mean, sides[0].blocks, span)
+    return Side(seconds, mean, sides[0].segments, span)
 
 
 def ours(case: Case, options: argparse.Namespace, **changes: Any) -> Side:
@@ -268,7 +268,7 @@ HEADER = (
 
 
 def compare_scopes(case: Case, options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the row of a model whose 4-bit weights learn layer by layer, and block by block."""
+    """Return the row of a model whose 4-bit weights learn by layers, and by segments."""
     plain = ours(case, options, base="a8w4")
     sides = [
         ours(case, options, base="a8w4", method="adaround", **changes)
@@ -283,18 +283,18 @@ def compare_scopes(case: Case, options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def measure_resnet50(options: argparse.Namespace, folder: Path) -> None:
-    """Print the seconds that a block takes on each device."""
+    """Print the seconds that a segment takes on each device."""
     case = Case("resnet50", folder, options.samples, unseen=4)
     plain = ours(case, options, base="a8w4")
     rows = []
     for device in dict.fromkeys(["cpu", options.device]):
         side = ours(case, options, base="a8w4", method="adaround", device=device)
-        each = (side.seconds - plain.seconds) / max(side.blocks, 1)
-        rows.append((device, str(side.blocks), str(options.iterations), f"{each:.2f} s",
+        each = (side.seconds - plain.seconds) / max(side.segments, 1)
+        rows.append((device, str(side.segments), str(options.iterations), f"{each:.2f} s",
                      f"{side.seconds:.1f} s", f"{side.quality:.2f} dB"))  # fmt: skip
         print(" | ".join(rows[-1]), flush=True)
     print()
-    print_table(("device", "blocks", "iterations", "a block", "in all", "SQNR"), rows)
+    print_table(("device", "segments", "iterations", "a segment", "in all", "SQNR"), rows)
 
 
 def main() -> None:
@@ -309,7 +309,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=[*METHODS], choices=METHODS)
     parser.add_argument("--seeds", type=int, default=1, help="runs of each, to take the mean of")
     parser.add_argument("--quick", action="store_true", help="one model, few iterations")
-    parser.add_argument("--resnet50", action="store_true", help="only seconds for each block")
+    parser.add_argument("--resnet50", action="store_true", help="only seconds for each segment")
     parser.add_argument("--device", default="cpu", help="beside the CPU: cuda")
     options = parser.parse_args()
     if options.quick:
@@ -332,8 +332,8 @@ def main() -> None:
         print()
         print_table(HEADER, rows)
         if scopes:
-            print("\nAdaRound at 4-bit weights, layer by layer and block by block:\n")
-            header = ("model", "plain", "layers", "blocks", f"blocks joined up to {JOINED}")
+            print("\nAdaRound at 4-bit weights, layer by layer and segment by segment:\n")
+            header = ("model", "plain", "layers", "segments", f"segments joined up to {JOINED}")
             print_table(header, scopes)
 
 

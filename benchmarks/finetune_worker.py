@@ -38,7 +38,7 @@ def run_ours(task: dict[str, Any]) -> None:
             "iterations": task["iterations"],
             "batch_size": task["batch"],
             "scope": task["scope"],
-            "smallest_block": task["smallest"],
+            "min_segment_weights": task["smallest"],
             "seed": task["seed"],
         }
     begin = time.perf_counter()
@@ -52,8 +52,8 @@ def run_ours(task: dict[str, Any]) -> None:
         device=task["device"],
     )
     seconds = time.perf_counter() - begin
-    blocks = sum(note.startswith("fine-tuning: ") for note in result.plan.notes)
-    report(seconds, blocks=blocks)
+    segments = sum(note.startswith("fine-tuning: ") for note in result.plan.notes)
+    report(seconds, segments=segments)
 
 
 def run_peer(task: dict[str, Any]) -> None:

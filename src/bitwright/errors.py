@@ -112,8 +112,10 @@ RENAMED = {
     "held_back": "holdout",
     "held_out": "holdout_fraction",
     "hold_back": "holdout",
+    "largest_block": "max_segment_weights",
     "product": "bias_of",
     "shares": "same_as",
+    "smallest_block": "min_segment_weights",
 }
 
 

@@ -22,7 +22,7 @@ def notes(answer):
 def test_quantize_lets_weights_learn_and_says_what_came_of_each_block(run, model, data, out):
     answer = run("quantize", model, "-o", out, "--data", data, *SHORT)
     assert (answer.code, answer.err) == (0, "")
-    assert "fine-tuned" in notes(answer)[0] and "blocks" in notes(answer)[0]
+    assert "fine-tuned" in notes(answer)[0] and "segments" in notes(answer)[0]
     assert all(": error " in note and " -> " in note for note in notes(answer)[1:])
     onnx.checker.check_model(str(out), full_check=True)
 
@@ -115,9 +115,9 @@ def test_a_work_folder_keeps_each_block_and_gives_the_same_bytes(run, model, dat
 
 
 def test_an_interrupted_command_says_how_to_go_on(run, model, data, out, tmp_path, monkeypatch):
-    from bitwright.jobs.fine_tuning.block import BlockLearner
+    from bitwright.jobs.fine_tuning.segment import SegmentLearner
 
-    learn, work = BlockLearner.learn, tmp_path / "work"
+    learn, work = SegmentLearner.learn, tmp_path / "work"
     words = ("quantize", model, "-o", out, "--data", data, *SHORT, "--work", work)
 
     def learn_the_first(self, index, *rows):
@@ -126,7 +126,7 @@ def test_an_interrupted_command_says_how_to_go_on(run, model, data, out, tmp_pat
         return learn(self, index, *rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(BlockLearner, "learn", learn_the_first)
+        patch.setattr(SegmentLearner, "learn", learn_the_first)
         stopped = run(*words)
     assert stopped.code == 130
     assert stopped.err == "error: interrupted; the same command goes on from here.\n"

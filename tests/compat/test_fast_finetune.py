@@ -212,7 +212,7 @@ def test_every_key_finds_its_field():
         ({"TargetOpType": ["Cnv"]}, "weights of 'Cnv' in fine_tune cannot learn. Did you mean"),
         ({"DropRatio": 2}, "drop_ratio must lie in 0..1"),
         ({"MemOptLevel": 3}, "0, 1 or 2, not 3"),
-        ({"OutputIndex": 1}, "each block is judged by its own outputs"),
+        ({"OutputIndex": 1}, "each segment is judged by its own outputs"),
         ({"RefModelPath": "other.onnx"}, "held against the float model that is given"),
         ({"CacheDir": "cache"}, "set TMPDIR"),
         ({"SelectMaxMemLayer": True}, "in the order of the graph"),
@@ -231,7 +231,7 @@ def test_what_has_no_effect_is_told():
     quant = {"OptimAlgorithm": "adaquant", "RegParam": 0.1, "LogPeriod": 50}
     first, second = read_fast_finetune(quant).sentences
     assert "'RegParam' of FastFinetune has no effect with adaquant" in first
-    assert "'LogPeriod' of FastFinetune has no effect: each block is told once" in second
+    assert "'LogPeriod' of FastFinetune has no effect: each segment is told once" in second
 
 
 def test_options_without_their_switch_are_told(monkeypatch):

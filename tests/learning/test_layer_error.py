@@ -47,16 +47,16 @@ def test_the_gradient_is_that_of_the_layer(case):
     assert is_linear(attributes, weight)
     layer = LinearError(attributes, weight)
     run = OPS[op_type]
-    goals = [run(attributes, x, weight) + tensor(1, seed=5) for x in samples]
-    for x, goal in zip(samples, goals, strict=True):
-        layer.add(x, goal - run(attributes, x, weight))
+    targets = [run(attributes, x, weight) + tensor(1, seed=5) for x in samples]
+    for x, target in zip(samples, targets, strict=True):
+        layer.add(x, target - run(attributes, x, weight))
     moved = (weight + change).requires_grad_()
     channels = {"grouped": 6, "conv3d": 3, "tiles": 5 * 2 * 3, "grouped tiles": 6 * 2}.get(case, 4)
-    rows = sum(goal.numel() for goal in goals) / channels
-    pairs = list(zip(samples, goals, strict=True))
-    error = sum((run(attributes, x, moved) - goal).square().sum() for x, goal in pairs) / rows
+    rows = sum(target.numel() for target in targets) / channels
+    pairs = list(zip(samples, targets, strict=True))
+    error = sum((run(attributes, x, moved) - target).square().sum() for x, target in pairs) / rows
     torch.testing.assert_close(layer.gradient(change), torch.autograd.grad(error, moved)[0])
-    start = sum((run(attributes, x, weight) - goal).square().sum() for x, goal in pairs) / rows
+    start = sum((run(attributes, x, weight) - target).square().sum() for x, target in pairs) / rows
     assert layer.error == pytest.approx(float(start))
     excess = layer.excess(change, layer.gradient(change))
     assert excess == pytest.approx(float(error.detach() - start))
@@ -151,14 +151,16 @@ def test_a_bias_that_follows_takes_the_means_over(case, monkeypatch):
     layer, run = LinearError(attributes, weight, bias_follows=True), OPS[op_type]
     is_image = op_type in ("Conv", "ConvTranspose")
     channels = 1 if is_image else -1
-    goals = [run(attributes, x, weight) + 0.3 + tensor(1, seed=5) for x in samples]
-    goals = [goal + 0.1 * tensor(*goal.shape, seed=6) for goal in goals]
-    for x, goal in zip(samples, goals, strict=True):
-        layer.add(x, goal - run(attributes, x, weight))
+    targets = [run(attributes, x, weight) + 0.3 + tensor(1, seed=5) for x in samples]
+    targets = [target + 0.1 * tensor(*target.shape, seed=6) for target in targets]
+    for x, target in zip(samples, targets, strict=True):
+        layer.add(x, target - run(attributes, x, weight))
     layer.settle(torch.zeros_like(weight))
 
     def missing(weights):
-        lacks = [goal - run(attributes, x, weights) for x, goal in zip(samples, goals, strict=True)]
+        lacks = [
+            target - run(attributes, x, weights) for x, target in zip(samples, targets, strict=True)
+        ]
         return torch.cat([lack.movedim(channels, 0).flatten(1) for lack in lacks], dim=1)
 
     bias = layer.bias(change)

@@ -1,4 +1,4 @@
-"""Learning on one small block, against all roundings there are."""
+"""Learning on one small segment, against all roundings there are."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ torch = pytest.importorskip("torch", reason="learning is torch code")
 
 from bitwright.learning.adaquant import AdaQuantLearner  # noqa: E402
 from bitwright.learning.adaround import AdaRoundLearner, Bias  # noqa: E402
-from bitwright.learning.block_target import Goal  # noqa: E402
 from bitwright.learning.fake_quantize import soft_rounding  # noqa: E402
 from bitwright.learning.grid import Grid  # noqa: E402
 from bitwright.learning.reconstruction import reconstruct  # noqa: E402
+from bitwright.learning.segment_target import SegmentTarget  # noqa: E402
 from bitwright.learning.torch_graph import TorchGraph  # noqa: E402
 
 WEIGHT = normal(6, 1, seed=1)
@@ -33,13 +33,13 @@ def inputs(count=16, rows=1):
     return [{"x": torch.from_numpy(normal(rows, 6, seed=9 + i) @ mixing)} for i in range(count)]
 
 
-def goal_of(samples, floats=None, **options):
+def target_of(samples, floats=None, **options):
     proto = build([node("MatMul", ["x", "w"], ["y"], name="it")], {"x": [None, 6]}, {"y": None},
                   {"w": WEIGHT})  # fmt: skip
     model = ir.serde.deserialize_model(proto)
     graph = TorchGraph(model.graph, ["y"], opset=17)
     nearest = grid().nearest(torch.from_numpy(WEIGHT))
-    return Goal(graph, samples, floats or samples, fixed={"w": nearest}, **options)
+    return SegmentTarget(graph, samples, floats or samples, fixed={"w": nearest}, **options)
 
 
 def grid():
@@ -54,8 +54,8 @@ def learner_of(method):
 
 
 def learn(method, samples=None, **options):
-    goal = goal_of(samples or inputs(), **options)
-    return reconstruct(goal, learner_of(method), method)
+    target = target_of(samples or inputs(), **options)
+    return reconstruct(target, learner_of(method), method)
 
 
 def all_errors(samples):
@@ -89,7 +89,7 @@ def test_scales_learn_where_they_may():
         iterations=80, learning_rate=1e-3, scale_learning_rate=1e-2, holdout_fraction=0
     )
     learner = AdaQuantLearner({"w": (torch.from_numpy(WEIGHT), grid())}, method, ["w"])
-    outcome = reconstruct(goal_of(inputs()), learner, method)
+    outcome = reconstruct(target_of(inputs()), learner, method)
     assert outcome.after < outcome.before
     scale = learner.scales()["w"]
     assert scale != 0.5
@@ -101,7 +101,7 @@ def test_the_same_seed_learns_the_same_and_another_does_not():
     method = AdaQuant(iterations=20, learning_rate=0.01, batch_size=2, selective=False)
     first, second = (learn(method) for _ in range(2))
     assert torch.equal(first.constants["w"], second.constants["w"])
-    other = reconstruct(goal_of(inputs()), learner_of(method), method, seed=1)
+    other = reconstruct(target_of(inputs()), learner_of(method), method, seed=1)
     assert other.before != first.before  # other samples are held out
 
 
@@ -125,12 +125,12 @@ def test_a_large_error_takes_the_other_learning_rate():
     assert learn(method).after != learn(method).before
 
 
-def test_the_goal_is_what_float_gives_for_float_inputs():
+def test_the_target_is_what_float_gives_for_float_inputs():
     floats = inputs()
     shifted = [{"x": sample["x"] * 1.1} for sample in floats]
-    goal = goal_of(shifted, floats)
+    target = target_of(shifted, floats)
     exact = {"w": torch.from_numpy(WEIGHT) / 1.1}
-    assert goal.error(exact, torch.arange(goal.count)) < 1e-9
+    assert target.error(exact, torch.arange(target.count)) < 1e-9
 
 
 def test_float_inputs_are_mixed_in_element_by_element():
@@ -138,11 +138,11 @@ def test_float_inputs_are_mixed_in_element_by_element():
     broken = [{"x": torch.zeros_like(sample["x"])} for sample in floats]
     method = AdaQuant(iterations=30, learning_rate=0.01, drop_ratio=0.0, holdout_fraction=0)
     learner = learner_of(method)
-    reconstruct(goal_of(broken, floats), learner, method)
+    reconstruct(target_of(broken, floats), learner, method)
     moved = learner.hard()["w"]
     blind = learner_of(method)
     reconstruct(
-        goal_of(broken, floats),
+        target_of(broken, floats),
         blind,
         AdaQuant(iterations=30, learning_rate=0.01, holdout_fraction=0),
     )
@@ -152,10 +152,10 @@ def test_float_inputs_are_mixed_in_element_by_element():
 
 def test_samples_of_different_sizes_are_run_one_by_one():
     even, odd = inputs(4), inputs(4, rows=3)
-    mixed = goal_of([*even, *odd])
-    assert mixed.rows == 0 and goal_of(even).rows == 1 and goal_of(odd).rows == 3
-    apart = [goal_of(part) for part in (even, odd)]
-    errors = [goal.error({}, torch.arange(4)) for goal in apart]
+    mixed = target_of([*even, *odd])
+    assert mixed.rows == 0 and target_of(even).rows == 1 and target_of(odd).rows == 3
+    apart = [target_of(part) for part in (even, odd)]
+    errors = [target.error({}, torch.arange(4)) for target in apart]
     assert mixed.error({}, torch.arange(8)) == pytest.approx((errors[0] * 4 + errors[1] * 12) / 16)
     method = AdaQuant(iterations=10, learning_rate=0.01, holdout_fraction=0)
     assert reconstruct(mixed, learner_of(method), method).steps == 10
@@ -257,10 +257,10 @@ def test_a_bias_makes_up_for_what_weights_leave_on_average():
     method = AdaRound(iterations=40, holdout_fraction=0, layerwise_fraction=1.0)
     errors = []
     for own in (None, coarse, fine):
-        goal = Goal(graph, samples, samples, fixed=fixed)
+        target = SegmentTarget(graph, samples, samples, fixed=fixed)
         biases = {} if own is None else {"w": Bias("b", fixed["b"], own)}
         learner = AdaRoundLearner(weights, method, biases)
-        errors.append(reconstruct(goal, learner, method).after)
+        errors.append(reconstruct(target, learner, method).after)
         if own is not None:
             steps = learner.hard()["b"] / own.scale
             torch.testing.assert_close(steps, torch.round(steps))

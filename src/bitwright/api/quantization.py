@@ -61,7 +61,7 @@ def quantize(
         recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
         target: where the model will run, `"cpu"` if not given.
         effort: what to try on top of the recipe, `"low"`: nothing, `"medium"`: equalization, other
-            ranges and bias correction, `"high"`: AdaRound on the blocks that hurt, too. Each is
+            ranges and bias correction, `"high"`: AdaRound on the worst segments, too. Each is
             kept if the error falls on samples that it has not seen.
         limit: use at most this many samples.
         preprocess: how images become arrays.
@@ -74,7 +74,7 @@ def quantize(
         external_data: weights in a file of their own; None: only above 2 GB.
         providers: execution providers of ONNX Runtime for every run.
         work: weight-only recipes and fine-tuning: a folder that keeps each weight as soon as it
-            is rounded, and each block as soon as it has learned; a run that was interrupted goes
+            is rounded, and each segment as soon as it has learned; a run that was interrupted goes
             on from there, and one with another model, recipe or data is refused.
         device: weight-only recipes and fine-tuning: where the arithmetic runs, "cpu", or "cuda"
             with torch.

@@ -63,7 +63,7 @@ Effort = Annotated[
         metavar="LEVEL",
         help="What to try on top of the recipe, each kept if the error on unseen samples falls: "
         "low (nothing), medium (equalization, ranges of least squared error, bias correction) or "
-        "high (also AdaRound on the blocks that hurt; needs torch).",
+        "high (also AdaRound on the most sensitive segments; needs torch).",
     ),
 ]
 Sketches = Annotated[

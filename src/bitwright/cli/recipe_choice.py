@@ -91,7 +91,7 @@ class RecipeChoice:
     iterations: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="With --fine-tune: steps for each block (1000); more take longer."
+            metavar="N", help="With --fine-tune: steps for each segment (1000); more take longer."
         ),
     ] = None
     settings: Annotated[

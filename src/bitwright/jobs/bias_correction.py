@@ -26,7 +26,7 @@ from bitwright.graph import (
 )
 from bitwright.jobs.fine_tuning.constants import Constant, activations_only, find_constants
 from bitwright.jobs.static import Calibration, Job
-from bitwright.observe import LayerwiseRun, Stop
+from bitwright.observe import LayerInputs, LayerwiseRun
 from bitwright.plan import QuantPlan
 from bitwright.rounding import (
     BiasSite,
@@ -193,7 +193,7 @@ def _quantized_lane(
 def _outputs(
     model: ir.Model,
     site: BiasSite,
-    stop: Stop,
+    stop: LayerInputs,
     weights: Mapping[str, ir.TensorProtocol],
     providers: Sequence[str] | None,
 ) -> Iterator[Array]:

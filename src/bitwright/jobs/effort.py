@@ -2,7 +2,7 @@
 
 low     the recipe as it is
 medium  + cross-layer equalization, ranges of least squared error, bias correction
-high    + AdaRound on the blocks that hurt most
+high    + AdaRound on the most sensitive segments
 
 A step is a change of the recipe. It is kept where the error of the outputs falls on samples that
 nothing was calibrated on; the figure in the result comes from samples that were not chosen by
@@ -51,7 +51,7 @@ FEWEST = 8
 GAIN = 0.02
 """The part of the error that a step must take away: less is what chance does."""
 HURTING = 0.8
-"""AdaRound goes to the blocks whose weights make this part of the error."""
+"""AdaRound goes to the segments whose weights make this part of the error."""
 SENSED = 64, 8
 """So many nodes are measured, those that lose most on their own, on so many samples."""
 
@@ -197,7 +197,7 @@ class _Search:
             self.best = found
 
     def fine_tunings(self, recipe: Recipe, job: Job) -> Iterator[Recipe]:
-        """Propose to fine-tune the blocks that hurt most."""
+        """Propose to fine-tune the most sensitive segments."""
         if self._learning is None and not recipe.weight.is_integer:
             return
         nodes = self._hurting()

@@ -21,7 +21,7 @@ RATE = 0.01
 
 
 class AdaQuantLearner:
-    """The weights and biases of a block, and those scales that may learn.
+    """The weights and biases of a segment, and those scales that may learn.
 
     >>> grid = Grid(torch.tensor(0.5), torch.tensor(0), -128, 127)
     >>> learner = AdaQuantLearner({"w": (torch.tensor([0.3, 0.6]), grid)}, AdaQuant())

@@ -41,7 +41,7 @@ class Bias(NamedTuple):
 
 
 class AdaRoundLearner:
-    """The roundings of a block's weights, and the biases that make up for them.
+    """The roundings of a segment's weights, and the biases that make up for them.
 
     >>> grid = Grid(torch.tensor(0.5), torch.tensor(0), -128, 127)
     >>> learner = AdaRoundLearner({"w": (torch.tensor([0.3, 0.6]), grid)}, AdaRound())
@@ -188,7 +188,7 @@ class AdaRoundLearner:
         if beta is None:
             return None
         alphas = list(self._alphas.values())
-        # A mean, beside a loss that is relative too: so one strength fits blocks of any size.
+        # A mean, beside a loss that is relative too: so one strength fits segments of any size.
         strength = self._method.regularization / sum(alpha.numel() for alpha in alphas)
         total = torch.zeros((), device=alphas[0].device)
         with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Learn the constants of a block so that its quantized output comes close to float (needs torch).
+"""Learn the constants of a segment so that its quantized output comes close to float (needs torch).
 
-First each weight learns for its own layer, then all of them together for the block's outputs.
+First each weight learns for its own layer, then all of them together for the segment's outputs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 
 from bitwright.learning.adam import Adam
-from bitwright.learning.block_target import Goal, Tensors, distance_between, mix
 from bitwright.learning.layer_error import LinearError
+from bitwright.learning.segment_target import SegmentTarget, Tensors, distance_between, mix
 from bitwright.recipe import FineTuning
 
 __all__ = ["Learner", "Outcome", "reconstruct"]
@@ -24,7 +24,7 @@ WORTH_THREADS = 2e7
 
 
 class Learner(Protocol):
-    """Constants that learn: what the optimizer moves, and what the block computes with.
+    """Constants that learn: what the optimizer moves, and what the segment computes with.
 
     Everything can be asked for some of them, by name.
     """
@@ -78,7 +78,7 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The mean squared error of a block before and after, on samples it did not learn from."""
+    """The mean squared error of a segment before and after, on samples it did not learn from."""
 
     before: float
     after: float
@@ -87,35 +87,37 @@ class Outcome:
     """What was learned; None where the error did not fall and selection is on."""
 
 
-def reconstruct(goal: Goal, learner: Learner, method: FineTuning, *, seed: int = 0) -> Outcome:
+def reconstruct(
+    target: SegmentTarget, learner: Learner, method: FineTuning, *, seed: int = 0
+) -> Outcome:
     """Let the learner's constants learn, and say what came of it."""
     generator = torch.Generator().manual_seed(method.seed + seed)
-    order = torch.randperm(goal.count, generator=generator)
-    held = round(goal.count * method.holdout_fraction) if goal.count > 1 else 0
+    order = torch.randperm(target.count, generator=generator)
+    held = round(target.count * method.holdout_fraction) if target.count > 1 else 0
     unseen, seen = order[:held], order[held:]
     judge = unseen if held else seen
-    before = goal.error({}, judge)
+    before = target.error({}, judge)
     rate = method.learning_rate
     if method.learning_rate_above is not None and before > method.learning_rate_above[0]:
         rate = method.learning_rate_above[1]
-    run = _Run(goal, learner, method, rate, seen, judge, generator)
-    with _threads_for(goal.work(learner.names, method.batch_size)):
+    run = _Run(target, learner, method, rate, seen, judge, generator)
+    with _threads_for(target.work(learner.names, method.batch_size)):
         steps = run.learn_alone(round(method.iterations * method.layerwise_fraction))
         if not run.is_solved:
             steps += run.learn_together(method.iterations - steps)
         if method.selective:
             run.best.restore()
         hard = learner.hard()
-        after = goal.error(hard, judge)
+        after = target.error(hard, judge)
     better = after < before or not method.selective
     return Outcome(before, after, steps, hard if better else None)
 
 
 @dataclass(slots=True)
 class _Run:
-    """Both parts of learning a block: each weight for its own layer, then all for the block."""
+    """Both parts of learning a segment: each weight for its own layer, then all for the segment."""
 
-    goal: Goal
+    target: SegmentTarget
     learner: Learner
     method: FineTuning
     rate: float | None
@@ -125,7 +127,7 @@ class _Run:
     generator: torch.Generator
     best: _Best = field(init=False)
     is_solved: bool = False
-    """Whether the block is one layer, whose best is known and kept."""
+    """Whether the segment is one layer, whose best is known and kept."""
 
     def __post_init__(self) -> None:
         self.best = _Best(self.learner)
@@ -135,7 +137,7 @@ class _Run:
         learned: Tensors = {}
         for name in self.learner.names if steps else ():
             # What the layer reads follows from what the layers before it have learned.
-            layer = self.goal.layer(
+            layer = self.target.layer(
                 name,
                 learned,
                 self.seen,
@@ -146,7 +148,7 @@ class _Run:
             if layer is not None:
                 is_best = self._learn_layer(layer, name, steps)
                 # Nothing that is learned from there on would be chosen.
-                self.is_solved = is_best and self.goal.is_one_node and self.method.selective
+                self.is_solved = is_best and self.target.is_one_node and self.method.selective
                 learned.update(self.learner.hard([name]))
         if not learned:
             return 0
@@ -156,7 +158,7 @@ class _Run:
 
     def _learn_layer(self, layer: LinearError, name: str, steps: int) -> bool:
         """Let a weight learn for its own layer; return whether it is now the best it can be."""
-        stored, unit = self.goal.fixed[name], layer.error or 1.0
+        stored, unit = self.target.fixed[name], layer.error or 1.0
         if self.learner.solve(name, layer, stored):
             return True
         optimizer = Adam(self.learner.groups(self.rate, [name]))
@@ -178,21 +180,21 @@ class _Run:
         return False
 
     def learn_together(self, steps: int) -> int:
-        """Let all constants learn for the block's outputs; return the steps that were taken."""
-        goal, learner, method, generator = self.goal, self.learner, self.method, self.generator
+        """Let all constants learn for the segment's outputs; return the steps that were taken."""
+        target, learner, method, generator = self.target, self.learner, self.method, self.generator
         optimizer = Adam(learner.groups(self.rate))
-        unit = goal.distance({}, self.seen) or 1.0
+        unit = target.distance({}, self.seen) or 1.0
         patience = _Patience(method, steps) if method.early_stop else None
         check = max(steps // 10, 1)
         for step in range(steps):
             order = torch.randperm(len(self.seen), generator=generator)
             chosen = self.seen[order[: method.batch_size]]
-            batches = goal.batches(chosen, floats=method.drop_ratio < 1)
+            batches = target.batches(chosen, floats=method.drop_ratio < 1)
             constants = learner.soft()
             distance = torch.zeros(())
             for quantized, floats, targets in batches:
                 feeds = mix(quantized, floats, method.drop_ratio, generator)
-                for name, tensor in goal.run(feeds, constants).items():
+                for name, tensor in target.run(feeds, constants).items():
                     distance = distance.to(tensor.device) + distance_between(tensor, targets[name])
             loss = distance / (len(batches) * unit)
             loss.backward()
@@ -206,7 +208,7 @@ class _Run:
         return steps
 
     def _offer(self) -> None:
-        self.best.offer(self.goal.distance(self.learner.hard(), self.judge))
+        self.best.offer(self.target.distance(self.learner.hard(), self.judge))
 
 
 class _Best:

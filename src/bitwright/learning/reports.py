@@ -1,4 +1,4 @@
-"""What blocks need to learn, and what became of those that did, in words."""
+"""What segments need to learn, and what became of those that did, in words."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import msgspec
 
 from bitwright.errors import MissingPackageError, RecipeError
 
-__all__ = ["BlockReport", "notes_of", "require_torch"]
+__all__ = ["SegmentReport", "notes_of", "require_torch"]
 
 
-class BlockReport(msgspec.Struct, frozen=True):
-    """What became of one block: its error before and after, or why it was left.
+class SegmentReport(msgspec.Struct, frozen=True):
+    """What became of one segment: its error before and after, or why it was left.
 
-    >>> print(BlockReport("conv", 2, before=0.5, after=0.25, kept=True))
+    >>> print(SegmentReport("conv", 2, before=0.5, after=0.25, kept=True))
     conv: error 0.5 -> 0.25
     """
 
@@ -31,17 +31,17 @@ class BlockReport(msgspec.Struct, frozen=True):
         return f"{self.first}: error {self.before:.3g} -> {self.after:.3g}{verdict}"
 
 
-def notes_of(reports: list[BlockReport]) -> list[str]:
-    """Return what a plan tells about blocks that learned.
+def notes_of(reports: list[SegmentReport]) -> list[str]:
+    """Return what a plan tells about segments that learned.
 
-    >>> notes_of([BlockReport("conv", 2, reason="its weights have learned before")])[0]
-    'fine-tuned 0 of 1 block'
+    >>> notes_of([SegmentReport("conv", 2, reason="its weights have learned before")])[0]
+    'fine-tuned 0 of 1 segment'
     """
     if not reports:
         return ["nothing to fine-tune: no quantized layer has a constant integer weight"]
     kept = [report for report in reports if report.kept]
-    blocks = "block" if len(reports) == 1 else "blocks"
-    notes = [f"fine-tuned {len(kept)} of {len(reports)} {blocks}"]
+    segments = "segment" if len(reports) == 1 else "segments"
+    notes = [f"fine-tuned {len(kept)} of {len(reports)} {segments}"]
     return [*notes, *(f"fine-tuning: {report}" for report in reports)]
 
 

@@ -1,7 +1,7 @@
 """Observe a model's tensors: one streaming pass over the data, in constant memory."""
 
 from bitwright.observe.engines import LocalEngine, RayEngine
-from bitwright.observe.layerwise import LayerwiseRun, Stop
+from bitwright.observe.layerwise import LayerInputs, LayerwiseRun
 from bitwright.observe.observer import MEMORY_BUDGET, Detail, Engine, Observation, Runner, observe
 from bitwright.observe.sketch import TensorSketch
 from bitwright.observe.spool import Spool
@@ -11,13 +11,13 @@ __all__ = [
     "MEMORY_BUDGET",
     "Detail",
     "Engine",
+    "LayerInputs",
     "LayerwiseRun",
     "LocalEngine",
     "Observation",
     "RayEngine",
     "Runner",
     "Spool",
-    "Stop",
     "TensorSketch",
     "load_sketches",
     "observe",

@@ -1,10 +1,10 @@
-"""A model run piece by piece over all samples, stopping before the nodes that are asked for.
+"""Run a model layer by layer over all samples, and give each layer's inputs before it runs.
 
-Running a model to one of its layers takes all the layers before it. Doing so for each layer in
-turn takes time that grows with the square of the depth; keeping all activations takes memory that
-grows with it. Here every sample stands at the same place in the model, with just the tensors that
-are still needed in a spool, and all of them move on together: each node runs once for each
-sample, and what is changed at one stop is seen by all that comes after.
+Running a model up to one of its layers takes all the layers before it. Doing so for every layer
+takes time that grows with the square of the depth; keeping all activations takes memory that
+grows with it. Here all samples advance together, and a spool on disk holds just the tensors that
+later layers read: each node runs once per sample, and a weight that is replaced before its layer
+runs is seen by all layers behind it.
 """
 
 from __future__ import annotations
@@ -22,59 +22,49 @@ from bitwright.graph import Piece, cut_model, extract_piece, open_session, run_s
 from bitwright.observe.spool import SharedRow, Spool
 from bitwright.support.files import Closing
 
-__all__ = ["LayerwiseRun", "Stop"]
+__all__ = ["LayerInputs", "LayerwiseRun"]
 
 Array = npt.NDArray[Any]
 
 
-class Stop:
-    """A place before a node: what the tensors alive there hold, and weights to change.
+class LayerInputs:
+    """The tensors that are alive before a layer runs, and the weights to run the rest with."""
 
-    The walk goes on with the weights as they are changed here.
-    """
-
-    def __init__(self, walk: LayerwiseRun, node: str) -> None:
-        self._walk = walk
+    def __init__(self, run: LayerwiseRun, node: str) -> None:
+        self._run = run
         self.node = node
 
     def values(self, tensor: str) -> Iterator[Array]:
         """Yield what a tensor holds, sample by sample."""
-        return self._walk.spool.rows(tensor)
+        return self._run.spool.rows(tensor)
 
     def share(self, tensor: str, file: Path) -> SharedRow:
         """Give what a tensor holds to other processes, as a file of its own."""
-        return self._walk.spool.share(tensor, file)
-
-    def replace(self, tensor: str, map_array: Callable[[Array], Array]) -> None:
-        """Change what a tensor holds, sample by sample."""
-        changed = f"{tensor}\0changed"
-        for row in self.values(tensor):
-            self._walk.spool.append(changed, map_array(row))
-        self._walk.spool.rename(changed, tensor)
+        return self._run.spool.share(tensor, file)
 
     def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
         """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
         if isinstance(array, np.ndarray):
             array = ir.tensor(np.ascontiguousarray(array), name=name)
-        self._walk.weights[name] = array
+        self._run.weights[name] = array
 
 
 class LayerwiseRun(Closing):
-    """Iterate over a model's stops, in graph order.
+    """Iterate over the inputs of a model's layers, in graph order.
 
     Args:
         model: the float model; it is not changed.
-        starts: names of nodes of the main graph to stop before.
+        layers: names of nodes of the main graph.
         samples: what is fed; read once.
         folder: where the spool lies, the system's temporary folder if not given.
         progress: called with (pieces done, pieces in all).
-        pieces: where to cut, if not as this model is: cuts of another one with the same tensors.
+        pieces: where to cut, if not as this model is: the pieces of another with the same tensors.
     """
 
     def __init__(
         self,
         model: ir.Model,
-        starts: Sequence[str],
+        layers: Sequence[str],
         samples: Iterable[Mapping[str, Array]],
         *,
         providers: Sequence[str] | None = None,
@@ -83,8 +73,8 @@ class LayerwiseRun(Closing):
         pieces: Sequence[Piece] | None = None,
     ) -> None:
         self._model = model
-        self._pieces = cut_model(model, starts) if pieces is None else list(pieces)
-        self._wanted = frozenset(starts)
+        self._pieces = cut_model(model, layers) if pieces is None else list(pieces)
+        self._layers = frozenset(layers)
         self._providers = providers
         self._progress = progress
         self.weights: dict[str, ir.TensorProtocol] = {}
@@ -98,18 +88,18 @@ class LayerwiseRun(Closing):
             self.spool.close()
             raise DataError("there is no sample to run the model on; give at least one.")
 
-    def __iter__(self) -> Iterator[Stop]:
+    def __iter__(self) -> Iterator[LayerInputs]:
         for index, piece in enumerate(self._pieces):
-            if piece.first in self._wanted:
-                yield Stop(self, piece.first)
-            # Nothing stops behind the last piece, so nobody asks for what it makes.
+            if piece.first in self._layers:
+                yield LayerInputs(self, piece.first)
+            # No layer reads what the last piece makes.
             if index + 1 < len(self._pieces):
-                self._run(piece)
-                self._forget(self._pieces[index + 1 :])
+                self._run_piece(piece)
+                self._drop_unread(self._pieces[index + 1 :])
             if self._progress is not None:
                 self._progress(index + 1, len(self._pieces))
 
-    def _run(self, piece: Piece) -> None:
+    def _run_piece(self, piece: Piece) -> None:
         if not piece.outputs:
             return
         part = extract_piece(self._model, piece, self.weights)
@@ -123,7 +113,7 @@ class LayerwiseRun(Closing):
             for name, array in run_session(session, feeds).items():
                 self.spool.append(name, array)
 
-    def _forget(self, rest: Sequence[Piece]) -> None:
+    def _drop_unread(self, rest: Sequence[Piece]) -> None:
         needed = {name for piece in rest for name in piece.inputs}
         for name in self.spool.names():
             if name not in needed:

@@ -116,12 +116,6 @@ class Spool(Closing):
             Path(file.name).unlink()
             del self._places[name]
 
-    def rename(self, name: str, new: str) -> None:
-        """Let a row take the place of another."""
-        self.drop(new)
-        self._files[new] = self._files.pop(name)
-        self._places[new] = self._places.pop(name)
-
     def names(self) -> tuple[str, ...]:
         """Return the names of all rows."""
         return tuple(self._places)

@@ -21,38 +21,38 @@ LEARNING_OPS = (
 
 
 class _Learning(Settings, frozen=True, kw_only=True):
-    """What both methods have: how long, on what, and when to keep the result."""
+    """The options of both methods: how many steps, on what data, and when to keep the result."""
 
     iterations: int = 1000
     batch_size: int = 4
     """Samples for each step, chosen anew every time."""
     samples: int | None = None
     """Use at most this many samples; None: all."""
-    scope: Literal["block", "layer"] = "block"
-    """What learns together: all weights between two places that one tensor passes, such as a
-    residual block or half a transformer layer; or each weight alone."""
+    scope: Literal["segment", "layer"] = "segment"
+    """What learns together: all weights between two places that a single tensor crosses, such as a
+    residual block or half a transformer layer; or each layer by itself."""
     layerwise_fraction: float = 0.75
     """This part of all steps is for each weight by itself, one after the other: from second moments
     of what its layer reads, which is far faster, and a good start for learning together. AdaRound
     finds most layers' roundings from these without a step."""
-    smallest_block: int = 1
-    """Blocks behind each other are joined while they have no more weights than this together."""
-    largest_block: int = 8
-    """Blocks with more weights than this are cut further: first where tensors lead past many
-    layers, such as those from a backbone to a neck."""
+    min_segment_weights: int = 1
+    """Consecutive segments are joined while they have no more weights than this together."""
+    max_segment_weights: int = 8
+    """Segments with more weights than this are cut further: first where skip connections are
+    longest, such as those from a backbone to a neck."""
     op_types: tuple[str, ...] | None = None
     """Only weights of these operators learn; None: of Conv, ConvTranspose, Gemm, MatMul,
     InstanceNormalization and LayerNormalization."""
     nodes: tuple[str, ...] | None = None
-    """Only blocks with one of these nodes learn; None: all."""
+    """Only segments with one of these nodes learn; None: all."""
     sequential: bool = True
-    """Each block reads what those before it, learned already, give. False: what they give when
-    quantized plainly, so that no block waits for another."""
+    """Each segment reads what those before it, learned already, give. False: what they give when
+    quantized plainly, so that no segment waits for another."""
     workers: int | None = 1
-    """Processes that learn blocks at the same time, where these are not sequential; None: one for
+    """Processes that learn segments at the same time, where these are not sequential; None: one for
     each core, up to eight. The result does not depend on it."""
     drop_ratio: float = 1.0
-    """How much of a block's input comes from the quantized model, element by element; the rest
+    """How much of a segment's input comes from the quantized model, element by element; the rest
     comes from the float model."""
     output_pairs: bool = False
     """Compare outputs behind their quantizers."""
@@ -61,29 +61,29 @@ class _Learning(Settings, frozen=True, kw_only=True):
     patience: int | None = None
     """Steps that early_stop looks at together; None: a tenth of all."""
     selective: bool = True
-    """Keep what a block learned only where the error on held-out samples falls, and the best of
+    """Keep what a segment learned only where the error on held-out samples falls, and the best of
     what it held on the way. False: what it held in the end."""
     holdout_fraction: float = 0.125
     """This part of the samples is kept from learning, to choose by."""
     learning_rate_above: tuple[float, float] | None = None
-    """(error, rate): this learning rate where a block's mean squared error starts above that."""
+    """(error, rate): this learning rate where a segment's mean squared error starts above that."""
     seed: int = 1705472343
 
     def __post_init__(self) -> None:
         self._check()
 
     def _check(self) -> None:
-        for name in ("iterations", "batch_size", "smallest_block", "largest_block"):
+        for name in ("iterations", "batch_size", "min_segment_weights", "max_segment_weights"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"{name} of fine_tune must be at least 1.")
-        if self.smallest_block > self.largest_block:
+        if self.min_segment_weights > self.max_segment_weights:
             raise RecipeError(
-                f"smallest_block of fine_tune, {self.smallest_block}, is above largest_block, "
-                f"{self.largest_block}."
+                f"min_segment_weights of fine_tune, {self.min_segment_weights}, is above "
+                f"max_segment_weights, {self.max_segment_weights}."
             )
         if self.sequential and self.workers != 1:
             raise RecipeError(
-                "blocks that wait for those before them cannot be spread over workers; set "
+                "segments that wait for those before them cannot be spread over workers; set "
                 "sequential=False with workers."
             )
         for name in ("samples", "patience", "workers"):

@@ -81,7 +81,7 @@ class Recipe(Settings, frozen=True, kw_only=True):
     weights: WeightOnly = WeightOnly()
     """Weight-only mode: bits, blocks, rounding and the form written."""
     fine_tune: FineTuning | None = None
-    """Learn weights after all scales are decided, block by block; takes torch and time."""
+    """Learn weights after all scales are decided, segment by segment; takes torch and time."""
     bias_correction: Literal["off", "fast", "sequential"] = "off"
     """Shift biases by what rounding adds to the outputs of their layers on average. Fast: from
     the mean inputs of the float model. Sequential: layer by layer, behind the quantized ones."""

@@ -24,7 +24,7 @@ from bitwright.recipe import AdaQuant, AdaRound, load_recipe
 pytest.importorskip("torch", reason="fine-tuning needs torch")
 
 from bitwright.jobs.fine_tuning import fine_tune, workers
-from bitwright.jobs.fine_tuning.block import BlockLearner
+from bitwright.jobs.fine_tuning.segment import SegmentLearner
 
 SHORT = AdaRound(iterations=12, scope="layer", selective=False)
 
@@ -52,8 +52,8 @@ def same(first, second):
 
 
 def stop_after(monkeypatch, count):
-    """Let a run be interrupted when this many blocks have learned."""
-    learn, done = BlockLearner.learn, []
+    """Let a run be interrupted when this many segments have learned."""
+    learn, done = SegmentLearner.learn, []
 
     def learn_some(self, *arguments):
         if len(done) == count:
@@ -61,7 +61,7 @@ def stop_after(monkeypatch, count):
         done.append(None)
         return learn(self, *arguments)
 
-    monkeypatch.setattr(BlockLearner, "learn", learn_some)
+    monkeypatch.setattr(SegmentLearner, "learn", learn_some)
     return done
 
 
@@ -139,7 +139,7 @@ def test_a_folder_of_another_model_plan_or_data_is_refused(cnn, tmp_path):
     fine_tune(model, plan, SHORT, samples, work=tmp_path)
     for file in tmp_path.glob("*.safetensors"):
         file.write_bytes(b"")
-    with pytest.raises(DataError, match="is no finished block; delete it"):
+    with pytest.raises(DataError, match="is no finished segment; delete it"):
         fine_tune(model, plan, SHORT, samples, work=tmp_path)
 
 
@@ -154,8 +154,8 @@ def test_the_result_does_not_depend_on_the_number_of_workers(cnn, tmp_path):
         model, plan, two, samples, work=tmp_path, progress=lambda *numbers: seen.append(numbers)
     )
     assert same(spread, alone)
-    blocks = len(alone.reports)
-    assert seen == [(done + 1, blocks) for done in range(blocks)]
+    segments = len(alone.reports)
+    assert seen == [(done + 1, segments) for done in range(segments)]
     # More workers belong to the same job.
     assert same(fine_tune(model, plan, one, samples, work=tmp_path), alone)
 
@@ -181,7 +181,7 @@ def test_a_weight_that_two_blocks_share_learns_in_one_of_them():
     method = AdaRound(iterations=5, scope="layer", sequential=False, selective=False)
     first, second = fine_tune(model, plan, method, samples).reports
     assert first.kept
-    assert second.reason == "its weights are learned in another block"
+    assert second.reason == "its weights are learned in another segment"
 
 
 def replace_worker(program, folder, monkeypatch):
@@ -213,7 +213,7 @@ def test_workers_end_when_the_run_is_interrupted(cnn, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     replace_worker("import time; time.sleep(100)", tmp_path, monkeypatch)
-    monkeypatch.setattr(workers.Crew, "_collect", interrupt)
+    monkeypatch.setattr(workers.Workers, "_collect", interrupt)
     method = AdaRound(iterations=5, scope="layer", sequential=False, workers=2)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

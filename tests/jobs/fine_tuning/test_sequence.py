@@ -28,7 +28,7 @@ from bitwright.recipe import AdaQuant, AdaRound, MinMSE, Recipe, load_recipe
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
 
 from bitwright.jobs.fine_tuning import fine_tune  # noqa: E402
-from bitwright.jobs.fine_tuning.block import BlockLearner  # noqa: E402
+from bitwright.jobs.fine_tuning.segment import SegmentLearner  # noqa: E402
 
 SHORT = AdaRound(iterations=20, batch_size=4)
 
@@ -52,7 +52,7 @@ def quantize(model, samples, **changes):
     return bitwright.quantize(model, data=samples, recipe=recipe(**changes), progress=False)
 
 
-@pytest.mark.parametrize("scope", ["block", "layer"])
+@pytest.mark.parametrize("scope", ["segment", "layer"])
 def test_adaround_brings_the_output_closer_to_float(scope):
     model = make_cnn(opset=21, ir_version=10)
     samples = correlated(model)
@@ -127,7 +127,7 @@ def test_the_error_of_the_last_block_is_that_of_the_written_model():
     method = AdaRound(iterations=20, selective=False, holdout_fraction=0)
     tuned = fine_tune(job.model, plan, method, samples)
     job.constants.update(tuned.constants)
-    # What comes behind the last block, a norm, learns nothing.
+    # What comes behind the last segment, a norm, learns nothing.
     inner = [
         [run_session(session, sample)[exposed.outputs["sum2"]] for sample in samples]
         for exposed in (expose(m, ["sum2"]) for m in (job.write(tuned.plan).model, job.model))
@@ -219,18 +219,18 @@ def test_the_model_that_is_given_is_not_changed():
 
 
 def test_blocks_learn_from_what_the_written_model_gives_them(monkeypatch):
-    """Activations are on coarse steps, so that any other weights before a block would show."""
+    """Activations are on coarse steps, so that any other weights before a segment would show."""
     model = make_cnn(opset=21, ir_version=10)
     samples = correlated(model, count=8)
     seen = {}
-    learn = BlockLearner.learn
+    learn = SegmentLearner.learn
 
     def watched(self, index, quantized, floats):
         quantized = {name: list(rows) for name, rows in quantized.items()}
         seen.update(quantized)
         return learn(self, index, quantized, floats)
 
-    monkeypatch.setattr(BlockLearner, "learn", watched)
+    monkeypatch.setattr(SegmentLearner, "learn", watched)
     tuned = bitwright.quantize(
         model, data=samples, recipe=recipe(fine_tune=SHORT), holdout=False, progress=False
     )

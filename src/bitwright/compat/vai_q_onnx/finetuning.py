@@ -186,7 +186,7 @@ def _refuse(reason: str, *, unless: tuple[Any, ...] = (False, "", 0)) -> Check:
 
 
 def _memory_level(key: str, value: Any) -> list[str]:
-    # Whatever the level: what blocks read lies in files that are mapped into memory.
+    # Whatever the level: what segments read lies in files that are mapped into memory.
     if value not in (0, 1, 2):
         raise RecipeError(f"option {key!r} in FastFinetune is 0, 1 or 2, not {value!r}.")
     return []
@@ -194,7 +194,7 @@ def _memory_level(key: str, value: Any) -> list[str]:
 
 def _log_period(key: str, value: Any) -> list[str]:
     _number("log_period", int, 1)(key, value)
-    return [f"the option {key!r} of FastFinetune has no effect: each block is told once."]
+    return [f"the option {key!r} of FastFinetune has no effect: each segment is told once."]
 
 
 def _any_flag(key: str, value: Any) -> list[str]:
@@ -204,20 +204,20 @@ def _any_flag(key: str, value: Any) -> list[str]:
 
 _CHECKED: dict[str, Check] = {
     "MemOptLevel": _memory_level,
-    # Samples are stacked into batches wherever the block computes each by itself.
+    # Samples are stacked into batches wherever the segment computes each by itself.
     "DynamicBatch": _any_flag,
     "LogPeriod": _log_period,
     "InferDevice": _refuse(
         "all runs of ONNX Runtime take execution_providers; name the GPU's there",
         unless=("cpu", "CPU"),
     ),
-    "OutputIndex": _refuse("each block is judged by its own outputs"),
-    "RefModelPath": _refuse("blocks are held against the float model that is given"),
+    "OutputIndex": _refuse("each segment is judged by its own outputs"),
+    "RefModelPath": _refuse("segments are held against the float model that is given"),
     "CacheDir": _refuse("files lie in the system's temporary folder; set TMPDIR for another"),
-    "SelectMaxMemLayer": _refuse("blocks learn in the order of the graph"),
+    "SelectMaxMemLayer": _refuse("segments learn in the order of the graph"),
     "NumWorkers": _refuse(
-        "blocks read from memory; set Parallel to learn several at a time", unless=(0, 1)
+        "segments read from memory; set Parallel to learn several at a time", unless=(0, 1)
     ),
-    "PinMemory": _refuse("blocks lie on the device while they learn"),
-    "UseGDS": _refuse("blocks lie on the device while they learn"),
+    "PinMemory": _refuse("segments lie on the device while they learn"),
+    "UseGDS": _refuse("segments lie on the device while they learn"),
 }

@@ -79,7 +79,7 @@ def activations_only(plan: QuantPlan, constants: dict[str, Constant]) -> QuantPl
     nodes = {}
     for name, node in plan.nodes.items():
         inputs = tuple(None if key in keys else key for key in node.inputs)
-        # A clip that its quantizer takes over is no harm before it, and a block may end there.
+        # A clip that its quantizer takes over is no harm before it, and a segment may end there.
         action = "float" if node.action == "absorb" else node.action
         nodes[name] = msgspec.structs.replace(node, inputs=inputs, action=action)
     return msgspec.structs.replace(plan, nodes=nodes, outputs={})

@@ -1,9 +1,9 @@
-"""Blocks learned one after the other, each for the inputs that those before it leave it.
+"""Segments learned one after the other, each for the inputs that those before it leave it.
 
 Two models walk side by side over the same samples: the float one, and one whose activations are
 quantized and whose weights are what was learned so far. Each node of both runs once a sample.
-Where blocks are not sequential the weights stay as plain quantization has them, so that any
-number of blocks can learn at the same time.
+Where segments are not sequential the weights stay as plain quantization has them, so that any
+number of segments can learn at the same time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import onnx_ir as ir
 
 from bitwright.emit import EMITTERS
 from bitwright.graph import clone_model, cut_model, fingerprint
-from bitwright.jobs.fine_tuning.block import BlockLearner, Tuned
-from bitwright.jobs.fine_tuning.checkpoints import LearnedStore
+from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
 from bitwright.jobs.fine_tuning.constants import activations_only
-from bitwright.jobs.fine_tuning.workers import Crew
-from bitwright.observe import LayerwiseRun, Stop
+from bitwright.jobs.fine_tuning.segment import SegmentLearner, Tuned
+from bitwright.jobs.fine_tuning.workers import Workers
+from bitwright.observe import LayerInputs, LayerwiseRun
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
 from bitwright.rounding import round_as_planned
@@ -50,13 +50,13 @@ def fine_tune(
 ) -> Tuned:
     """Learn the weights of a float model for its plan; `samples` are read twice.
 
-    `work` is a folder that keeps each block as soon as it has learned: a run that was interrupted
+    `work` is a folder that keeps each segment as soon as it has learned: a run that was interrupted
     goes on from there, and gives what it would have given.
     """
-    learner = BlockLearner(model, plan, method, device)
-    if not learner.blocks:
+    learner = SegmentLearner(model, plan, method, device)
+    if not learner.segments:
         return learner.tuned
-    starts = list(dict.fromkeys(block.first for block in learner.blocks))
+    starts = list(dict.fromkeys(segment.first for segment in learner.segments))
     digest = hashlib.sha256()
     with ExitStack() as stack:
         fed = _digested(islice(samples, method.samples), digest)
@@ -73,32 +73,32 @@ def fine_tune(
         for name, array in learner.stored.items():
             quantized.weights[name] = ir.tensor(array, name=name)
         job = "" if work is None else _job_name(model, plan, method, device, digest.digest())
-        store = stack.enter_context(LearnedStore(work, job=job))
+        store = stack.enter_context(Checkpoints(work, job=job))
         stops = zip(floats, quantized, strict=True)
-        report = stack.enter_context(show_progress(progress, "Fine-tuning", len(learner.blocks)))
+        report = stack.enter_context(show_progress(progress, "Fine-tuning", len(learner.segments)))
         if method.sequential:
             _learn_in_turn(learner, stops, store if work is not None else None, report)
         else:
-            with Crew(model, plan, method, device, store, learner) as crew:
-                _learn_apart(learner, stops, store, report, crew)
+            with Workers(model, plan, method, device, store, learner) as workers:
+                _learn_apart(learner, stops, store, report, workers)
     return learner.tuned
 
 
 def _learn_in_turn(
-    learner: BlockLearner,
-    stops: Iterable[tuple[Stop, Stop]],
-    store: LearnedStore | None,
+    learner: SegmentLearner,
+    stops: Iterable[tuple[LayerInputs, LayerInputs]],
+    store: Checkpoints | None,
     report: Report,
 ) -> None:
-    """Let each block learn from what those before it, learned already, give."""
+    """Let each segment learn from what those before it, learned already, give."""
     done = 0
     for floats, quantized in stops:
-        for index in _blocks_at(learner, floats.node):
-            name = LearnedStore.block_name(index, floats.node)
+        for index in _segments_at(learner, floats.node):
+            name = Checkpoints.segment_name(index, floats.node)
             if store is not None and name in store:
                 learned = store.get(name)
             else:
-                inputs = learner.blocks[index].inputs
+                inputs = learner.segments[index].inputs
                 rows = ({n: stop.values(n) for n in inputs} for stop in (quantized, floats))
                 learned = learner.learn(index, *rows)
                 if store is not None:
@@ -110,14 +110,16 @@ def _learn_in_turn(
 
 
 def _learn_apart(
-    learner: BlockLearner,
-    stops: Iterable[tuple[Stop, Stop]],
-    store: LearnedStore,
+    learner: SegmentLearner,
+    stops: Iterable[tuple[LayerInputs, LayerInputs]],
+    store: Checkpoints,
     report: Report,
-    crew: Crew,
+    workers: Workers,
 ) -> None:
-    """Let each block learn from what plainly quantized ones give, several at a time."""
-    names = [store.block_name(index, block.first) for index, block in enumerate(learner.blocks)]
+    """Let each segment learn from what plainly quantized ones give, several at a time."""
+    names = [
+        store.segment_name(index, segment.first) for index, segment in enumerate(learner.segments)
+    ]
     done = 0
 
     def tell(finished: Iterable[int]) -> None:
@@ -129,19 +131,19 @@ def _learn_apart(
     tell(index for index, name in enumerate(names) if name in store)
     if done < len(names):
         for floats, quantized in stops:
-            for index in _blocks_at(learner, floats.node):
+            for index in _segments_at(learner, floats.node):
                 if names[index] not in store:
-                    tell(crew.learn(index, quantized, floats))
-        tell(crew.finish())
+                    tell(workers.learn(index, quantized, floats))
+        tell(workers.finish())
     for index, name in enumerate(names):
         learner.keep(index, store.get(name))
 
 
-def _blocks_at(learner: BlockLearner, node: str) -> list[int]:
-    return [index for index, block in enumerate(learner.blocks) if block.first == node]
+def _segments_at(learner: SegmentLearner, node: str) -> list[int]:
+    return [index for index, segment in enumerate(learner.segments) if segment.first == node]
 
 
-def _quantized_lane(model: ir.Model, learner: BlockLearner) -> ir.Model:
+def _quantized_lane(model: ir.Model, learner: SegmentLearner) -> ir.Model:
     """Return the model with quantized activations; weights are put in as they are learned."""
     plan = activations_only(learner.tuned.plan, learner.constants)
     lane = clone_model(model)
@@ -163,7 +165,7 @@ def _digested(samples: Iterable[Mapping[str, Array]], digest: Any) -> Iterator[M
 def _job_name(
     model: ir.Model, plan: QuantPlan, method: FineTuning, device: str, data: bytes
 ) -> str:
-    """Return what a folder of blocks must belong to: this model, plan, data and kind of device."""
+    """Return what checkpoints must belong to: this model, plan, data and kind of device."""
     digest = hashlib.sha256(fingerprint(model, weights=True).encode())
     plain = msgspec.structs.replace(plan, notes=[], recipe=plan.recipe.replace(fine_tune=None))
     digest.update(plain.to_json().encode())

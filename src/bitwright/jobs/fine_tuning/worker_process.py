@@ -1,4 +1,4 @@
-"""What runs in a process that learns blocks for another; what it learns goes into the store."""
+"""What runs in a process that learns segments for another; what it learns goes into the store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from bitwright.graph import load_model
-from bitwright.jobs.fine_tuning.block import BlockLearner
-from bitwright.jobs.fine_tuning.checkpoints import LearnedStore
+from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
+from bitwright.jobs.fine_tuning.segment import SegmentLearner
 from bitwright.jobs.fine_tuning.workers import one_thread
 from bitwright.observe.spool import SharedRow
 from bitwright.plan import QuantPlan
@@ -19,7 +19,7 @@ __all__ = ["Worker"]
 
 
 class Worker:
-    """One model with its blocks, and the store that they go to."""
+    """One model with its segments, and the store that they go to."""
 
     def __init__(self) -> None:
         # Ctrl-C goes to all processes of a terminal; the one that asks decides what it means.
@@ -30,13 +30,13 @@ class Worker:
     ) -> None:
         """Get ready."""
         kind: FineTuning = msgspec.convert(method, FineTuning)
-        self._learner = BlockLearner(load_model(model), QuantPlan.load(plan), kind, device)
-        self._store = LearnedStore(store, job=job)
+        self._learner = SegmentLearner(load_model(model), QuantPlan.load(plan), kind, device)
+        self._store = Checkpoints(store, job=job)
 
     def learn(
         self, index: int, name: str, quantized: dict[str, Any], floats: dict[str, Any]
     ) -> None:
-        """Learn a block and store it."""
+        """Learn a segment and store it."""
         rows = (
             {tensor: msgspec.convert(row, SharedRow) for tensor, row in lane.items()}
             for lane in (quantized, floats)

@@ -1,8 +1,8 @@
-"""Blocks spread over worker processes, each of which learns one at a time.
+"""Segments spread over worker processes, each of which learns one at a time.
 
-A block learns with one thread wherever it learns, so that the result does not depend on how many
+A segment learns with one thread wherever it learns, so that the result does not depend on how many
 there are. What it reads travels as files that the worker maps into memory, what it learned as the
-file that the store keeps; of neither are there more than blocks at work, and one that waits.
+file that the store keeps; of neither are there more than segments at work, and one that waits.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph import save_model
-from bitwright.jobs.fine_tuning.block import BlockLearner
-from bitwright.jobs.fine_tuning.checkpoints import LearnedStore
-from bitwright.observe import Stop
+from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
+from bitwright.jobs.fine_tuning.segment import SegmentLearner
+from bitwright.observe import LayerInputs
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
 from bitwright.support.files import Closing
 from bitwright.support.processes import Child, ChildLost, ChildRefused
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["Crew", "one_thread"]
+__all__ = ["Workers", "one_thread"]
 
 _MOST = 8
-"""Workers where no number is asked for: each takes the memory of torch, the model and a block."""
+"""Workers where no number is asked for: each takes the memory of torch, the model and a segment."""
 
 _WORKER = Path(__file__).with_name("worker_process.py")
 
 
-class Crew(Closing):
+class Workers(Closing):
     """Those who learn: worker processes, or this one where a single worker is asked for."""
 
     def __init__(
@@ -46,22 +46,22 @@ class Crew(Closing):
         plan: QuantPlan,
         method: FineTuning,
         device: str,
-        store: LearnedStore,
-        learner: BlockLearner,
+        store: Checkpoints,
+        learner: SegmentLearner,
     ) -> None:
         self._store, self._learner = store, learner
         missing = [
             index
-            for index, block in enumerate(learner.blocks)
-            if store.block_name(index, block.first) not in store
+            for index, segment in enumerate(learner.segments)
+            if store.segment_name(index, segment.first) not in store
         ]
         wanted = method.workers or min(os.cpu_count() or 1, _MOST)
         self._count = max(1, min(wanted, len(missing)))
         self._pending: dict[Future[None], int] = {}
-        self._processes: list[_BlockProcess] = []
-        self._idle: queue.SimpleQueue[_BlockProcess] = queue.SimpleQueue()
+        self._processes: list[_SegmentProcess] = []
+        self._idle: queue.SimpleQueue[_SegmentProcess] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(self._count)
-        self._scratch = ScratchFolder("blocks")
+        self._scratch = ScratchFolder("segments")
         if self._count == 1:
             return
         path = self._scratch.path / "model.onnx"
@@ -76,16 +76,16 @@ class Crew(Closing):
             "job": store.job,
         }
         for _ in range(self._count):
-            process = _BlockProcess(order)
+            process = _SegmentProcess(order)
             self._processes.append(process)
             self._idle.put(process)
 
-    def learn(self, index: int, quantized: Stop, floats: Stop) -> list[int]:
-        """Let somebody learn a block; return the blocks that were finished meanwhile."""
-        block = self._learner.blocks[index]
-        name = self._store.block_name(index, block.first)
+    def learn(self, index: int, quantized: LayerInputs, floats: LayerInputs) -> list[int]:
+        """Let somebody learn a segment; return the segments that were finished meanwhile."""
+        segment = self._learner.segments[index]
+        name = self._store.segment_name(index, segment.first)
         if not self._processes:
-            rows = ({n: stop.values(n) for n in block.inputs} for stop in (quantized, floats))
+            rows = ({n: stop.values(n) for n in segment.inputs} for stop in (quantized, floats))
             with one_thread():
                 self._store.put(name, self._learner.learn(index, *rows))
             return [index]
@@ -94,7 +94,7 @@ class Crew(Closing):
         shared = {
             lane: {
                 tensor: msgspec.to_builtins(stop.share(tensor, folder / f"{lane}{place}.bin"))
-                for place, tensor in enumerate(block.inputs)
+                for place, tensor in enumerate(segment.inputs)
             }
             for lane, stop in (("quantized", quantized), ("floats", floats))
         }
@@ -103,7 +103,7 @@ class Crew(Closing):
         return self._collect(self._count)
 
     def finish(self) -> Iterator[int]:
-        """Yield the blocks that are still being learned, as they are finished."""
+        """Yield the segments that are still being learned, as they are finished."""
         while self._pending:
             yield from self._collect(len(self._pending) - 1)
 
@@ -135,15 +135,15 @@ class Crew(Closing):
         self._scratch.close()
 
 
-class _BlockProcess(Child):
-    """A worker for the blocks of one job."""
+class _SegmentProcess(Child):
+    """A worker for the segments of one job."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         super().__init__(_WORKER)
         self._order: dict[str, Any] | None = order
 
     def learn(self, **request: Any) -> None:
-        """Have a block learned; what goes wrong there is raised here."""
+        """Have a segment learned; what goes wrong there is raised here."""
         order, self._order = self._order, None
         try:
             if order is not None:

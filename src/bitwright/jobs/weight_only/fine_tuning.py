@@ -16,12 +16,11 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph import opset_of
-from bitwright.jobs.fine_tuning.segments import cut_to_learn
 from bitwright.jobs.weight_only.layers import Site, weight_sites
-from bitwright.learning.partition import Block
-from bitwright.learning.reports import BlockReport, require_torch
+from bitwright.learning.reports import SegmentReport, require_torch
+from bitwright.learning.segments import Segment, segments_to_learn
 from bitwright.numerics.blocks import QuantizedBlocks
-from bitwright.observe import LayerwiseRun, Stop
+from bitwright.observe import LayerInputs, LayerwiseRun
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound
 from bitwright.rounding import BlockStore
@@ -47,7 +46,7 @@ def tune_weights(
     device: str = "cpu",
     providers: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[BlockReport]:
+) -> list[SegmentReport]:
     """Learn the roundings of `rounded` into `tuned`; weights that are in it already stay.
 
     Every weight of the plan is in `tuned` in the end, the ones that cannot learn as they were.
@@ -97,30 +96,30 @@ class _Session:
         # By the name of the value: what nodes read.
         self.sites = {site.value.name or "": site for site in weight_sites(model, plan)}
         readers = {node for site in self.sites.values() for node in site.plan.nodes}
-        self.blocks: list[Block] = cut_to_learn(model, readers, method)
+        self.blocks: list[Segment] = segments_to_learn(model, readers, method)
 
-    def learn(self, index: int, floats: Stop, quantized: Stop) -> BlockReport:
+    def learn(self, index: int, floats: LayerInputs, quantized: LayerInputs) -> SegmentReport:
         """Let a block learn, unless it has before, and go on with its weights as they are then."""
         from bitwright.learning.adaround import AdaRoundLearner
-        from bitwright.learning.block_target import Goal
         from bitwright.learning.reconstruction import reconstruct
+        from bitwright.learning.segment_target import SegmentTarget
         from bitwright.learning.torch_graph import TorchGraph, as_tensor
 
         block = self.blocks[index]
         read = [value.name or "" for node in block.nodes for value in node.inputs if value]
         sites = [self.sites[name] for name in dict.fromkeys(read) if name in self.sites]
         mine = [site for site in sites if site.name not in self._tuned]
-        report = BlockReport(block.first, len(mine), reason="its weights have learned before")
+        report = SegmentReport(block.first, len(mine), reason="its weights have learned before")
         if reason := next((r for r in map(self._why_not, mine) if r is not None), None):
-            return BlockReport(block.first, len(mine), reason=reason)
+            return SegmentReport(block.first, len(mine), reason=reason)
         if mine:
             try:
                 graph = TorchGraph(
                     block.nodes, block.outputs, opset=self._opset, device=self._device
                 )
             except ModelError as error:
-                return BlockReport(block.first, len(mine), reason=str(error).rstrip("."))
-            goal = Goal(
+                return SegmentReport(block.first, len(mine), reason=str(error).rstrip("."))
+            target = SegmentTarget(
                 graph,
                 self._feeds(block, quantized),
                 self._feeds(block, floats),
@@ -131,13 +130,13 @@ class _Session:
             )
             weights = {site.value.name or "": self._on_grid(site) for site in mine}
             learner = AdaRoundLearner(weights, self._method)
-            outcome = reconstruct(goal, learner, self._method, seed=index)
+            outcome = reconstruct(target, learner, self._method, seed=index)
             learned = outcome.constants or {}
             for site in mine:
                 found = learned.get(site.value.name or "")
                 blocks = self._rounded.get(site.name)
                 self._tuned.put(site.name, blocks if found is None else _codes(site, blocks, found))
-            report = BlockReport(
+            report = SegmentReport(
                 block.first, len(mine), outcome.before, outcome.after, outcome.steps, bool(learned)
             )
         for site in sites:
@@ -179,7 +178,7 @@ class _Session:
         )
         return weight, Grid(scale, zero_point, 0, float((1 << site.plan.bits) - 1))
 
-    def _feeds(self, block: Block, stop: Stop) -> list[dict[str, torch.Tensor]]:
+    def _feeds(self, block: Segment, stop: LayerInputs) -> list[dict[str, torch.Tensor]]:
         from bitwright.learning.torch_graph import as_tensor
 
         rows = zip(*(stop.values(name) for name in block.inputs), strict=True)

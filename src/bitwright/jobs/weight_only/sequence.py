@@ -21,7 +21,7 @@ from bitwright.numerics.blocks import (
     round_on_grid,
 )
 from bitwright.numerics.second_moment import SecondMoment
-from bitwright.observe import LayerwiseRun, Stop
+from bitwright.observe import LayerInputs, LayerwiseRun
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import GPTQ, HQQ, Nearest, WeightOnly
 from bitwright.rounding import BlockStore, HessianFactor, factor_hessian, gptq, hqq, refine
@@ -119,7 +119,7 @@ def _restored(site: Site, store: BlockStore) -> ir.LazyTensor:
 class _Inputs:
     """What a layer reads, in the forms that methods ask for; each is made once for its siblings."""
 
-    def __init__(self, stop: Stop, source: str, channels: int, xp: Arrays) -> None:
+    def __init__(self, stop: LayerInputs, source: str, channels: int, xp: Arrays) -> None:
         moment = SecondMoment(channels, xp=xp)
         for array in stop.values(source):
             moment.update(array)

@@ -1,4 +1,4 @@
-"""A small executor of ONNX graphs in torch, for blocks that learn (needs torch)."""
+"""A small executor of ONNX graphs in torch, for segments that learn (needs torch)."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class TorchGraph:
             found = step.run(step.attributes, *arguments)
             given = found if isinstance(found, tuple) else (found,)
             known.update(zip(step.outputs, given, strict=False))
-        raise ModelError(f"there is no node {node!r} in this block.")
+        raise ModelError(f"there is no node {node!r} in this segment.")
 
     def _arguments(
         self,

@@ -1,4 +1,4 @@
-"""One block at a time: what it learns, and what that changes for those behind it."""
+"""One segment at a time: what it learns, and what that changes for those behind it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import onnx_ir as ir
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import opset_of
 from bitwright.jobs.fine_tuning.constants import find_constants
-from bitwright.jobs.fine_tuning.segments import cut_to_learn
-from bitwright.learning.partition import Block
-from bitwright.learning.reports import BlockReport, require_torch
+from bitwright.learning.reports import SegmentReport, require_torch
+from bitwright.learning.segments import Segment, segments_to_learn
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.finetuning import LEARNING_OPS
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     Weights = dict[str, tuple[torch.Tensor, Grid]]
 
-__all__ = ["BlockLearner", "BlockReport", "Learned", "Tuned", "require_torch"]
+__all__ = ["Learned", "SegmentLearner", "SegmentReport", "Tuned", "require_torch"]
 
 Array = npt.NDArray[Any]
 Rows = Mapping[str, Iterable[Array]]
@@ -38,9 +37,9 @@ Rows = Mapping[str, Iterable[Array]]
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a block learned: nothing but its report where the block was left as it was."""
+    """What a segment learned: nothing but its report where the segment was left as it was."""
 
-    report: BlockReport
+    report: SegmentReport
     constants: dict[str, Array] = field(default_factory=dict)
     scales: dict[str, Array] = field(default_factory=dict)
 
@@ -52,11 +51,11 @@ class Tuned:
     plan: QuantPlan
     constants: dict[str, Array] = field(default_factory=dict)
     """Name -> float values whose nearest integers are the learned ones."""
-    reports: list[BlockReport] = field(default_factory=list)
+    reports: list[SegmentReport] = field(default_factory=list)
 
 
-class BlockLearner:
-    """Learns the blocks of a model for its plan, and holds what was learned so far."""
+class SegmentLearner:
+    """Learns the segments of a model for its plan, and holds what was learned so far."""
 
     def __init__(self, model: ir.Model, plan: QuantPlan, method: FineTuning, device: str) -> None:
         require_torch(device)
@@ -64,7 +63,7 @@ class BlockLearner:
         self._opset = opset_of(model)
         self.tuned = Tuned(plan)
         self.constants = find_constants(model, plan)
-        # What blocks learn beside: in sequence, these follow what was learned.
+        # What segments learn beside: in sequence, these follow what was learned.
         self._plan = plan
         self.stored = {c.name: c.stored(plan.parameters(c.key)) for c in self.constants.values()}
         ops = {node.name: node.op_type for node in model.graph}
@@ -84,57 +83,59 @@ class BlockLearner:
         # Some targets store biases as they do weights; they are biases all the same.
         for name in self._biases.values():
             self._learning.pop(name, None)
-        self.blocks: list[Block] = cut_to_learn(model, readers, method)
+        self.segments: list[Segment] = segments_to_learn(model, readers, method)
         if method.nodes is not None:
-            self.blocks = _with_nodes(self.blocks, method.nodes, model)
+            self.segments = _with_nodes(self.segments, method.nodes, model)
         self._owners: dict[str, int] = {}
-        for index, block in enumerate(self.blocks):
-            for name in self._names(block):
+        for index, segment in enumerate(self.segments):
+            for name in self._names(segment):
                 self._owners.setdefault(name, index)
 
     def learn(self, index: int, quantized: Rows, floats: Rows) -> Learned:
-        """Let a block learn from what it reads in both models; nothing is changed by it."""
-        from bitwright.jobs.fine_tuning.quantized_block import quantizers_of, reading_quantizers
-        from bitwright.learning.block_target import Goal
+        """Let a segment learn from what it reads in both models; nothing is changed by it."""
+        from bitwright.jobs.fine_tuning.quantizers import quantizers_of, reading_quantizers
         from bitwright.learning.reconstruction import reconstruct
+        from bitwright.learning.segment_target import SegmentTarget
         from bitwright.learning.torch_graph import TorchGraph, as_tensor
 
-        block, plan = self.blocks[index], self._plan
-        names = self._names(block)
+        segment, plan = self.segments[index], self._plan
+        names = self._names(segment)
         mine = [n for n in names if n in self._learning and self._is_free(n, index)]
         if not mine:
-            reason = "its weights are learned in another block"
-            return Learned(BlockReport(block.first, 0, reason=reason))
+            reason = "its weights are learned in another segment"
+            return Learned(SegmentReport(segment.first, 0, reason=reason))
         try:
-            graph = TorchGraph(block.nodes, block.outputs, opset=self._opset, device=self._device)
-            read = reading_quantizers(block.nodes, plan)
+            graph = TorchGraph(
+                segment.nodes, segment.outputs, opset=self._opset, device=self._device
+            )
+            read = reading_quantizers(segment.nodes, plan)
             behind = {}
             if self._method.output_pairs:
                 keys = {e.tensor: k for k, e in plan.tensors.items() if e.source is None}
-                behind = {n: quantizers_of(keys[n], plan) for n in block.outputs if n in keys}
+                behind = {n: quantizers_of(keys[n], plan) for n in segment.outputs if n in keys}
         except ModelError as error:
-            return Learned(BlockReport(block.first, len(mine), reason=str(error).rstrip(".")))
-        goal = Goal(
+            return Learned(SegmentReport(segment.first, len(mine), reason=str(error).rstrip(".")))
+        target = SegmentTarget(
             graph,
-            self._feeds(block, quantized),
-            self._feeds(block, floats),
+            self._feeds(segment, quantized),
+            self._feeds(segment, floats),
             fixed={name: as_tensor(self.stored[name], self._device) for name in names},
             read=read,
             outputs=behind,
         )
         biases = [n for n in names if self._is_bias(n) and self._is_free(n, index)]
         learner, scales = self._learner(mine, biases)
-        outcome = reconstruct(goal, learner, self._method, seed=index)
+        outcome = reconstruct(target, learner, self._method, seed=index)
         is_kept = outcome.constants is not None
-        report = BlockReport(
-            block.first, len(mine), outcome.before, outcome.after, outcome.steps, is_kept
+        report = SegmentReport(
+            segment.first, len(mine), outcome.before, outcome.after, outcome.steps, is_kept
         )
         if outcome.constants is None:
             return Learned(report)
         return Learned(report, _to_numpy(outcome.constants), _to_numpy(scales()))
 
     def keep(self, index: int, learned: Learned) -> dict[str, Array]:
-        """Take over what a block learned; return what its constants read as from here on."""
+        """Take over what a segment learned; return what its constants read as from here on."""
         tuned = self.tuned
         tuned.reports.append(learned.report)
         tensors = dict(tuned.plan.tensors)
@@ -149,7 +150,7 @@ class BlockLearner:
         if not self._method.sequential or not learned.constants:
             return changed
         self._plan = tuned.plan
-        for name in self._names(self.blocks[index]):
+        for name in self._names(self.segments[index]):
             constant = self.constants[name]
             # The scale of a bias follows that of its weight.
             if name in learned.constants or self._is_bias(name):
@@ -158,27 +159,27 @@ class BlockLearner:
         self.stored.update(changed)
         return changed
 
-    def _names(self, block: Block) -> list[str]:
-        """Return the plan's constants that a block reads."""
-        read = [value.name or "" for node in block.nodes for value in node.inputs if value]
+    def _names(self, segment: Segment) -> list[str]:
+        """Return the plan's constants that a segment reads."""
+        read = [value.name or "" for node in segment.nodes for value in node.inputs if value]
         return [name for name in dict.fromkeys(read) if name in self.constants]
 
     def _is_bias(self, name: str) -> bool:
         return self.constants[name].role == "bias" or name in self._biases.values()
 
     def _is_free(self, name: str, index: int) -> bool:
-        """Whether a constant that several blocks may share can still learn in this one."""
+        """Whether a constant that several segments may share can still learn in this one."""
         if self._method.sequential:
             return name not in self.tuned.constants
         return self._owners[name] == index
 
-    def _feeds(self, block: Block, rows: Rows) -> list[dict[str, torch.Tensor]]:
-        """Return what a block reads, sample by sample."""
+    def _feeds(self, segment: Segment, rows: Rows) -> list[dict[str, torch.Tensor]]:
+        """Return what a segment reads, sample by sample."""
         from bitwright.learning.torch_graph import as_tensor
 
         return [
-            {n: as_tensor(a, self._device) for n, a in zip(block.inputs, row, strict=True)}
-            for row in zip(*(rows[name] for name in block.inputs), strict=True)
+            {n: as_tensor(a, self._device) for n, a in zip(segment.inputs, row, strict=True)}
+            for row in zip(*(rows[name] for name in segment.inputs), strict=True)
         ]
 
     def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> tuple[Any, Any]:
@@ -221,14 +222,16 @@ class BlockLearner:
         return entry.scale is not None and all(e.same_as != key for e in plan.tensors.values())
 
 
-def _with_nodes(blocks: Sequence[Block], names: Collection[str], model: ir.Model) -> list[Block]:
-    """Return the blocks with one of these nodes; a name that the model lacks is an error."""
+def _with_nodes(
+    segments: Sequence[Segment], names: Collection[str], model: ir.Model
+) -> list[Segment]:
+    """Return the segments with one of these nodes; a name that the model lacks is an error."""
     known = {node.name or "" for node in model.graph}
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
             raise RecipeError(f"fine_tune names node {name!r}, which the model lacks.{hint}")
-    return [block for block in blocks if any(node.name in names for node in block.nodes)]
+    return [segment for segment in segments if any(node.name in names for node in segment.nodes)]
 
 
 def _to_numpy(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:

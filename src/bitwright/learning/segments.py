@@ -1,4 +1,4 @@
-"""A graph cut into blocks whose weights are learned together."""
+"""Cut a graph into segments: consecutive layers whose weights are learned together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
-from bitwright.graph import Piece, cut_model
+from bitwright.graph import Piece, cut_model, opset_of
+from bitwright.recipe import FineTuning
 
-__all__ = ["Block", "find_blocks"]
+__all__ = ["Segment", "find_segments", "segments_to_learn"]
 
 ACTIVATIONS = frozenset(
     "Clip Elu Gelu HardSigmoid HardSwish LeakyRelu LogSoftmax Mish PRelu Relu Sigmoid Softmax "
@@ -24,7 +25,7 @@ ELEMENTWISE = ACTIVATIONS - {"LogSoftmax", "Softmax"} | frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Segment:
     """Nodes that are learned together, in graph order, and what passes in and out of them."""
 
     nodes: tuple[ir.Node, ...]
@@ -37,38 +38,58 @@ class Block:
         return self.nodes[0].name or ""
 
 
-def find_blocks(
+def segments_to_learn(
+    model: ir.Model, learning: Collection[str], method: FineTuning
+) -> list[Segment]:
+    """Return the segments that hold the learning nodes, as a method asks for them (needs torch).
+
+    A segment with a node that torch cannot run is cut further.
+    """
+    from bitwright.learning.torch_graph import why_not
+
+    opset = opset_of(model)
+    return find_segments(
+        model,
+        learning,
+        min_weights=method.min_segment_weights,
+        max_weights=method.max_segment_weights,
+        layers=method.scope == "layer",
+        supported=lambda node: why_not(node, opset) is None,
+    )
+
+
+def find_segments(
     model: ir.Model,
     learning: Collection[str],
     *,
-    smallest: int = 1,
-    largest: int = 8,
+    min_weights: int = 1,
+    max_weights: int = 8,
     layers: bool = False,
     supported: Callable[[ir.Node], bool] = lambda node: True,
-) -> list[Block]:
-    """Return the blocks that hold the learning nodes of the main graph, by name, in order.
+) -> list[Segment]:
+    """Return the segments that hold the learning nodes of the main graph, by name, in order.
 
-    A block ends where a single tensor leads on, of those that learning can change at all: what
-    is computed beside the layers, such as an attention mask, passes every border. Where this makes
-    a block of more than `largest` learning nodes, or one with a node that is not `supported`, the
-    longest ways, such as those from a backbone to a neck, do not count: they pass by. What is
-    computed element by element behind a block belongs to it. Blocks behind each other are joined
-    while they have no more than `smallest` learning nodes together. With `layers`, each learning
-    node is a block, with its activation.
+    A segment ends where a single tensor crosses, of those that learning can change at all: what is
+    computed beside the layers, such as an attention mask, crosses every border. Where this makes a
+    segment of more than `max_weights` learning nodes, or one with a node that is not `supported`,
+    the longest skip connections, such as those from a backbone to a neck, do not count. Elementwise
+    nodes behind a segment belong to it. Consecutive segments are joined while they have no more
+    than `min_weights` learning nodes together. With `layers`, each learning node is a segment, with
+    its activation.
 
     >>> x, y, z = (ir.Value(name=name) for name in "xyz")
     >>> w = ir.Value(name="w", const_value=ir.tensor([[1.0]]))
     >>> nodes = [ir.node("MatMul", [x, w], outputs=[y], name="product")]
     >>> nodes.append(ir.node("Relu", [y], outputs=[z], name="relu"))
     >>> graph = ir.Graph([x], [z], nodes=nodes, initializers=[w], opset_imports={"": 21})
-    >>> [b.outputs for b in find_blocks(ir.Model(graph, ir_version=10), ["product"])]
+    >>> [b.outputs for b in find_segments(ir.Model(graph, ir_version=10), ["product"])]
     [('z',)]
     """
     nodes = list(model.graph)
     flow = _Flow(model, nodes, learning)
     if layers:
         return [
-            flow.block([index] if tail is None else [index, tail])
+            flow.segment([index] if tail is None else [index, tail])
             for index, node in enumerate(nodes)
             if (node.name or "") in learning
             for tail in [flow.activation_of(index)]
@@ -80,22 +101,22 @@ def find_blocks(
     def fits(start: int, end: int) -> bool:
         found = members(start, end)
         return not found or (
-            len(found) <= largest and all(supported(nodes[i]) for i in flow.needed(start, end))
+            len(found) <= max_weights and all(supported(nodes[i]) for i in flow.needed(start, end))
         )
 
     def together(before: tuple[int, int], behind: tuple[int, int]) -> bool:
         counts = [len(members(*stretch)) for stretch in (before, behind)]
         # What has no weights is only joined to lead on to something that has.
-        joined = counts[0] > 0 and sum(counts) + (not counts[1]) <= smallest
+        joined = counts[0] > 0 and sum(counts) + (not counts[1]) <= min_weights
         return joined and fits(before[0], behind[1])
 
-    blocks: list[list[int]] = []
+    segments: list[list[int]] = []
     for start, end in _joined(flow.stretches(fits), together):
         if members(start, end):
-            blocks.append(flow.needed(start, end))
-        elif blocks and flow.continues(blocks[-1], range(start, end), supported):
-            blocks[-1] += range(start, end)
-    return [flow.block(members) for members in blocks]
+            segments.append(flow.needed(start, end))
+        elif segments and flow.continues(segments[-1], range(start, end), supported):
+            segments[-1] += range(start, end)
+    return [flow.segment(members) for members in segments]
 
 
 def _joined(
@@ -191,12 +212,12 @@ class _Flow:
 
     def continues(
         self,
-        block: Sequence[int],
+        segment: Sequence[int],
         places: Iterable[int],
         supported: Callable[[ir.Node], bool],
     ) -> bool:
-        """Whether nodes behind a block take, of what can change, only what it gives further."""
-        made = {value.name or "" for i in block for value in self._nodes[i].outputs}
+        """Whether nodes behind a segment take, of what can change, only what it gives further."""
+        made = {value.name or "" for i in segment for value in self._nodes[i].outputs}
         for place in places:
             node, changing = self._nodes[place], self._touched.intersection(self._reads[place])
             if node.op_type not in ELEMENTWISE or not supported(node):
@@ -215,7 +236,7 @@ class _Flow:
         reader = readers.pop()
         return reader if self._nodes[reader].op_type in ACTIVATIONS else None
 
-    def block(self, members: Sequence[int]) -> Block:
+    def segment(self, members: Sequence[int]) -> Segment:
         """Return these nodes with their borders."""
         inside = set(members)
         made = {v.name or "" for i in members for v in self._nodes[i].outputs}
@@ -226,6 +247,6 @@ class _Flow:
             for name in (v.name or "" for v in self._nodes[i].outputs)
             if name in self._leaves or any(r not in inside for r in self._readers.get(name, ()))
         ]
-        # What learning cannot change is no goal.
-        goals = tuple(name for name in outputs if name in self._touched)
-        return Block(tuple(self._nodes[i] for i in members), tuple(inputs), goals)
+        # Outputs that learning cannot change are not compared.
+        targets = tuple(name for name in outputs if name in self._touched)
+        return Segment(tuple(self._nodes[i] for i in members), tuple(inputs), targets)

@@ -1,6 +1,6 @@
-"""What a block should give: its inputs in both models, its outputs in float (needs torch).
+"""What a segment should give: its inputs in both models, its outputs in float (needs torch).
 
-The block reads what the quantized model before it gives, and is held against what the float model
+The segment reads what the quantized model before it gives, and is held against what the float model
 computes from float inputs. So it also makes good what came before.
 """
 
@@ -14,17 +14,17 @@ import torch
 from bitwright.learning.layer_error import LinearError, is_linear
 from bitwright.learning.torch_graph import TorchGraph
 
-__all__ = ["Constants", "Goal", "Tensors", "distance_between", "mix"]
+__all__ = ["Constants", "SegmentTarget", "Tensors", "distance_between", "mix"]
 
 Tensors = dict[str, torch.Tensor]
 Constants = Mapping[str, torch.Tensor]
 
 
-class Goal:
-    """A block with what it reads and what it should give.
+class SegmentTarget:
+    """A segment with what it reads and what it should give.
 
     Args:
-        graph: the block.
+        graph: the segment.
         quantized: what it reads in the quantized model, sample by sample.
         floats: what it reads in the float model.
         fixed: constants as they are stored, for all that do not learn.
@@ -53,7 +53,7 @@ class Goal:
         self.rows = self._stack()
 
     def _stack(self) -> int:
-        """Lay all samples behind each other where the block computes each row by itself.
+        """Lay all samples behind each other where the segment computes each row by itself.
 
         Returns the rows of a sample, or 0 where samples have to be run one by one.
         """
@@ -69,7 +69,7 @@ class Goal:
             with torch.no_grad():
                 both = self._graph.run(_cat(self.floats[:2]))
         except RuntimeError:
-            return 0  # a shape inside of the block holds for one sample only
+            return 0  # a shape inside of the segment holds for one sample only
         apart = _cat(self.targets[:2])
         for name, tensor in apart.items():
             if both[name].shape != tensor.shape:
@@ -100,7 +100,7 @@ class Goal:
         return [(given, plain, targets)]
 
     def run(self, feeds: Tensors, constants: Constants) -> Tensors:
-        """Return the quantized block's outputs."""
+        """Return the quantized segment's outputs."""
         found = self._graph.run(feeds, read=self._read, constants={**self.fixed, **constants})
         return {n: self._behind[n](t) if n in self._behind else t for n, t in found.items()}
 
@@ -116,7 +116,7 @@ class Goal:
     ) -> LinearError | None:
         """Return the error of the one layer that reads a weight; None where it is not linear.
 
-        The layer reads what the block gives it with these constants.
+        The layer reads what the segment gives it with these constants.
         """
         readers = self._graph.readers(name)
         weight = self.fixed.get(name)
@@ -144,7 +144,7 @@ class Goal:
 
     @property
     def is_one_node(self) -> bool:
-        """Whether the block is nothing but a layer: what is best for that is best for it."""
+        """Whether the segment is nothing but a layer: what is best for that is best for it."""
         return len(self._graph) == 1 and not self._behind
 
     def work(self, names: Iterable[str], samples: int) -> float:

@@ -1,4 +1,4 @@
-"""A block of the quantized model in torch: what each node reads, behind its quantizers."""
+"""A segment of the quantized model in torch: what each node reads, behind its quantizers."""
 
 from __future__ import annotations
 

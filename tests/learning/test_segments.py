@@ -1,4 +1,4 @@
-"""Where graphs are cut into blocks that learn together."""
+"""Where graphs are cut into segments that learn together."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from itertools import pairwise
 import onnx_ir as ir
 from support.models import build, make_cnn, make_transformer, node, weight
 
-from bitwright.learning.partition import find_blocks
+from bitwright.learning.segments import find_segments
 
 
 def blocks_of(proto, learning, **options):
     model = ir.serde.deserialize_model(proto)
-    return find_blocks(model, learning, **options)
+    return find_segments(model, learning, **options)
 
 
-def names(blocks):
-    return [[node.name for node in block.nodes] for block in blocks]
+def names(segments):
+    return [[node.name for node in segment.nodes] for segment in segments]
 
 
 def test_a_residual_block_is_one_and_activations_belong_to_what_is_before_them():
-    blocks = blocks_of(make_cnn(), {"conv1", "conv2", "fc"})
-    assert names(blocks) == [["conv1", "relu1"], ["conv2", "residual", "relu2"], ["fc"]]
-    assert [block.inputs for block in blocks] == [("x",), ("p1",), ("f",)]
-    assert [block.outputs for block in blocks] == [("r1",), ("r2",), ("y",)]
+    segments = blocks_of(make_cnn(), {"conv1", "conv2", "fc"})
+    assert names(segments) == [["conv1", "relu1"], ["conv2", "residual", "relu2"], ["fc"]]
+    assert [segment.inputs for segment in segments] == [("x",), ("p1",), ("f",)]
+    assert [segment.outputs for segment in segments] == [("r1",), ("r2",), ("y",)]
 
 
 def test_layers_stand_alone_with_their_activation():
-    blocks = blocks_of(make_cnn(), {"conv1", "conv2", "fc"}, layers=True)
-    assert names(blocks) == [["conv1", "relu1"], ["conv2"], ["fc"]]
+    segments = blocks_of(make_cnn(), {"conv1", "conv2", "fc"}, layers=True)
+    assert names(segments) == [["conv1", "relu1"], ["conv2"], ["fc"]]
 
 
 LAYERS = {f"{part}_matmul" for part in ("q", "k", "v", "o", "up", "down")}
 
 
 def test_the_halves_of_a_transformer_layer_are_blocks_and_a_mask_passes_their_borders():
-    blocks = blocks_of(make_transformer(mask="mask"), LAYERS)
-    firsts = {block.first: block for block in blocks}
+    segments = blocks_of(make_transformer(mask="mask"), LAYERS)
+    firsts = {segment.first: segment for segment in segments}
     last = firsts["up_matmul"]
     assert {"up_matmul", "down_matmul", "residual2"} <= {node.name for node in last.nodes}
     assert last.inputs == ("n1",)
-    attention = next(block for block in blocks if "masking" in names([block])[0])
+    attention = next(segment for segment in segments if "masking" in names([segment])[0])
     assert "mask" in attention.inputs
 
 
 def test_blocks_that_are_too_large_or_cannot_run_fall_apart():
     whole = blocks_of(make_transformer(), LAYERS)
-    apart = blocks_of(make_transformer(), LAYERS, largest=1)
+    apart = blocks_of(make_transformer(), LAYERS, max_weights=1)
     assert len(whole) < len(apart) == len(LAYERS)
     without = blocks_of(
         make_transformer(), LAYERS, supported=lambda node: node.op_type != "Softmax"
     )
-    assert not any("softmax" in block for block in names(without))
-    assert {"q_matmul", "k_matmul", "v_matmul"} <= {block.first for block in without}
+    assert not any("softmax" in segment for segment in names(without))
+    assert {"q_matmul", "k_matmul", "v_matmul"} <= {segment.first for segment in without}
 
 
 def test_what_leaves_the_model_halfway_is_an_output_of_its_block():
@@ -67,9 +67,9 @@ def test_what_leaves_the_model_halfway_is_an_output_of_its_block():
         {"a": [2, 4], "y": [2, 4]},
         {"w1": weight(4, 4, seed=1), "w2": weight(4, 4, seed=2)},
     )
-    blocks = blocks_of(proto, {"first", "second"})
-    assert blocks[0].outputs == ("a", "b")
-    assert names(blocks) == [["first", "relu"], ["second"]]
+    segments = blocks_of(proto, {"first", "second"})
+    assert segments[0].outputs == ("a", "b")
+    assert names(segments) == [["first", "relu"], ["second"]]
 
 
 def chain_with_taps(depth=4):
@@ -101,22 +101,22 @@ def chain_with_taps(depth=4):
 def test_tensors_that_lead_past_many_blocks_do_not_join_them():
     """As in every detector: features of each stage are read again by the neck."""
     proto, learning = chain_with_taps()
-    blocks = blocks_of(proto, learning, largest=3)
-    made = names(blocks)
+    segments = blocks_of(proto, learning, max_weights=3)
+    made = names(segments)
     for i in (1, 2):
         assert [f"mm{i}a", f"sigmoid{i}", f"swish{i}", f"mm{i}b", f"residual{i}"] in made
-    assert sorted(n for block in made for n in block if n in learning) == sorted(learning)
-    assert all(sum(n in learning for n in block) <= 3 for block in made)
-    neck = next(block for block in blocks if "lateral1" in names([block])[0])
+    assert sorted(n for segment in made for n in segment if n in learning) == sorted(learning)
+    assert all(sum(n in learning for n in segment) <= 3 for segment in made)
+    neck = next(segment for segment in segments if "lateral1" in names([segment])[0])
     assert "r1" in neck.inputs
 
 
 def test_blocks_of_any_graph_cover_each_learning_node_once_and_keep_to_their_size():
     proto, learning = chain_with_taps(depth=6)
     for largest in range(1, 20):
-        made = names(blocks_of(proto, learning, largest=largest))
-        assert sorted(n for block in made for n in block if n in learning) == sorted(learning)
-        assert all(sum(n in learning for n in block) <= largest for block in made)
+        made = names(blocks_of(proto, learning, max_weights=largest))
+        assert sorted(n for segment in made for n in segment if n in learning) == sorted(learning)
+        assert all(sum(n in learning for n in segment) <= largest for segment in made)
 
 
 def test_an_activation_of_several_operators_belongs_to_what_is_before_it():
@@ -130,8 +130,8 @@ def test_an_activation_of_several_operators_belongs_to_what_is_before_it():
     ]
     constants = {"w1": weight(4, 4), "w2": weight(4, 4, seed=1), "one": weight(4)}
     proto = build(nodes, {"x": [2, 4]}, {"y": [2, 4]}, constants)
-    blocks = blocks_of(proto, {"first", "second"})
-    assert names(blocks) == [["first", "gate", "swish", "plus"], ["second"]]
+    segments = blocks_of(proto, {"first", "second"})
+    assert names(segments) == [["first", "gate", "swish", "plus"], ["second"]]
     assert names(blocks_of(proto, {"first", "second"}, supported=lambda n: n.op_type != "Mul")) == [
         ["first"],
         ["second"],
@@ -141,9 +141,9 @@ def test_an_activation_of_several_operators_belongs_to_what_is_before_it():
 def test_small_blocks_are_joined_up_to_a_size():
     proto, learning = chain_with_taps()
     for smallest in (2, 3, 5):
-        made = names(blocks_of(proto, learning, smallest=smallest))
-        sizes = [sum(n in learning for n in block) for block in made]
+        made = names(blocks_of(proto, learning, min_weights=smallest))
+        sizes = [sum(n in learning for n in segment) for segment in made]
         assert sum(sizes) == len(learning)
         assert all(a + b > smallest for a, b in pairwise(sizes))
     single = names(blocks_of(proto, learning))
-    assert names(blocks_of(proto, learning, smallest=1)) == single
+    assert names(blocks_of(proto, learning, min_weights=1)) == single
