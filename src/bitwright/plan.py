@@ -151,37 +151,42 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Graph output -> the entry it is read through, if any."""
     notes: list[str] = []
 
+    def root(self, key: str) -> str:
+        """Return the entry that an entry has its parameters from, through all `same_as`."""
+        chain = [key]
+        entry = self._entry(key, "the plan")
+        while entry.same_as is not None:
+            if entry.same_as in chain:
+                raise PlanError(f"tensors share parameters in a circle: {' -> '.join(chain)}.")
+            chain.append(entry.same_as)
+            entry = self._entry(entry.same_as, f"tensor {chain[-2]!r}")
+        return chain[-1]
+
     def parameters(self, key: str) -> Parameters:
         """Return the scale and zero point of an entry, following `same_as` and `bias_of`."""
-        entry = self._entry(key, "the plan")
-        seen = [key]
-        while entry.same_as is not None:
-            if entry.same_as in seen:
-                raise PlanError(f"tensors share parameters in a circle: {' -> '.join(seen)}.")
-            seen.append(entry.same_as)
-            entry = self._entry(entry.same_as, f"tensor {seen[-2]!r}")
+        root = self.root(key)
+        entry = self.tensors[root]
         if entry.bias_of is not None:
             return self._bias_parameters(entry)
         if entry.scale is None or entry.zero_point is None:
-            raise PlanError(f"tensor {seen[-1]!r} has neither a scale nor `same_as` nor `bias_of`.")
+            raise PlanError(f"tensor {root!r} has neither a scale nor `same_as` nor `bias_of`.")
         try:
             scale = np.asarray(entry.scale, dtype=np.float64)
             zero_point = np.asarray(entry.zero_point, dtype=np.int64)
         except (ValueError, TypeError, OverflowError) as error:
             raise PlanError(
-                f"tensor {seen[-1]!r} has a scale or zero point that is no array of numbers."
+                f"tensor {root!r} has a scale or zero point that is no array of numbers."
             ) from error
         if zero_point.shape not in ((), scale.shape):
             raise PlanError(
-                f"tensor {seen[-1]!r} has {scale.size} scales but {zero_point.size} zero points."
+                f"tensor {root!r} has {scale.size} scales but {zero_point.size} zero points."
             )
         if not np.all(np.isfinite(scale)) or np.any(scale <= 0):
-            raise PlanError(f"tensor {seen[-1]!r} has a scale that is not positive and finite.")
+            raise PlanError(f"tensor {root!r} has a scale that is not positive and finite.")
         low, high = entry.qtype.lowest, entry.qtype.highest
         if np.any(zero_point < low) or np.any(zero_point > high):
             raise PlanError(
-                f"tensor {seen[-1]!r} has a zero point outside {entry.qtype}'s "
-                f"{low:.0f}..{high:.0f}."
+                f"tensor {root!r} has a zero point outside {entry.qtype}'s {low:.0f}..{high:.0f}."
             )
         return Parameters(
             entry.qtype, scale, zero_point, entry.axis, entry.block_size, entry.rounding

@@ -180,9 +180,7 @@ def _balance_convolutions(plan: QuantPlan) -> None:
 
 def _copy_parameters(plan: QuantPlan, key: str) -> None:
     """Give a tensor that shares its parameters the same ones of its own."""
-    root = plan.tensors[key]
-    while root.same_as is not None:
-        root = plan.tensors[root.same_as]
+    root = plan.tensors[plan.root(key)]
     plan.tensors[key] = msgspec.structs.replace(root, tensor=plan.tensors[key].tensor)
 
 

@@ -304,9 +304,7 @@ class QdqWriter:
         self, key: str, stem: str, parameters: Parameters, source: ir.Value
     ) -> tuple[ir.Value, ir.Value]:
         """Return the scale and zero-point initializers, one pair for all that share them."""
-        root = key
-        while (shared := self._plan.tensors[root].same_as) is not None:
-            root = shared
+        root = self._plan.root(key)
         if root not in self._scales:
             if root != key:
                 stem = self._values[self._plan.tensors[root].tensor].name or ""

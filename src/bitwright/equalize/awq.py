@@ -216,7 +216,7 @@ def _shares(parts: Sequence[npt.NDArray[np.float32]], format: BlockFormat) -> F6
         length = format.length(rows)
         sizes = np.abs(part)
         largest = np.maximum.reduceat(sizes, np.arange(0, rows, length), axis=0)
-        over = np.repeat(largest, length, axis=0)[:rows]
+        over = format.per_weight(largest, rows)
         total = total + (sizes / np.where(over > 0, over, 1)).mean(axis=1, dtype=np.float64)
     return np.asarray(total / len(parts))
 

@@ -21,7 +21,6 @@ __all__ = [
     "quantize",
     "rounding_for",
     "soft_rounding",
-    "spread",
 ]
 
 ZETA = 1.1
@@ -182,17 +181,6 @@ def rounding_for(fraction: torch.Tensor) -> torch.Tensor:
 
 
 # Shapes and types -----------------------------------------------------------------------------
-
-
-def spread(parameter: torch.Tensor, axis: int, rank: int) -> torch.Tensor:
-    """Return scales or zero points in a shape that broadcasts along an axis.
-
-    >>> spread(torch.ones(3), 1, 4).shape
-    torch.Size([1, 3, 1, 1])
-    """
-    if parameter.numel() == 1:
-        return parameter.reshape(())
-    return parameter.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
 
 
 def _work_type(tensor: torch.Tensor) -> torch.dtype:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bitwright.learning.fake_quantize import fake_quantize, spread
+from bitwright.learning.fake_quantize import fake_quantize
+from bitwright.numerics.broadcasting import broadcast_parameters
 from bitwright.plan import Parameters
 
 __all__ = ["Grid"]
@@ -29,16 +30,11 @@ class Grid(NamedTuple):
     @classmethod
     def of(cls, parameters: Parameters, shape: tuple[int, ...], device: Any = "cpu") -> Grid:
         """Return the grid of a tensor of this shape; scales as they are stored, in float32."""
-        axis, block = parameters.axis, parameters.block_size
-        parts = []
-        for values in (np.float32(parameters.scale), np.float32(parameters.zero_point)):
-            tensor = torch.tensor(values, device=device)
-            if block and tensor.ndim and axis is not None:
-                tensor = tensor.repeat_interleave(block, axis).narrow(axis, 0, shape[axis])
-            else:
-                tensor = spread(tensor, axis or 0, max(len(shape), 1))
-            parts.append(tensor)
-        scale, zero_point = parts
+        layout = shape, parameters.axis, parameters.block_size
+        scale, zero_point = (
+            torch.tensor(broadcast_parameters(np.asarray(values, np.float32), *layout)).to(device)
+            for values in (parameters.scale, parameters.zero_point)
+        )
         qtype = parameters.qtype
         return cls(scale, zero_point, float(qtype.lowest), float(qtype.highest))
 

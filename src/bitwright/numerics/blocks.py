@@ -84,6 +84,15 @@ class BlockFormat:
         """Return how many blocks a column of `rows` weights has."""
         return -(-rows // self.length(rows))
 
+    def per_weight(self, values: Any, rows: int) -> Any:
+        """Return one value for each weight [K, N] (of any `xp`), given those of blocks [blocks, N].
+
+        >>> BlockFormat(block_size=16).per_weight(np.array([[1], [2]]), 17)[-2:].tolist()
+        [[1], [2]]
+        """
+        length = self.length(rows)
+        return values[[row // length for row in range(rows)]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
@@ -115,13 +124,12 @@ class QuantizedBlocks:
     def dequantize(self, dtype: npt.DTypeLike = np.float64) -> Array:
         """Return the weights that are stored here, computed in `dtype`."""
         rows = self.shape[0]
-        length = self.format.length(rows)
         result = self.codes.astype(dtype)
         if self.zero_points is None:
             result -= np.asarray(self.format.middle, dtype)
         else:
-            result -= np.repeat(self.zero_points.astype(dtype), length, axis=0)[:rows]
-        result *= np.repeat(self.scales.astype(dtype), length, axis=0)[:rows]
+            result -= self.format.per_weight(self.zero_points.astype(dtype), rows)
+        result *= self.format.per_weight(self.scales.astype(dtype), rows)
         return result
 
 

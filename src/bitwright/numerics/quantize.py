@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import RecipeError
+from bitwright.numerics.broadcasting import broadcast_parameters
 from bitwright.numerics.shared_exponent import round_to_blocks
 from bitwright.numerics.types import QType
 
@@ -50,13 +50,13 @@ def quantize(
     both_single = np.asarray(x).dtype == np.float32 and np.asarray(scale).dtype == np.float32
     quotient = np.dtype(np.float32) if both_single else work
     values = np.asarray(x).astype(quotient, copy=False)
-    step = _spread(_in(scale, quotient), values.shape, axis, block_size)
+    step = broadcast_parameters(_in(scale, quotient), values.shape, axis, block_size)
     # An input near the largest float over a small scale may overflow: it saturates below.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         scaled = np.asarray(values / step)
         if qtype.is_integer:
             np.rint(scaled, out=scaled)
-        offset = _spread(_in(zero_point, work), values.shape, axis, block_size)
+        offset = broadcast_parameters(_in(zero_point, work), values.shape, axis, block_size)
         scaled = np.asarray(scaled + offset)
     # Saturate first: casts beyond a type's end wrap around, or give NaN or infinity.
     np.clip(scaled, qtype.lowest, qtype.highest, out=scaled)
@@ -84,15 +84,13 @@ def dequantize(
     values = np.asarray(q)
     result = np.dtype(dtype)
     work = np.dtype(np.float64 if result == np.float64 else np.float32)
-    step = _spread(_in(scale, work), values.shape, axis, block_size)
+    step = broadcast_parameters(_in(scale, work), values.shape, axis, block_size)
+    exact = work
     if values.dtype.kind in "iu":
         # Differences of 32-bit numbers need 64 bits; all smaller types fit 32.
-        exact = np.int64 if values.dtype.itemsize >= 4 else np.int32
-        offset = _spread(_in(zero_point, np.dtype(exact)), values.shape, axis, block_size)
-        centred = (values.astype(exact) - offset).astype(work)
-    else:
-        offset = _spread(_in(zero_point, work), values.shape, axis, block_size)
-        centred = np.asarray(values.astype(work) - offset)
+        exact = np.dtype(np.int64 if values.dtype.itemsize >= 4 else np.int32)
+    offset = broadcast_parameters(_in(zero_point, exact), values.shape, axis, block_size)
+    centred: Array = np.asarray(values.astype(exact) - offset).astype(work, copy=False)
     with np.errstate(over="ignore"):
         centred *= step
         return centred.astype(result, copy=False)
@@ -128,30 +126,3 @@ def fake_quantize(
 
 def _in(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Array:
     return np.asarray(values).astype(dtype, copy=False)
-
-
-def _spread(parameter: Array, shape: tuple[int, ...], axis: int | None, block_size: int) -> Array:
-    """Return a scale or zero point in a shape that broadcasts over the tensor."""
-    if parameter.size == 1:
-        return parameter.reshape(())
-    if axis is None or not -len(shape) <= axis < len(shape):
-        raise RecipeError(
-            f"{parameter.size} scales or zero points for a tensor of shape {shape} need an "
-            f"axis within it, not {axis}."
-        )
-    axis %= len(shape)
-    if block_size:
-        blocks = -(-shape[axis] // block_size)
-        if parameter.shape != (*shape[:axis], blocks, *shape[axis + 1 :]):
-            raise RecipeError(
-                f"blocks of {block_size} along axis {axis} of shape {shape} need {blocks} scales "
-                f"there, not shape {parameter.shape}."
-            )
-        return np.repeat(parameter, block_size, axis=axis)[
-            (slice(None),) * axis + (slice(shape[axis]),)
-        ]
-    if parameter.shape != (shape[axis],):
-        raise RecipeError(
-            f"axis {axis} of shape {shape} needs {shape[axis]} scales, not shape {parameter.shape}."
-        )
-    return parameter.reshape([-1 if i == axis else 1 for i in range(len(shape))])

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import Parameters
 
@@ -75,8 +76,8 @@ def rescale(node: ir.Node, old: Array, new: Array, parameters: Parameters) -> Pa
     squares = (wide_old**2).sum(axis=rest)
     products = (wide_old * wide_new).sum(axis=rest)
     factor = np.where(squares > 0, products / np.where(squares > 0, squares, 1), 1.0)
-    spread = factor.reshape([-1 if i == axis else 1 for i in range(old.ndim)])
-    if not np.allclose(wide_old * spread, wide_new, rtol=1e-4, atol=1e-6 * np.abs(new).max()):
+    scaled = wide_old * along_axis(factor, axis, old.ndim)
+    if not np.allclose(scaled, wide_new, rtol=1e-4, atol=1e-6 * np.abs(new).max()):
         return None
     # Exporters multiply by a batch norm's factor before the pair and divide behind it: what is
     # left of the two is rounding, and the trained scale is meant.

@@ -108,8 +108,8 @@ def refine(
     scales = xp.copy(xp.array(blocks.scales))
     zeros = blocks.zero_points
     offsets = scales * 0 + format.middle if zeros is None else xp.array(zeros)
-    steps = xp.array(blocks.codes) - _spread(offsets, length, rows)
-    change = steps * _spread(scales, length, rows) - work
+    steps = xp.array(blocks.codes) - format.per_weight(offsets, rows)
+    change = steps * format.per_weight(scales, rows) - work
     # What one unit of change in each row adds to half of the error's slope there.
     slope = matrix @ change
     for _ in range(rounds):
@@ -134,14 +134,8 @@ def refine(
             # The rows of the block itself have been kept up to date.
             slope[:start] += matrix[:start, start:stop] @ moved
             slope[stop:] += matrix[stop:, start:stop] @ moved
-    found = xp.numpy(xp.rint(steps + _spread(offsets, length, rows))).astype(np.uint8)
+    found = xp.numpy(xp.rint(steps + format.per_weight(offsets, rows))).astype(np.uint8)
     return collect(found, Grid(scales, offsets), format, xp)
-
-
-def _spread(values: Any, length: int, rows: int) -> Any:
-    """Return the values of blocks [blocks, N] for each row."""
-    places = [row // length for row in range(rows)]
-    return values[places]
 
 
 def _descend(

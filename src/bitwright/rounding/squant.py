@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bitwright.numerics.broadcasting import along_axis
 from bitwright.plan import Parameters
 from bitwright.rounding.nearest import round_to_nearest
 
@@ -41,7 +42,7 @@ def round_by_squant(weights: Array, parameters: Parameters) -> Array:
     if weights.size == 0 or weights.ndim < 3:
         return integers
     scale, zero = (
-        _spread(np.asarray(values), weights.ndim, parameters.axis)
+        along_axis(np.asarray(values), parameters.axis, weights.ndim)
         for values in (np.float32(parameters.scale), parameters.zero_point)
     )
     outputs = max(1, _AT_ONCE * weights.shape[0] // weights.size)
@@ -53,15 +54,6 @@ def round_by_squant(weights: Array, parameters: Parameters) -> Array:
         kernels.balance_outputs()
         integers[some] = kernels.rounded.reshape(exact.shape)
     return integers
-
-
-def _spread(values: Array, rank: int, axis: int | None) -> Array:
-    """Return parameters in a shape that broadcasts over a weight."""
-    return (
-        values
-        if axis is None or not values.ndim
-        else values.reshape([-1 if at == axis else 1 for at in range(rank)])
-    )
 
 
 def _part(values: Array, outputs: slice) -> Array:

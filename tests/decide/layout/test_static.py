@@ -520,12 +520,7 @@ def test_dedicated_pairs_share_one_range():
     layout = layout_of(make_cnn(), place=Placement(dedicated_pairs=True))
     readers = [layout.nodes["conv2"].inputs[0], layout.nodes["residual"].inputs[1]]
     assert len(set(readers)) == 2
-    roots = set()
-    for key in readers:
-        while layout.entries[key].same_as is not None:
-            key = layout.entries[key].same_as
-        roots.add(key)
-    assert len(roots) == 1
+    assert len({layout.root(key) for key in readers}) == 1
 
 
 def test_blocks_take_the_summed_axis_and_leave_convolutions_alone():

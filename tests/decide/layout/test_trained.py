@@ -62,11 +62,7 @@ def test_one_scale_reaches_all_of_conv_relu_and_pool_from_wherever_it_stands(bet
         "next": "quantize",
     }
     assert layout.entries["c"].absorbed_by == "relu"
-    roots = set()
-    for key in ("c", "r", "p"):
-        while layout.entries[key].same_as:
-            key = layout.entries[key].same_as
-        roots.add(key)
+    roots = {layout.root(key) for key in ("c", "r", "p")}
     assert len(roots) == 1
     assert layout.entries[roots.pop()].override.scale == 0.05
 

@@ -13,6 +13,7 @@ from bitwright.assess.report.encodings import Encoding
 from bitwright.assess.report.histograms import Histogram
 from bitwright.assess.report.tensors import TensorView, channel_peaks, represented_range
 from bitwright.numerics.blocks import QuantizedBlocks
+from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.types import QTYPES
 
 __all__ = ["Sketch", "Views"]
@@ -143,19 +144,15 @@ def _share_outside(array: Array, one: Encoding) -> float | None:
     if kind is None or not kind.is_integer or (one.scale.size > 1 and one.axis is None):
         return None
     scale, zero = (np.asarray(each, np.float64) for each in (one.scale, one.zero_point))
-    if one.axis is not None:
-        shape = [1] * array.ndim
-        shape[one.axis] = -1
-        scale, zero = scale.reshape(shape), zero.reshape(shape if zero.size > 1 else -1)
+    scale, zero = (along_axis(each, one.axis, array.ndim) for each in (scale, zero))
     codes = np.asarray(array, np.float64) / scale + zero
     return float(np.mean((codes < kind.lowest - 0.5) | (codes > kind.highest + 0.5)))
 
 
 def _share_outside_blocks(array: Array, blocks: QuantizedBlocks) -> float:
     """Return how much of a weight lies outside what the scale of its own block can represent."""
-    length, rows = blocks.format.length(blocks.shape[0]), blocks.shape[0]
     scales, zeros = (
-        np.repeat(each.astype(np.float32), length, axis=0)[:rows]
+        blocks.format.per_weight(each.astype(np.float32), blocks.shape[0])
         for each in (blocks.scales, np.broadcast_to(_zeros(blocks), blocks.scales.shape))
     )
     codes = np.divide(array, scales, out=np.zeros(array.shape, np.float32), where=scales != 0)

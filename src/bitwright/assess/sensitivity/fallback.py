@@ -143,7 +143,7 @@ def _to_uint16(plan: QuantPlan, names: list[str]) -> QuantPlan:
             "nodes back to float, or plan with format qdq."
         )
     wanted = {
-        _root(plan, key)
+        plan.root(key)
         for name in names
         for key in (*plan.nodes[name].inputs, *plan.nodes[name].outputs)
         if key is not None and plan.tensors[key].role == "activation"
@@ -151,7 +151,7 @@ def _to_uint16(plan: QuantPlan, names: list[str]) -> QuantPlan:
     tensors = dict(plan.tensors)
     changed: list[str] = []
     for key, entry in plan.tensors.items():
-        if entry.role != "activation" or _root(plan, key) not in wanted or entry.qtype.bits != 8:
+        if entry.role != "activation" or plan.root(key) not in wanted or entry.qtype.bits != 8:
             continue
         tensors[key] = _widened(entry)
         changed.append(entry.tensor)
@@ -161,12 +161,6 @@ def _to_uint16(plan: QuantPlan, names: list[str]) -> QuantPlan:
         overrides[tensor] = msgspec.structs.replace(given, qtype=UINT16)
     recipe = plan.recipe.replace(overrides=overrides)
     return msgspec.structs.replace(plan, tensors=tensors, recipe=recipe)
-
-
-def _root(plan: QuantPlan, key: str) -> str:
-    while (shared := plan.tensors[key].same_as) is not None:
-        key = shared
-    return key
 
 
 def _widened(entry: TensorPlan) -> TensorPlan:

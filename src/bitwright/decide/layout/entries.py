@@ -76,6 +76,12 @@ class Layout:
         """Names of the tensors whose values must be seen."""
         return list(dict.fromkeys(e.name for e in self.entries.values() if e.needs_data))
 
+    def root(self, key: str) -> str:
+        """Return the entry that an entry has its parameters from, through all `same_as`."""
+        while (other := self.entries[key].same_as) is not None:
+            key = other
+        return key
+
     def enter_constant(self, wanted: Entry, reader: str) -> str:
         """Enter a constant for one of its readers; uses that agree share one entry."""
         for key in (wanted.name, f"{wanted.name}@{reader}"):

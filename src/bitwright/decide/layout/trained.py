@@ -139,10 +139,7 @@ class _TrainedLayout:
                 links.setdefault(below, above)
         entries = self._layout.entries
         for key, other in links.items():
-            root = entries[other]
-            while root.same_as is not None:
-                root = entries[root.same_as]
-            if root is not entries[key]:
+            if self._layout.root(other) != key:
                 entries[key].same_as = other
                 entries[key].override = None
 

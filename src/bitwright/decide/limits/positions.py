@@ -76,9 +76,8 @@ class PlanPositions:
 
     def _owner(self, key: str | None) -> str | None:
         """Return the entry whose scale an entry has; a bias at a product of scales has none."""
-        while key is not None and (shared := self._plan.tensors[key].same_as) is not None:
-            key = shared
-        return key if key in self.start else None
+        root = None if key is None else self._plan.root(key)
+        return root if root in self.start else None
 
 
 def _position(key: str, entry: TensorPlan) -> int:

@@ -13,6 +13,7 @@ from bitwright.decide.ops import RULES, Skip, constant
 from bitwright.decide.ranges.methods import choose_range, sketch_std, weight_range
 from bitwright.decide.ranges.power_of_two import position_grid
 from bitwright.errors import ModelError, RecipeError
+from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.scales import (
     affine_parameters,
@@ -203,9 +204,7 @@ def shift_for_bias(scale: Array, bias: Array, qtype: QType, axis: int | None) ->
     3
     """
     size = np.abs(bias.astype(np.float64))
-    if scale.ndim and axis is not None:
-        scale = scale.reshape([-1 if i == axis % size.ndim else 1 for i in range(size.ndim)])
-    steps = float(np.max(size / scale, initial=0.0))
+    steps = float(np.max(size / along_axis(scale, axis, size.ndim), initial=0.0))
     return max(int(np.ceil(np.log2(steps / qtype.highest))), 0) if steps else 0
 
 

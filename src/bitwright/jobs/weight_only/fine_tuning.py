@@ -170,7 +170,7 @@ class _Session:
         from bitwright.learning.grid import Grid
         from bitwright.learning.torch_graph import as_tensor
 
-        scales, zero_points = _spread(self._rounded.get(site.name))
+        scales, zero_points = _per_weight(self._rounded.get(site.name))
         parts = [site.read(), scales, zero_points]
         weight, scale, zero_point = (
             as_tensor(np.ascontiguousarray(a.T if site.transposed else a), self._device).float()
@@ -188,19 +188,18 @@ class _Session:
         ]
 
 
-def _spread(blocks: QuantizedBlocks) -> tuple[Array, Array]:
+def _per_weight(blocks: QuantizedBlocks) -> tuple[Array, Array]:
     """Return the scale and the zero point of each weight, [K, N]."""
-    rows = blocks.shape[0]
-    length = blocks.format.length(rows)
-    scales = np.repeat(blocks.scales.astype(np.float32), length, axis=0)[:rows]
+    rows, format = blocks.shape[0], blocks.format
+    scales = format.per_weight(blocks.scales.astype(np.float32), rows)
     if blocks.zero_points is None:
-        return scales, np.full_like(scales, blocks.format.middle)
-    return scales, np.repeat(blocks.zero_points.astype(np.float32), length, axis=0)[:rows]
+        return scales, np.full_like(scales, format.middle)
+    return scales, format.per_weight(blocks.zero_points.astype(np.float32), rows)
 
 
 def _codes(site: Site, blocks: QuantizedBlocks, learned: torch.Tensor) -> QuantizedBlocks:
     """Return the codes of a weight that lies on its grid."""
     array = learned.cpu().numpy()
-    scales, zero_points = _spread(blocks)
+    scales, zero_points = _per_weight(blocks)
     codes = np.rint((array.T if site.transposed else array) / scales + zero_points)
     return QuantizedBlocks(blocks.format, codes.astype(np.uint8), blocks.scales, blocks.zero_points)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from bitwright.learning.torch_graph.attributes import Attributes
+from bitwright.numerics.broadcasting import along_axis
 
 __all__ = ["refuse_resize", "resize", "upsample"]
 
@@ -90,7 +91,7 @@ def _sample(
     low = np.floor(places).astype(np.int64)
     high = np.minimum(low + 1, last)
     share = torch.from_numpy(places - low).to(x.device, x.dtype)
-    share = share.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    share = along_axis(share, axis, x.ndim)
     first, second = (x.index_select(axis, torch.from_numpy(p).to(x.device)) for p in (low, high))
     return first * (1 - share) + second * share
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from bitwright.errors import MissingPackageError
+from bitwright.numerics.broadcasting import along_axis
 
 try:
     import torch
@@ -149,7 +150,7 @@ class INTQuantizer(torch.nn.Module):
     def tensor_sync(self, tensor: torch.Tensor) -> None:
         """Bring the parameters to the tensor's device, in a shape that covers its channels."""
         self.scale, self.zero_point = (
-            core.spread(parameter.to(tensor.device), self.ch_axis, tensor.ndim)
+            along_axis(parameter.to(tensor.device), self.ch_axis, tensor.ndim)
             for parameter in (self.scale, self.zero_point)
         )
         self.min_q, self.max_q = (

@@ -1,0 +1,64 @@
+"""Scales and zero points in a shape that broadcasts over the tensor that they belong to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import RecipeError
+
+__all__ = ["along_axis", "broadcast_parameters"]
+
+
+def along_axis(values: Any, axis: int | None, rank: int) -> Any:
+    """Return a vector (numpy or torch) in a shape that broadcasts along one axis of `rank` ones.
+
+    A single value broadcasts over everything; without an axis the values stay as they are.
+
+    >>> along_axis(np.ones(3), 1, 4).shape, along_axis(np.ones(1), 1, 4).shape
+    ((1, 3, 1, 1), ())
+    """
+    if math.prod(values.shape) == 1:
+        return values.reshape(())
+    if axis is None:
+        return values
+    return values.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
+
+
+def broadcast_parameters(
+    values: npt.NDArray[Any], shape: tuple[int, ...], axis: int | None, block_size: int = 0
+) -> npt.NDArray[Any]:
+    """Return scales or zero points in a shape that broadcasts over a tensor of this shape.
+
+    One value covers the tensor, a vector the channels along `axis`; with `block_size`, each value
+    covers a block along `axis`, the last of which may be shorter.
+
+    >>> broadcast_parameters(np.array([[1.0, 2.0]]), (1, 3), 1, 2)
+    array([[1., 1., 2.]])
+    """
+    if values.size == 1:
+        return values.reshape(())
+    if axis is None or not -len(shape) <= axis < len(shape):
+        raise RecipeError(
+            f"{values.size} scales or zero points for a tensor of shape {shape} need an "
+            f"axis within it, not {axis}."
+        )
+    axis %= len(shape)
+    if block_size:
+        blocks = -(-shape[axis] // block_size)
+        if values.shape != (*shape[:axis], blocks, *shape[axis + 1 :]):
+            raise RecipeError(
+                f"blocks of {block_size} along axis {axis} of shape {shape} need {blocks} scales "
+                f"there, not shape {values.shape}."
+            )
+        return np.repeat(values, block_size, axis=axis)[
+            (slice(None),) * axis + (slice(shape[axis]),)
+        ]
+    if values.shape != (shape[axis],):
+        raise RecipeError(
+            f"axis {axis} of shape {shape} needs {shape[axis]} scales, not shape {values.shape}."
+        )
+    return np.asarray(along_axis(values, axis, len(shape)))
