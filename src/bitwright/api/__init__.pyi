@@ -1,0 +1,12 @@
+"""The verbs and where each is defined."""
+
+from .assessment import bench as bench
+from .assessment import compare as compare
+from .assessment import find_sensitivity as find_sensitivity
+from .assessment import inspect as inspect
+from .assessment import verify as verify
+from .quantization import apply_plan as apply_plan
+from .quantization import import_qat as import_qat
+from .quantization import make_plan as make_plan
+from .quantization import preprocess as preprocess
+from .quantization import quantize as quantize
