@@ -9,7 +9,7 @@ from support.models import build, make_cnn, make_samples, make_transformer, weig
 from support.models import node as make_node
 
 import bitwright
-from bitwright.assess import put_back
+from bitwright.assess import fall_back
 from bitwright.errors import DataError, PlanError
 from bitwright.graph import load_model, open_session, opset_of, run_session
 from bitwright.plan import QuantPlan
@@ -41,7 +41,7 @@ def test_without_a_node_is_what_the_plan_without_it_gives(cnn):
     ]
     assert found.quantized == pytest.approx(error_of(plan, model, samples), rel=1e-4)
     for node in found.nodes:
-        changed = put_back(plan, [node.name])
+        changed = fall_back(plan, [node.name])
         assert node.without == pytest.approx(error_of(changed, model, samples), rel=1e-4)
 
 
@@ -50,11 +50,11 @@ def test_alone_a_node_is_what_the_plan_with_only_it_gives(cnn):
     # Its result leaves the model, so all of it shows: inputs, weight and output are rounded.
     last = found.nodes[-1]
     others = [node.name for node in found.nodes[:-1]]
-    assert last.alone == pytest.approx(error_of(put_back(plan, others), model, samples), rel=1e-4)
+    assert last.alone == pytest.approx(error_of(fall_back(plan, others), model, samples), rel=1e-4)
     for node in found.nodes[:-1]:
         others = [other.name for other in found.nodes if other is not node]
         # The plan does not round a result that only float nodes read; the measure does.
-        assert node.alone > 0.5 * error_of(put_back(plan, others), model, samples)
+        assert node.alone > 0.5 * error_of(fall_back(plan, others), model, samples)
 
 
 def test_small_groups_of_variants_give_the_same(cnn):
@@ -65,7 +65,7 @@ def test_small_groups_of_variants_give_the_same(cnn):
         assert other.without == pytest.approx(one.without, rel=1e-3)
 
 
-def test_only_the_loudest_nodes_are_measured_on_request(cnn):
+def test_only_the_worst_nodes_are_measured_on_request(cnn):
     model, plan, samples, found = cnn
     few = bitwright.find_sensitivity(model, plan, data=samples, candidates=2)
     assert len(few.nodes) == 2
@@ -79,13 +79,13 @@ def test_integer_operators_are_measured_too():
     found = bitwright.find_sensitivity(model, plan, data=samples)
     assert found.quantized == pytest.approx(error_of(plan, model, samples), rel=1e-4)
     last = found.nodes[-1]
-    changed = put_back(plan, [last.name])
+    changed = fall_back(plan, [last.name])
     assert last.without == pytest.approx(error_of(changed, model, samples), rel=1e-4)
 
 
 @pytest.mark.parametrize("format", ["qdq", "qoperator"])
 def test_a_node_that_is_float_between_integers_is_measured_with_float_weights(format):
-    """ONNX Runtime would store them in 8 bits, with one scale: far worse than what is put back."""
+    """ONNX Runtime would store them in 8 bits, with one scale: far worse than what falls back."""
     first, wide = weight(8, 3, 3, 3, seed=1), weight(8, 8, 3, 3, seed=2)
     first[0], wide[:, 0] = 0, 100  # large weights for a channel that is always zero
     model = build(
@@ -104,7 +104,7 @@ def test_a_node_that_is_float_between_integers_is_measured_with_float_weights(fo
     plan = bitwright.make_plan(model, data=samples, recipe=recipe)
     found = {n.name: n for n in bitwright.find_sensitivity(model, plan, data=samples).nodes}
 
-    written = bitwright.apply_plan(put_back(plan, ["wide"]), model).model
+    written = bitwright.apply_plan(fall_back(plan, ["wide"]), model).model
     exact = open_session(written, level="disabled")
     float_session = open_session(load_model(model))
     noise = signal = 0.0
@@ -123,7 +123,7 @@ def test_models_that_are_quantized_at_run_time_are_measured_too():
     found = bitwright.find_sensitivity(model, plan, data=samples)
     assert len(found.nodes) >= 4
     for node in found.nodes[:2]:
-        changed = put_back(plan, [node.name])
+        changed = fall_back(plan, [node.name])
         assert node.without == pytest.approx(error_of(changed, model, samples), rel=1e-3)
 
 
@@ -139,7 +139,7 @@ def test_the_proposed_plan_regains_what_it_says_and_can_be_applied(cnn, tmp_path
     assert f"{len(better.nodes)} node" in better.describe()
     for name in better.nodes:
         assert again.nodes[name].action == "float"
-        assert again.nodes[name].reason.startswith("put back")
+        assert again.nodes[name].reason.startswith("fell back")
 
 
 def test_what_cannot_be_reached_is_said(cnn):
@@ -149,7 +149,7 @@ def test_what_cannot_be_reached_is_said(cnn):
     assert len(best.nodes) == 1
 
 
-def test_nothing_is_put_back_where_nothing_helps():
+def test_nothing_falls_back_where_nothing_helps():
     model = build(
         [make_node("MatMul", ["x", "w"], ["y"], name="product")],
         {"x": [1, 4]},
@@ -161,12 +161,12 @@ def test_nothing_is_put_back_where_nothing_helps():
     found = bitwright.find_sensitivity(model, plan, data=samples)
     best = found.proposal()
     assert best.nodes == () and best.plan == plan
-    assert best.describe().startswith("put nothing back")
+    assert best.describe().startswith("no fallback")
 
 
 def test_sixteen_bits_keep_the_range_and_raise_the_opset(cnn):
     model, plan, samples, found = cnn
-    wide = put_back(plan, ["fc"], "uint16")
+    wide = fall_back(plan, ["fc"], "uint16")
     for name in ("f", "g", "y"):
         before, after = plan.parameters(name), wide.parameters(name)
         assert after.qtype.name == "uint16"
@@ -184,23 +184,23 @@ def test_sixteen_bits_keep_the_range_and_raise_the_opset(cnn):
 def test_integer_operators_have_no_sixteen_bits():
     _, plan, _ = planned_cnn(format="qoperator")
     with pytest.raises(PlanError, match="no 16-bit activations"):
-        put_back(plan, ["fc"], "uint16")
+        fall_back(plan, ["fc"], "uint16")
 
 
 def test_a_relu_that_its_quantizer_did_is_done_again_where_a_float_node_reads_it(cnn):
     model, plan, samples, _ = cnn
     assert plan.nodes["relu2"].action == "absorb"
-    behind, before = put_back(plan, ["average"]), put_back(plan, ["residual"])
+    behind, before = fall_back(plan, ["average"]), fall_back(plan, ["residual"])
     assert behind.nodes["relu2"].action == "quantize"
     assert before.nodes["relu2"].action == "float"
     for changed in (behind, before):
         assert error_of(changed, model, samples) < 2 * error_of(plan, model, samples)
 
 
-def test_putting_everything_back_gives_the_float_model(cnn):
+def test_a_fallback_of_everything_gives_the_float_model(cnn):
     model, plan, samples, _ = cnn
     names = [name for name, node in plan.nodes.items() if node.action == "quantize"]
-    empty = put_back(plan, names)
+    empty = fall_back(plan, names)
     assert not empty.tensors
     assert error_of(empty, model, samples) < 1e-12
 
@@ -251,12 +251,12 @@ def test_weight_only_plans_are_measured_node_by_node(recipe):
     close = 0.02 if recipe == "int4-rtn" else 0.25
     assert found.quantized == pytest.approx(error_of(plan, model, samples), rel=close)
     worst = found.ranking[0]
-    changed = put_back(plan, [worst.name])
+    changed = fall_back(plan, [worst.name])
     assert worst.without == pytest.approx(error_of(changed, model, samples), rel=close)
 
 
 @pytest.mark.parametrize("to", ["float", "int8"])
-def test_weights_are_put_back_to_float_or_to_eight_bits(to, tmp_path):
+def test_weights_fall_back_to_float_or_to_eight_bits(to, tmp_path):
     model, samples = language_models.make_block(), language_models.make_samples(4)
     recipe = {"base": "int4-rtn", "weights": {"embeddings": True}}
     plan = bitwright.make_plan(model, recipe=recipe)
@@ -270,13 +270,13 @@ def test_weights_are_put_back_to_float_or_to_eight_bits(to, tmp_path):
     bits = {node: w.bits for w in applied.plan.weights.values() for node in w.nodes}
     assert all(bits.get(name) == (None if to == "float" else 8) for name in better.nodes)
     with pytest.raises(PlanError, match="float already"):
-        put_back(plan, ["embed"], "uint16")
+        fall_back(plan, ["embed"], "uint16")
 
 
 def test_eight_bit_weights_are_for_weight_only_plans(cnn):
     _, plan, *_ = cnn
     with pytest.raises(PlanError, match="weight-only"):
-        put_back(plan, ["conv1"], "int8")
+        fall_back(plan, ["conv1"], "int8")
 
 
 def test_what_is_found_is_plain_data(cnn):
@@ -295,7 +295,7 @@ def test_bad_input_is_told_in_a_sentence(cnn):
     with pytest.raises(PlanError, match="made for another model"):
         bitwright.find_sensitivity(make_cnn(channels=4), plan, data=samples)
     with pytest.raises(PlanError, match=r"no node 'conv3'\. Did you mean"):
-        put_back(plan, ["conv3"])
+        fall_back(plan, ["conv3"])
     with pytest.raises(PlanError, match="between 0 and 1"):
         found.proposal(80)
     assert load_model(model).graph.inputs[0].name == "x"

@@ -23,7 +23,7 @@ def test_json_has_the_verdict_and_the_advice(run, model, quantized, data, tmp_pa
         2,
     )
     assert answer.json["level"] == "good" and answer.json["output"] == str(out)
-    assert answer.json["advice"][0]["title"] == "Nothing to mend"
+    assert answer.json["advice"][0]["title"] == "Nothing to fix"
 
 
 def test_the_plan_brings_its_reasons(run, model, data, tmp_path):

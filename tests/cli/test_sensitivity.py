@@ -22,10 +22,10 @@ def test_a_better_plan_is_written_that_apply_takes(run, model, data, plan, tmp_p
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
     assert lines[0] == "The nodes that hurt most"
-    assert any(line.startswith("Proposal: put ") for line in lines)
+    assert any(line.startswith("Proposal: fall back to float for ") for line in lines)
     assert f"Next: bitwright apply {better} {model} -o better.onnx" in lines
     changed = QuantPlan.load(better)
-    assert any((node.reason or "").startswith("put back") for node in changed.nodes.values())
+    assert any((node.reason or "").startswith("fell back") for node in changed.nodes.values())
     assert run("apply", better, model, "-o", out).code == 0
     assert out.exists()
 

@@ -47,7 +47,7 @@ def test_a_sabotaged_layer_is_named_first(sabotaged, demo):
     assert channels.endswith("--set per_channel=true")
 
 
-def test_following_the_advice_mends_the_model(sabotaged, demo):
+def test_following_the_advice_repairs_the_model(sabotaged, demo):
     recipe = {"base": "int8", "select": {"exclude": ["deep_a_conv"]}}
     before = bitwright.quantize(sabotaged, data=demo.calibration[:32], recipe="int8")
     after = bitwright.quantize(sabotaged, data=demo.calibration[:32], recipe=recipe)
@@ -83,7 +83,7 @@ def test_a_report_proposes_what_it_has_tried_out(sabotaged, demo, tmp_path):
     found = report.to_dict()["sensitivity"]
     assert found["proposal"]["nodes"] and found["ranking"][0]["place"] is not None
     plan = tmp_path / "report.plan.json"
-    assert report.advice[0].title.startswith("Put ") and str(plan) in report.advice[0].command
+    assert report.advice[0].title.startswith("Fall back ") and str(plan) in report.advice[0].command
     better = bitwright.apply_plan(plan, sabotaged, data=demo.calibration[:8])
     assert better.outputs[0].sqnr > result.outputs[0].sqnr + 3
     assert report.advice[0].command.split(" -o ")[0] in page.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""On real models, a few nodes put back regain most of the loss."""
+"""On real models, a few nodes that fall back regain most of the loss."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from bitwright.assess import NodeSensitivity, OutputComparison, Proposal, Sensit
 from bitwright.assess.comparison import NodeComparison
 from bitwright.assess.report import (
     Histogram,
-    Mending,
     ReportNode,
     ReportSubject,
+    SuggestedFix,
     TensorView,
     channel_peaks,
 )
@@ -133,10 +133,10 @@ def evil_subject():
         plan=plan,
         plan_name=EVIL,
     )
-    return mended(given, plan_name=EVIL)
+    return with_fix(given, plan_name=EVIL)
 
 
-def mended(given, *back, to="float", reached=True, **changes):
+def with_fix(given, *back, to="float", reached=True, **changes):
     """Return the report with nodes tried out: each regains less than the one before it."""
     names = [node.measured.name for node in given.nodes if node.quantized]
     nodes = [
@@ -147,7 +147,9 @@ def mended(given, *back, to="float", reached=True, **changes):
     found = Sensitivity(plan, 0.1, nodes, 8, None)
     left = 0.015 if reached else 0.06
     proposal = Proposal(plan, back or (nodes[0].name,), to, len(names), 0.1, left, 0.8)
-    return replace(given, mending=Mending(sensitivity=found, proposal=proposal, **changes))
+    return replace(
+        given, suggested_fix=SuggestedFix(sensitivity=found, proposal=proposal, **changes)
+    )
 
 
 def network(count, *, seed=0, sabotaged=None):

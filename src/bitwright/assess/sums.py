@@ -153,7 +153,7 @@ class ErrorSums:
 
     @property
     def channel_sqnr(self) -> float:
-        """The same where every channel counts alike, however loud it is."""
+        """The same where every channel counts alike, however large its values are."""
         alive = (self.channel_signal > 0) | (self.channel_noise > 0)
         if not alive.any():
             return math.inf

@@ -88,7 +88,7 @@ def _parts(report: Report, output: Path) -> list[Part]:
         if advice.command is not None:
             rows.append(("Try", advice.command))
     written = [("Written to", f"{output} ({show_bytes(output.stat().st_size)})")]
-    mending = report.subject.mending
-    if mending is not None and mending.proposal.nodes:
-        written.append(("Better plan", mending.plan_name))
+    fix = report.subject.suggested_fix
+    if fix is not None and fix.proposal.nodes:
+        written.append(("Better plan", fix.plan_name))
     return [report.verdict.sentence, Facts(rows), Facts(written)]

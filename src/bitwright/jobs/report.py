@@ -20,9 +20,9 @@ from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report import (
     Advice,
     Latency,
-    Mending,
     ReportNode,
     ReportSubject,
+    SuggestedFix,
     Verdict,
     Views,
     advise,
@@ -92,8 +92,8 @@ class Report:
     def save(self, path: str | Path) -> None:
         """Write the page: all of it, or nothing; and beside it the better plan, if there is one."""
         subject = _with_plan_beside(self.subject, path)
-        if subject.mending is not None and subject.mending.proposal.nodes:
-            subject.mending.proposal.plan.save(subject.mending.plan_name)
+        if subject.suggested_fix is not None and subject.suggested_fix.proposal.nodes:
+            subject.suggested_fix.proposal.plan.save(subject.suggested_fix.plan_name)
         write_file(Path(path), Report(subject).to_html())
 
 
@@ -154,7 +154,7 @@ def write_report(
     ...     demo.model_path, result.model, data=demo.calibration[:4], latency=False
     ... )
     >>> report.verdict.level, report.advice[0].title
-    ('good', 'Nothing to mend')
+    ('good', 'Nothing to fix')
     """
     if output is not None:
         for source in (float_model, quantized_model):
@@ -258,9 +258,9 @@ def make_report(
             report=show,
         )
     nodes, views = _look_at_tensors(twin.model, quantized, comparison, plan, samples, measuring)
-    mending = None
+    fix = None
     if plan is not None and measuring.sensitivity:
-        mending = _try_nodes(float_source, plan, samples, measuring)
+        fix = _try_nodes(float_source, plan, samples, measuring)
     return _report_on(
         ReportSubject(
             float_name=names[0],
@@ -278,7 +278,7 @@ def make_report(
             recipe=recipe,
             plan=plan,
             plan_name=plan_name,
-            mending=mending,
+            suggested_fix=fix,
         ),
         output,
     )
@@ -290,10 +290,10 @@ def _report_on(subject: ReportSubject, output: str | Path | None) -> Report:
 
 def _with_plan_beside(subject: ReportSubject, page: str | Path) -> ReportSubject:
     """Return the subject with the better plan, if any, named after the page that it lies beside."""
-    if subject.mending is None:
+    if subject.suggested_fix is None:
         return subject
     beside = str(_plan_beside(page))
-    return replace(subject, mending=replace(subject.mending, plan_name=beside))
+    return replace(subject, suggested_fix=replace(subject.suggested_fix, plan_name=beside))
 
 
 def _plan_beside(page: str | Path) -> Path:
@@ -306,7 +306,7 @@ def _same_file(one: str | Path, other: str | Path) -> bool:
 
 def _try_nodes(
     source: Any, plan: QuantPlan, samples: Sequence[Sample], measuring: Measuring
-) -> Mending:
+) -> SuggestedFix:
     found = sense(
         source,
         plan,
@@ -317,7 +317,7 @@ def _try_nodes(
         memory_budget=measuring.memory_budget,
         progress=measuring.progress,
     )
-    return Mending(sensitivity=found, proposal=found.proposal())
+    return SuggestedFix(sensitivity=found, proposal=found.proposal())
 
 
 def _look_at_tensors(

@@ -103,9 +103,10 @@ def test_a_node_that_fell_back_to_float_is_named_with_its_reason(found):
 
 def test_the_profile_tells_what_ran(found):
     plain, quantized = (model.profile for model in found.models)
-    assert [(node.name, node.kind, node.reason) for node in plain.nodes] == [
-        ("conv", "float", None)
-    ]
+    # On x86 the runtime computes a Conv in a layout of its own, and reorders the result.
+    computed = [node for node in plain.nodes if node.kind != "layout"]
+    assert [(n.name, n.kind, n.reason) for n in computed] == [("conv", "float", None)]
+    assert "conv" not in {node.name for node in plain.of_kind("layout")}
     assert {node.op for node in quantized.of_kind("quantizer")} == {
         "QuantizeLinear",
         "DequantizeLinear",

@@ -3,7 +3,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from support.report_examples import activation, measured, mended, output, subject, weight
+from support.report_examples import activation, measured, output, subject, weight, with_fix
 
 from bitwright import load_demo
 from bitwright.assess.report import Latency, ReportNode, advise
@@ -31,9 +31,9 @@ def uneven(name="w", **changes):
     return weight(name, array, **changes)
 
 
-def test_a_good_model_has_nothing_to_mend():
+def test_a_good_model_has_nothing_to_fix():
     [advice] = advise(subject())
-    assert advice.title == "Nothing to mend" and advice.command is None
+    assert advice.title == "Nothing to fix" and advice.command is None
 
 
 def test_a_node_far_below_the_others_is_left_float():
@@ -49,27 +49,29 @@ def test_nodes_that_are_all_alike_are_not_blamed():
 
 
 def test_what_was_measured_to_help_comes_first_with_its_plan():
-    given = mended(subject(outputs=POOR), "conv 1", plan_name="out/r.plan.json")
+    given = with_fix(subject(outputs=POOR), "conv 1", plan_name="out/r.plan.json")
     first = advise(given)[0]
-    assert first.title == "Put this node back to float"
+    assert first.title == "Fall back to float for this node"
     assert "regain 85 % of the loss: 10.0 dB → 18.2 dB" in first.why and "conv 1" in first.why
     assert first.command == "bitwright apply out/r.plan.json model.onnx -o better.onnx"
-    assert not {"Leave this node float", "Find the fewest nodes to put back"} & set(commands(given))
+    others = {"Leave this node float", "Find the fewest nodes that need a fallback"}
+    assert not others & set(commands(given))
 
 
 def test_a_proposal_that_falls_short_says_why():
-    given = mended(subject(outputs=POOR), "conv0", "conv2", to="uint16", reached=False)
+    given = with_fix(subject(outputs=POOR), "conv0", "conv2", to="uint16", reached=False)
     first = advise(given)[0]
-    assert first.title == "Put these 2 nodes back to 16 bits" and "spread over many" in first.why
+    assert first.title == "Fall back to 16 bits for these 2 nodes"
+    assert "spread over many" in first.why
 
 
 def test_plans_that_round_by_data_are_applied_with_data():
-    given = mended(subject(outputs=POOR, recipe=load_recipe("int4-gptq")))
+    given = with_fix(subject(outputs=POOR, recipe=load_recipe("int4-gptq")))
     assert advise(given)[0].command.endswith("-o better.onnx --data images")
 
 
 def test_sensitivity_is_proposed_where_it_was_not_measured():
-    title = "Find the fewest nodes to put back"
+    title = "Find the fewest nodes that need a fallback"
     plan = QuantPlan(recipe=load_recipe("int8"), fingerprint="", tensors={}, nodes={})
     given = subject(outputs=POOR, plan=plan, plan_name="my plan.json")
     words = "bitwright sensitivity model.onnx --plan 'my plan.json' --data images -o better.json"
@@ -107,15 +109,15 @@ def test_a_large_channel_asks_for_a_scale_of_its_own():
 
 @pytest.mark.parametrize("view", [weight(), uneven(per_channel=True)])
 def test_even_channels_and_channels_with_scales_do_not(view):
-    assert list(commands(subject(tensors=[view]))) == ["Nothing to mend"]
+    assert list(commands(subject(tensors=[view]))) == ["Nothing to fix"]
 
 
-def test_hardware_with_one_scale_a_weight_evens_out_channels():
+def test_hardware_with_one_scale_per_weight_equalizes_channels():
     given = subject(tensors=[uneven()], recipe=load_recipe("npu-cnn"))
     found = commands(given)
-    assert found["Even out channels between layers"].endswith("--recipe npu-cnn --equalize")
+    assert found["Equalize channels between layers"].endswith("--recipe npu-cnn --equalize")
     assert "Give each channel of a weight its own scale" not in found
-    assert "Even out channels between layers" not in commands(
+    assert "Equalize channels between layers" not in commands(
         subject(tensors=[uneven()], recipe=load_recipe("xint8"))
     )
 

@@ -1,7 +1,7 @@
 """The page in a real browser."""
 
 import pytest
-from support.report_examples import EVIL, evil_subject, measured, mended, subject
+from support.report_examples import EVIL, evil_subject, measured, subject, with_fix
 
 Keys = pytest.importorskip("selenium.webdriver", reason="selenium is not installed").Keys
 
@@ -13,7 +13,7 @@ def numbers(cells):
     return [float(cell) for cell in cells if cell != ABSENT]
 
 
-def test_it_opens_without_a_complaint_on_the_node_that_hurts_most(browser, small):
+def test_it_opens_without_a_complaint_on_the_most_sensitive_node(browser, small):
     browser.open(small)
     assert browser.complaints() == []
     assert browser.selected() == small.nodes[small.worst[0]].measured.name
@@ -71,16 +71,16 @@ def test_names_sort_as_people_count(browser, small):
 
 
 def test_a_node_that_was_tried_out_leads_to_its_row(browser, small):
-    browser.open(mended(small))
-    assert browser.text(".proposal").startswith("Put 1 node of")
+    browser.open(with_fix(small))
+    assert browser.text(".proposal").startswith("Fall back to float for 1 node of")
     button = browser.all("button[data-choose]")[2]
     name = button.text
     button.click()
     assert browser.text("#detail h3.name") == name and browser.focused() == "grid"
-    assert "Put back regains" in browser.text("#detail .facts")
+    assert "Fallback regains" in browser.text("#detail .facts")
     assert browser.one("tr[aria-selected=true] td.name").text == name
     assert len(browser.all(".ranking tbody tr")) == 12
-    assert browser.text(".ranking tbody tr:first-child td:last-child") == "put back"
+    assert browser.text(".ranking tbody tr:first-child td:last-child") == "fallback"
 
 
 def test_a_node_that_was_not_compared_says_why(browser):
@@ -251,7 +251,7 @@ CONTRAST = """
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read(browser, small, scheme):
-    browser.open(mended(small), scheme=scheme)
+    browser.open(with_fix(small), scheme=scheme)
     page = browser.js("getComputedStyle(document.documentElement).backgroundColor")
     darkness = sum(int(part) for part in page[4:-1].split(","))
     assert (darkness < 150) == (scheme == "dark")
@@ -260,13 +260,13 @@ def test_every_text_can_be_read(browser, small, scheme):
 
 @pytest.mark.parametrize("width", [360, 760, 1600])
 def test_it_fits_every_width(browser, small, width):
-    browser.open(mended(small), width=width)
+    browser.open(with_fix(small), width=width)
     assert browser.js("document.documentElement.scrollWidth") <= width
     name = browser.one("#grid tbody tr[data-place] td.name")
     assert name.size["width"] > 100
 
 
-def test_on_paper_it_is_light_and_lists_what_hurts(browser, small):
+def test_on_paper_it_is_light_and_lists_the_worst_nodes(browser, small):
     browser.open(small, scheme="dark")
     browser.prefer("dark", media="print")
     hidden = ".frame, .tools, .skip, .command button"

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from support.report_examples import measured, mended, output, subject
+from support.report_examples import measured, output, subject, with_fix
 
 from bitwright.assess.report import Latency, judge
 
@@ -26,7 +26,7 @@ def test_the_worst_output_decides():
     assert judge(subject(outputs=[output(40.0), output(3.0, 0.1, "mask")])).level == "poor"
 
 
-def test_the_sentence_has_accuracy_size_speed_and_what_hurts():
+def test_the_sentence_has_accuracy_size_speed_and_the_most_sensitive_node():
     said = judge(
         subject(
             [measured(name="a", local_sqnr=40.0), measured(name="culprit", local_sqnr=3.0)],
@@ -38,12 +38,12 @@ def test_the_sentence_has_accuracy_size_speed_and_what_hurts():
     assert said == (
         "Poor: the quantized model often answers something else than the float one (8.0 dB signal "
         "to noise, the same top answer in 50.0 % of cases), and is 3.8 times smaller and 3.0 times "
-        "faster. What hurts most is culprit."
+        "faster. The most sensitive node is culprit."
     )
 
 
 def test_a_good_model_blames_nobody():
-    assert "hurts" not in judge(subject()).sentence
+    assert "sensitive" not in judge(subject()).sentence
 
 
 def test_larger_and_slower_are_said_too():
@@ -57,11 +57,11 @@ def test_without_outputs_nothing_is_claimed():
     assert judge(subject(outputs=[])).level == "unknown"
 
 
-def test_what_was_tried_out_says_what_hurts():
-    nodes = [measured(name="loud", local_sqnr=3.0), measured(name="culprit", local_sqnr=40.0)]
-    given = mended(subject(nodes, outputs=[output(5.0, 0.2)]), "culprit")
-    assert judge(given).sentence.endswith("What hurts most is culprit.")
-    assert given.hurting() == [1] and given.outstanding() == [0]
+def test_what_was_tried_out_says_what_is_most_sensitive():
+    nodes = [measured(name="worst", local_sqnr=3.0), measured(name="culprit", local_sqnr=40.0)]
+    given = with_fix(subject(nodes, outputs=[output(5.0, 0.2)]), "culprit")
+    assert judge(given).sentence.endswith("The most sensitive node is culprit.")
+    assert given.most_sensitive() == [1] and given.outstanding() == [0]
 
 
 def test_a_model_of_the_same_size_is_as_large():

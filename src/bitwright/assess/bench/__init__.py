@@ -50,10 +50,10 @@ class _Subject:
         # What is in memory must be written for the worker; so must what is too new for the runtime.
         too_new = self.model.ir_version > graph.runtime_limits().ir_version
         if path is None or too_new:
-            twin = graph.clone_model(self.model)
-            twin.ir_version = min(twin.ir_version, graph.runtime_limits().ir_version)
+            copy = graph.clone_model(self.model)
+            copy.ir_version = min(copy.ir_version, graph.runtime_limits().ir_version)
             path = folder / f"{index}.onnx"
-            graph.save_model(twin, path)
+            graph.save_model(copy, path)
         self.path = path
 
 

@@ -1,4 +1,4 @@
-"""Where the time goes: ONNX Runtime's own times of every node, told by the model's names."""
+"""Where the time goes: ONNX Runtime's own times of every node, under the model's names."""
 
 from __future__ import annotations
 
@@ -193,8 +193,9 @@ class _Profiled:
                 continue
             seen.add(key)
             origin, found = origins.get(node), unfused.get(node)
-            name = None if origin is None else origin.name
             kind = _kind(node, origin, ran[key].reads)
+            # What reorders a result (x86 has its own layouts) makes the tensor of the node before.
+            name = None if origin is None or kind == "layout" else origin.name
             reason = None if found is None else found.reason
             nodes.append(NodeTime(name or key, ran[key].op, kind, times[key], reason))
         # Other providers run whole pieces of the graph as one node that no file shows.

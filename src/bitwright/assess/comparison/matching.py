@@ -2,7 +2,7 @@
 
 Names come first: tools keep the name of a tensor, or add to it what their Q/DQ pairs are called.
 What is left is found by structure: a node of the same op that reads matched tensors, and the most
-similar weight, makes the tensor that its float twin makes.
+similar weight, makes the tensor that its float counterpart makes.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class _Matcher:
         for node in self._graph.nodes:
             if is_plumbing(node) or node.outputs[0] in self._matched or _is_sum(node):
                 continue
-            if (twin := self._twin_of(node)) is not None:
-                for mine, theirs in zip(node.outputs, twin.outputs, strict=False):
+            if (original := self._float_node_of(node)) is not None:
+                for mine, theirs in zip(node.outputs, original.outputs, strict=False):
                     self._enter(mine, theirs)
         return {
             root: value
@@ -110,7 +110,7 @@ class _Matcher:
             else:
                 yield use.node
 
-    def _twin_of(self, node: ir.Node) -> ir.Node | None:
+    def _float_node_of(self, node: ir.Node) -> ir.Node | None:
         """Return the float node that does the same to the same tensors."""
         read = [self._matched.get(self._graph.origin(value)) for value in activations_of(node)]
         if not read or any(value is None for value in read):

@@ -1,4 +1,4 @@
-"""One graph woven from parts of two models, so that one run of it shows both side by side."""
+"""One graph merged from parts of two models, so that one run of it shows both side by side."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bitwright.errors import ModelError
 from bitwright.graph import opset_of, stamp_versions, upgrade_opset
 from bitwright.graph.subgraphs import subgraphs_of
 
-__all__ = ["Weaver", "at_one_opset"]
+__all__ = ["MergedGraph", "at_one_opset"]
 
 Known = MutableMapping[ir.Value, ir.Value]
-"""Tensor of one of the models -> the tensor that stands for it in the woven graph."""
+"""Tensor of one of the models -> the tensor that stands for it in the merged graph."""
 
 _HANDED_OVER = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 
@@ -29,7 +29,7 @@ def at_one_opset(plain: ir.Model, quantized: ir.Model) -> tuple[ir.Model, ir.Mod
     return both[0], both[1]
 
 
-class Weaver:
+class MergedGraph:
     """Copies nodes of both models into one graph; a node that reads the same is copied once."""
 
     def __init__(self, units: Units) -> None:
@@ -44,11 +44,11 @@ class Weaver:
 
     @property
     def node_count(self) -> int:
-        """How many nodes the woven graph has."""
+        """How many nodes the merged graph has."""
         return len(self._nodes)
 
     def start(self, model: ir.Model) -> Known:
-        """Return the inputs of one of the models as those of the woven graph."""
+        """Return the inputs of one of the models as those of the merged graph."""
         known: Known = {}
         for value in model.graph.inputs:
             if value.is_initializer():
@@ -122,7 +122,7 @@ class Weaver:
         return known[cut.measured]
 
     def finish(self, outputs: Iterable[ir.Value]) -> ir.Model:
-        """Return the woven model with these outputs; nothing can be added any more."""
+        """Return the merged model with these outputs; nothing can be added any more."""
         plain, quantized = self._units.plain, self._units.quantized
         graph = ir.Graph(
             list(self._inputs.values()),
@@ -223,9 +223,9 @@ def _pairs(node: ir.Node, read: tuple[ir.Value | None, ...]) -> dict[ir.Value, i
 
 def _clone_body(body: ir.Graph, outer: Mapping[ir.Value, ir.Value]) -> ir.Graph:
     """Return a copy of a body that reads other tensors of the graph around it."""
-    twin = body.clone(allow_outer_scope_values=True)
-    _redirect(twin, outer)
-    return twin
+    copy = body.clone(allow_outer_scope_values=True)
+    _redirect(copy, outer)
+    return copy
 
 
 def _redirect(graph: ir.Graph, outer: Mapping[ir.Value, ir.Value]) -> None:

@@ -92,10 +92,10 @@ def name_unit(cut: Cut) -> tuple[str, str]:
     op = plain_op_type(main)
     named = [node for node in cut.plain_nodes if main.name and node.name == main.name]
     same = [node for node in cut.plain_nodes if node.op_type == op]
-    twin = next(iter([*named, *reversed(same)]), cut.plain_main)
-    if twin is None:
+    original = next(iter([*named, *reversed(same)]), cut.plain_main)
+    if original is None:
         return main.name or cut.name, op
-    return twin.name or main.name or cut.name, twin.op_type
+    return original.name or main.name or cut.name, original.op_type
 
 
 def _measures(tensor: TensorComparison | None) -> dict[str, Any]:

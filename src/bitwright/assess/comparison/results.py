@@ -30,7 +30,7 @@ class TensorComparison:
     local_sqnr: float | None = None
     """The same if only the node that makes the tensor is quantized; None: not measured."""
     channel_sqnr: float | None = None
-    """Local, and every channel counts alike: a few loud channels hide nothing."""
+    """Local, and every channel counts alike: a few large channels hide nothing."""
     saturated: float | None = None
     """Share of values that are cut off at the ends of the integer range; None without integers."""
     used: float | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.comparison.merged_graph import Known, Weaver, at_one_opset
+from bitwright.assess.comparison.merged_graph import Known, MergedGraph, at_one_opset
 from bitwright.assess.comparison.nodes import describe_nodes
 from bitwright.assess.comparison.results import Comparison, TensorComparison
 from bitwright.assess.comparison.streaming import Behind
@@ -41,9 +41,9 @@ def open_units(plain: ir.Model, quantized: ir.Model) -> Units:
     """
     both = []
     for model in (plain, quantized):
-        twin = clone_model(model)
-        normalize(twin)
-        both.append(twin)
+        copy = clone_model(model)
+        normalize(copy)
+        both.append(copy)
     _check_inputs(*both)
     both = list(at_one_opset(*both))
     for model in both:
@@ -69,23 +69,23 @@ def compare_models(
     tensors are those of the quantized model. `plan` tells why nodes are float.
     """
     units = open_units(plain, quantized)
-    woven = _weave(units, with_exact=exact is not None)
+    merged = _merge(units, with_exact=exact is not None)
     truth = None if exact is None else open_session(exact, providers=providers)
-    if not woven.outputs and not woven.tensors:
+    if not merged.outputs and not merged.tensors:
         raise ModelError(
             "the two models have no tensor in common, not even an output; check that the second "
             "was made from the first."
         )
     runner = SessionRunner(
-        woven.model,
-        [name for bundle in woven.bundles for name in bundle],
+        merged.model,
+        [name for bundle in merged.bundles for name in bundle],
         # Two sets are alive at a time: one being looked at, one being computed.
         group_bytes=max(memory_budget // 2, 1),
         providers=providers,
-        bundles=woven.bundles,
+        bundles=merged.bundles,
     )
     done = 0
-    with Behind(woven.look) as behind:
+    with Behind(merged.look) as behind:
         for sample in samples:
             given = {} if truth is None else run_session(truth, sample)
             answers = {_exactly(name): array for name, array in given.items()}
@@ -95,9 +95,9 @@ def compare_models(
             report(done)
     if not done:
         raise DataError("there is no sample to compare the models on; give at least one.")
-    tensors = {spot.cut.name: spot.finish() for spot in woven.tensors if spot.total.count}
+    tensors = {spot.cut.name: spot.finish() for spot in merged.tensors if spot.total.count}
     return Comparison(
-        outputs=[sums.finish(name) for name, (_, _, sums) in woven.outputs.items() if sums.count],
+        outputs=[sums.finish(name) for name, (_, _, sums) in merged.outputs.items() if sums.count],
         tensors=tensors,
         nodes=describe_nodes(units, tensors, plan),
         samples=done,
@@ -107,7 +107,7 @@ def compare_models(
 
 @dataclass(slots=True)
 class _Spot:
-    """A cut in the woven graph: the names of its three tensors, and what was seen of them."""
+    """A cut in the merged graph: the names of its three tensors, and what was seen of them."""
 
     cut: Cut
     plain: str
@@ -144,7 +144,7 @@ class _Spot:
 
 
 @dataclass(slots=True)
-class _Woven:
+class _Merged:
     model: ir.Model
     tensors: list[_Spot]
     outputs: dict[str, tuple[str, str, OutputSums]]
@@ -170,33 +170,33 @@ class _Woven:
 
 
 def _exactly(output: str) -> str:
-    """Return what an output of the exact model is called beside the woven graph's tensors."""
+    """Return what an output of the exact model is called beside the merged graph's tensors."""
     return f"{output}#exact"
 
 
-def _weave(units: Units, *, with_exact: bool = False) -> _Woven:
+def _merge(units: Units, *, with_exact: bool = False) -> _Merged:
     """Put the float model, the quantized one and each quantized unit on its own into one graph."""
-    weaver = Weaver(units)
-    plain, quantized = weaver.start(units.plain), weaver.start(units.quantized)
-    weaver.add(units.plain.graph, plain)
-    weaver.add(units.quantized.graph, quantized)
-    shared = weaver.start(units.quantized)
+    merged = MergedGraph(units)
+    plain, quantized = merged.start(units.plain), merged.start(units.quantized)
+    merged.add(units.plain.graph, plain)
+    merged.add(units.quantized.graph, quantized)
+    shared = merged.start(units.quantized)
     for cut in units.cuts:
-        shared[cut.value] = float_in_place(weaver, cut, plain[cut.plain], shared)
+        shared[cut.value] = float_in_place(merged, cut, plain[cut.plain], shared)
     spots = []
     for cut in units.cuts:
         local = None
         if cut.is_quantized:
             known: Known = dict(shared)
             del known[cut.value]
-            weaver.add(cut.nodes, known)
-            local = weaver.measured(cut, known)
+            merged.add(cut.nodes, known)
+            local = merged.measured(cut, known)
         spots.append(
             _Spot(
                 cut,
-                weaver.readable(plain[cut.plain]).name or "",
-                weaver.readable(quantized[cut.measured]).name or "",
-                None if local is None else weaver.readable(local).name,
+                merged.readable(plain[cut.plain]).name or "",
+                merged.readable(quantized[cut.measured]).name or "",
+                None if local is None else merged.readable(local).name,
                 _channel_axis(cut),
             )
         )
@@ -204,25 +204,25 @@ def _weave(units: Units, *, with_exact: bool = False) -> _Woven:
     given = {value.name: value for value in units.quantized.graph.outputs}
     wanted: list[ir.Value] = []
     for value in units.plain.graph.outputs:
-        twin = given.get(value.name)
-        if twin is None or not _is_float(value) or value not in plain or twin not in quantized:
+        other = given.get(value.name)
+        if other is None or not _is_float(value) or value not in plain or other not in quantized:
             continue
-        name, answer = value.name or "", weaver.readable(quantized[twin])
+        name, answer = value.name or "", merged.readable(quantized[other])
         wanted.append(answer)
         if with_exact:
             outputs[name] = _exactly(name), answer.name or "", OutputSums()
             continue
-        expected = weaver.readable(plain[value])
+        expected = merged.readable(plain[value])
         wanted.append(expected)
         outputs[name] = expected.name or "", answer.name or "", OutputSums()
-    return _Woven(weaver.finish(wanted), spots, outputs)
+    return _Merged(merged.finish(wanted), spots, outputs)
 
 
-def float_in_place(weaver: Weaver, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
+def float_in_place(merged: MergedGraph, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
     """Return a float tensor in the form that the quantized model's readers of a cut take."""
     if cut.is_integer:
-        return weaver.quantize(cut, value, known)
-    return weaver.cast(value, cut.value.dtype)
+        return merged.quantize(cut, value, known)
+    return merged.cast(value, cut.value.dtype)
 
 
 def _is_float(value: ir.Value) -> bool:

@@ -67,13 +67,15 @@ class Cut:
     @property
     def clips(self) -> tuple[ir.Node, ...]:
         """The Relu and Clip of the float model that the quantizer does in the quantized one."""
-        maker, twin = self.value.producer(), self.plain.producer()
+        maker, original = self.value.producer(), self.plain.producer()
         found: list[ir.Node] = []
-        while twin in self.plain_nodes and twin is not None and twin.op_type in ("Relu", "Clip"):
-            if maker is None or maker.op_type == twin.op_type or twin.inputs[0] is None:
+        while original is not None and original in self.plain_nodes:
+            if original.op_type not in ("Relu", "Clip") or maker is None:
                 break
-            found.insert(0, twin)
-            twin = twin.inputs[0].producer()
+            if maker.op_type == original.op_type or original.inputs[0] is None:
+                break
+            found.insert(0, original)
+            original = original.inputs[0].producer()
         return tuple(found)
 
     @property
@@ -117,18 +119,18 @@ def cut_models(plain: ir.Model, quantized: ir.Model) -> Units:
     matched = match_tensors(plain, graph)
     inputs = {value.name: value for value in plain.graph.inputs}
     chosen = {
-        value: twin
-        for value, twin in matched.items()
+        value: original
+        for value, original in matched.items()
         if value.producer() is not None
-        and twin.producer() is not None
-        and _is_cut(value, twin, graph)
+        and original.producer() is not None
+        and _is_cut(value, original, graph)
     }
     chosen = _in_one_order(chosen, plain)
     borders = {value for value in quantized.graph.inputs if value.name in inputs} | set(chosen)
     plain_borders = set(plain.graph.inputs) | set(chosen.values())
     places = _places(plain)
     cuts = []
-    for value, twin in sorted(chosen.items(), key=lambda pair: places[pair[1]]):
+    for value, original in sorted(chosen.items(), key=lambda pair: places[pair[1]]):
         quantizer = graph.quantizer_of(value)
         measured = value if quantizer is None else quantizer.outputs[0]
         codes = graph.codes_of(measured)
@@ -137,12 +139,12 @@ def cut_models(plain: ir.Model, quantized: ir.Model) -> Units:
             measured = _dequantized(value, graph)
         cuts.append(
             Cut(
-                twin.name or "",
-                twin,
+                original.name or "",
+                original,
                 value,
                 measured,
                 codes,
-                tuple(nodes_between(twin, plain_borders)),
+                tuple(nodes_between(original, plain_borders)),
                 tuple(nodes_between(value, borders)),
             )
         )
@@ -167,7 +169,7 @@ def _captured(body: ir.Graph, home: object) -> Iterator[ir.Value]:
     yield from (value for value in body.outputs if value.graph is home)
 
 
-def _is_cut(value: ir.Value, twin: ir.Value, graph: QuantizedGraph) -> bool:
+def _is_cut(value: ir.Value, original: ir.Value, graph: QuantizedGraph) -> bool:
     """Return whether both models can be looked at here without slowing the runtime down."""
     if value.is_graph_output() or graph.is_quantized(value):
         return True
@@ -175,7 +177,7 @@ def _is_cut(value: ir.Value, twin: ir.Value, graph: QuantizedGraph) -> bool:
         return False
     if (table := value.producer()) is not None and table.op_type == "GatherBlockQuantized":
         return True
-    maker = twin.producer()
+    maker = original.producer()
     while maker is not None and maker.op_type in _FUSED:
         source = maker.inputs[0]
         if source is None or len(source.uses()) != 1 or source.producer() is None:

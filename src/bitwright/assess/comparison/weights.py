@@ -42,22 +42,21 @@ def weight_errors(units: Units) -> dict[str, float]:
     """Return float weight -> SQNR in dB of what the quantized model has in its place."""
     errors: dict[str, float] = {}
     for cut in units.cuts:
-        main, twin = cut.main, cut.plain_main
-        if main is None or twin is None or not _same_op(plain_op_type(main), twin.op_type):
+        main, original = cut.main, cut.plain_main
+        if main is None or original is None or not _same_op(plain_op_type(main), original.op_type):
             continue
         if any(node.op_type == "BatchNormalization" for node in cut.plain_nodes):
             continue  # it may be folded into the weight, which then is another
         restored = units.graph.weights_of(main)
-        if main.op_type == "MatMulNBits" and twin.attributes.get_int("transB", 0) == 1:
+        if main.op_type == "MatMulNBits" and original.attributes.get_int("transB", 0) == 1:
             restored = [array.T if array.ndim == 2 else array for array in restored]
-        for value in twin.inputs:
-            original = read_constant(value)
-            if value is None or original is None or original.ndim < 2 or value.name in errors:
+        for value in original.inputs:
+            weight = read_constant(value)
+            if value is None or weight is None or weight.ndim < 2 or value.name in errors:
                 continue
-            for array in restored:
-                if array.shape == original.shape:
-                    errors[value.name or ""] = decibels(*signal_and_noise([original], [array]))
-                    break
+            same = next((array for array in restored if array.shape == weight.shape), None)
+            if same is not None:
+                errors[value.name or ""] = decibels(*signal_and_noise([weight], [same]))
     return errors
 
 

@@ -84,14 +84,14 @@ def read_optimized(path: Path) -> ir.Model:
 
 def name_nodes(model: ir.Model) -> ir.Model:
     """Return a copy in which every node has a name, and no two the same."""
-    twin = clone_model(model)
-    scope = NameScope(twin)
+    copy = clone_model(model)
+    scope = NameScope(copy)
     seen: set[str] = set()
-    for index, node in enumerate(twin.graph.all_nodes()):
+    for index, node in enumerate(copy.graph.all_nodes()):
         if not node.name or node.name in seen:
             node.name = scope.fresh(node.name or f"{node.op_type}_{index}")
         seen.add(node.name)
-    return twin
+    return copy
 
 
 def _origin(

@@ -1,4 +1,4 @@
-"""The report: one HTML file that says how good a quantized model is, and what would mend it."""
+"""The report: one HTML file that says how good a quantized model is, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from bitwright.assess.report.histograms import Histogram
 from bitwright.assess.report.page import render_page
 from bitwright.assess.report.subject import (
     Latency,
-    Mending,
     ReportNode,
     ReportSubject,
+    SuggestedFix,
 )
 from bitwright.assess.report.tensors import TensorView, channel_peaks
 from bitwright.assess.report.verdict import Verdict, judge
@@ -22,9 +22,9 @@ __all__ = [
     "Encoding",
     "Histogram",
     "Latency",
-    "Mending",
     "ReportNode",
     "ReportSubject",
+    "SuggestedFix",
     "TensorView",
     "Verdict",
     "Views",

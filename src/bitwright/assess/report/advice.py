@@ -1,4 +1,4 @@
-"""What would mend what hurts: rules that turn findings into a sentence and a command."""
+"""Suggested fixes: rules that turn findings into a sentence and a command."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def advise(subject: ReportSubject) -> list[Advice]:
     found = [advice for rule in RULES if (advice := rule(subject)) is not None]
     return found or [
         Advice(
-            "Nothing to mend",
+            "Nothing to fix",
             "No node stands out, no range is far too wide or too narrow, and the outputs are close "
             "to float.",
         )
@@ -60,30 +60,30 @@ def use_real_data(subject: ReportSubject) -> Advice | None:
     )
 
 
-def put_nodes_back(subject: ReportSubject) -> Advice | None:
+def fall_back_on_nodes(subject: ReportSubject) -> Advice | None:
     """What was tried out and measured comes before what only looks promising."""
-    mending = subject.mending
-    if mending is None or not mending.proposal.nodes:
+    fix = subject.suggested_fix
+    if fix is None or not fix.proposal.nodes:
         return None
-    proposal = mending.proposal
+    proposal = fix.proposal
     many = "this node" if len(proposal.nodes) == 1 else f"these {len(proposal.nodes)} nodes"
-    words = ["bitwright", "apply", mending.plan_name, subject.float_name, "-o", "better.onnx"]
+    words = ["bitwright", "apply", fix.plan_name, subject.float_name, "-o", "better.onnx"]
     recipe = proposal.plan.recipe
     learns = recipe.fine_tune is not None
     rounds = recipe.mode == "weight-only" and recipe.weights.needs_data
     given = f" {subject.data_option or '--data PATH'}" if learns or rounds else ""
     sentence = proposal.describe().replace(" -> ", " → ")
-    go = "goes" if len(proposal.nodes) == 1 else "go"
-    why = f"Measured: {sentence}. Back {go} {_listed(proposal.nodes)}."
+    names = "The node is" if len(proposal.nodes) == 1 else "The nodes are"
+    why = f"Measured: {sentence}. {names} {_listed(proposal.nodes)}."
     if not proposal.reached:
         why += " More of it takes more nodes: the loss is spread over many of them."
-    return Advice(f"Put {many} back to {_TO[proposal.to]}", why, shlex.join(words) + given)
+    return Advice(f"Fall back to {_TO[proposal.to]} for {many}", why, shlex.join(words) + given)
 
 
 def ask_for_sensitivity(subject: ReportSubject) -> Advice | None:
     """Errors of nodes alone do not say what reaches the outputs; trying does."""
     recipe = subject.recipe
-    if subject.mending is not None or recipe is None or _is_good(subject):
+    if subject.suggested_fix is not None or recipe is None or _is_good(subject):
         return None
     data = subject.data_option or "--data PATH"
     name = shlex.quote(subject.float_name)
@@ -93,16 +93,16 @@ def ask_for_sensitivity(subject: ReportSubject) -> Advice | None:
         parts = [f"bitwright plan {name} -o plan.json", data, *_recipe_option(recipe, None)]
         words = f"{' '.join(parts)} && {words}"
     return Advice(
-        "Find the fewest nodes to put back",
-        "Tries every node out, measures what reaches the outputs, and writes a plan that puts back "
-        "the few that matter; this report does it with --sensitivity.",
+        "Find the fewest nodes that need a fallback",
+        "Tries every node out, measures what reaches the outputs, and writes a plan in which the "
+        "most sensitive few fall back; this report does it with --sensitivity.",
         words,
     )
 
 
 def leave_worst_float(subject: ReportSubject) -> Advice | None:
     """A few nodes that lose much more than the others are cheap to leave float."""
-    if _is_good(subject) or subject.mending is not None:
+    if _is_good(subject) or subject.suggested_fix is not None:
         return None
     names = [subject.nodes[place].measured.name for place in subject.outstanding()]
     if not names:
@@ -133,7 +133,7 @@ def scale_each_channel(subject: ReportSubject) -> Advice | None:
     )
 
 
-def even_out_channels(subject: ReportSubject) -> Advice | None:
+def equalize_channels(subject: ReportSubject) -> Advice | None:
     """Where hardware wants one scale a weight, consecutive weights can share their sizes."""
     recipe = subject.recipe
     if recipe is None or not _needs_one_scale(recipe) or recipe.equalize is not None:
@@ -142,7 +142,7 @@ def even_out_channels(subject: ReportSubject) -> Advice | None:
     if weight is None:
         return None
     return Advice(
-        "Even out channels between layers",
+        "Equalize channels between layers",
         f"{_uneven(weight)}, and this recipe has one scale for each weight.",
         _words(subject, "--equalize"),
     )
@@ -265,11 +265,11 @@ def find_what_is_slow(subject: ReportSubject) -> Advice | None:
 
 RULES: tuple[Rule, ...] = (
     use_real_data,
-    put_nodes_back,
+    fall_back_on_nodes,
     leave_worst_float,
     ask_for_sensitivity,
     scale_each_channel,
-    even_out_channels,
+    equalize_channels,
     cut_off_outliers,
     keep_large_values,
     smooth_products,

@@ -42,7 +42,7 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "sensitivity": _sensitivity(subject),
         "advice": [{"title": a.title, "why": a.why, "command": a.command} for a in advise(subject)],
         "worst": list(subject.worst),
-        "hurts": subject.hurting(),
+        "most_sensitive": subject.most_sensitive(),
         "nodes": _nodes(subject, keys),
         "tensors": [view.to_dict() for view in subject.tensors.values()],
         "recipe": None if subject.recipe is None else subject.recipe.to_json(),
@@ -52,7 +52,7 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
 
 
 def _nodes(subject: ReportSubject, keys: Mapping[str, int]) -> list[dict[str, Any]]:
-    tried = () if subject.mending is None else subject.mending.sensitivity.nodes
+    tried = () if subject.suggested_fix is None else subject.suggested_fix.sensitivity.nodes
     regained = {node.name: node.regained for node in tried}
     return [_node(node, keys, regained.get(node.measured.name)) for node in subject.nodes]
 
@@ -80,10 +80,10 @@ def _node(node: ReportNode, keys: Mapping[str, int], regained: float | None) -> 
 
 
 def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:
-    mending = subject.mending
-    if mending is None:
+    fix = subject.suggested_fix
+    if fix is None:
         return None
-    found, proposal = mending.sensitivity, mending.proposal
+    found, proposal = fix.sensitivity, fix.proposal
     places = {node.measured.name: place for place, node in enumerate(subject.nodes)}
     return {
         "samples": found.samples,
@@ -95,7 +95,7 @@ def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:
             "regained": _number(proposal.regained),
             "sqnr_before": _number(proposal.sqnr_before),
             "sqnr": _number(proposal.sqnr),
-            "plan": mending.plan_name if proposal.nodes else None,
+            "plan": fix.plan_name if proposal.nodes else None,
         },
         "ranking": [
             {

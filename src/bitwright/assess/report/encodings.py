@@ -95,7 +95,7 @@ class _Reader:
         self._graph = units.graph
         self._floats = {cut.main: cut.plain_main for cut in units.cuts if cut.main is not None}
         matched = match_tensors(units.plain, self._graph)
-        self._names = {value: twin.name or "" for value, twin in matched.items()}
+        self._names = {value: original.name or "" for value, original in matched.items()}
         inputs = {value.name for value in units.plain.graph.inputs}
         for value in units.quantized.graph.inputs:
             if value.name in inputs:
@@ -145,10 +145,10 @@ class _Reader:
 
     def _blocks(self, node: ir.Node) -> Iterator[Encoding]:
         """Yield the weight that a node keeps in blocks, by the name of the float one."""
-        packed, twin = packed_weight(node), self._floats.get(node)
-        if packed is None or twin is None:
+        packed, original = packed_weight(node), self._floats.get(node)
+        if packed is None or original is None:
             return
-        matrices = [v for v in twin.inputs if (a := read_tensor(v)) is not None and a.ndim == 2]
+        matrices = [v for v in original.inputs if (a := read_tensor(v)) is not None and a.ndim == 2]
         if not matrices or matrices[0] is None:
             return
         sizes = np.abs(packed.tensors.scales)
@@ -160,7 +160,7 @@ class _Reader:
             np.array([sizes.min(), sizes.max()], np.float64),
             np.array(1 << (packed.tensors.bits - 1)),
             packed=packed,
-            turned=packed.is_table or bool(twin.attributes.get_int("transB", 0)),
+            turned=packed.is_table or bool(original.attributes.get_int("transB", 0)),
         )
 
     def _rounded(self, label: str, rounder: ir.Node) -> Iterator[Encoding]:

@@ -58,15 +58,15 @@ def render_page(data: Mapping[str, Any]) -> str:
 
 
 def _footer(data: Mapping[str, Any]) -> str:
-    told = [f"Made by {data['tool']}"]
+    parts = [f"Made by {data['tool']}"]
     if data["samples"]:
         samples = "1 sample" if data["samples"] == 1 else f"{data['samples']:,} samples"
-        told.append(
+        parts.append(
             f"errors measured on {samples}" + (f" of {data['data']}" if data["data"] else "")
         )
     if data["latency"] is not None and data["latency"]["detail"]:
-        told.append(f"latency: {data['latency']['detail']}")
-    return "; ".join(told) + "."
+        parts.append(f"latency: {data['latency']['detail']}")
+    return "; ".join(parts) + "."
 
 
 def _json(data: Mapping[str, Any]) -> str:

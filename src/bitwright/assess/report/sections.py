@@ -89,14 +89,14 @@ def advice_section(data: Data) -> str:
 
 
 def sensitivity_section(data: Data) -> str:
-    """Return which nodes hurt at the outputs, and what putting some back regains; or nothing."""
+    """Return the nodes that outputs are most sensitive to, and the fallback; or nothing."""
     found = data["sensitivity"]
     if found is None:
         return ""
-    back = set(found["proposal"]["nodes"])
+    chosen = set(found["proposal"]["nodes"])
     rows = []
     for rank, node in enumerate(found["ranking"], 1):
-        if rank > _RANKED_ROWS and node["name"] not in back:
+        if rank > _RANKED_ROWS and node["name"] not in chosen:
             continue
         name = escape(node["name"])
         if node["place"] is not None:
@@ -114,7 +114,7 @@ def sensitivity_section(data: Data) -> str:
                 show_decibels(node["without"]),
                 f"{100 * share:.0f} %",
                 _bar(max(share, 0.0), 1.0),
-                "put back" if node["name"] in back else "",
+                "fallback" if node["name"] in chosen else "",
             )
         )
     sentence = found["proposal"]["sentence"].replace(" -> ", " → ")
@@ -125,7 +125,7 @@ def sensitivity_section(data: Data) -> str:
         f'<p class="proposal">{escape(sentence[:1].upper() + sentence[1:])}.</p>'
         '<p class="hint">Signal to noise of the outputs with only this node quantized, and with '
         "every node but this one; it regains the share of the noise that goes when just this "
-        f"node is put back. {_count(found['measured'], 'node')} tried on "
+        f"node falls back to float. {_count(found['measured'], 'node')} tried on "
         f"{_count(found['samples'], 'sample')}.</p>"
         f'<div class="scroll"><table class="plain ranking">{_rows(columns, rows, (0, 3, 4, 5))}'
         "</table></div></section>"
@@ -231,7 +231,7 @@ def recipe_section(data: Data) -> str:
         parts.append(
             "<details><summary>The plan</summary>"
             f'<p class="hint">{show_bytes(plan["bytes"])} of JSON: every tensor with its type, '
-            "scale and zero point, every node with its fate. Edit it, and apply it with "
+            "scale and zero point, every node with its decision. Edit it, and apply it with "
             "<code>bitwright apply</code>.</p>"
             '<div class="tools js"><button type="button" data-save="plan">Save plan.json</button>'
             "</div></details>"

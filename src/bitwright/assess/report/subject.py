@@ -14,7 +14,7 @@ from bitwright.assess.sensitivity import Proposal, Sensitivity
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
-__all__ = ["Latency", "Mending", "ReportNode", "ReportSubject"]
+__all__ = ["Latency", "ReportNode", "ReportSubject", "SuggestedFix"]
 
 _SHARE, _MOST_NAMED = 0.05, 8
 """Share and number of the nodes that are called outstanding at most."""
@@ -62,8 +62,8 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mending:
-    """How much each node hurts at the outputs, and the plan that puts the worst of them back."""
+class SuggestedFix:
+    """The sensitivity of each node, and the plan in which the worst of them fall back."""
 
     sensitivity: Sensitivity
     proposal: Proposal
@@ -83,7 +83,7 @@ class ReportSubject:
     nodes: Sequence[ReportNode]
     """In the order of the graph."""
     worst: Sequence[int]
-    """Places of the nodes that hurt, the worst first."""
+    """Places of the nodes by their own error, the worst first."""
     tensors: Mapping[str, TensorView] = field(default_factory=dict)
     samples: int = 0
     data: str = ""
@@ -95,14 +95,14 @@ class ReportSubject:
     plan: QuantPlan | None = None
     plan_name: str = ""
     """The plan's file, where it has one."""
-    mending: Mending | None = None
+    suggested_fix: SuggestedFix | None = None
     """What was found by trying, if that was asked for."""
 
-    def hurting(self) -> list[int]:
-        """Return the places of the nodes that hurt: by what was tried out, if anything was."""
-        back = () if self.mending is None else self.mending.proposal.nodes
+    def most_sensitive(self) -> list[int]:
+        """Return the places of the most sensitive nodes: by what was tried out, if anything was."""
+        chosen = () if self.suggested_fix is None else self.suggested_fix.proposal.nodes
         places = {node.measured.name: place for place, node in enumerate(self.nodes)}
-        found = [places[name] for name in back if name in places]
+        found = [places[name] for name in chosen if name in places]
         return found[:_MOST_NAMED] or self.outstanding()
 
     def outstanding(self) -> list[int]:

@@ -49,10 +49,10 @@ def judge(subject: ReportSubject) -> Verdict:
     if subject.latency is not None:
         gains.append(_speed(subject.latency.speedup))
     sentence = f"{opening} ({', '.join(measures)}), and is {' and '.join(gains)}."
-    hurting = [*subject.hurting(), *subject.worst]
-    if level != "good" and hurting:
-        name = subject.nodes[hurting[0]].measured.name
-        sentence += f" What hurts most is {name}."
+    sensitive = [*subject.most_sensitive(), *subject.worst]
+    if level != "good" and sensitive:
+        name = subject.nodes[sensitive[0]].measured.name
+        sentence += f" The most sensitive node is {name}."
     return Verdict(level, sentence)
 
 

@@ -1,4 +1,4 @@
-"""A plan with some of its nodes put back: to float, to 16-bit activations, to 8-bit weights."""
+"""Nodes of a plan that fall back to float, to 16-bit activations or to 8-bit weights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bitwright.numerics.types import UINT16
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan, WeightPlan
 from bitwright.recipe import Override
 
-__all__ = ["To", "put_back"]
+__all__ = ["Fallback", "fall_back"]
 
-To = Literal["float", "uint16", "int8"]
+Fallback = Literal["float", "uint16", "int8"]
 
-_REASON = "put back: its error reaches the outputs"
+_REASON = "fell back to float: its error reaches the outputs"
 
 
-def put_back(plan: QuantPlan, names: Iterable[str], to: To = "float") -> QuantPlan:
+def fall_back(plan: QuantPlan, names: Iterable[str], to: Fallback = "float") -> QuantPlan:
     """Return the plan with these nodes float, or with more bits.
 
     "uint16" is for what they read and write: the range of each tensor stays as it was, and the
@@ -30,7 +30,7 @@ def put_back(plan: QuantPlan, names: Iterable[str], to: To = "float") -> QuantPl
     >>> from bitwright.recipe import Recipe
     >>> node = NodePlan(op="Gemm", action="quantize", inputs=("x", "w"), outputs=("y",))
     >>> plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={"fc": node})
-    >>> put_back(plan, ["fc"]).nodes["fc"].inputs
+    >>> fall_back(plan, ["fc"]).nodes["fc"].inputs
     (None, None)
     """
     chosen = list(names)
@@ -38,10 +38,10 @@ def put_back(plan: QuantPlan, names: Iterable[str], to: To = "float") -> QuantPl
         if name not in plan.nodes:
             raise PlanError(f"the plan has no node {name!r}.{did_you_mean(name, plan.nodes)}")
     if plan.recipe.mode == "weight-only":
-        return _weights_back(plan, set(chosen), to)
+        return _widen_weights(plan, set(chosen), to)
     if to == "int8":
         raise PlanError(
-            "'int8' is for the weights of weight-only plans; put nodes of this plan back to float "
+            "'int8' is for the weights of weight-only plans; nodes of this plan fall back to float "
             "or uint16."
         )
     return _to_float(plan, chosen) if to == "float" else _to_uint16(plan, chosen)
@@ -50,11 +50,11 @@ def put_back(plan: QuantPlan, names: Iterable[str], to: To = "float") -> QuantPl
 # Weights -----------------------------------------------------------------------------------
 
 
-def _weights_back(plan: QuantPlan, chosen: set[str], to: To) -> QuantPlan:
+def _widen_weights(plan: QuantPlan, chosen: set[str], to: Fallback) -> QuantPlan:
     if to == "uint16":
         raise PlanError(
-            "activations of a weight-only plan are float already; put its nodes back to float or "
-            "int8."
+            "activations of a weight-only plan are float already; its nodes fall back to float "
+            "or int8."
         )
     weights: dict[str, WeightPlan] = {}
     for key, entry in plan.weights.items():
@@ -78,7 +78,7 @@ def _to_float(plan: QuantPlan, names: list[str]) -> QuantPlan:
     for name in names:
         read |= {plan.tensors[key].tensor for key in plan.nodes[name].inputs if key in plan.tensors}
         written |= {key for key in plan.nodes[name].outputs if key is not None}
-    # A Relu that a quantizer did has to be done again: behind a node that is put back, and before
+    # A Relu that a quantizer did has to be done again: behind a node that falls back, and before
     # one, which reads the tensor itself.
     undone = {
         name: node.outputs[0]
@@ -104,7 +104,7 @@ def _to_float(plan: QuantPlan, names: list[str]) -> QuantPlan:
             node = msgspec.structs.replace(node, outputs=kept)
         else:
             # Float nodes read dequantized values so that their producers stay fused, which those
-            # that are put back are not.
+            # that fall back are not.
             kept = tuple(None if key in written else key for key in node.inputs)
             node = msgspec.structs.replace(node, inputs=kept)
         nodes[name] = node
@@ -139,8 +139,8 @@ def _with_what_they_need(
 def _to_uint16(plan: QuantPlan, names: list[str]) -> QuantPlan:
     if plan.recipe.format not in ("qdq", "extended"):
         raise PlanError(
-            f"integer operators have no 16-bit activations (format {plan.recipe.format}); put "
-            "nodes back to float, or plan with format qdq."
+            f"integer operators have no 16-bit activations (format {plan.recipe.format}); fall "
+            "back to float, or plan with format qdq."
         )
     wanted = {
         plan.root(key)

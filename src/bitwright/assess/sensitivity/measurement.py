@@ -20,7 +20,7 @@ __all__ = ["Errors", "measure_variants"]
 Sample = Mapping[str, npt.NDArray[Any]]
 
 _MOST_NODES = 4000
-"""Nodes of one woven graph: the runtime's optimizer takes longer than linear time."""
+"""Nodes of one merged graph: the runtime's optimizer takes longer than linear time."""
 _IN_ONE_MESSAGE = 64 << 20
 """Bytes up to which copying the constants is cheaper than setting them apart."""
 

@@ -1,4 +1,4 @@
-"""Which nodes the error of a model's outputs comes from, and what putting some back regains."""
+"""Sensitivity of the outputs to each node, and the fallback that regains most of the loss."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Protocol
 
 from bitwright.assess.frames import data_frame
 from bitwright.assess.noise import decibels
-from bitwright.assess.sensitivity.fallback import To, put_back
+from bitwright.assess.sensitivity.fallback import Fallback, fall_back
 from bitwright.errors import PlanError
 from bitwright.plan import QuantPlan
 
-__all__ = ["NodeSensitivity", "Proposal", "Sensitivity", "Trial"]
+__all__ = ["Evaluator", "NodeSensitivity", "Proposal", "Sensitivity"]
 
 
-_IN_WORDS: dict[To, str] = {"float": "float", "uint16": "16 bits", "int8": "8 bits"}
+_IN_WORDS: dict[Fallback, str] = {"float": "float", "uint16": "16 bits", "int8": "8 bits"}
 
 
-class Trial(Protocol):
-    """What tries things out for a sensitivity."""
+class Evaluator(Protocol):
+    """Measures plans and sets of float nodes, always on the same samples."""
 
     def without(self, sets: Sequence[tuple[str, ...]]) -> list[float]:
         """Return the error of the outputs for each set of nodes that is float."""
@@ -62,7 +62,7 @@ class NodeSensitivity:
 
     @property
     def regained(self) -> float:
-        """The share of the whole error that goes when just this node is put back."""
+        """The share of the whole error that goes when just this node falls back to float."""
         return 1 - self.without / self.quantized if self.quantized else 0.0
 
     @property
@@ -76,7 +76,7 @@ class NodeSensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A plan with some nodes put back, and what that regains; measured, not estimated.
+    """A plan in which some nodes fall back, and what that regains; measured, not estimated.
 
     `Sensitivity.proposal` makes one:
 
@@ -91,8 +91,8 @@ class Proposal:
 
     plan: QuantPlan
     nodes: tuple[str, ...]
-    """What was put back, the most important first."""
-    to: To
+    """The nodes that fall back, the most important first."""
+    to: Fallback
     quantizable: int
     """How many nodes were quantized before."""
     before: float
@@ -123,10 +123,10 @@ class Proposal:
     def describe(self) -> str:
         """Return the proposal as a sentence."""
         if not self.nodes:
-            return f"put nothing back: no node helps, {self.sqnr:.1f} dB SQNR is what there is"
+            return f"no fallback: no node helps, {self.sqnr:.1f} dB SQNR is what there is"
         nodes = "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
         return (
-            f"put {nodes} of {self.quantizable} back to {_IN_WORDS[self.to]} and regain "
+            f"fall back to {_IN_WORDS[self.to]} for {nodes} of {self.quantizable} and regain "
             f"{self.regained:.0%} of the loss: {self.sqnr_before:.1f} dB -> {self.sqnr:.1f} dB SQNR"
         ).replace("%", " %")
 
@@ -162,7 +162,7 @@ class Sensitivity:
     nodes: list[NodeSensitivity]
     """In graph order."""
     samples: int
-    _trial: Trial = field(repr=False)
+    _evaluator: Evaluator = field(repr=False)
 
     @property
     def sqnr(self) -> float:
@@ -171,14 +171,16 @@ class Sensitivity:
 
     @property
     def ranking(self) -> list[NodeSensitivity]:
-        """The nodes, those that hurt most first."""
+        """The nodes, the most sensitive first."""
         return sorted(self.nodes, key=lambda node: -node.weight)
 
-    def proposal(self, regain: float = 0.8, *, most: float = 0.1, to: To = "float") -> Proposal:
-        """Return the plan that puts the fewest nodes back and regains this share of the loss.
+    def proposal(
+        self, regain: float = 0.8, *, most: float = 0.1, to: Fallback = "float"
+    ) -> Proposal:
+        """Return the plan with the fewest fallbacks that regains this share of the loss.
 
         The loss is the noise in the outputs: 0.8 means that a fifth of it is left, 7 dB. At most
-        the share `most` of the quantized nodes is put back. Every step is measured on the samples,
+        the share `most` of the quantized nodes falls back. Every step is measured on the samples,
         and so is the plan that comes out; whether fewer nodes could do is not proved.
         """
         for name, share in (("regain", regain), ("most", most)):
@@ -218,14 +220,14 @@ _TRIED_WRITTEN = 3
 
 
 class _Search:
-    """Puts nodes back one after the other, each time the one that helps most beside the others."""
+    """Adds nodes to the fallback one by one, each time the one that helps most."""
 
-    def __init__(self, found: Sensitivity, to: To, total: int, wanted: float) -> None:
+    def __init__(self, found: Sensitivity, to: Fallback, total: int, wanted: float) -> None:
         self._found = found
         self._to = to
         self._total = total
         self._wanted = wanted
-        self._base = found._trial.write(found.plan)[1]
+        self._base = found._evaluator.write(found.plan)[1]
 
     def run(self, room: int) -> Proposal:
         best = self._propose((), self._found.plan, self._base)
@@ -244,7 +246,7 @@ class _Search:
         return best
 
     def _steps(self, room: int) -> Iterator[tuple[float, tuple[str, ...]]]:
-        """Yield the error with one node put back, with two, and so on."""
+        """Yield the error with one node that falls back, with two, and so on."""
         chosen: tuple[str, ...] = ()
         while len(chosen) < room and (candidates := self._candidates(chosen)):
             errors = self._try([(*chosen, name) for name in candidates])
@@ -253,9 +255,9 @@ class _Search:
             yield error, chosen
 
     def _better(self, best: Proposal, chosen: tuple[str, ...]) -> Proposal:
-        """Write the plan with these nodes put back, and return it if it is better."""
-        plan = put_back(self._found.plan, chosen, self._to)
-        found = self._propose(chosen, *self._found._trial.write(plan))
+        """Write the plan in which these nodes fall back, and return it if it is better."""
+        plan = fall_back(self._found.plan, chosen, self._to)
+        found = self._propose(chosen, *self._found._evaluator.write(plan))
         return found if found.after < best.after else best
 
     def _candidates(self, chosen: tuple[str, ...]) -> list[str]:
@@ -263,16 +265,16 @@ class _Search:
         ranked = [node.name for node in self._found.ranking if node.name not in chosen]
         if self._to == "uint16":
             return ranked[:_TRIED_WRITTEN]
-        beside = self._found._trial.neighbours(chosen)
+        beside = self._found._evaluator.neighbours(chosen)
         first = ranked[:_TRIED]
         return [*first, *[name for name in ranked[_TRIED:] if name in beside][:_TRIED]]
 
     def _try(self, sets: list[tuple[str, ...]]) -> list[float]:
         if self._to != "uint16":
             # The noise of 8-bit weights is next to nothing beside that of 4 bits: as if float.
-            return self._found._trial.without(sets)
-        plans = (put_back(self._found.plan, nodes, self._to) for nodes in sets)
-        return [self._found._trial.write(plan)[1] for plan in plans]
+            return self._found._evaluator.without(sets)
+        plans = (fall_back(self._found.plan, nodes, self._to) for nodes in sets)
+        return [self._found._evaluator.write(plan)[1] for plan in plans]
 
     def _propose(self, nodes: tuple[str, ...], plan: QuantPlan, error: float) -> Proposal:
         return Proposal(plan, nodes, self._to, self._total, self._base, error, self._wanted)

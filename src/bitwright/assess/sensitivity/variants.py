@@ -1,4 +1,4 @@
-"""Variants of a model in which one node is quantized, or all but some, woven into one graph.
+"""Variants of a model in which one node is quantized, or all but some, merged into one graph.
 
 What two variants have in common is in the graph once. A variant that differs at one node shares
 all that comes before it: with n nodes, all variants together cost about n / 2 runs, not n.
@@ -14,7 +14,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from bitwright.assess.comparison.codes import DEQUANTIZERS, QUANTIZERS
-from bitwright.assess.comparison.merged_graph import Known, Weaver
+from bitwright.assess.comparison.merged_graph import Known, MergedGraph
 from bitwright.assess.comparison.side_by_side import float_in_place
 from bitwright.assess.comparison.units import Cut, Units, nodes_between, outer_inputs
 
@@ -36,24 +36,24 @@ class _Tail:
 
 
 class Variants:
-    """One woven graph in the making: variants are added until it is large enough."""
+    """One merged graph in the making: variants are added until it is large enough."""
 
     def __init__(self, units: Units, kind: Kind) -> None:
         self._units = units
         self._kind = kind
-        self._weaver = Weaver(units)
+        self._merged = MergedGraph(units)
         self._tails = _tails(units)
-        self._plain: Known = self._weaver.start(units.plain)
-        self._quantized: Known = self._weaver.start(units.quantized)
-        self._weaver.add(units.plain.graph, self._plain)
+        self._plain: Known = self._merged.start(units.plain)
+        self._quantized: Known = self._merged.start(units.quantized)
+        self._merged.add(units.plain.graph, self._plain)
         if kind == "without":
-            self._weaver.add(units.quantized.graph, self._quantized)
+            self._merged.add(units.quantized.graph, self._quantized)
         else:
             # What a quantized unit reads among float ones.
             for cut in units.cuts:
                 value = self._plain[cut.plain]
                 self._quantized[cut.value] = self._in_place(cut, value, self._quantized)
-        self._started = self._weaver.weight_bytes
+        self._started = self._merged.weight_bytes
         self.outputs: dict[Key, tuple[ir.Value, ...]] = {
             "float": tuple(self._plain[tail.plain] for tail in self._tails)
         }
@@ -63,12 +63,12 @@ class Variants:
     @property
     def weight_bytes(self) -> int:
         """What the constants weigh that were added with the variants."""
-        return self._weaver.weight_bytes - self._started
+        return self._merged.weight_bytes - self._started
 
     @property
     def node_count(self) -> int:
-        """How many nodes the woven graph has."""
-        return self._weaver.node_count
+        """How many nodes the merged graph has."""
+        return self._merged.node_count
 
     def add(self, indices: Sequence[int]) -> None:
         """Add a variant: with only these cuts quantized, or with all but these."""
@@ -80,17 +80,17 @@ class Variants:
         self.outputs[tuple(indices)] = made
 
     def finish(self) -> ir.Model:
-        """Return the woven model; its outputs are those of all variants."""
-        return self._weaver.finish(value for values in self.outputs.values() for value in values)
+        """Return the merged model; its outputs are those of all variants."""
+        return self._merged.finish(value for values in self.outputs.values() for value in values)
 
     def _alone(self, cut: Cut) -> Iterator[ir.Value]:
         known: Known = dict(self._quantized)
         del known[cut.value]
-        self._weaver.add(cut.nodes, known)
-        result = self._weaver.measured(cut, known)
+        self._merged.add(cut.nodes, known)
+        result = self._merged.measured(cut, known)
         if cut.codes is not None:
-            result = self._weaver.dequantize(cut, result, known)
-        changed: Known = {cut.plain: self._weaver.cast(result, cut.plain.dtype)}
+            result = self._merged.dequantize(cut, result, known)
+        changed: Known = {cut.plain: self._merged.cast(result, cut.plain.dtype)}
         for other in self._units.cuts:
             if (
                 other is not cut
@@ -105,7 +105,7 @@ class Variants:
 
     def _without(self, cuts: Sequence[Cut]) -> Iterator[ir.Value]:
         """Yield the outputs of the quantized model with these cuts made by float nodes."""
-        numbers: Known = self._weaver.start(self._units.plain)
+        numbers: Known = self._merged.start(self._units.plain)
         changed: Known = {}
         for cut in self._units.cuts:
             if cut in cuts:
@@ -114,10 +114,10 @@ class Variants:
                     if other.plain in read and other.plain not in numbers and other is not cut:
                         value = changed.get(other.value, self._quantized[other.value])
                         numbers[other.plain] = self._numbers(other, value)
-                self._weaver.add(cut.plain_nodes, numbers)
+                self._merged.add(cut.plain_nodes, numbers)
                 changed[cut.value] = self._in_place(cut, numbers[cut.plain], self._quantized)
                 for value in self._read_by_float(cut):
-                    changed[value] = self._weaver.cast(numbers[cut.plain], value.dtype)
+                    changed[value] = self._merged.cast(numbers[cut.plain], value.dtype)
             elif _reads(cut.nodes, changed) and cut.value not in changed:
                 changed[cut.value] = self._follow(cut.nodes, cut.value, changed, self._quantized)
         kept = {cut.value: cut for cut in cuts}
@@ -143,18 +143,18 @@ class Variants:
     def _numbers(self, cut: Cut, value: ir.Value) -> ir.Value:
         """Return a cut of the quantized model as a float node reads it: before any rounding."""
         if cut.is_integer:
-            value = self._weaver.dequantize(cut, value, self._quantized)
-        value = self._weaver.cast(value, cut.plain.dtype)
+            value = self._merged.dequantize(cut, value, self._quantized)
+        value = self._merged.cast(value, cut.plain.dtype)
         if not cut.is_integer and (clips := cut.clips):
             first = clips[0].inputs[0]
             assert first is not None
             known: Known = {first: value}
-            self._weaver.add(clips, known)
+            self._merged.add(clips, known)
             value = known[cut.plain]
         return value
 
     def _in_place(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
-        return float_in_place(self._weaver, cut, value, known)
+        return float_in_place(self._merged, cut, value, known)
 
     def _follow(
         self, nodes: Sequence[ir.Node], value: ir.Value, changed: Known, base: Known
@@ -169,7 +169,7 @@ class Variants:
             v: base[v] for node in nodes for v in outer_inputs(node) if v in base and v not in own
         }
         known: Known = ChainMap({}, changed, borders)
-        self._weaver.add(nodes, known)
+        self._merged.add(nodes, known)
         return known[value]
 
 
@@ -183,16 +183,16 @@ def _tails(units: Units) -> list[_Tail]:
     given = {value.name: value for value in units.quantized.graph.outputs}
     tails = []
     for output in units.plain.graph.outputs:
-        twin = given.get(output.name)
+        other = given.get(output.name)
         is_float = output.dtype is not None and output.dtype.is_floating_point()
-        if twin is None or not is_float or output.producer() is None or twin.producer() is None:
+        if other is None or not is_float or output.producer() is None or other.producer() is None:
             continue
         tails.append(
             _Tail(
                 output,
                 () if output in plain_borders else tuple(nodes_between(output, plain_borders)),
-                twin,
-                () if twin in borders else tuple(nodes_between(twin, borders)),
+                other,
+                () if other in borders else tuple(nodes_between(other, borders)),
             )
         )
     return tails

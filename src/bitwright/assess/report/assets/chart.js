@@ -2,7 +2,7 @@
 
 const CHART = { height: 300, left: 46, right: 14, top: 26, bottom: 40 };
 
-function makeChart(host, nodes, hurting, choose) {
+function makeChart(host, nodes, mostSensitive, choose) {
   const ceiling = Math.max(20, ...nodes.map((n) => clampedTop(n.sqnr)), ...nodes.map((n) => clampedTop(n.alone)));
   const lowest = Math.min(2, ...nodes.map((n) => finiteOr(n.sqnr, 2)), ...nodes.map((n) => finiteOr(n.alone, 2)));
   const top = Math.ceil(ceiling / 10) * 10;
@@ -60,7 +60,7 @@ function makeChart(host, nodes, hurting, choose) {
 
   function ranks() {
     const marks = [];
-    hurting.forEach((index, rank) => {
+    mostSensitive.forEach((index, rank) => {
       const value = nodes[index].alone ?? nodes[index].sqnr;
       if (value === null || !inView(index)) return;
       const x = xOf(index), y = yOf(value);

@@ -1,11 +1,11 @@
 // Brings the page to life: reads the data, builds the three views, and keeps them on one node.
 
 const report = JSON.parse(document.getElementById("report-data").textContent);
-const hurting = new Set(report.hurts);
+const mostSensitive = new Set(report.most_sensitive);
 const allNodes = report.nodes.map((node, place) => {
   const outputs = node.tensors.filter(([label]) => label.startsWith("output")).map(([, index]) => report.tensors[index]);
   return {
-    ...node, place, hurts: hurting.has(place), type: outputs[0]?.type,
+    ...node, place, mostSensitive: mostSensitive.has(place), type: outputs[0]?.type,
     sqnr: numeric(node.sqnr), alone: numeric(node.alone), energy: numeric(node.energy), cosine: numeric(node.cosine), error: numeric(node.error),
     text: `${node.name} ${node.op} ${node.reason ?? ""} ${node.unmeasured ?? ""} ${node.output}`.toLowerCase(),
   };
@@ -20,10 +20,10 @@ function choose(place) {
 }
 
 const table = makeTable(allNodes, choose);
-parts.push(makeChart(document.getElementById("plot"), allNodes, report.hurts, choose), table,
+parts.push(makeChart(document.getElementById("plot"), allNodes, report.most_sensitive, choose), table,
   makeDetail(document.getElementById("detail"), report, allNodes));
 table.sortBy("place", true);
-if (allNodes.length) choose(report.hurts[0] ?? report.worst[0] ?? 0);
+if (allNodes.length) choose(report.most_sensitive[0] ?? report.worst[0] ?? 0);
 
 for (const button of document.querySelectorAll("button[data-copy]")) {
   copies(button, () => document.getElementById(button.dataset.copy).textContent);

@@ -10,7 +10,7 @@ const COLUMNS = [
   { key: "name", title: "Node", show: (n) => n.name, tip: "Name of the node" },
   { key: "op", title: "Op", width: "op", show: (n) => n.op, tip: "Op type" },
   { key: "state", title: "State", width: "state rare", show: (n) => (n.quantized ? n.type || "quantized" : "float"), tip: "Number type of its result, or float" },
-  { key: "alone", title: "Alone", width: "figure", number: true, show: (n) => decibels(n.alone), bad: (n) => n.hurts, tip: "SQNR in dB with this node alone quantized; each channel counts alike" },
+  { key: "alone", title: "Alone", width: "figure", number: true, show: (n) => decibels(n.alone), bad: (n) => n.mostSensitive, tip: "SQNR in dB with this node alone quantized; each channel counts alike" },
   { key: "sqnr", title: "SQNR", width: "figure", number: true, show: (n) => decibels(n.sqnr), tip: "SQNR in dB with everything quantized" },
   { key: "cosine", title: "Cosine", width: "figure rare", number: true, show: (n) => (n.cosine === null ? "–" : n.cosine.toFixed(4)), tip: "Cosine of the angle to the float result" },
   { key: "error", title: "Max err", width: "wide rare", number: true, show: (n) => significant(n.error), tip: "Largest difference from the float result" },
