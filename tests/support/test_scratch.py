@@ -160,3 +160,16 @@ def test_a_disk_without_locks_still_has_folders(tmp_path, monkeypatch):
     with ScratchFolder("test", tmp_path) as scratch:
         assert not remove_abandoned(tmp_path) and scratch.path.is_dir()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("step", ["pathlib.Path.open", "bitwright.support.scratch.try_lock"])
+def test_a_signal_while_a_folder_is_made_leaves_nothing(tmp_path, monkeypatch, step):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(step, stop)
+    with pytest.raises(KeyboardInterrupt):
+        ScratchFolder("test", tmp_path)
+    monkeypatch.undo()
+    gc.collect()
+    assert not list(tmp_path.iterdir())

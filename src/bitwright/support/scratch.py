@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import sys
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -35,8 +36,26 @@ class ScratchFolder(Closing):
     def __init__(self, kind: str, parent: str | Path | None = None) -> None:
         remove_abandoned(parent)
         with _telling_where(parent):
-            self.path, lock = _make_folder(kind, parent)
+            while not self._make(kind, parent):
+                pass
+
+    def _make(self, kind: str, parent: str | Path | None) -> bool:
+        """Make the folder and lock it; False where another job took it for abandoned."""
+        name = f"{_PREFIX}{kind}-{secrets.token_hex(8)}"
+        self.path = Path(parent or tempfile.gettempdir()).absolute() / name
+        lock = ExitStack()
+        # Registered before the folder is there: a signal may stop the job between any two lines.
         self._remove = weakref.finalize(self, _remove, self.path, lock)
+        self.path.mkdir(mode=0o700)
+        file = lock.enter_context((self.path / _LOCK).open("xb"))
+        try:
+            if try_lock(file) and (self.path / _LOCK).exists():
+                return True
+        except OSError:  # a disk without locks: without the file, nobody removes the folder
+            (self.path / _LOCK).unlink()
+            return True
+        self._remove()
+        return False
 
     def writing(self) -> AbstractContextManager[None]:
         """Turn what the disk says to writes in a `with` block, as that it is full, into our words.
@@ -88,27 +107,13 @@ def _telling_where(parent: str | Path | None) -> Iterator[None]:
         ) from error
 
 
-def _make_folder(kind: str, parent: str | Path | None) -> tuple[Path, IO[bytes]]:
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=parent))
-        lock = (path / _LOCK).open("xb")
-        try:
-            # Between the two lines above and here, somebody may have taken it for abandoned.
-            if try_lock(lock) and (path / _LOCK).exists():
-                return path, lock
-        except OSError:  # a disk without locks: without the file, nobody removes the folder
-            (path / _LOCK).unlink()
-            return path, lock
-        lock.close()
-
-
 def _is_ours(entry: os.DirEntry[str]) -> bool:
     if not entry.is_dir(follow_symlinks=False):
         return False
     return sys.platform == "win32" or entry.stat(follow_symlinks=False).st_uid == os.getuid()
 
 
-def _remove(folder: Path, lock: IO[bytes]) -> None:
+def _remove(folder: Path, lock: IO[bytes] | ExitStack) -> None:
     """Remove a folder, its lock last: by that the next job finds what is left here.
 
     Something is where this is killed halfway, or, on Windows, where a file is still open.
