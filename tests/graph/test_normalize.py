@@ -202,3 +202,22 @@ def test_a_circle_is_refused(builders):
     )
     with pytest.raises(ModelError, match="circle"):
         load_model(proto)
+
+
+def test_a_constant_that_the_model_returns_stays_and_its_readers_get_an_initializer(builders):
+    model = load_model(
+        builders.build(
+            [
+                helper.make_node("Constant", [], ["k"], value_floats=[1.0, 2.0, 3.0]),
+                helper.make_node("Add", ["x", "k"], ["y"], name="add"),
+            ],
+            [builders.info("x", 1, [3])],
+            [builders.info("k", 1, [3]), builders.info("y", 1, [3])],
+        )
+    )
+    feeds = {"x": np.ones(3, np.float32)}
+    expected = run(model, **feeds)
+    normalize(model)
+    assert list(model.graph.initializers) == ["k_constant"]
+    for name, array in run(model, **feeds).items():
+        np.testing.assert_array_equal(array, expected[name])

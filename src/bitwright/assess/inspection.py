@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from bitwright.graph.constants import input_at
 from bitwright.numerics.shared_exponent import BLOCK_FORMATS, Microscaling
 
 __all__ = ["Inspection", "inspect_model"]
@@ -144,7 +145,7 @@ def _stored_type(node: ir.Node) -> str:
     if node.op_type in _BLOCK_ROUNDERS:
         return _block_format(node)
     for index in (2, 0):
-        value = node.inputs[index] if len(node.inputs) > index else None
+        value = input_at(node, index)
         if value is not None and value.dtype is not None:
             return value.dtype.name.lower()
     return "uint8" if len(node.inputs) < 3 else "unknown"

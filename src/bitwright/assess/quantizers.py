@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph import iter_values
+from bitwright.graph.constants import constant_of, input_at
 
 __all__ = ["Quantizer", "Quantizers", "name_of", "position_of"]
 
@@ -49,7 +49,7 @@ class Quantizers:
 
     def quantizer_before(self, node: ir.Node, index: int) -> Quantizer | None:
         """Return the dequantizer through which a node reads an input."""
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = input_at(node, index)
         maker = None if value is None else value.producer()
         if maker is None or maker.op_type not in _DEQUANTIZE | _BOTH:
             return None
@@ -90,7 +90,7 @@ class Quantizers:
         return found
 
     def _scale_name(self, node: ir.Node) -> str | None:
-        value = node.inputs[1] if len(node.inputs) > 1 else None
+        value = input_at(node, 1)
         return None if value is None else self._names.get(value)
 
 
@@ -111,8 +111,8 @@ def position_of(scale: float) -> int | None:
 
 
 def _quantizer(node: ir.Node) -> Quantizer:
-    scale, zero_point = (_constant(node, index) for index in (1, 2))
-    given = node.inputs[2] if len(node.inputs) > 2 else None
+    scale, zero_point = (constant_of(input_at(node, index), defaults=True) for index in (1, 2))
+    given = input_at(node, 2)
     zero_type = None if given is None else given.dtype
     if zero_type is None and zero_point is not None:
         zero_type = ir.DataType.from_numpy(zero_point.dtype)
@@ -122,9 +122,3 @@ def _quantizer(node: ir.Node) -> Quantizer:
     elif node.op_type in _BOTH or stored is None:
         stored = zero_type
     return Quantizer(node, scale, zero_point, zero_type, stored)
-
-
-def _constant(node: ir.Node, index: int) -> npt.NDArray[Any] | None:
-    value = node.inputs[index] if len(node.inputs) > index else None
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else np.asarray(tensor.numpy())

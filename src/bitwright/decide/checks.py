@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from bitwright.decide.ops import constant
 from bitwright.decide.ops.qoperator import check_integer_recipe
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import INT4, INT8, INT16, INT32, QTYPES, UINT4, UINT8, UINT16
 from bitwright.recipe import Distribution, MinMax, Override, Percentile, Recipe
 
@@ -56,7 +56,7 @@ def _check_convert(name: str, value: ir.Value, override: Override, recipe: Recip
         raise RecipeError(f"{where} only the format qdq has pairs behind pairs.")
     if recipe.place.dedicated_pairs:
         raise RecipeError(f"{where} dedicated_pairs gives each reader a pair of its own.")
-    if constant(value) is not None:
+    if is_constant(value):
         raise RecipeError(f"{where} it is a constant; give a constant the type it needs.")
     assert override.convert is not None
     if override.convert.qtype == (override.qtype or recipe.activation):
@@ -73,7 +73,7 @@ def _check_types(recipe: Recipe, names: Names) -> None:
     for name, override in recipe.overrides.items():
         if override.qtype is not None:
             value = next(v for v, known in names.items() if known == name)
-            role = "activations" if constant(value) is None else "weights"
+            role = "activations" if not is_constant(value) else "weights"
             types.append((role, override.qtype))
         if override.convert is not None and override.convert.qtype is not None:
             types.append(("activations", override.convert.qtype))

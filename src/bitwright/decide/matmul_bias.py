@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from bitwright.decide.checks import has_channelwise_activations
 from bitwright.decide.layout.entries import Layout
-from bitwright.decide.ops import RULES, constant
+from bitwright.decide.ops import RULES
 from bitwright.graph import static_shape
+from bitwright.graph.constants import is_constant
 from bitwright.recipe import Recipe
 
 __all__ = [
@@ -68,7 +69,7 @@ def bias_sum_behind(product: ir.Node) -> BiasSum | None:
     if len(uses) != 1:
         return None
     node, index = next(iter(uses))
-    if node.op_type != "Add" or constant(node.inputs[1 - index]) is None:
+    if node.op_type != "Add" or not is_constant(node.inputs[1 - index]):
         return None
     return BiasSum(product, node, 1 - index)
 

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from bitwright.decide.layout.entries import Layout, plan_as_float
 from bitwright.decide.layout.fallback import leave_masks_float, leave_unseen_branches_float
 from bitwright.decide.limits import apply_limits
-from bitwright.decide.ops import constant
 from bitwright.decide.scales.bias_overflow import make_room_for_biases
 from bitwright.decide.scales.parameters import (
     activation_plan,
@@ -22,6 +21,7 @@ from bitwright.decide.scales.parameters import (
 )
 from bitwright.decide.validation import clips_exactly
 from bitwright.errors import DataError, ModelError
+from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
@@ -102,7 +102,7 @@ def _fit_narrow_biases(layout: Layout, plan: QuantPlan) -> None:
     any to lose: it is added after a shift, as hardware with narrow biases does.
     """
     for key, entry in layout.entries.items():
-        bias = constant(entry.value)
+        bias = constant_of(entry.value)
         if entry.bias_of is None or entry.qtype == INT32 or bias is None:
             continue
         found = plan.parameters(key)

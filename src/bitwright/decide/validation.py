@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.limits import check_limits
-from bitwright.decide.ops import RULES, Skip, constant
+from bitwright.decide.ops import RULES, Skip
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import iter_values
+from bitwright.graph.constants import constant_of
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import QuantPlan, TensorPlan
 
@@ -63,7 +64,7 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
 
 
 def _check_shift(name: str, shift: list[float], values: Mapping[str, ir.Value]) -> None:
-    array = constant(values.get(name))
+    array = constant_of(values.get(name))
     if array is None:
         raise PlanError(
             f"the plan shifts bias {name!r}, which is no constant of the model."
@@ -124,7 +125,7 @@ def _check_entry(key: str, entry: TensorPlan, value: ir.Value, plan: QuantPlan) 
         raise PlanError(
             f"tensor {key!r} stands behind {entry.source!r}, which is no pair of its tensor."
         )
-    array = constant(value)
+    array = constant_of(value)
     if entry.role != "activation" and array is None:
         raise PlanError(f"tensor {key!r} is planned as a {entry.role}, but it is not constant.")
     if np.ndim(parameters.scale) == 0 or value.shape is None:

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from bitwright.emit.building import add_initializer, owner_of, remove_unused_initializers
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import NameScope
-from bitwright.graph.constants import drop_if_unused, is_constant
+from bitwright.graph.constants import constant_tensor
+from bitwright.graph.editing import drop_if_unused
 from bitwright.numerics.codebooks import BLOCK_SIZES, NF4, Codebook, quantize_blocks
 
 __all__ = ["check_block_size", "emit_bnb4"]
@@ -82,10 +83,9 @@ def _check_names(exclude: Collection[str], known: set[str]) -> None:
 
 def _refuse(weight: ir.Value | None) -> str | None:
     """Return why a weight cannot be stored in 4 bits, or None."""
-    if weight is None or not is_constant(weight):
+    tensor = constant_tensor(weight)
+    if tensor is None:
         return "its second input is computed at run time"
-    tensor = ir.convenience.get_const_tensor(weight)
-    assert tensor is not None
     if len(tensor.shape) != 2:
         return f"its weight has {len(tensor.shape)} axes, not 2"
     if tensor.dtype not in _TYPES:
@@ -98,7 +98,7 @@ def _refuse(weight: ir.Value | None) -> str | None:
 def _replace(
     weight: ir.Value, readers: list[ir.Node], names: NameScope, book: Codebook, block_size: int
 ) -> None:
-    tensor = ir.convenience.get_const_tensor(weight)
+    tensor = constant_tensor(weight)
     assert tensor is not None
     array = tensor.numpy()
     rows, columns = array.shape

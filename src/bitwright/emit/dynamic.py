@@ -13,6 +13,7 @@ import onnx_ir as ir
 from bitwright.emit.integers import Integers, IntegerWriter
 from bitwright.emit.qdq import Rounding
 from bitwright.errors import PlanError
+from bitwright.graph.constants import input_at
 from bitwright.plan import QuantPlan
 
 __all__ = ["emit_dynamic"]
@@ -60,7 +61,7 @@ def _write_gemm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
         for index, turn in enumerate(("transA", "transB"))
     )
     name, label = node.name or "", node.outputs[0].name or ""
-    addend = node.inputs[2] if len(node.inputs) > 2 else None
+    addend = input_at(node, 2)
     alpha, beta = (node.attributes.get_float(factor, 1.0) for factor in ("alpha", "beta"))
     result = _multiply(writer, node, left, right, f"{name}_MatMul", f"{label}_MatMul", alpha)
     if addend is not None:
@@ -110,7 +111,7 @@ def _write_conv(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
         attributes=node.attributes.values(),
     )
     result = writer.rescale(node, product, (data.scale, kernel.scale), f"{name}_quant")
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = input_at(node, 2)
     if bias is not None:
         result.name = writer.names.fresh(f"{label}quant_scaled_output")
         shape = writer.constant(
@@ -126,7 +127,7 @@ def _write_lstm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     weights = [
         writer.operand(node, index, keys, order=(0, 2, 1), zero_points="each") for index in (1, 2)
     ]
-    rest = [node.inputs[i] if i < len(node.inputs) else None for i in range(3, 8)]
+    rest = [input_at(node, i) for i in range(3, 8)]
     inputs = [
         node.inputs[0],
         *(weight.value for weight in weights),
@@ -139,7 +140,7 @@ def _write_lstm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
 
 def _write_attention(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     data, weight = (writer.operand(node, index, keys, zero_points="several") for index in (0, 1))
-    bias, mask, past = (node.inputs[i] if i < len(node.inputs) else None for i in (2, 3, 4))
+    bias, mask, past = (input_at(node, i) for i in (2, 3, 4))
     if bias is None:
         assert weight.value.const_value is not None
         zeros = np.zeros(weight.value.const_value.shape.numpy()[-1], np.float32)
@@ -157,7 +158,7 @@ def _write_embedding(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     inputs = [
         *node.inputs[:2],
         *(None if table is None else table.value for table in tables),
-        node.inputs[7] if len(node.inputs) > 7 else None,
+        input_at(node, 7),
         *(None if table is None else table.scale for table in tables),
         *(None if table is None else table.zero_point for table in tables),
     ]

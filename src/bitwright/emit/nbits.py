@@ -35,7 +35,8 @@ from bitwright.emit.nbits_nodes import (
 )
 from bitwright.errors import PlanError, TargetError, did_you_mean
 from bitwright.graph import NameScope, iter_values, opset_of
-from bitwright.graph.constants import drop_if_unused, is_constant
+from bitwright.graph.constants import is_constant
+from bitwright.graph.editing import drop_if_unused
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import (
     NBitsTensors,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from bitwright.emit.building import add_initializer
 from bitwright.graph import NameScope, is_turned_constant
-from bitwright.graph.constants import read_constant
+from bitwright.graph.constants import float_constant_of
 from bitwright.numerics.nbits import NBitsTensors
 
 __all__ = [
@@ -166,7 +166,7 @@ def take_bias(node: ir.Node) -> ir.Value | None:
 
 def _as_vector(bias: ir.Value, columns: int, node: ir.Node, names: NameScope) -> ir.Value | None:
     """Return a Gemm's third input as the bias [N] of MatMulNBits, or None where it is none."""
-    array = read_constant(bias)
+    array = float_constant_of(bias)
     if array is None or array.size not in (1, columns):
         return None
     if array.size == columns and array.shape and array.shape[-1] != columns:

@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from bitwright.emit.building import add_initializer
 from bitwright.graph import NameScope
+from bitwright.graph.constants import constant_of
 
-__all__ = ["MICROSOFT", "PairGraph", "Quantized", "constant_array", "remove_nodes"]
+__all__ = ["MICROSOFT", "PairGraph", "Quantized", "remove_nodes"]
 
 MICROSOFT = "com.microsoft"
 
@@ -36,7 +37,7 @@ class Quantized:
     @property
     def is_whole(self) -> bool:
         """Whether one scale covers the tensor."""
-        array = constant_array(self.scale)
+        array = constant_of(self.scale)
         return array is not None and array.size == 1
 
     def means_the_same_as(self, other: Quantized) -> bool:
@@ -44,17 +45,10 @@ class Quantized:
         if self.scale is other.scale and self.zero_point is other.zero_point:
             return True
         pairs = ((self.scale, other.scale), (self.zero_point, other.zero_point))
-        arrays = [(constant_array(one), constant_array(two)) for one, two in pairs]
+        arrays = [(constant_of(one), constant_of(two)) for one, two in pairs]
         return self.dtype == other.dtype and all(
             one is not None and two is not None and np.array_equal(one, two) for one, two in arrays
         )
-
-
-def constant_array(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """Return the array of an initializer, or None for what is computed at run time."""
-    if value is None or value.const_value is None or not value.is_initializer():
-        return None
-    return value.const_value.numpy()
 
 
 class PairGraph:

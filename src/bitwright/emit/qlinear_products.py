@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.qlinear_graph import MICROSOFT, PairGraph, Quantized, constant_array
+from bitwright.emit.qlinear_graph import MICROSOFT, PairGraph, Quantized
+from bitwright.graph.constants import constant_of, input_at
 
 __all__ = ["lower_conv", "lower_gemm", "lower_matmul"]
 
@@ -24,7 +25,7 @@ def lower_conv(graph: PairGraph, node: ir.Node) -> str | None:
     if operands is None:
         return "its input or weight is not an 8-bit integer"
     source, weight = operands
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = input_at(node, 2)
     stored = _stored_bias(graph, bias, source, weight)
     result = graph.result(node.outputs[0])
     if result is not None and (bias is None or stored is not None):
@@ -41,7 +42,7 @@ def lower_conv(graph: PairGraph, node: ir.Node) -> str | None:
 def _lower_to_conv_integer(
     graph: PairGraph, node: ir.Node, source: Quantized, weight: Quantized, bias: ir.Value | None
 ) -> str | None:
-    zeros = constant_array(weight.zero_point)
+    zeros = constant_of(weight.zero_point)
     addend = _bias_array(graph, bias)
     if zeros is None or np.any(zeros != zeros.flat[0]):
         return "its channels have zero points of their own"
@@ -85,7 +86,7 @@ def lower_gemm(graph: PairGraph, node: ir.Node) -> str | None:
     if operands is None:
         return "an input of it is not an 8-bit integer"
     left, right = operands
-    addend = node.inputs[2] if len(node.inputs) > 2 else None
+    addend = input_at(node, 2)
     factors = [node.attributes.get_float("alpha", 1.0)]
     if addend is not None:
         factors.append(node.attributes.get_float("beta", 1.0))
@@ -134,7 +135,7 @@ def _no_kernel(op_type: str, *items: Quantized) -> str:
 
 
 def _product_scale(left: Quantized, right: Quantized) -> Array:
-    arrays = [constant_array(left.scale), constant_array(right.scale)]
+    arrays = [constant_of(left.scale), constant_of(right.scale)]
     assert arrays[0] is not None and arrays[1] is not None
     one, two = arrays[0].reshape(()), arrays[1]
     return np.asarray(one * (two.reshape(()) if two.size == 1 else two))
@@ -147,7 +148,7 @@ def _stored_bias(
     stored = graph.operand(bias)
     if stored is None or stored.value.dtype != _INT32:
         return None
-    scale = constant_array(stored.scale)
+    scale = constant_of(stored.scale)
     if scale is None:
         return None
     expected = _product_scale(source, weight).reshape(-1)
@@ -157,11 +158,11 @@ def _stored_bias(
 
 def _bias_array(graph: PairGraph, bias: ir.Value | None) -> Array | None:
     """Return a constant bias as float, whether it is stored so or as integers."""
-    array = constant_array(bias)
+    array = constant_of(bias)
     stored = graph.operand(bias)
     if stored is None:
         return array
-    parts = [constant_array(v) for v in (stored.value, stored.scale, stored.zero_point)]
+    parts = [constant_of(v) for v in (stored.value, stored.scale, stored.zero_point)]
     if any(part is None for part in parts):
         return None
     integers, scale, zeros = (np.asarray(part, np.float64) for part in parts)

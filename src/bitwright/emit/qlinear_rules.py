@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.emit.qlinear_graph import PairGraph, Quantized, constant_array
+from bitwright.emit.qlinear_graph import PairGraph, Quantized
 from bitwright.emit.qlinear_products import lower_conv, lower_gemm, lower_matmul
+from bitwright.graph.constants import constant_of, input_at
 from bitwright.numerics.quantize import quantize
 from bitwright.numerics.types import INT8, UINT8
 
@@ -105,7 +106,7 @@ def _lower_relu(graph: PairGraph, node: ir.Node) -> str | None:
 def _lower_clip(graph: PairGraph, node: ir.Node) -> str | None:
     bounds = []
     for value in (*node.inputs[1:], None, None)[:2]:
-        array = constant_array(value)
+        array = constant_of(value)
         if value is not None and array is None:
             return "its bounds are computed at run time"
         bounds.append(None if array is None else float(array.reshape(-1)[0]))
@@ -140,7 +141,7 @@ def _lower_to_clip(
 
 
 def _quantized_constant(graph: PairGraph, name: str, number: float, like: Quantized) -> ir.Value:
-    scale, zero_point = constant_array(like.scale), constant_array(like.zero_point)
+    scale, zero_point = constant_of(like.scale), constant_of(like.zero_point)
     assert scale is not None and zero_point is not None
     qtype = INT8 if like.dtype == ir.DataType.INT8 else UINT8
     stored = quantize(np.float32(number), scale.reshape(()), zero_point.reshape(()), qtype)
@@ -163,8 +164,8 @@ def _move(graph: PairGraph, node: ir.Node) -> str | None:
 
 def _lower_pad(graph: PairGraph, node: ir.Node) -> str | None:
     filled = node.attributes.get_string("mode", "constant") == "constant"
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    array = constant_array(value)
+    value = input_at(node, 2)
+    array = constant_of(value)
     if filled and value is not None and array is None:
         return "its value is computed at run time"
     source = graph.operand(node.inputs[0])
@@ -204,7 +205,7 @@ def _lower_embedding(graph: PairGraph, node: ir.Node) -> str | None:
     waiting = iter(operands)
     found = [None if value is None else next(waiting) for value in tables]
     ids = (*node.inputs[:2], *(None,) * 2)[:2]
-    mask = node.inputs[7] if len(node.inputs) > 7 else None
+    mask = input_at(node, 7)
     inputs = [
         *ids,
         *(None if item is None else item.value for item in found),

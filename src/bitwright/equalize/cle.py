@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from bitwright.equalize.cle_chains import Chains, Layer, Link, find_chains
 from bitwright.graph import NameScope
-from bitwright.graph.constants import replace_constant
+from bitwright.graph.editing import replace_constant
 from bitwright.recipe import CrossLayerEqualization
 
 __all__ = ["Equalized", "bias_divisor", "equalize_layers"]

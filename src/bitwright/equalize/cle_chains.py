@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph import iter_graphs
-from bitwright.graph.constants import is_private, read_constant, read_tensor
+from bitwright.graph.constants import constant_of, float_constant_of, is_private
 from bitwright.graph.linear import LINEAR_OP_TYPES, LinearNode
 
 __all__ = ["Addition", "Chains", "Layer", "Link", "find_chains"]
@@ -122,7 +122,7 @@ def _products(model: ir.Model) -> Iterator[ir.Node]:
 def _read_layer(node: ir.Node) -> Layer | str:
     """Return a product as a layer, or why it cannot be changed."""
     value = node.inputs[1]
-    weight = read_constant(value)
+    weight = float_constant_of(value)
     if weight is None or value is None:
         return "its weight is computed at run time"
     if not is_private(value):
@@ -134,7 +134,7 @@ def _read_layer(node: ir.Node) -> Layer | str:
         return f"its weight has the shape {list(weight.shape)}"
     if node.op_type == "MatMul" or len(node.inputs) < 3 or node.inputs[2] is None:
         return layer
-    bias = read_constant(node.inputs[2])
+    bias = float_constant_of(node.inputs[2])
     if bias is None:
         return "its bias is computed at run time"
     added = _addition_to(node, 2, bias, layer.out_channels, rank=2, axis=1)
@@ -212,7 +212,7 @@ def _addition(node: ir.Node, index: int, place: _Place) -> Addition | None:
     """Return the constant that a node adds to each channel of what it reads."""
     if node.domain or node.op_type != "Add" or place.is_flat:
         return None
-    array = read_constant(node.inputs[1 - index])
+    array = float_constant_of(node.inputs[1 - index])
     if array is None:
         return None
     rank = 1 if place.rank is None else place.rank
@@ -237,14 +237,14 @@ def _passes(node: ir.Node, index: int, place: _Place) -> bool:
         return False
     op_type = node.op_type
     if op_type == "Mul":
-        factor = read_constant(node.inputs[1 - index])
+        factor = float_constant_of(node.inputs[1 - index])
         return factor is not None and factor.size == 1 and factor.ndim <= 1
     if index != 0:
         return False
     if op_type in _ELEMENTWISE:
         return True
     if op_type == "Dropout":
-        training = read_tensor(node.inputs[2]) if _has_input(node, 2) else np.array(False)
+        training = constant_of(node.inputs[2]) if _has_input(node, 2) else np.array(False)
         return training is not None and not training.any()
     if op_type == "Clip":
         return _has_homogeneous_bounds(node)
@@ -272,7 +272,7 @@ def _has_homogeneous_bounds(node: ir.Node) -> bool:
     for index, direction in ((1, -1.0), (2, 1.0)):
         if not _has_input(node, index):
             continue
-        bound = read_constant(node.inputs[index])
+        bound = float_constant_of(node.inputs[index])
         if bound is None or bound.size != 1:
             return False
         number = float(bound.reshape(()))
@@ -283,12 +283,12 @@ def _has_homogeneous_bounds(node: ir.Node) -> bool:
 
 def _pads_around_channels(node: ir.Node, place: _Place) -> bool:
     """Return whether a Pad adds zeros, or what it finds at the edge, but no channels."""
-    pads = read_tensor(node.inputs[1]) if _has_input(node, 1) else None
+    pads = constant_of(node.inputs[1]) if _has_input(node, 1) else None
     axes = _axes(node, 3, place)
     if pads is None or axes is None or place.rank is None:
         return False
     if node.attributes.get_string("mode", "constant") == "constant" and _has_input(node, 2):
-        filling = read_tensor(node.inputs[2])
+        filling = constant_of(node.inputs[2])
         if filling is None or filling.any():
             return False
     concerned = np.array(axes or range(place.rank))
@@ -299,7 +299,7 @@ def _axes(node: ir.Node, index: int, place: _Place) -> list[int] | None:
     """Return the axes that a node names, counted from the front; empty: it names none."""
     axes: list[int] = list(node.attributes.get_ints("axes", []))
     if _has_input(node, index):
-        given = read_tensor(node.inputs[index])
+        given = constant_of(node.inputs[index])
         if given is None:
             return None
         axes = [int(axis) for axis in given.reshape(-1)]
@@ -332,7 +332,7 @@ def _flattens(node: ir.Node, place: _Place) -> bool:
 
 def _keeps_rows(node: ir.Node) -> bool:
     """Return whether a Reshape makes one row of each member of the batch."""
-    wanted, source = read_tensor(node.inputs[1]), node.inputs[0]
+    wanted, source = constant_of(node.inputs[1]), node.inputs[0]
     if wanted is None or wanted.size != 2 or node.attributes.get_int("allowzero", 0) != 0:
         return False
     rows, width = (int(size) for size in wanted.reshape(-1))

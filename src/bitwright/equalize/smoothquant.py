@@ -18,11 +18,12 @@ import onnx_ir as ir
 
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import NameScope, weight_of
-from bitwright.graph.constants import (
+from bitwright.graph.constants import constant_tensor, float_constant_of, input_at, is_private
+from bitwright.graph.editing import (
+    add_initializer,
     drop_if_unused,
-    is_constant,
-    is_private,
-    read_constant,
+    insert_after,
+    like,
     replace_constant,
 )
 from bitwright.graph.tensors import inline_copy
@@ -185,7 +186,6 @@ def _weight_of(node: ir.Node) -> _Weight | None:
 
 def _constant_at(node: ir.Node, index: int) -> ir.TensorProtocol | None:
     """Return the floats that a node reads at an input, also through a Transpose; not read yet."""
-    value = node.inputs[index] if index < len(node.inputs) else None
     weight = weight_of(node) if index == 1 else None
     if weight is not None and weight.through is not None:
         source = weight.value.const_value
@@ -196,9 +196,7 @@ def _constant_at(node: ir.Node, index: int) -> ir.TensorProtocol | None:
             shape=ir.Shape(source.shape.numpy()[::-1]),
             cache=False,
         )
-    if value is None or not is_constant(value):
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = constant_tensor(input_at(node, index))
     return tensor if tensor is not None and tensor.dtype.is_floating_point() else None
 
 
@@ -292,7 +290,7 @@ def _norm_edits(node: ir.Node, value: ir.Value, factors: F64) -> list[_Edit] | N
 def _arithmetic_edits(node: ir.Node, factors: F64) -> list[_Edit] | None:
     adds = node.op_type in ("Add", "Sub")
     for index in (1, 0):
-        array = read_constant(node.inputs[index])
+        array = float_constant_of(node.inputs[index])
         if array is None:
             continue
         if node.op_type == "Div":
@@ -341,23 +339,12 @@ def _insert_division(
 ) -> str:
     label = source.name or "input"
     dtype = np.float32 if source.dtype is None else source.dtype.numpy()
-    stored = names.fresh(f"{label}_smooth_scale")
     inverse = (1 / factors).astype(dtype)
-    constant = ir.Value(
-        name=stored,
-        type=ir.TensorType(ir.DataType.from_numpy(inverse.dtype)),
-        shape=ir.Shape(inverse.shape),
-        const_value=ir.tensor(inverse, name=stored),
-    )
-    graph.register_initializer(constant)
-    output = ir.Value(name=names.fresh(f"{label}_smoothed"), type=source.type, shape=source.shape)
+    constant = add_initializer(graph, names, f"{label}_smooth_scale", inverse)
+    output = like(source, names.fresh(f"{label}_smoothed"))
     name = names.fresh(f"{label}_smooth")
     node = ir.node("Mul", [source, constant], outputs=[output], name=name)
-    producer = source.producer()
-    if producer is not None:
-        graph.insert_after(producer, node)
-    else:
-        graph.insert_before(graph[0], node)
+    insert_after(graph, node, source.producer())
     for reader in readers:
         reader.replace_input_with(0, output)
     return name

@@ -50,22 +50,22 @@ _QUANTIZED_OPS = frozenset(
 )
 
 
-def normalize(model: ir.Model, *, subgraphs: bool = True, keep_defaults: bool = False) -> list[str]:
+def normalize(model: ir.Model, *, keep_defaults: bool = False) -> list[str]:
     """Bring a model to the one form that the rest of Bitwright works on, in place.
 
     Model-local functions are inlined, but for a vendor's quantizers; Constant nodes become
     initializers, initializers that are also graph inputs become constants, node names become
-    unique, nodes are sorted and unused initializers go. With subgraphs=False the bodies of If, Loop
-    and Scan keep their Constant nodes, and with keep_defaults initializers that are inputs stay
-    both. Returns a sentence for each thing that a user may want to know.
+    unique, nodes are sorted and unused initializers go. With keep_defaults initializers that are
+    inputs stay both. Returns a sentence for each thing that a user may want to know.
     """
     notes: list[str] = []
     _refuse_sparse(model)
     _inline_functions(model, notes)
-    _lift_constants(model, notes, subgraphs)
+    names = NameScope(model)
+    _lift_constants(model, names, notes)
     if not keep_defaults:
         _fix_initializer_inputs(model, notes)
-    _name_nodes(model, notes)
+    _name_nodes(model, names, notes)
     try:
         if not is_in_order(model):
             model.graph.sort()
@@ -163,55 +163,56 @@ def _inline_functions(model: ir.Model, notes: list[str]) -> None:
     notes.append(f"inlined {counted(len(names), 'model-local function')}: {_listed(names)}.")
 
 
-def _lift_constants(model: ir.Model, notes: list[str], subgraphs: bool) -> None:
-    lifted = 0
-    for path, graph in iter_graphs(model):
-        if path and not subgraphs:
-            continue
-        lifted += sum(_lift_constant(graph, node) for node in list(graph))
+def _lift_constants(model: ir.Model, names: NameScope, notes: list[str]) -> None:
+    lifted = sum(
+        _lift_constant(graph, node, names)
+        for _, graph in iter_graphs(model)
+        for node in list(graph)
+    )
     if lifted:
         notes.append(f"turned {counted(lifted, 'Constant node')} into initializers.")
 
 
-def _lift_constant(graph: ir.Graph, node: ir.Node) -> bool:
+def _lift_constant(graph: ir.Graph, node: ir.Node, names: NameScope) -> bool:
     if node.op_type != "Constant" or node.domain:
         return False
     output = node.outputs[0]
-    if output.is_graph_output():  # it must stay a node to be returned
+    returned = output.is_graph_output()  # then it stays a node, and its readers get a copy
+    if not output.name or (returned and not output.uses()):
         return False
     tensor = _constant_tensor(node)
-    if tensor is None or not output.name:
+    if tensor is None:
         return False
     value = ir.Value(
-        name=output.name,
+        name=names.fresh(f"{output.name}_constant") if returned else output.name,
         type=ir.TensorType(tensor.dtype),
         shape=shape_of(tensor),
         const_value=tensor,
         metadata_props=dict(output.metadata_props),
     )
-    output.replace_all_uses_with(value)
-    graph.remove(node, safe=True)
+    tensor.name = value.name
+    for reader, index in list(output.uses()):
+        reader.replace_input_with(index, value)
+    if not returned:
+        graph.remove(node, safe=True)
     graph.register_initializer(value)
     return True
 
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    name = node.outputs[0].name
     for key, attribute in node.attributes.items():
         if attribute.is_ref():
             return None
         if key == "value" and attribute.type == ir.AttributeType.TENSOR:
-            tensor = tensor_in(attribute)
-            tensor.name = name
-            return tensor
+            return tensor_in(attribute)
         if key == "value_float":
-            return ir.tensor(attribute.as_float(), dtype=ir.DataType.FLOAT, name=name)
+            return ir.tensor(attribute.as_float(), dtype=ir.DataType.FLOAT)
         if key == "value_floats":
-            return ir.tensor(list(attribute.as_floats()), dtype=ir.DataType.FLOAT, name=name)
+            return ir.tensor(list(attribute.as_floats()), dtype=ir.DataType.FLOAT)
         if key == "value_int":
-            return ir.tensor(attribute.as_int(), dtype=ir.DataType.INT64, name=name)
+            return ir.tensor(attribute.as_int(), dtype=ir.DataType.INT64)
         if key == "value_ints":
-            return ir.tensor(list(attribute.as_ints()), dtype=ir.DataType.INT64, name=name)
+            return ir.tensor(list(attribute.as_ints()), dtype=ir.DataType.INT64)
     return None  # strings stay nodes: nothing of ours reads them
 
 
@@ -228,8 +229,7 @@ def _fix_initializer_inputs(model: ir.Model, notes: list[str]) -> None:
     )
 
 
-def _name_nodes(model: ir.Model, notes: list[str]) -> None:
-    scope = NameScope(model)
+def _name_nodes(model: ir.Model, scope: NameScope, notes: list[str]) -> None:
     seen: set[str] = set()
     renamed = named = 0
     for _, graph in iter_graphs(model):

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph.checking import check_model
+from bitwright.graph.constants import input_at
 from bitwright.graph.names import NameScope
 from bitwright.graph.sessions import open_session, run_session
 from bitwright.graph.shapes import infer_shapes
@@ -187,7 +188,7 @@ def _pin_old_resize(model: ir.Model) -> None:
 
 
 def _shrinks(node: ir.Node) -> bool:
-    scales = node.inputs[2] if len(node.inputs) > 2 else None
+    scales = input_at(node, 2)
     tensor = scales.const_value if scales is not None else None
     if tensor is None and scales is not None and scales.producer() is not None:
         producer = scales.producer()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import is_constant
+from bitwright.graph.constants import input_at, is_constant
 
 __all__ = ["ProductWeight", "is_turned_constant", "weight_of"]
 
@@ -37,7 +37,7 @@ def weight_of(node: ir.Node) -> ProductWeight | None:
         return None
     looked_up = node.op_type == "Gather"
     index = 0 if looked_up else 1
-    value = node.inputs[index] if len(node.inputs) > index else None
+    value = input_at(node, index)
     if value is None:
         return None
     turned = looked_up or (node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0)))

@@ -34,7 +34,7 @@ from bitwright.assess.report import (
 )
 from bitwright.data import ImagePreprocess, RandomData, Sample, TextData
 from bitwright.errors import DataError, OutputError, PlanError
-from bitwright.graph.constants import read_constant
+from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.comparison import open_twin, recipe_of
 from bitwright.jobs.sensitivity import SAMPLES, sense
 from bitwright.jobs.static import Calibration
@@ -348,7 +348,7 @@ def _look_at_tensors(
     )
 
     def weight(name: str) -> npt.NDArray[Any] | None:
-        return read_constant(known.get(name))
+        return float_constant_of(known.get(name))
 
     entries = () if plan is None else plan.tensors.values()
     planned = {} if plan is None else planned_weights(plan, weight)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import is_private, read_constant, replace_constant
+from bitwright.graph.constants import float_constant_of, input_at, is_private
+from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
 
 __all__ = ["give_biases"]
@@ -30,7 +31,7 @@ def _give(node: ir.Node, names: NameScope) -> bool:
         return _own_addend(node, names)
     if node.op_type not in ("Conv", "ConvTranspose", "Gemm"):
         return False
-    weight = read_constant(node.inputs[1])
+    weight = float_constant_of(node.inputs[1])
     if weight is None or weight.dtype not in (np.float32, np.float16):
         return False
     if node.op_type == "Conv":
@@ -39,14 +40,14 @@ def _give(node: ir.Node, names: NameScope) -> bool:
         channels = weight.shape[1] * node.attributes.get_int("group", 1)
     else:
         channels = weight.shape[0 if node.attributes.get_int("transB", 0) else 1]
-    old = node.inputs[2] if len(node.inputs) > 2 else None
+    old = input_at(node, 2)
     if old is None:
         # A factor of nothing is any factor.
         node.attributes.pop("beta", None)
         zeros = np.zeros(channels, weight.dtype)
         replace_constant(node, 2, zeros, f"{node.name or node.op_type}_bias", names)
         return True
-    array = read_constant(old)
+    array = float_constant_of(old)
     if array is None or (is_private(old) and not (array.size == 1 < channels)):
         return False
     if array.size == 1:
@@ -59,7 +60,7 @@ def _own_addend(node: ir.Node, names: NameScope) -> bool:
     for index, value in enumerate(node.inputs):
         product = None if value is None else value.producer()
         other = node.inputs[1 - index]
-        array = read_constant(other)
+        array = float_constant_of(other)
         if product is None or product.op_type != "MatMul" or array is None or other is None:
             continue
         if not is_private(other):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.graph.constants import is_constant, read_tensor
+from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
 from bitwright.prepare.rewiring import remove_nodes, take_over
 from bitwright.targets.npu_operations import clip_bounds
@@ -98,10 +98,7 @@ def known_axes(node: ir.Node) -> tuple[int, ...] | None:
     """Return the axes of a reduction, an attribute or a constant input; None: not known, or all."""
     if "axes" in node.attributes:
         return tuple(node.attributes.get_ints("axes", []))
-    value = node.inputs[1] if len(node.inputs) > 1 else None
-    if value is None or not is_constant(value):
-        return None
-    array = read_tensor(value)
+    array = constant_of(input_at(node, 1))
     return None if array is None else tuple(int(axis) for axis in array.reshape(-1)) or None
 
 

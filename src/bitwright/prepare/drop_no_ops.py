@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import is_constant
+from bitwright.graph.constants import constant_tensor
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.rewiring import least_rank, remove_nodes
 
@@ -66,9 +66,7 @@ def _unchanged(node: ir.Node) -> ir.Value | None:
     neutral, places = _NEUTRAL.get(node.op_type, (0, ()))
     for index in places:
         constant, value = node.inputs[index], node.inputs[1 - index]
-        if constant is None or not is_constant(constant):
-            continue
-        tensor = ir.convenience.get_const_tensor(constant)
+        tensor = constant_tensor(constant)
         if tensor is None or tensor.size != 1 or len(tensor.shape) > least_rank(value):
             continue
         if tensor.numpy().reshape(-1)[0] == neutral:

@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph import NameScope
-from bitwright.graph.constants import drop_if_unused, is_constant
+from bitwright.graph.constants import is_constant
+from bitwright.graph.editing import drop_if_unused
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import reshaped
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import read_constant
+from bitwright.graph.constants import float_constant_of
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.linear import Array, absorb_after, linear_before
@@ -65,7 +65,7 @@ def _fold(norm: ir.Node, names: NameScope) -> bool:
 
 def scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
     """Return (f, s) such that the batch norm computes f y + s, in float64."""
-    arrays = [read_constant(value) for value in norm.inputs[1:5]]
+    arrays = [float_constant_of(value) for value in norm.inputs[1:5]]
     if len(arrays) != 4:
         return None
     wide = [array.astype(np.float64) for array in arrays if array is not None]

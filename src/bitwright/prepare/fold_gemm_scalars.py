@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import read_constant, replace_constant
+from bitwright.graph.constants import float_constant_of
+from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 
@@ -45,7 +46,7 @@ def _fold(node: ir.Node, attribute: str, inputs: tuple[int, ...], names: NameSco
         node.attributes.pop(attribute)  # there is nothing it could multiply
         return True
     for index in inputs:
-        array = read_constant(node.inputs[index])
+        array = float_constant_of(node.inputs[index])
         if array is None:
             continue
         with np.errstate(over="ignore"):

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import is_constant, read_constant, replace_constant
+from bitwright.graph.constants import constant_tensor, float_constant_of, is_constant
+from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.linear import (
@@ -100,12 +101,10 @@ def _read(node: ir.Node) -> _Affine | None:
 
 def _read_vector(value: ir.Value | None) -> Array | None:
     """Return a constant with at most one dimension larger than 1, in float64."""
-    if value is None or not is_constant(value):
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = constant_tensor(value)
     if tensor is None or tensor.size != max(tensor.shape.numpy(), default=1):
         return None  # and a large one is not even read
-    constant = read_constant(value)
+    constant = float_constant_of(value)
     return None if constant is None else constant.astype(np.float64)
 
 
@@ -154,7 +153,7 @@ def _fold_past_shift(node: ir.Node, scale: _Affine, names: NameScope) -> bool:
     rank, axis = _input_layout(linear, adding.outputs[0])
     factor = spread(scale.factor, linear.in_channels, rank, axis)
     at = 1 - index_of(adding, node.outputs[0])
-    constant = read_constant(adding.inputs[at])
+    constant = float_constant_of(adding.inputs[at])
     if factor is None or constant is None:
         return False
     with np.errstate(over="ignore"):

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import read_constant
+from bitwright.graph.constants import float_constant_of
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import clip_limits
@@ -104,7 +104,7 @@ def _divided(node: ir.Node) -> ir.Value | None:
 
 def _is_number(constant: ir.Value | None, expected: float, value: ir.Value) -> bool:
     """Return whether a constant is this number in its type, and does not enlarge the value."""
-    array = read_constant(constant)
+    array = float_constant_of(constant)
     # ONNX Runtime has no HardSigmoid of float64.
     if array is None or array.size != 1 or array.dtype not in (np.float32, np.float16):
         return False

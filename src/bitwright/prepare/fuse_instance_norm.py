@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import read_constant
+from bitwright.graph.constants import float_constant_of
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.graph.subgraphs import iter_graphs
@@ -63,7 +63,7 @@ def _fuse_factored(last: ir.Node, names: NameScope) -> bool:
         scaled = step(product, "Mul", matched)
         if shift is None or scaled is None:
             continue
-        beta = read_constant(shift.inputs[0])
+        beta = float_constant_of(shift.inputs[0])
         moved = step(shift.inputs[1], "Mul", matched)
         if beta is None or moved is None:
             continue
@@ -82,11 +82,11 @@ def _match_factor(factor: ir.Value, matched: Matched) -> tuple[_Root, Array] | N
     """Return what gamma / sqrt(v + epsilon) is of, and gamma."""
     inverse = step(factor, "Div", matched)
     if inverse is not None:
-        gamma, root = read_constant(inverse.inputs[0]), _match_root(inverse.inputs[1], matched)
+        gamma, root = float_constant_of(inverse.inputs[0]), _match_root(inverse.inputs[1], matched)
         return None if gamma is None or root is None else (root, gamma)
     product = step(factor, "Mul", matched)
     for reciprocal, constant in operands(product, "Mul"):
-        gamma, tried = read_constant(constant), Matched(matched)
+        gamma, tried = float_constant_of(constant), Matched(matched)
         root = None if gamma is None else _match_reciprocal(reciprocal, tried)
         if root is not None and gamma is not None:
             matched.extend(tried[len(matched) :])
@@ -124,7 +124,7 @@ def _fuse_plain(first: ir.Node, names: NameScope) -> bool:
 def _other_constant(node: ir.Node, op_type: str, value: ir.Value) -> Array | None:
     for read, constant in operands(node, op_type):
         if read is value:
-            return read_constant(constant)
+            return float_constant_of(constant)
     return None
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import is_private, read_tensor
+from bitwright.graph.constants import constant_of, is_private
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type, static_shape
 from bitwright.graph.subgraphs import iter_graphs
@@ -109,7 +109,7 @@ def _match_length(value: ir.Value | None, matched: Matched) -> _Length | None:
 def _widens_to(expand: ir.Node, x: ir.Value, matched: Matched) -> bool:
     """Return whether an Expand makes its input as large as x, as the division does by itself."""
     target = expand.inputs[1]
-    fixed = read_tensor(target)
+    fixed = constant_of(target)
     if fixed is not None:
         return tuple(int(size) for size in fixed) == static_shape(x)
     shape = None if target is None else target.producer()

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.graph.constants import read_constant, replace_constant
+from bitwright.graph.constants import float_constant_of
+from bitwright.graph.editing import replace_constant
 from bitwright.graph.linear import LINEAR_OP_TYPES, LinearNode
 from bitwright.graph.names import NameScope
 from bitwright.prepare.rewiring import (
@@ -77,7 +78,7 @@ def linear_before(value: ir.Value | None, reader: ir.Node) -> Linear | None:
     if producer.op_type != "Add":
         return _linear_of(producer)
     for index in (0, 1):
-        if read_constant(producer.inputs[1 - index]) is not None:
+        if float_constant_of(producer.inputs[1 - index]) is not None:
             node = private_producer(producer.inputs[index], producer)
             linear = None if node is None else _linear_of(node)
             if linear is not None:
@@ -100,7 +101,7 @@ def linear_after(value: ir.Value) -> Linear | None:
 
 
 def _linear_of(node: ir.Node) -> Linear | None:
-    weight = read_constant(node.inputs[1]) if _is_linear(node) else None
+    weight = float_constant_of(node.inputs[1]) if _is_linear(node) else None
     linear = None if weight is None else Linear(node, weight)
     return linear if linear is not None and linear.is_well_formed else None
 
@@ -184,7 +185,7 @@ def _bias_of(linear: Linear) -> Array | None:
     node, channels = linear.node, linear.out_channels
     total = np.zeros(channels)
     if _has_own_bias(node):
-        own = read_constant(node.inputs[2])
+        own = float_constant_of(node.inputs[2])
         if own is None:
             return None
         if node.op_type == "Gemm":
@@ -195,7 +196,7 @@ def _bias_of(linear: Linear) -> Array | None:
             return None
         total = total + added * node.attributes.get_float("beta", 1.0)
     if linear.addition is not None:
-        constant = read_constant(linear.addition.inputs[_constant_index(linear)])
+        constant = float_constant_of(linear.addition.inputs[_constant_index(linear)])
         if constant is None:
             return None
         added = spread(constant, channels, linear.rank, linear.out_axis)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import read_constant
+from bitwright.graph.constants import float_constant_of
 
 __all__ = ["Matched", "is_closed", "number", "operands", "squared", "step"]
 
@@ -57,7 +57,7 @@ def number(value: ir.Value | None) -> float | None:
     >>> number(ir.Value(name="two", const_value=ir.tensor([2.0])))
     2.0
     """
-    array = read_constant(value)
+    array = float_constant_of(value)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.graph.constants import is_constant
+from bitwright.graph.constants import constant_of, constant_tensor, input_at, is_constant
 from bitwright.numerics.types import QTYPES, UINT8, QType
 from bitwright.plan import Parameters
 
@@ -139,8 +139,7 @@ def lift_dequantizers(graph: ir.Graph) -> None:
 
 
 def _has_channels(node: ir.Node) -> bool:
-    scale = node.inputs[1]
-    tensor = None if scale is None else ir.convenience.get_const_tensor(scale)
+    tensor = constant_tensor(node.inputs[1], defaults=True)
     return tensor is None or tensor.size != 1
 
 
@@ -170,11 +169,11 @@ def _swap(graph: ir.Graph, mover: ir.Node, dequantizer: ir.Node) -> None:
 
 def _read_parameters(node: ir.Node, integers: ir.Value | None) -> Parameters | str:
     """Return what a Q or DQ node says; a missing zero point is 0, and makes a Q give uint8."""
-    scale = _array(node, 1)
+    scale = constant_of(input_at(node, 1))
     if scale is None:
         return f"the scale of {node.name!r} is computed at run time"
     has_zero = len(node.inputs) > 2 and node.inputs[2] is not None
-    zero_point = _array(node, 2)
+    zero_point = constant_of(input_at(node, 2))
     if has_zero and zero_point is None:
         return f"the zero point of {node.name!r} is computed at run time"
     qtype = _type_of(node, integers, has_zero)
@@ -205,14 +204,6 @@ def _axis(node: ir.Node) -> int:
     return axis
 
 
-def _array(node: ir.Node, index: int) -> npt.NDArray[Any] | None:
-    value = node.inputs[index] if len(node.inputs) > index else None
-    if value is None or not is_constant(value):
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else np.asarray(tensor.numpy())
-
-
 def _type_of(node: ir.Node, integers: ir.Value | None, has_zero: bool) -> QType | None:
     if has_zero:
         zero = node.inputs[2]
@@ -235,7 +226,7 @@ def _clip_levels(node: ir.Node, qtype: QType) -> tuple[int, int] | None:
     ends = [int(qtype.lowest), int(qtype.highest)]
     for place, index in enumerate((1, 2)):
         if len(node.inputs) > index and node.inputs[index] is not None:
-            bound = _array(node, index)
+            bound = constant_of(input_at(node, index))
             if bound is None:
                 return None
             ends[place] = int(bound.reshape(-1)[0])

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import drop_if_unused, is_private
+from bitwright.graph.constants import is_private
+from bitwright.graph.editing import drop_if_unused
 
 __all__ = [
     "index_of",

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import read_tensor
+from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder
@@ -47,9 +47,9 @@ def _sizes(split: ir.Node) -> list[int] | None:
     """Return how much of the axis each output gets."""
     if "split" in split.attributes:
         return list(split.attributes.get_ints("split", []))
-    given = split.inputs[1] if len(split.inputs) > 1 else None
+    given = input_at(split, 1)
     if given is not None:
-        array = read_tensor(given)
+        array = constant_of(given)
         return None if array is None else [int(size) for size in array.reshape(-1)]
     x = split.inputs[0]
     axis = split.attributes.get_int("axis", 0)

@@ -17,7 +17,8 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph import NameScope, infer_shapes, iter_graphs
-from bitwright.graph.constants import drop_if_unused, is_constant
+from bitwright.graph.constants import is_constant
+from bitwright.graph.editing import drop_if_unused
 from bitwright.numerics.quantize import dequantize, quantize
 from bitwright.plan import Parameters
 from bitwright.prepare.fold_batch_norm import fold_batch_norm

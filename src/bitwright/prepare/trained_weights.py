@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.graph.constants import constant_of
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import Parameters
@@ -20,9 +21,9 @@ Array = npt.NDArray[Any]
 
 def constant_array(value: ir.Value | None) -> Array:
     """Return the values of a constant, which the caller knows to be one."""
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    assert tensor is not None
-    return np.asarray(tensor.numpy())
+    array = constant_of(value)
+    assert array is not None
+    return array
 
 
 def move_values(node: ir.Node, array: Array) -> Array | None:

@@ -12,7 +12,8 @@ from copy import copy
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import drop_if_unused, is_constant, is_private, read_tensor
+from bitwright.graph.constants import constant_of, is_constant, is_private
+from bitwright.graph.editing import drop_if_unused
 from bitwright.graph.names import NameScope
 from bitwright.prepare.building import Builder
 from bitwright.prepare.rewiring import private_reader, remove_nodes
@@ -119,7 +120,7 @@ def _is_turned(value: ir.Value | None) -> bool:
 
 def _is_plain(value: ir.Value | None, reader: ir.Node) -> bool:
     """Return whether a constant can be turned itself."""
-    array = read_tensor(value)
+    array = constant_of(value)
     if array is None:
         return False
     return array.ndim == 4 if reader.op_type == "Concat" else array.ndim <= 4
@@ -162,7 +163,7 @@ def _turn_behind(node: ir.Node, names: NameScope) -> ir.Node:
 
 def _turn_constant(node: ir.Node, index: int, value: ir.Value, names: NameScope) -> None:
     """Turn a constant that is broadcast against a turned tensor."""
-    array = read_tensor(value)
+    array = constant_of(value)
     if array is None or array.size == 1:
         return
     full = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(TO_LAST)
@@ -182,7 +183,7 @@ def _pad_axes(pad: ir.Node) -> list[int] | None:
         return None
     if len(pad.inputs) < 4 or pad.inputs[3] is None:
         return list(range(4))
-    axes = read_tensor(pad.inputs[3])
+    axes = constant_of(pad.inputs[3])
     return None if axes is None else [int(axis) % 4 for axis in axes.reshape(-1)]
 
 
@@ -199,7 +200,7 @@ def _turn_pads(pad: ir.Node, names: NameScope) -> None:
     if len(pad.inputs) > 3 and pad.inputs[3] is not None:
         index, new = 3, np.asarray(turned, np.int64)
     else:
-        sizes = read_tensor(pad.inputs[1])
+        sizes = constant_of(pad.inputs[1])
         assert sizes is not None
         index, new = 1, sizes.reshape(2, 4)[:, list(TO_LAST)].reshape(-1)
     old = pad.inputs[index]

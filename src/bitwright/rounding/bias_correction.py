@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.graph.constants import is_private, read_constant
+from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.numerics.windows import transposed_window_shares, window_shares
 
 __all__ = ["BiasSite", "add_to_bias", "find_bias_sites", "mean_error"]
@@ -102,16 +102,13 @@ def find_bias_sites(
 
 def _site_of(node: ir.Node) -> BiasSite | str:
     """Return the site of a layer, or why it has none."""
-    weight = read_constant(node.inputs[1])
+    weight = float_constant_of(node.inputs[1])
     if weight is None or not node.inputs[1].is_initializer():  # type: ignore[union-attr]
         return "its weight is computed at run time"
-    if node.op_type == "MatMul":
-        bias = _added_behind(node)
-    else:
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = _added_behind(node) if node.op_type == "MatMul" else input_at(node, 2)
     if bias is None:
         return "nothing adds a bias behind it" if node.op_type == "MatMul" else "it has no bias"
-    array = read_constant(bias)
+    array = float_constant_of(bias)
     if array is None or not bias.is_initializer():
         return "its bias is computed at run time"
     if not is_private(bias):
@@ -133,7 +130,7 @@ def _added_behind(product: ir.Node) -> ir.Value | None:
     if reader.op_type != "Add" or reader.domain:
         return None
     other = reader.inputs[1 - index]
-    return other if read_constant(other) is not None else None
+    return other if float_constant_of(other) is not None else None
 
 
 def _channels(node: ir.Node, weight: Array) -> int:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from bitwright.graph.constants import constant_of, constant_tensor, input_at
 from bitwright.targets.npu_limits import LIMIT_RULES, Ref, Site
 
 __all__ = [
@@ -101,13 +102,12 @@ def clip_bounds(node: ir.Node) -> tuple[float | None, float | None] | None:
     """Return the constant bounds of a Clip; None for one that computes them."""
     found: list[float | None] = []
     for index, name in ((1, "min"), (2, "max")):
-        value = node.inputs[index] if len(node.inputs) > index else None
-        given = node.attributes.get(name)
+        value, given = input_at(node, index), node.attributes.get(name)
         if value is not None:
-            tensor = ir.convenience.get_const_tensor(value)
-            if tensor is None:
+            bound = constant_of(value, defaults=True)
+            if bound is None:
                 return None
-            found.append(float(tensor.numpy().reshape(-1)[0]))
+            found.append(float(bound.reshape(-1)[0]))
         else:
             found.append(None if given is None else given.as_float())
     return found[0], found[1]
@@ -146,5 +146,5 @@ def _is_simulating_mul(value: ir.Value, reader: ir.Node) -> bool:
     if reader.op_type != "Mul" or maker is None or maker.op_type not in _SIMULATED:
         return False
     others = [other for other in reader.inputs if other is not None and other is not value]
-    tensor = ir.convenience.get_const_tensor(others[0]) if others else None
+    tensor = constant_tensor(others[0], defaults=True) if others else None
     return tensor is not None and tensor.size == 1

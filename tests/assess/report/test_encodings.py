@@ -7,7 +7,7 @@ import bitwright
 from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report import planned_weights, read_encodings
 from bitwright.graph import load_model
-from bitwright.graph.constants import read_constant
+from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.static import Job
 
 
@@ -52,7 +52,7 @@ def test_stored_weights_are_the_float_ones_rounded():
     for encodings in read_encodings(open_units(plain, result.model)).values():
         for one in encodings:
             if one.label == "weight":
-                original = read_constant(plain.graph.initializers[one.tensor])
+                original = float_constant_of(plain.graph.initializers[one.tensor])
                 assert one.axis is not None and one.scale.size == original.shape[one.axis]
                 assert np.abs(one.stored - original).max() < one.scale.max()
 
@@ -67,6 +67,6 @@ def test_weights_of_dynamic_models_come_from_the_plan():
     result = bitwright.quantize(demo.model_path, recipe="int8-dynamic")
     plain = Job.open(demo.model_path, result.plan.recipe).model
     known = plain.graph.initializers
-    found = planned_weights(result.plan, lambda name: read_constant(known.get(name)))
+    found = planned_weights(result.plan, lambda name: float_constant_of(known.get(name)))
     quantized = {name for name, node in result.plan.nodes.items() if node.quantized}
     assert set(found) == quantized

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.packed import packed_weight
 from bitwright.assess.sums import Codes
-from bitwright.graph.constants import is_constant, read_tensor
+from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.numerics import dequantize
 
 __all__ = ["DEQUANTIZERS", "INTEGER_PRODUCTS", "QUANTIZERS", "ROUNDERS", "QuantizedGraph"]
@@ -97,10 +97,10 @@ class QuantizedGraph:
         for node in self.nodes:
             at = (1, 2) if node.op_type in QUANTIZERS else _RESULT_PARAMETERS.get(node.op_type)
             if at is not None:
-                scale, zero_point = _input(node, at[0]), _input(node, at[1])
+                scale, zero_point = input_at(node, at[0]), input_at(node, at[1])
                 if scale is not None:
                     found[node.outputs[0]] = scale, zero_point
-            elif node.op_type in _MOVES and (first := _input(node, 0)) in found:
+            elif node.op_type in _MOVES and (first := input_at(node, 0)) in found:
                 assert first is not None
                 found.update(dict.fromkeys(node.outputs, found[first]))
         return found
@@ -108,7 +108,7 @@ class QuantizedGraph:
     def codes_of(self, value: ir.Value) -> Codes | None:
         """Return what the integers of a tensor stand for, where one constant scale says it."""
         scale, zero_point = self.parameters.get(value, (None, None))
-        factor, zero = read_tensor(scale), read_tensor(zero_point)
+        factor, zero = constant_of(scale), constant_of(zero_point)
         if factor is None or factor.size != 1 or (zero is None and zero_point is not None):
             return None
         dtype = value.dtype if zero_point is None else zero_point.dtype
@@ -162,21 +162,21 @@ class QuantizedGraph:
             return None
         maker = value.producer()
         if maker is None or maker.op_type == "Constant":
-            array = read_tensor(value)
+            array = constant_of(value)
             return array if array is not None and array.dtype.kind == "f" else None
         if maker.op_type not in DEQUANTIZERS:
             return None
-        stored, scale = maker.inputs[0], _input(maker, 1)
+        stored, scale = maker.inputs[0], input_at(maker, 1)
         assert stored is not None
-        integers, factor = read_tensor(stored), read_tensor(scale)
-        zero = read_tensor(_input(maker, 2))
+        integers, factor = constant_of(stored), constant_of(scale)
+        zero = constant_of(input_at(maker, 2))
         if factor is None:
             return None
         if integers is None:  # a weight kept in float behind a pair
             quantizer = stored.producer()
             if quantizer is None or quantizer.op_type not in QUANTIZERS:
                 return None
-            return None if read_tensor(quantizer.inputs[0]) is None else self._through_pair(maker)
+            return None if constant_of(quantizer.inputs[0]) is None else self._through_pair(maker)
         return _restore(
             integers,
             factor,
@@ -190,7 +190,7 @@ class QuantizedGraph:
         found = [array for v in node.inputs if (array := self.weight(v)) is not None]
         axis = _WEIGHT_AXES.get(node.op_type)
         if axis is not None:
-            integers, factor, zero = (read_tensor(_input(node, index)) for index in (3, 4, 5))
+            integers, factor, zero = (constant_of(input_at(node, index)) for index in (3, 4, 5))
             if integers is not None and factor is not None:
                 turned = node.op_type == "QGemm" and node.attributes.get_int("transB", 0) == 1
                 axis = 0 if turned else axis % integers.ndim
@@ -266,7 +266,3 @@ def _restore(
         axis=axis,
         block_size=block_size,
     )
-
-
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None

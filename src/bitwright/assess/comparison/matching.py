@@ -20,7 +20,7 @@ from bitwright.assess.comparison.codes import (
     is_plumbing,
     plain_op_type,
 )
-from bitwright.graph.constants import is_constant, read_constant
+from bitwright.graph.constants import float_constant_of, is_constant
 
 __all__ = ["match_tensors"]
 
@@ -131,7 +131,7 @@ class _Matcher:
     def _distance(self, node: ir.Node, other: ir.Node) -> float:
         """Return how far the weights of two nodes are apart; infinite where shapes differ."""
         mine = [array for array in self._graph.weights_of(node) if array.ndim > 1]
-        theirs = [a for v in other.inputs if (a := read_constant(v)) is not None and a.ndim > 1]
+        theirs = [a for v in other.inputs if (a := float_constant_of(v)) is not None and a.ndim > 1]
         if not mine or not theirs or mine[0].shape != theirs[0].shape:
             return float("inf")
         return float(np.linalg.norm((mine[0] - theirs[0]).ravel()))

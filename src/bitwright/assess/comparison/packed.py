@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.graph.constants import read_tensor
+from bitwright.graph.constants import constant_of, input_at
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import NBitsTensors, unpack_nbits
 
@@ -48,7 +48,7 @@ def packed_weight(node: ir.Node) -> PackedWeight | None:
 
 
 def _product(node: ir.Node) -> NBitsTensors | None:
-    codes, scales, zeros, order = (_constant(node, index) for index in (1, 2, 3, 4))
+    codes, scales, zeros, order = (constant_of(input_at(node, index)) for index in (1, 2, 3, 4))
     rows, columns = (node.attributes.get_int(key, 0) for key in ("K", "N"))
     bits, size = _form(node)
     if codes is None or scales is None or order is not None or codes.dtype != np.uint8:
@@ -67,7 +67,11 @@ def _product(node: ir.Node) -> NBitsTensors | None:
 
 
 def _table(node: ir.Node) -> NBitsTensors | None:
-    codes, scales, zeros = _bytes_of_table(node), _constant(node, 2), _constant(node, 3)
+    codes, scales, zeros = (
+        _bytes_of_table(node),
+        constant_of(input_at(node, 2)),
+        constant_of(input_at(node, 3)),
+    )
     bits, size = _form(node)
     if codes is None or scales is None or codes.dtype != np.uint8:
         return None
@@ -95,13 +99,9 @@ def _bytes_of_table(node: ir.Node) -> Array | None:
     maker = None if value is None else value.producer()
     if maker is not None and maker.op_type == "Reshape":
         value = maker.inputs[0]
-    array = read_tensor(value)
+    array = constant_of(value)
     return None if array is None or array.ndim < 2 else array.reshape(array.shape[0], -1)
 
 
 def _form(node: ir.Node) -> tuple[int, int]:
     return node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 128)
-
-
-def _constant(node: ir.Node, index: int) -> Array | None:
-    return read_tensor(node.inputs[index]) if index < len(node.inputs) else None

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from bitwright.assess.comparison.codes import DEQUANTIZERS, QuantizedGraph, plain_op_type
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.noise import decibels, signal_and_noise
-from bitwright.graph.constants import read_constant, read_tensor
+from bitwright.graph.constants import constant_of, float_constant_of
 
 __all__ = ["match_weights", "weight_errors"]
 
@@ -31,7 +31,7 @@ def match_weights(
         if node.op_type not in DEQUANTIZERS or stored is None or stored.name is None:
             continue
         name = stored.name.removesuffix(suffix)
-        original = read_tensor(float_model.graph.initializers.get(name))
+        original = constant_of(float_model.graph.initializers.get(name))
         restored = None if original is None else graph.weight(node.outputs[0])
         if original is not None and restored is not None and restored.shape == original.shape:
             matched[name] = original, restored
@@ -51,7 +51,7 @@ def weight_errors(units: Units) -> dict[str, float]:
         if main.op_type == "MatMulNBits" and original.attributes.get_int("transB", 0) == 1:
             restored = [array.T if array.ndim == 2 else array for array in restored]
         for value in original.inputs:
-            weight = read_constant(value)
+            weight = float_constant_of(value)
             if value is None or weight is None or weight.ndim < 2 or value.name in errors:
                 continue
             same = next((array for array in restored if array.shape == weight.shape), None)

@@ -14,7 +14,7 @@ from bitwright.assess.comparison.codes import DEQUANTIZERS, ROUNDERS
 from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.comparison.packed import PackedWeight, packed_weight
 from bitwright.assess.comparison.units import Units
-from bitwright.graph.constants import read_tensor
+from bitwright.graph.constants import constant_of, input_at
 from bitwright.numerics import dequantize
 from bitwright.numerics.types import QTYPES
 from bitwright.plan import QuantPlan
@@ -113,7 +113,7 @@ class _Reader:
         for index, value in enumerate(node.inputs):
             if value is None:
                 continue
-            if weight is not None and index == weight[0] and read_tensor(value) is not None:
+            if weight is not None and index == weight[0] and constant_of(value) is not None:
                 scale, zero_point = (node.inputs[at] for at in weight[1:])
                 yield from self._constant(value, scale, zero_point, index, 0)
                 continue
@@ -126,10 +126,10 @@ class _Reader:
                 continue
             stored = maker.inputs[0]
             assert stored is not None
-            if read_tensor(stored) is None:
+            if constant_of(stored) is None:
                 yield from self._activation("input", stored)
             else:
-                zero = maker.inputs[2] if len(maker.inputs) > 2 else None
+                zero = input_at(maker, 2)
                 axis = maker.attributes.get_int("axis", 1)
                 block = maker.attributes.get_int("block_size", 0)
                 yield from self._constant(stored, maker.inputs[1], zero, index, axis, block)
@@ -148,7 +148,7 @@ class _Reader:
         packed, original = packed_weight(node), self._floats.get(node)
         if packed is None or original is None:
             return
-        matrices = [v for v in original.inputs if (a := read_tensor(v)) is not None and a.ndim == 2]
+        matrices = [v for v in original.inputs if (a := constant_of(v)) is not None and a.ndim == 2]
         if not matrices or matrices[0] is None:
             return
         sizes = np.abs(packed.tensors.scales)
@@ -168,7 +168,7 @@ class _Reader:
         source, scale, zero_point = ([*rounder.inputs, None, None])[:3]
         if source is None:
             return
-        stored = read_tensor(source)
+        stored = constant_of(source)
         name = self._names.get(source) if stored is None else (source.name or "")
         numbers = None if zero_point is None else _numbers(scale, zero_point, zero_point)
         if numbers is None:
@@ -197,7 +197,7 @@ class _Reader:
         axis: int,
         block_size: int = 0,
     ) -> Iterator[Encoding]:
-        integers = read_tensor(stored)
+        integers = constant_of(stored)
         numbers = _numbers(scale, zero_point, stored)
         if integers is None or numbers is None:
             return
@@ -216,10 +216,10 @@ def _numbers(
     scale: ir.Value | None, zero_point: ir.Value | None, integers: ir.Value
 ) -> tuple[str, Array, Array] | None:
     """Return the type, scale and zero point of an integer tensor, where they are constant."""
-    factor = read_tensor(scale)
+    factor = constant_of(scale)
     if factor is None or not factor.size:
         return None
-    zero = read_tensor(zero_point)
+    zero = constant_of(zero_point)
     dtype = integers.dtype if integers.dtype is not None else None
     if dtype is None and zero_point is not None:
         dtype = zero_point.dtype

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
 from bitwright.assess.verification.findings import Finding
+from bitwright.graph.constants import constant_of
 
 __all__ = ["check_biases", "check_scales", "check_zero_points"]
 
@@ -72,10 +73,9 @@ def check_biases(quantizers: Quantizers) -> Iterable[Finding]:
             continue
         if not _adds_up_in_32_bits(quantizers, node):
             continue
-        integers = bias.node.inputs[0]
-        tensor = None if integers is None else ir.convenience.get_const_tensor(integers)
-        if tensor is not None and bias.stored_type == ir.DataType.INT32:
-            reach = np.abs(tensor.numpy().astype(np.int64)).max(initial=0)
+        integers = constant_of(bias.node.inputs[0], defaults=True)
+        if integers is not None and bias.stored_type == ir.DataType.INT32:
+            reach = np.abs(integers.astype(np.int64)).max(initial=0)
             if reach >= 2**31 - 1:
                 yield Finding(
                     "bias",

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizers
+from bitwright.graph.constants import constant_of, input_at
 
 __all__ = ["Product", "find_products"]
 
@@ -82,10 +83,9 @@ class Product:
 
     def rows(self) -> Array | None:
         """Return the stored integers, a row for each output channel; None for computed weights."""
-        tensor = ir.convenience.get_const_tensor(self.weight_value)
-        if tensor is None:
+        integers = constant_of(self.weight_value, defaults=True)
+        if integers is None:
             return None
-        integers = np.asarray(tensor.numpy())
         if self.convolves:
             return integers.reshape(len(integers), -1)
         if integers.ndim == 1:
@@ -95,10 +95,7 @@ class Product:
 
     def bias(self) -> Array | None:
         """Return the stored bias."""
-        tensor = (
-            None if self.bias_value is None else ir.convenience.get_const_tensor(self.bias_value)
-        )
-        return None if tensor is None else np.asarray(tensor.numpy())
+        return constant_of(self.bias_value, defaults=True)
 
     @property
     def _turned(self) -> bool:
@@ -137,32 +134,24 @@ def _between_pairs(node: ir.Node, quantizers: Quantizers) -> Product | None:
 
 
 def _of_integers(node: ir.Node, places: _Places) -> Product | None:
-    weight = _input(node, places.weight)
+    weight = input_at(node, places.weight)
     if weight is None:
         return None
     zero, weight_zero = (
-        _constant(_input(node, place)) for place in (places.source_zero, places.weight_zero)
+        constant_of(input_at(node, place), defaults=True)
+        for place in (places.source_zero, places.weight_zero)
     )
     return Product(
         node,
-        _type_of(_input(node, places.source), zero),
-        _single(zero, absent=_input(node, places.source_zero) is None),
+        _type_of(input_at(node, places.source), zero),
+        _single(zero, absent=input_at(node, places.source_zero) is None),
         _type_of(weight, weight_zero),
         weight,
         weight_zero,
-        None if places.bias is None else _input(node, places.bias),
+        None if places.bias is None else input_at(node, places.bias),
         places.convolves,
         has_pairs=False,
     )
-
-
-def _input(node: ir.Node, place: int) -> ir.Value | None:
-    return node.inputs[place] if place < len(node.inputs) else None
-
-
-def _constant(value: ir.Value | None) -> Array | None:
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else np.asarray(tensor.numpy())
 
 
 def _type_of(value: ir.Value | None, zero_point: Array | None) -> ir.DataType | None:

@@ -60,13 +60,7 @@ def modify_model_output_intermediate_tensors(
     graph.infer_shapes(model)
     names = graph.NameScope(model)
     values = dict(graph.iter_values(model))
-    length = ir.Value(
-        name=names.fresh("flat_shape"),
-        type=ir.TensorType(ir.DataType.INT64),
-        shape=ir.Shape([1]),
-        const_value=ir.tensor(np.array([-1], np.int64)),
-    )
-    model.graph.register_initializer(length)
+    length = graph.add_initializer(model.graph, names, "flat_shape", np.array([-1], np.int64))
     for name in calibrated_tensors(model, op_types_for_saving):
         source = values[name]
         output = ir.Value(name=f"{name}{_SAVED}", type=source.type, shape=ir.Shape([None]))

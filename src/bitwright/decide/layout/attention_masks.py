@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
-from bitwright.decide.ops import constant
+from bitwright.graph.constants import constant_of
 
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
@@ -76,7 +76,7 @@ def _tensors_behind_sentinels(model: ir.Model) -> set[str]:
 
 
 def _is_sentinel(value: ir.Value) -> bool:
-    array = constant(value)
+    array = constant_of(value)
     if array is None or array.dtype.kind != "f" or not array.size:
         return False
     return _are_sentinels(float(array.min()), float(array.max()))

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
 from bitwright.decide.layout.selection import Selector
-from bitwright.decide.ops import Skip, attribute
+from bitwright.decide.ops import Skip
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import iter_values, static_shape
 from bitwright.graph.constants import is_constant
@@ -268,7 +268,7 @@ def _matmul(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | S
 
 
 def _gemm(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
-    return builder.product(node, (None, 0 if attribute(node, "transB", 0) else 1))
+    return builder.product(node, (None, 0 if node.attributes.get_int("transB", 0) else 1))
 
 
 def _conv(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
@@ -277,7 +277,7 @@ def _conv(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Ski
 
 def _lstm(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
     keys: list[str | None] = [None] * len(node.inputs)
-    if attribute(node, "layout", 0):
+    if node.attributes.get_int("layout", 0):
         return Skip("its layout is batch first, and DynamicQuantizeLSTM has none")
     if not all(is_constant(value) and _rank(value) == 3 for value in node.inputs[1:3]):
         return Skip("its weights are computed at run time")

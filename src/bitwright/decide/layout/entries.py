@@ -7,7 +7,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from bitwright.decide.ops import OpRule, constant
+from bitwright.decide.ops import OpRule
+from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32, QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override
@@ -106,13 +107,13 @@ class Layout:
         qtype: QType = INT32,
     ) -> str | None:
         """Enter a bias at (input scale x weight scale); None where it has no such scale."""
-        entry, array = self.entries[bias_of[1]], constant(value)
+        entry, array = self.entries[bias_of[1]], constant_of(value)
         if entry.role != "weight" or entry.block_size or not entry.qtype.is_integer:
             return None
         tile = 1 if rule.tile is None else rule.tile(node)
         axis = None
         if entry.axis is not None:
-            channels = constant(entry.value).shape[entry.axis]  # type: ignore[union-attr]
+            channels = constant_of(entry.value).shape[entry.axis]  # type: ignore[union-attr]
             if array is None or array.ndim == 0 or array.shape[-1] != channels * tile:
                 return None
             axis = array.ndim - 1

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout
-from bitwright.decide.ops import attribute
 
 __all__ = ["choose_block_axes"]
 
@@ -35,10 +34,10 @@ def _summed_axis(node: ir.Node, index: int) -> int | None:
     if node.op_type == "MatMul":
         return -1 if index == 0 else -2
     if node.op_type == "Gemm" and index < 2:
-        transposed = bool(attribute(node, ("transA", "transB")[index], 0))
+        transposed = bool(node.attributes.get_int(("transA", "transB")[index], 0))
         return int(transposed) if index == 1 else int(not transposed)
     if node.op_type in ("Softmax", "LogSoftmax"):
-        return int(attribute(node, "axis", -1))
+        return node.attributes.get_int("axis", -1)
     return None
 
 

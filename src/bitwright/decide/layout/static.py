@@ -23,8 +23,9 @@ from bitwright.decide.matmul_bias import (
     enter_added_bias,
     stores_added_biases,
 )
-from bitwright.decide.ops import RULES, OpRule, Skip, constant, generic_rule
+from bitwright.decide.ops import RULES, OpRule, Skip, generic_rule
 from bitwright.decide.ops.qoperator import INTEGER_OP_TYPES, INTEGER_OUTPUT_RANGES
+from bitwright.graph.constants import is_constant
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation
@@ -152,7 +153,7 @@ class _Builder:
         if not data:
             kinds = {str(v.dtype.name).lower() for v in node.inputs if v is not None and v.dtype}
             return Skip(f"it works on {' and '.join(sorted(kinds)) or 'values of unknown type'}")
-        if all(value is None or constant(value) is not None for value in node.inputs):
+        if all(value is None or is_constant(value) for value in node.inputs):
             return Skip("all its inputs are constant") if not rule.needs_quantized_input else None
         unknown = [v for v in node.inputs if v is not None and v.dtype is None]
         if unknown and rule.weights:
@@ -166,14 +167,14 @@ class _Builder:
             if all(v.is_graph_output() and not v.uses() for v in node.outputs):
                 return Skip("its result leaves the model, so quantizing it would only add rounding")
         only_constant = node.op_type == "MatMul" and self._recipe.select.constant_weights_only
-        if only_constant and constant(node.inputs[1]) is None:
+        if only_constant and not is_constant(node.inputs[1]):
             return Skip("its second input is not constant")
         return None
 
     def _is_loose(self, value: ir.Value | None) -> bool:
         """Return whether a value is computed in float and stays so."""
         return (
-            value not in self._marks.marked and value not in self._fused and constant(value) is None
+            value not in self._marks.marked and value not in self._fused and not is_constant(value)
         )
 
     def _data_inputs(self, node: ir.Node, rule: OpRule) -> list[int]:

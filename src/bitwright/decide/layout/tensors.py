@@ -7,8 +7,9 @@ import onnx_ir as ir
 from bitwright.decide.checks import has_channelwise_activations
 from bitwright.decide.layout.entries import Entry, Layout
 from bitwright.decide.layout.weight_axis import weight_axis
-from bitwright.decide.ops import OpRule, constant
+from bitwright.decide.ops import OpRule
 from bitwright.graph import iter_values
+from bitwright.graph.constants import constant_of, is_constant
 from bitwright.numerics.types import INT16, INT32, QType
 from bitwright.recipe import Recipe
 
@@ -31,7 +32,7 @@ class TensorMarks:
         """Enter what a node reads, a constant or an activation; return the entry's name."""
         value = node.inputs[index]
         assert value is not None
-        if constant(value) is None:
+        if not is_constant(value):
             self.mark_activation(value)
             return self.key_for(value, node.name)
         if index not in rule.weights:
@@ -99,7 +100,7 @@ class TensorMarks:
         if index is None or index >= len(node.inputs) or not self._recipe.quantize_bias:
             return None
         value = node.inputs[index]
-        array = constant(value)
+        array = constant_of(value)
         if value is None or array is None or not is_float(value):
             return None
         override = self._recipe.overrides.get(self.names[value])

@@ -16,8 +16,9 @@ from bitwright.decide.layout.trained_scales import (
     only_moves,
     same_scale,
 )
-from bitwright.decide.ops import RULES, OpRule, constant
+from bitwright.decide.ops import RULES, OpRule
 from bitwright.graph import iter_values
+from bitwright.graph.constants import constant_of, is_constant
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.plan import NodePlan, Parameters
 from bitwright.recipe import Override, Recipe
@@ -32,7 +33,7 @@ def trained_recipe(reads: Mapping[Use, Parameters], recipe: Recipe) -> Recipe:
     """Return the recipe with the types that most of the trained tensors have."""
     kinds: dict[str, list[QType]] = {"activation": [], "weight": []}
     for (node, index), parameters in reads.items():
-        role = "activation" if constant(node.inputs[index]) is None else "weight"
+        role = "activation" if not is_constant(node.inputs[index]) else "weight"
         kinds[role].append(parameters.qtype)
     most = {role: max(types, key=types.count) for role, types in kinds.items() if types}
     if most.get("activation") is INT8 and most.get("weight", INT8) is UINT8:
@@ -108,7 +109,7 @@ class _TrainedLayout:
                 number += 1
                 key = f"{name}@{number}"
             role: Literal["activation", "weight"] = (
-                "activation" if constant(value) is None else "weight"
+                "activation" if not is_constant(value) else "weight"
             )
             self._layout.entries[key] = Entry(
                 name, value, role, scale.qtype, scale.axis, scale.block_size, override=given
@@ -126,7 +127,7 @@ class _TrainedLayout:
             source, target = node.inputs[0], node.outputs[0]
             assert source is not None
             before, behind = self._scales.reads[node, 0], self._scales.written.get(target)
-            if behind is None or not same_scale(before, behind) or constant(source) is not None:
+            if behind is None or not same_scale(before, behind) or is_constant(source):
                 continue
             above, below = self._key(source, before), self._key(target, behind)
             if rule.bounds is not None:
@@ -179,10 +180,10 @@ class _TrainedLayout:
         if not data:
             return "it works on no floats"
         stored = [i for i in rule.weights if (node, i) in self._scales.reads and i not in missing]
-        only_weights = any(constant(node.inputs[i]) is not None for i in stored)
+        only_weights = any(is_constant(node.inputs[i]) for i in stored)
         if missing and not (only_weights and self._recipe.format == "qdq"):
             value = node.inputs[missing[0]]
-            is_weight = missing[0] in rule.weights and constant(value) is not None
+            is_weight = missing[0] in rule.weights and is_constant(value)
             kind = "weight" if is_weight else "input"
             name = "" if value is None else value.name
             return f"its {kind} {name!r} has no trained scale"
@@ -200,7 +201,7 @@ class _TrainedLayout:
                 self._scales.reads[node, data[0]],
                 self._scales.written[node.outputs[0]],
             )
-            if not same_scale(before, behind) and constant(node.inputs[data[0]]) is None:
+            if not same_scale(before, behind) and not is_constant(node.inputs[data[0]]):
                 return "its trained scales before and behind it differ"
         return None
 
@@ -209,7 +210,7 @@ class _TrainedLayout:
         if index is None or index >= len(node.inputs) or inputs[index] is not None:
             return
         value, weight = node.inputs[index], rule.weights[-1]
-        bias = constant(value)
+        bias = constant_of(value)
         if value is None or bias is None or None in (inputs[0], inputs[weight]):
             return
         if np.ndim(self._scales.reads[node, 0].scale):

@@ -14,8 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.layout.selection import Selector
-from bitwright.decide.ops import RULES, OpRule, Skip, constant
+from bitwright.decide.ops import RULES, OpRule, Skip
 from bitwright.decide.scales.parameters import widened_for_bias
+from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.numerics.quantize import dequantize, fake_quantize
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import Parameters
@@ -75,13 +76,13 @@ class TrainedScales:
                 self.refused[node] = reason
                 self.excluded.add(node)
         for node, index in list(self.reads):
-            if node in self.excluded and constant(node.inputs[index]) is not None:
+            if node in self.excluded and is_constant(node.inputs[index]):
                 del self.reads[node, index]
 
     def _find_written(self) -> None:
         for (node, index), parameters in self.reads.items():
             value = node.inputs[index]
-            if value is not None and constant(value) is None:
+            if value is not None and not is_constant(value):
                 self.written.setdefault(value, parameters)
         for graph in self._model.graphs():
             for value in graph.outputs:
@@ -97,7 +98,7 @@ class TrainedScales:
         """
         for (node, index), parameters in list(self.reads.items()):
             rule = RULES.get(node.op_type)
-            if rule is None or index not in rule.weights or constant(node.inputs[index]) is None:
+            if rule is None or index not in rule.weights or not is_constant(node.inputs[index]):
                 continue
             source = self.reads.get((node, 0)) if index else None
             if parameters.qtype is UINT8 and source is not None and source.qtype is INT8:
@@ -122,7 +123,9 @@ class TrainedScales:
         weight loses is a billionth of the bias.
         """
         weight, place = self.reads[node, index], rule.bias
-        bias = None if place is None or place >= len(node.inputs) else constant(node.inputs[place])
+        bias = (
+            None if place is None or place >= len(node.inputs) else constant_of(node.inputs[place])
+        )
         tile = 1 if rule.tile is None else rule.tile(node)
         scale = np.asarray(weight.scale)
         if bias is None or np.ndim(source.scale) or weight.block_size or scale.ndim > 1:
@@ -172,7 +175,7 @@ class TrainedScales:
 
     def _pass_back(self, use: Use, scale: Parameters) -> bool:
         value = use[0].inputs[use[1]]
-        if value is None or constant(value) is not None:
+        if value is None or is_constant(value):
             return False
         if not same_scale(self.written.get(value, scale), scale):
             return False
@@ -218,7 +221,7 @@ class TrainedScales:
         """Yield the inputs of a node that are floats to compute with."""
         wanted = range(len(node.inputs)) if rule.data is None else {*rule.data, *rule.weights}
         for index in sorted(wanted):
-            value = node.inputs[index] if index < len(node.inputs) else None
+            value = input_at(node, index)
             if value is not None and value.dtype in _FLOATS:
                 yield index
 

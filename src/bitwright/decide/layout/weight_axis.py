@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bitwright.decide.ops import OpRule, constant
+from bitwright.decide.ops import OpRule
 from bitwright.errors import RecipeError
+from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import QType
 from bitwright.recipe import Override, Recipe
 
@@ -17,7 +18,7 @@ def weight_axis(
 ) -> tuple[int | None, int]:
     """Return the axis of a constant's scales and the size of its blocks; (None, 0): one scale."""
     value = node.inputs[index]
-    array = constant(value)
+    array = constant_of(value)
     assert value is not None and array is not None
     own = None if rule.channel_axis is None else rule.channel_axis(node, index)
     if override is not None and (override.axis is not None or override.block_size):

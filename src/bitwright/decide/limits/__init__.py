@@ -12,9 +12,9 @@ from bitwright.decide.limits.conflicts import find_torn_concat, leave_concat_flo
 from bitwright.decide.limits.positions import PlanPositions
 from bitwright.decide.limits.solver import settle
 from bitwright.decide.limits.weights import Stored, fit_weight_and_bias
-from bitwright.decide.ops import constant
 from bitwright.errors import PlanError, RecipeError
 from bitwright.graph import iter_values
+from bitwright.graph.constants import constant_of
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Limits
 from bitwright.support.wording import counted
@@ -194,7 +194,7 @@ def _own_constants(model: ir.Model, plan: QuantPlan, users: Counter[Ref]) -> dic
     shared = {entry.same_as for entry in plan.tensors.values()}
     found: dict[Ref, Stored] = {}
     for key, entry in plan.tensors.items():
-        array = constant(values[entry.tensor])
+        array = constant_of(values[entry.tensor])
         if entry.role != "weight" or array is None or entry.scale is None or key in shared:
             continue
         if readers[key] == 1 and users[key] <= 1 and entry.qtype.is_integer:

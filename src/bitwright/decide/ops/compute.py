@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bitwright.decide.ops.rule import OpRule, Skip, attribute, constant
+from bitwright.decide.ops.rule import OpRule, Skip
+from bitwright.graph.constants import is_constant
 
 __all__ = ["COMPUTE_RULES"]
 
 
 def _gemm_axis(node: ir.Node, index: int) -> int:
     if index == 0:
-        return 1 if attribute(node, "transA", 0) else 0
-    return 0 if attribute(node, "transB", 0) else 1
+        return 1 if node.attributes.get_int("transA", 0) else 0
+    return 0 if node.attributes.get_int("transB", 0) else 1
 
 
 def _matmul_axis(node: ir.Node, index: int) -> int | None:
@@ -24,17 +25,17 @@ def _matmul_axis(node: ir.Node, index: int) -> int | None:
 
 def _refuse_scaled_gemm(node: ir.Node) -> Skip | None:
     # Integer kernels know neither factor, and constant operands had theirs folded in `prepare`.
-    if attribute(node, "alpha", 1.0) != 1.0:
+    if node.attributes.get_float("alpha", 1.0) != 1.0:
         return Skip("its alpha is not 1 and neither operand is constant")
     has_addend = len(node.inputs) > 2 and node.inputs[2] is not None
-    if has_addend and attribute(node, "beta", 1.0) != 1.0:
+    if has_addend and node.attributes.get_float("beta", 1.0) != 1.0:
         return Skip("its beta is not 1 and C is computed at run time")
     return None
 
 
 def _refuse_unknown_weight(node: ir.Node) -> Skip | None:
     """A convolution whose weight is computed at run time cannot fold its quantization."""
-    if constant(node.inputs[1]) is None:
+    if not is_constant(node.inputs[1]):
         return Skip("its weight is computed at run time")
     return None
 
@@ -55,7 +56,7 @@ COMPUTE_RULES = (
         weights=(1,),
         bias=2,
         channel_axis=lambda node, index: 1,
-        tile=lambda node: int(attribute(node, "group", 1)),
+        tile=lambda node: node.attributes.get_int("group", 1),
         refuse=_refuse_unknown_weight,
     ),
     OpRule(

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.decide.ops.rule import OpRule, Skip, constant
+from bitwright.decide.ops.rule import OpRule, Skip
+from bitwright.graph.constants import constant_of, input_at
 
 __all__ = ["ELEMENTWISE_RULES"]
 
@@ -19,9 +20,9 @@ _HUGE = 1e4
 def _clip_bounds(node: ir.Node) -> tuple[float, float] | Skip:
     bounds = []
     for index, name, missing in ((1, "min", -math.inf), (2, "max", math.inf)):
-        value = node.inputs[index] if len(node.inputs) > index else None
+        value = input_at(node, index)
         if value is not None:
-            array = constant(value)
+            array = constant_of(value)
             if array is None:
                 return Skip(f"its {name} is computed at run time")
             bounds.append(float(array.reshape(-1)[0]))
@@ -33,7 +34,7 @@ def _clip_bounds(node: ir.Node) -> tuple[float, float] | Skip:
 
 def _refuse_sentinels(node: ir.Node) -> Skip | None:
     for value in node.inputs:
-        array = constant(value)
+        array = constant_of(value)
         if array is None or array.dtype.kind != "f" or array.size == 0:
             continue
         largest = float(np.max(np.abs(array.astype(np.float64))))

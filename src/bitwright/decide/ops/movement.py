@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.decide.ops.rule import OpRule, constant
+from bitwright.decide.ops.rule import OpRule
+from bitwright.graph.constants import constant_of
 
 __all__ = ["MOVEMENT_RULES"]
 
@@ -17,7 +18,7 @@ def _pads_with_zero(node: ir.Node) -> bool:
         return True
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return True
-    value = constant(node.inputs[2])
+    value = constant_of(node.inputs[2])
     return value is not None and bool(np.all(value == 0))
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
-__all__ = ["OpRule", "Skip", "attribute", "constant", "generic_rule"]
+__all__ = ["OpRule", "Skip", "generic_rule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +77,3 @@ def generic_rule(op_type: str) -> OpRule:
     True
     """
     return OpRule(op_type=op_type)
-
-
-def constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the array of an initializer, or None for what is computed at run time."""
-    if value is None or value.const_value is None or not value.is_initializer():
-        return None
-    return value.const_value.numpy()
-
-
-def attribute(node: ir.Node, name: str, default: float) -> float:
-    """Return a numeric attribute or its default."""
-    found = node.attributes.get(name)
-    return default if found is None or found.value is None else found.value

@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.matmul_bias import bias_sum_behind
-from bitwright.decide.ops import RULES, constant
+from bitwright.decide.ops import RULES
 from bitwright.decide.scales.parameters import widened_for_bias
+from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32
 from bitwright.plan import QuantPlan
 
@@ -55,7 +56,7 @@ def make_room_for_biases(model: ir.Model, layout: Layout, plan: QuantPlan) -> No
 
 def _stored_biases(layout: Layout) -> Iterator[_Bias]:
     for entry in layout.entries.values():
-        array = constant(entry.value)
+        array = constant_of(entry.value)
         if entry.bias_of is not None and entry.qtype == INT32 and array is not None:
             yield _Bias(array, *entry.bias_of, entry.tile)
 
@@ -90,7 +91,7 @@ def _float_bias(node: ir.Node, index: int | None, plan: QuantPlan) -> npt.NDArra
     """Return the vector that is added to a product in float, in the node itself or behind it."""
     if index is not None:
         given = len(node.inputs) > index and plan.nodes[node.name or ""].inputs[index] is None
-        array = constant(node.inputs[index]) if given else None
+        array = constant_of(node.inputs[index]) if given else None
     else:
         found, refuse = bias_sum_behind(node), RULES["Add"].refuse
         if found is None or not found.may_become_gemm:
@@ -99,6 +100,6 @@ def _float_bias(node: ir.Node, index: int | None, plan: QuantPlan) -> npt.NDArra
             return None  # a mask
         adding = plan.nodes.get(found.node.name or "")
         stored = adding is not None and adding.inputs[found.index] is not None
-        array = None if stored else constant(found.bias)
+        array = None if stored else constant_of(found.bias)
     is_vector = array is not None and array.ndim == 1 and bool(np.all(np.isfinite(array)))
     return array if is_vector else None

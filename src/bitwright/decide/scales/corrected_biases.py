@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry
 from bitwright.decide.limits import apply_limits
-from bitwright.decide.ops import constant
 from bitwright.decide.scales.parameters import shift_for_bias, weight_plan
 from bitwright.graph import iter_values
+from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32
 from bitwright.plan import QuantPlan, TensorPlan
 
@@ -29,7 +29,7 @@ def fit_biases(model: ir.Model, plan: QuantPlan) -> QuantPlan:
     tensors = dict(plan.tensors)
     for key, entry in plan.tensors.items():
         value = values.get(entry.tensor)
-        array = constant(value)
+        array = constant_of(value)
         if entry.tensor not in plan.bias_shifts or value is None or array is None:
             continue
         if entry.bias_of is None and entry.same_as is None:

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.decide.layout.entries import Entry, Layout
-from bitwright.decide.ops import RULES, Skip, constant
+from bitwright.decide.ops import RULES, Skip
 from bitwright.decide.ranges.methods import choose_range, sketch_std, weight_range
 from bitwright.decide.ranges.power_of_two import position_grid
 from bitwright.errors import ModelError, RecipeError
+from bitwright.graph.constants import constant_of
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.scales import (
@@ -92,7 +93,7 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
     given = entry.override
     if given is not None and given.scale is not None:
         return _given_plan(entry)
-    array = constant(entry.value)
+    array = constant_of(entry.value)
     assert array is not None
     if not np.all(np.isfinite(array)):
         raise ModelError(

@@ -125,13 +125,8 @@ def _attributes(node: ir.Node) -> list[ir.Attr]:
     return list(node.attributes.values())
 
 
-def _number(node: ir.Node, name: str) -> int:
-    found = node.attributes.get(name)
-    return 0 if found is None else int(found.value)
-
-
 def _refuse_training(node: ir.Node, opset: int) -> str | None:
-    return "it is in training mode" if _number(node, "training_mode") else None
+    return "it is in training mode" if node.attributes.get_int("training_mode", 0) else None
 
 
 def _refuse_group_norm(node: ir.Node, opset: int) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import replace_constant
+from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.graph.subgraphs import iter_graphs

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import read_constant
+from bitwright.graph.constants import float_constant_of
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.graph.subgraphs import iter_graphs
@@ -46,7 +46,7 @@ def simulate_instance_norm(model: ir.Model, notes: list[str]) -> int:
 def _replace(norm: ir.Node, opset: int, names: NameScope) -> str | None:
     """Write the steps in place of the operator, or return why not."""
     x = norm.inputs[0]
-    gamma, beta = read_constant(norm.inputs[1]), read_constant(norm.inputs[2])
+    gamma, beta = float_constant_of(norm.inputs[1]), float_constant_of(norm.inputs[2])
     if gamma is None or beta is None:
         return "its scale or bias is computed at run time"
     if opset < 13:

@@ -1,0 +1,237 @@
+"""Edit a graph: add constants and nodes, replace what is read and written, remove the unused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.errors import ModelError
+from bitwright.graph.constants import is_private
+from bitwright.graph.names import NameScope
+from bitwright.graph.tensors import shape_of
+
+__all__ = [
+    "add_initializer",
+    "drop_if_unused",
+    "graph_of",
+    "insert_after",
+    "insert_before",
+    "insert_behind_value",
+    "like",
+    "remove_nodes",
+    "remove_unused_initializers",
+    "replace_constant",
+    "replace_inputs",
+    "replace_value",
+]
+
+Attributes = Mapping[str, Any] | None
+Content = npt.NDArray[Any] | np.generic | ir.TensorProtocol
+
+
+def graph_of(value: ir.Value) -> ir.Graph:
+    """Return the graph that a value is made in.
+
+    >>> graph_of(ir.Value(name="x"))
+    Traceback (most recent call last):
+    bitwright.errors.ModelError: tensor 'x' belongs to no graph of the model.
+    """
+    producer = value.producer()
+    graph = value.graph if producer is None else producer.graph
+    if not isinstance(graph, ir.Graph):
+        raise ModelError(f"tensor {value.name!r} belongs to no graph of the model.")
+    return graph
+
+
+def like(value: ir.Value, name: str | None = None) -> ir.Value:
+    """Return a new value of the same type and shape.
+
+    >>> like(ir.Value(name="x", shape=ir.Shape([2])), "y").shape
+    Shape([2])
+    """
+    return ir.Value(name=name, type=value.type, shape=value.shape)
+
+
+# Adding ---------------------------------------------------------------------------------------
+
+
+def add_initializer(graph: ir.Graph, names: NameScope, name: str, content: Content) -> ir.Value:
+    """Add a constant to a graph, under this name or a free one like it.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> names = NameScope(ir.Model(graph, ir_version=10))
+    >>> add_initializer(graph, names, "scale", np.float32(0.5)).const_value.dtype
+    FLOAT
+    """
+    fresh = names.fresh(name)
+    tensor = _tensor_of(content)
+    tensor.name = fresh
+    value = ir.Value(
+        name=fresh, type=ir.TensorType(tensor.dtype), shape=shape_of(tensor), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def _tensor_of(content: Content) -> ir.TensorProtocol:
+    # Arithmetic with arrays of no axis gives numpy's scalars.
+    if isinstance(content, np.ndarray | np.generic):
+        return ir.tensor(np.asarray(content, order="C"))
+    return content
+
+
+def insert_before(
+    place: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    output: ir.Value,
+    name: str,
+    attributes: Attributes = None,
+    *,
+    domain: str = "",
+) -> ir.Value:
+    """Add a node right before another one, and return its output.
+
+    >>> x, y = ir.Value(name="x"), ir.Value(name="y")
+    >>> last = ir.node("Relu", [x])
+    >>> graph = ir.Graph([x], [], nodes=[last], opset_imports={"": 21})
+    >>> _ = insert_before(last, "Neg", [x], y, "minus")
+    >>> [node.op_type for node in graph]
+    ['Neg', 'Relu']
+    """
+    assert place.graph is not None
+    node = ir.node(op_type, inputs, attributes, domain=domain, outputs=[output], name=name)
+    place.graph.insert_before(place, node)
+    return output
+
+
+def insert_after(graph: ir.Graph, node: ir.Node, place: ir.Node | None) -> None:
+    """Add a node right behind another one, or first of all."""
+    if place is not None:
+        graph.insert_after(place, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
+def insert_behind_value(
+    value: ir.Value,
+    op_type: str,
+    others: Sequence[ir.Value],
+    *,
+    renamed: str,
+    name: str,
+    attributes: Attributes = None,
+) -> ir.Node:
+    """Add a node that reads a node's output, and writes it anew for all who read it before.
+
+    The result takes over the name; `renamed` is what the output before it is called from then on.
+
+    >>> x = ir.Value(name="x")
+    >>> first = ir.node("Relu", [x])
+    >>> first.outputs[0].name = "y"
+    >>> graph = ir.Graph([x], first.outputs, nodes=[first], opset_imports={"": 21})
+    >>> _ = insert_behind_value(first.outputs[0], "Neg", [], renamed="y_positive", name="minus")
+    >>> [node.outputs[0].name for node in graph], graph.outputs[0].name
+    (['y_positive', 'y'], 'y')
+    """
+    producer = value.producer()
+    assert producer is not None and producer.graph is not None
+    result = like(value)
+    value.replace_all_uses_with(result, replace_graph_outputs=True)
+    label, value.name = value.name, renamed
+    result.name = label
+    node = ir.node(op_type, [value, *others], attributes, outputs=[result], name=name)
+    producer.graph.insert_after(producer, node)
+    return node
+
+
+# Replacing ------------------------------------------------------------------------------------
+
+
+def replace_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
+    """Let a node read exactly these."""
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
+
+
+def replace_value(old: ir.Value, new: ir.Value) -> None:
+    """Let a value take another one's place: its readers, its name, and what is known about it.
+
+    >>> x, y = ir.Value(name="x"), ir.Value(name="y")
+    >>> reader = ir.node("Relu", [x])
+    >>> replace_value(x, y)
+    >>> reader.inputs[0] is y, y.name
+    (True, 'x')
+    """
+    new.shape = old.shape if old.shape is not None else new.shape
+    new.type = old.type if old.type is not None else new.type
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    label, old.name = old.name, None
+    new.name = label
+
+
+def replace_constant(
+    node: ir.Node,
+    index: int,
+    content: Content,
+    name: str,
+    names: NameScope,
+) -> None:
+    """Give a node input a new constant: in place where it is the only user, else as a copy.
+
+    `name` is what a new initializer is called if the input has none to copy the name from.
+    """
+    if len(node.inputs) <= index:
+        node.resize_inputs(index + 1)
+    old = node.inputs[index]
+    if old is not None and old.name and old.is_initializer() and is_private(old):
+        tensor = _tensor_of(content)
+        tensor.name = old.name
+        old.const_value, old.shape = tensor, shape_of(tensor)
+        return
+    graph = node.graph
+    if not isinstance(graph, ir.Graph):
+        raise TypeError("functions have no initializers; inline them first")
+    label = old.name if old is not None and old.name else name
+    node.replace_input_with(index, add_initializer(graph, names, label, content))
+    drop_if_unused(old)
+
+
+# Removing -------------------------------------------------------------------------------------
+
+
+def remove_nodes(nodes: Iterable[ir.Node]) -> None:
+    """Remove nodes that nothing reads, readers before producers, and constants only they read."""
+    for node in nodes:
+        inputs = list(node.inputs)
+        if node.graph is not None:
+            node.graph.remove(node, safe=True)
+        for value in inputs:
+            drop_if_unused(value)
+
+
+def drop_if_unused(value: ir.Value | None) -> bool:
+    """Remove an initializer that nothing reads any more; return whether it is gone."""
+    if value is None or not value.is_initializer() or value.uses():
+        return False
+    if value.is_graph_output() or value.is_graph_input() or value.graph is None or not value.name:
+        return False
+    value.graph.initializers.pop(value.name)
+    return True
+
+
+def remove_unused_initializers(model: ir.Model) -> list[str]:
+    """Remove the constants that nothing reads, in every graph; return their names."""
+    return [
+        name
+        for graph in model.graphs()
+        for name, value in list(graph.initializers.items())
+        if drop_if_unused(value)
+    ]

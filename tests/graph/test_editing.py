@@ -1,0 +1,102 @@
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from bitwright.errors import ModelError
+from bitwright.graph import (
+    NameScope,
+    add_initializer,
+    constant_of,
+    drop_if_unused,
+    graph_of,
+    insert_after,
+    insert_before,
+    insert_behind_value,
+    like,
+    remove_nodes,
+    remove_unused_initializers,
+    replace_constant,
+    replace_inputs,
+    replace_value,
+)
+
+
+@pytest.fixture
+def model():
+    """x -> Mul by w -> y -> Relu -> z."""
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
+    w = ir.Value(name="w", const_value=ir.tensor(np.ones(2, np.float32), name="w"))
+    first = ir.node("Mul", [x, w], name="first", outputs=[like(x, "y")])
+    last = ir.node("Relu", first.outputs, name="last", outputs=[like(x, "z")])
+    nodes = [first, last]
+    graph = ir.Graph([x], last.outputs, nodes=nodes, initializers=[w], opset_imports={"": 21})
+    return ir.Model(graph, ir_version=10)
+
+
+def op_types(model):
+    return [node.op_type for node in model.graph]
+
+
+def test_a_new_initializer_gets_a_free_name_and_keeps_type_and_shape(model):
+    value = add_initializer(model.graph, NameScope(model), "w", np.float16(2))
+    assert value.name == "w_1" and model.graph.initializers["w_1"] is value
+    assert (value.dtype, value.shape) == (ir.DataType.FLOAT16, ir.Shape([]))
+    assert value.const_value.name == "w_1"
+
+
+def test_a_tensor_is_held_as_it_is(model):
+    tensor = ir.tensor([1, 2])
+    assert add_initializer(model.graph, NameScope(model), "t", tensor).const_value is tensor
+
+
+def test_nodes_are_inserted_where_they_belong(model):
+    first, last = model.graph
+    insert_before(last, "Neg", [first.outputs[0]], ir.Value(name="n"), "neg")
+    insert_after(model.graph, ir.node("Abs", [first.outputs[0]]), first)
+    insert_after(model.graph, ir.node("Exp", [model.graph.inputs[0]]), None)
+    assert op_types(model) == ["Exp", "Mul", "Abs", "Neg", "Relu"]
+
+
+def test_a_node_behind_a_value_writes_it_anew_for_readers_and_callers(model):
+    first, last = model.graph
+    node = insert_behind_value(first.outputs[0], "Neg", [], renamed="y_before", name="neg")
+    assert last.inputs[0] is node.outputs[0] and node.outputs[0].name == "y"
+    assert first.outputs[0].name == "y_before" and op_types(model) == ["Mul", "Neg", "Relu"]
+    insert_behind_value(last.outputs[0], "Neg", [], renamed="z_before", name="neg2")
+    assert model.graph.outputs[0].name == "z" and model.graph.outputs[0].shape == ir.Shape([2])
+
+
+def test_a_replaced_value_hands_over_name_readers_and_what_is_known_of_it(model):
+    first, last = model.graph
+    new = insert_before(last, "Neg", [model.graph.inputs[0]], ir.Value(name="n"), "neg")
+    replace_value(first.outputs[0], new)
+    assert last.inputs[0] is new and (new.name, new.shape) == ("y", ir.Shape([2]))
+    remove_nodes([first])
+    assert not model.graph.initializers  # only the node that went read it
+
+
+def test_replaced_inputs_are_exactly_the_new_ones(model):
+    first, _ = model.graph
+    replace_inputs(first, [model.graph.inputs[0], None, model.graph.inputs[0]])
+    assert [value and value.name for value in first.inputs] == ["x", None, "x"]
+
+
+def test_a_constant_is_replaced_in_place_or_as_a_copy(model):
+    first, last = model.graph
+    replace_constant(first, 1, np.zeros(2, np.float32), "w", NameScope(model))
+    assert list(model.graph.initializers) == ["w"]
+    replace_inputs(last, [first.outputs[0], first.inputs[1]])
+    replace_constant(first, 1, np.float32(7), "w", NameScope(model))
+    assert list(model.graph.initializers) == ["w", "w_1"]
+    assert constant_of(first.inputs[1]) == 7 and constant_of(last.inputs[1]).tolist() == [0, 0]
+
+
+def test_only_initializers_that_nothing_reads_are_dropped(model):
+    unread = add_initializer(model.graph, NameScope(model), "unread", np.zeros(1))
+    assert not drop_if_unused(model.graph.initializers["w"])
+    assert remove_unused_initializers(model) == ["unread"] and unread.graph is None
+
+
+def test_a_value_of_no_graph_is_refused():
+    with pytest.raises(ModelError, match=r"tensor 'x' belongs to no graph of the model\."):
+        graph_of(ir.Value(name="x"))
