@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bitwright.decide.checks import has_channelwise_activations
 from bitwright.decide.layout.entries import Layout
-from bitwright.decide.ops import RULES
+from bitwright.decide.ops import LINEAR_OPS, RULES
 from bitwright.graph import static_shape
 from bitwright.graph.constants import is_constant
 from bitwright.recipe import Recipe
@@ -22,8 +22,6 @@ __all__ = [
     "enter_added_bias",
     "stores_added_biases",
 ]
-
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +121,4 @@ def ends_in_product(value: ir.Value, is_wanted: Callable[[ir.Node], bool]) -> bo
 
 
 def _multiplies(node: ir.Node, index: int) -> bool:
-    return node.op_type in _PRODUCTS and index != RULES[node.op_type].bias
+    return node.op_type in LINEAR_OPS and index != RULES[node.op_type].bias

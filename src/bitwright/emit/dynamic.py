@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops import op_types
 from bitwright.emit.integers import Integers, IntegerWriter
 from bitwright.emit.qdq import Rounding
 from bitwright.errors import PlanError
@@ -183,6 +184,5 @@ _WRITERS: dict[str, Callable[[IntegerWriter, ir.Node, Keys], None]] = {
     "LSTM": _write_lstm,
     "Attention": _write_attention,
     "EmbedLayerNormalization": _write_embedding,
-    "Gather": _write_move,
-    "Transpose": _write_move,
+    **dict.fromkeys(op_types(lambda op: op.moves and op.dynamic_op), _write_move),
 }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops import RULES, OpRule
 from bitwright.emit.qlinear_graph import PairGraph, Quantized
 from bitwright.emit.qlinear_products import lower_conv, lower_gemm, lower_matmul
 from bitwright.graph.constants import constant_of, input_at
@@ -104,6 +105,8 @@ def _lower_relu(graph: PairGraph, node: ir.Node) -> str | None:
 
 
 def _lower_clip(graph: PairGraph, node: ir.Node) -> str | None:
+    if node.op_type == "Relu":
+        return _lower_relu(graph, node)
     bounds = []
     for value in (*node.inputs[1:], None, None)[:2]:
         array = constant_of(value)
@@ -218,36 +221,28 @@ def _lower_embedding(graph: PairGraph, node: ir.Node) -> str | None:
     return None
 
 
-INTEGER_OPS: dict[str, IntegerRule] = {
-    "Conv": lower_conv,
-    "MatMul": lower_matmul,
-    "Gemm": lower_gemm,
-    "Add": _qlinear("QLinearAdd"),
-    "Mul": _qlinear("QLinearMul"),
-    "Sigmoid": _qlinear("QLinearSigmoid"),
-    "LeakyRelu": _qlinear("QLinearLeakyRelu"),
-    "Softmax": _qlinear("QLinearSoftmax", attributes=_softmax_attributes),
-    "AveragePool": _lower_average_pool,
-    "GlobalAveragePool": _qlinear("QLinearGlobalAveragePool", attributes=_channels_first),
-    "Concat": _qlinear("QLinearConcat", result_first=True),
-    "Where": _qlinear("QLinearWhere", data=(1, 2)),
-    "Relu": _lower_relu,
+# Integer op -> what puts it in place, where that is not simply to read and write integers.
+_FORMS: dict[str, IntegerRule] = {
+    "QLinearConv": lower_conv,
+    "QLinearMatMul": lower_matmul,
+    "QGemm": lower_gemm,
+    "QLinearSoftmax": _qlinear("QLinearSoftmax", attributes=_softmax_attributes),
+    "QLinearAveragePool": _lower_average_pool,
+    "QLinearGlobalAveragePool": _qlinear("QLinearGlobalAveragePool", attributes=_channels_first),
+    "QLinearConcat": _qlinear("QLinearConcat", result_first=True),
+    "QEmbedLayerNormalization": _lower_embedding,
     "Clip": _lower_clip,
-    "MaxPool": _move,
-    "Reshape": _move,
-    "Squeeze": _move,
-    "Unsqueeze": _move,
-    "Flatten": _move,
-    "Transpose": _move,
-    "Resize": _move,
-    "Split": _move,
-    "Gather": _move,
-    "Slice": _move,
-    "GatherElements": _move,
-    "TopK": _move,
-    "DepthToSpace": _move,
-    "SpaceToDepth": _move,
     "Pad": _lower_pad,
     "ArgMax": _lower_arg_max,
-    "EmbedLayerNormalization": _lower_embedding,
 }
+
+
+def _integer_rule(op: OpRule) -> IntegerRule:
+    assert op.integer_op is not None
+    if op.integer_op in _FORMS:
+        return _FORMS[op.integer_op]
+    return _move if op.integer_op == op.op_type else _qlinear(op.integer_op, data=op.data)
+
+
+INTEGER_OPS = {op.op_type: _integer_rule(op) for op in RULES.values() if op.integer_op is not None}
+"""Float op -> what puts its integer op in place."""

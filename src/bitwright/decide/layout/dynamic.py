@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
 from bitwright.decide.layout.selection import Selector
-from bitwright.decide.ops import Skip
+from bitwright.decide.ops import OPERATORS, Skip, op_types
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import iter_values, static_shape
 from bitwright.graph.constants import is_constant
@@ -21,7 +21,10 @@ from bitwright.recipe import Override, Recipe
 
 __all__ = ["DYNAMIC_OP_TYPES", "lay_out_dynamic"]
 
-_MICROSOFT = "com.microsoft"
+DYNAMIC_OP_TYPES = op_types(lambda op: op.dynamic_op)
+"""The op types that a dynamic recipe quantizes when it names none."""
+
+_MOVING = op_types(lambda op: op.moves and op.dynamic_op)
 
 
 def lay_out_dynamic(model: ir.Model, recipe: Recipe) -> Layout:
@@ -56,7 +59,7 @@ class _DynamicBuilder:
 
     def _visit(self, node: ir.Node) -> NodePlan:
         reason = self._selector.kept_float(node)
-        if reason is None and node.op_type not in _RULES:
+        if reason is None and node.op_type not in DYNAMIC_OP_TYPES:
             reason = f"there is no {node.op_type} whose input is quantized at run time"
         reason = reason or self._selector.not_chosen(node)
         if reason is not None:
@@ -72,7 +75,7 @@ class _DynamicBuilder:
         )
 
     def _inputs_of(self, node: ir.Node) -> Sequence[str | None] | Skip:
-        domain, rule = _RULES[node.op_type]
+        domain, rule = OPERATORS[node.op_type].domain, _RULES[node.op_type]
         if (node.domain or "").removeprefix("ai.onnx") != domain:
             return Skip(f"there is no integer {node.op_type} of the domain {node.domain!r}")
         data = [value for value in node.inputs if value is not None]
@@ -325,17 +328,12 @@ def _embedding(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] 
     return keys
 
 
-_RULES: dict[str, tuple[str, Rule]] = {
-    "MatMul": ("", _matmul),
-    "Gemm": ("", _gemm),
-    "Conv": ("", _conv),
-    "LSTM": ("", _lstm),
-    "Attention": (_MICROSOFT, _attention),
-    "EmbedLayerNormalization": (_MICROSOFT, _embedding),
-    "Gather": ("", _DynamicBuilder.move),
-    "Transpose": ("", _DynamicBuilder.move),
+_RULES: dict[str, Rule] = {
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Conv": _conv,
+    "LSTM": _lstm,
+    "Attention": _attention,
+    "EmbedLayerNormalization": _embedding,
+    **dict.fromkeys(_MOVING, _DynamicBuilder.move),
 }
-_MOVING = frozenset({"Gather", "Transpose"})
-
-DYNAMIC_OP_TYPES = frozenset(_RULES)
-"""The op types that a dynamic recipe quantizes when it names none."""

@@ -10,16 +10,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from bitwright.decide.ops import op_types
 from bitwright.recipe import Recipe
 
 __all__ = ["half_float_refusals"]
-
-_FUSED = frozenset(
-    {"Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "Mul",
-     "Resize", "Where"}
-)  # fmt: skip
-# The runtime does not fuse these by itself, or does without the float16 scale.
-_WRITTEN = frozenset({"EmbedLayerNormalization", "Sigmoid", "Softmax"})
 
 
 def half_float_refusals(model: ir.Model, recipe: Recipe) -> dict[str, str]:
@@ -35,7 +29,8 @@ def half_float_refusals(model: ir.Model, recipe: Recipe) -> dict[str, str]:
     """
     if recipe.float16 != "keep":
         return {}
-    refused = _FUSED | _WRITTEN if recipe.format == "qoperator" else _FUSED
+    kinds = ("fused", "written") if recipe.format == "qoperator" else ("fused",)
+    refused = op_types(lambda op: op.float32_scales in kinds)
     reason = "the integer {} takes float32 scales only, and float16 is kept"
     return {
         node.name or "": reason.format(node.op_type)

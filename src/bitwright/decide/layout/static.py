@@ -23,8 +23,7 @@ from bitwright.decide.matmul_bias import (
     enter_added_bias,
     stores_added_biases,
 )
-from bitwright.decide.ops import RULES, OpRule, Skip, generic_rule
-from bitwright.decide.ops.qoperator import INTEGER_OP_TYPES, INTEGER_OUTPUT_RANGES
+from bitwright.decide.ops import RULES, OpRule, Skip, rule_of
 from bitwright.graph.constants import is_constant
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
@@ -109,7 +108,7 @@ class _Builder:
     # One node -----------------------------------------------------------------------------
 
     def _visit(self, node: ir.Node) -> NodePlan:
-        rule = RULES.get(node.op_type) or generic_rule(node.op_type)
+        rule = rule_of(node.op_type)
         found = bias_sum_of(node) if self._recipe.place.float_bias_add else None
         plan = None if found is None else self._visit_bias_sum(found, rule)
         if plan is not None:
@@ -137,7 +136,7 @@ class _Builder:
     def _refuse(self, node: ir.Node, rule: OpRule) -> Skip | None:
         if self._opset < rule.min_opset and node.domain in ("", "ai.onnx"):
             return Skip(f"{node.op_type} takes quantized values from opset {rule.min_opset} on")
-        if self._recipe.format == "qoperator" and node.op_type not in INTEGER_OP_TYPES:
+        if self._recipe.format == "qoperator" and rule.integer_op is None:
             return Skip(f"ONNX Runtime has no integer {node.op_type} for the format qoperator")
         if rule.float_only and self._only_for_cpu:
             return Skip(f"ONNX Runtime has no integer {node.op_type}: pairs would only cost time")
@@ -178,11 +177,7 @@ class _Builder:
         )
 
     def _data_inputs(self, node: ir.Node, rule: OpRule) -> list[int]:
-        if rule.data is None:
-            wanted: tuple[int, ...] = tuple(range(len(node.inputs)))
-        else:
-            wanted = tuple(sorted({*rule.data, *rule.weights}))
-        return [i for i in wanted if i < len(node.inputs) and is_float(node.inputs[i])]
+        return [index for index in rule.data_inputs(node) if is_float(node.inputs[index])]
 
     def _visit_bias_sum(self, found: BiasSum, rule: OpRule) -> NodePlan | None:
         """Let the runtime compute a product and its bias in one; None if there is nothing to do."""
@@ -256,13 +251,14 @@ class _Builder:
             return tuple(outputs)
         if stays_float or self._adds_bias_next(node):
             return tuple(outputs)
-        shares = rule.keeps_scale(node) if callable(rule.keeps_scale) else rule.keeps_scale
+        keeps_scale = rule.keeps_scale_of(node)
         output_range = rule.output_range
         if self._recipe.format == "qoperator":
-            output_range = INTEGER_OUTPUT_RANGES.get(node.op_type, output_range)
+            output_range = rule.integer_range or output_range
         output_range = self._recipe.output_ranges.get(node.op_type, output_range)
-        for index, value in enumerate(node.outputs):
-            if (rule.outputs is not None and index not in rule.outputs) or not is_float(value):
+        for index in rule.output_indices(node):
+            value = node.outputs[index]
+            if not is_float(value):
                 continue
             if not value.uses() and not value.is_graph_output():
                 continue
@@ -270,7 +266,7 @@ class _Builder:
             entry = self._layout.entries[key]
             if self._channelwise_activations:
                 continue  # what moves values moves channels, too
-            if shares and inputs[0] is not None and _leaves_parameters(entry.override):
+            if keeps_scale and inputs[0] is not None and _leaves_parameters(entry.override):
                 source = self._layout.entries[inputs[0]]
                 if source.qtype.kind == "block":
                     entry.qtype = source.qtype  # moved values lie in other blocks
@@ -295,8 +291,7 @@ class _Builder:
         if self._kept_float(reader) is not None or self._not_chosen(reader) is not None:
             return False
         self._fused[value] = result_is_quantized
-        rule = RULES.get(reader.op_type) or generic_rule(reader.op_type)
-        if self._refuse(reader, rule) is not None:
+        if self._refuse(reader, rule_of(reader.op_type)) is not None:
             del self._fused[value]
         return value in self._fused
 

@@ -25,9 +25,6 @@ from bitwright.recipe import Override, Recipe
 
 __all__ = ["lay_out_trained", "trained_recipe"]
 
-# Their integer kernels can give floats.
-_FLOAT_RESULTS = frozenset({"MatMul", "Gemm"})
-
 
 def trained_recipe(reads: Mapping[Use, Parameters], recipe: Recipe) -> Recipe:
     """Return the recipe with the types that most of the trained tensors have."""
@@ -190,7 +187,7 @@ class _TrainedLayout:
         activations = [self._scales.reads[node, i] for i in data if i not in (*missing, *stored)]
         if any(scale.axis is not None for scale in activations):
             return "its input has a scale for each channel, which no integer kernel takes"
-        if missing or rule.outputs == () or node.op_type in _FLOAT_RESULTS:
+        if missing or rule.outputs == () or rule.linear == "matrix":
             return None
         for index, value in enumerate(node.outputs):
             wanted = rule.outputs is None or index in rule.outputs

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import RULES, OpRule, Skip
 from bitwright.decide.scales.parameters import widened_for_bias
-from bitwright.graph.constants import constant_of, input_at, is_constant
+from bitwright.graph.constants import constant_of, is_constant
 from bitwright.numerics.quantize import dequantize, fake_quantize
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import Parameters
@@ -219,9 +219,8 @@ class TrainedScales:
 
     def data_inputs(self, node: ir.Node, rule: OpRule) -> Iterator[int]:
         """Yield the inputs of a node that are floats to compute with."""
-        wanted = range(len(node.inputs)) if rule.data is None else {*rule.data, *rule.weights}
-        for index in sorted(wanted):
-            value = input_at(node, index)
+        for index in rule.data_inputs(node):
+            value = node.inputs[index]
             if value is not None and value.dtype in _FLOATS:
                 yield index
 
@@ -243,7 +242,7 @@ def only_moves(node: ir.Node, rule: OpRule) -> bool:
     if node.op_type == "Resize":
         mode = node.attributes.get("mode")
         return mode is None or mode.value == "nearest"
-    return rule.keeps_scale(node) if callable(rule.keeps_scale) else rule.keeps_scale
+    return rule.keeps_scale_of(node)
 
 
 def _keeps_grid(node: ir.Node, rule: OpRule, scale: Parameters) -> bool:

@@ -27,7 +27,7 @@ def weight_axis(
         if not override.block_size:
             _refuse_misread_axis(node, rule, axis, own, override.qtype or recipe.weight)
         return axis, override.block_size or 0
-    if recipe.block_size and array.ndim == 2 and node.op_type in ("MatMul", "Gemm"):
+    if recipe.block_size and array.ndim == 2 and rule.linear == "matrix":
         return 1 if own is None else 1 - own, recipe.block_size
     if not recipe.per_channel or array.ndim < 2:
         return None, 0

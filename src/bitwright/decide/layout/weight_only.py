@@ -10,6 +10,7 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.layout.selection import Selector
+from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import iter_values, weight_of
 from bitwright.plan import NodePlan, QuantPlan, WeightPlan
@@ -17,14 +18,15 @@ from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverrid
 
 __all__ = ["plan_weights", "product_source"]
 
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_IN_BLOCKS = op_types(lambda op: op.block_op)
+_CARRIERS = op_types(lambda op: op.reshapes) | {"Cast", "Add"}
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def plan_weights(
     model: ir.Model, recipe: Recipe, *, fingerprint: str = "", tool: str = ""
 ) -> QuantPlan:
-    """Return the plan of a weight-only recipe: every weight that it names, every node's fate."""
+    """Return the plan of a weight-only recipe: its weights, and what is decided for each node."""
     return _Planner(model, recipe).plan(fingerprint, tool)
 
 
@@ -44,16 +46,16 @@ class _Planner:
         self._inside = [
             node
             for node in model.graph.all_nodes()
-            if node.op_type in _PRODUCTS and (node.name or "") not in self._nodes
+            if node.op_type in MATRIX_PRODUCTS and (node.name or "") not in self._nodes
         ]
-        defaults = _PRODUCTS | ({"Gather"} if self._options.embeddings else frozenset())
+        defaults = MATRIX_PRODUCTS | ({"Gather"} if self._options.embeddings else frozenset())
         self._selector = Selector(nodes, recipe.select, defaults)
         self._overrides = _matched(self._options.overrides, self._nodes)
         self._names = {value: name for name, value in iter_values(model)}
         self._head = _heads(model) if self._options.head_bits is not None else frozenset()
 
     def plan(self, fingerprint: str, tool: str) -> QuantPlan:
-        fates: dict[str, NodePlan] = {}
+        decisions: dict[str, NodePlan] = {}
         weights: dict[str, WeightPlan] = {}
         notes: list[str] = []
         reasons: dict[str, str | None] = {}
@@ -61,15 +63,16 @@ class _Planner:
             reasons[name] = self._refusal(node) or self._add(node, weights)
         for name, node in self._nodes.items():
             action: Literal["float", "quantize"] = "float" if reasons[name] else "quantize"
-            fates[name] = NodePlan(op=node.op_type, action=action, reason=reasons[name])
+            decisions[name] = NodePlan(op=node.op_type, action=action, reason=reasons[name])
         for node in self._inside:
             why = "it is inside the body of an If, Loop or Scan; select.subgraphs reaches it"
-            fates[node.name or ""] = NodePlan(op=node.op_type, action="float", reason=why)
+            decisions[node.name or ""] = NodePlan(op=node.op_type, action="float", reason=why)
         if not weights:
-            told = sorted({f"{n.op}: {n.reason}" for n in fates.values() if n.op in _PRODUCTS})
+            products = (node for node in decisions.values() if node.op in MATRIX_PRODUCTS)
+            reasons_shown = sorted({f"{node.op}: {node.reason}" for node in products})[:3]
             raise ModelError(
                 "no weight of this model was quantized "
-                f"({'; '.join(told[:3]) or 'it has no MatMul and no Gemm'}); "
+                f"({'; '.join(reasons_shown) or 'it has no MatMul and no Gemm'}); "
                 "widen the selection."
             )
         return QuantPlan(
@@ -78,7 +81,7 @@ class _Planner:
             recipe=self._recipe,
             tensors={},
             weights=weights,
-            nodes=fates,
+            nodes=decisions,
             notes=notes,
         )
 
@@ -112,7 +115,7 @@ class _Planner:
             return "an override keeps it float"
         if (reason := self._selector.kept_float(node)) is not None:
             return reason
-        if node.domain or node.op_type not in _PRODUCTS | {"Gather"}:
+        if node.domain or node.op_type not in _IN_BLOCKS:
             return "only weights of MatMul, Gemm and Gather have a form in blocks"
         if (reason := self._selector.not_chosen(node)) is not None:
             hint = "; weights.embeddings stores tables" if node.op_type == "Gather" else ""
@@ -194,9 +197,9 @@ def _heads(model: ir.Model) -> frozenset[str]:
         node = waiting.pop()
         if node is None:
             continue
-        if node.op_type in _PRODUCTS:
+        if node.op_type in MATRIX_PRODUCTS:
             found.add(node.name or "")
-        elif node.op_type in ("Reshape", "Transpose", "Cast", "Squeeze", "Unsqueeze", "Add"):
+        elif node.op_type in _CARRIERS:
             waiting += [value.producer() for value in node.inputs[:1] if value is not None]
     return frozenset(found)
 

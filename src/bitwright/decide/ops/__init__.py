@@ -1,14 +1,53 @@
-"""The operator rules: one visible table, one small value an operator."""
+"""The facts of every operator: one visible table, one row per operator, read by every stage."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from bitwright.decide.ops.compute import COMPUTE_RULES
 from bitwright.decide.ops.elementwise import ELEMENTWISE_RULES
 from bitwright.decide.ops.movement import MOVEMENT_RULES
-from bitwright.decide.ops.rule import OpRule, Skip, generic_rule
+from bitwright.decide.ops.rule import OpRule, Skip
 
-__all__ = ["DEFAULT_OP_TYPES", "RULES", "OpRule", "Skip", "generic_rule"]
+__all__ = [
+    "CONVOLUTIONS",
+    "DEFAULT_OP_TYPES",
+    "LINEAR_OPS",
+    "MATRIX_PRODUCTS",
+    "OPERATORS",
+    "RULES",
+    "OpRule",
+    "Skip",
+    "op_types",
+    "rule_of",
+]
 
-RULES = {rule.op_type: rule for rule in (*COMPUTE_RULES, *MOVEMENT_RULES, *ELEMENTWISE_RULES)}
+OPERATORS = {rule.op_type: rule for rule in (*COMPUTE_RULES, *MOVEMENT_RULES, *ELEMENTWISE_RULES)}
+"""Every operator of which something is known."""
 
-DEFAULT_OP_TYPES = frozenset(rule.op_type for rule in RULES.values() if rule.by_default)
+RULES = {op_type: rule for op_type, rule in OPERATORS.items() if rule.quantizable}
+"""Those that have a rule for quantization."""
+
+
+def op_types(fact: Callable[[OpRule], object]) -> frozenset[str]:
+    """Return the operators of which something is true.
+
+    >>> sorted(op_types(lambda op: op.bounds))
+    ['Clip', 'Relu']
+    """
+    return frozenset(op_type for op_type, rule in OPERATORS.items() if fact(rule))
+
+
+def rule_of(op_type: str) -> OpRule:
+    """Return how an operator is quantized; one without a rule gets a pair at every float tensor.
+
+    >>> rule_of("Atan").data is None
+    True
+    """
+    return RULES.get(op_type) or OpRule(op_type)
+
+
+DEFAULT_OP_TYPES = op_types(lambda op: op.quantizable and op.by_default)
+LINEAR_OPS = op_types(lambda op: op.linear)
+CONVOLUTIONS = op_types(lambda op: op.linear == "convolution")
+MATRIX_PRODUCTS = op_types(lambda op: op.linear == "matrix")

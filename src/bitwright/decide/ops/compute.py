@@ -1,4 +1,4 @@
-"""Rules for the ops that multiply weights: convolutions, matrix products, normalizations."""
+"""Operators that multiply weights: convolutions, matrix products, normalizations, recurrences."""
 
 from __future__ import annotations
 
@@ -40,39 +40,98 @@ def _refuse_unknown_weight(node: ir.Node) -> Skip | None:
     return None
 
 
-COMPUTE_RULES = (
-    OpRule(
-        op_type="Conv",
+def _normalization(op_type: str, *, learns: bool = True) -> OpRule:
+    # The scale vector has one element for each channel: one scale for all of them, as no kernel of
+    # the runtime takes more.
+    return OpRule(
+        op_type,
+        normalizes=True,
         data=(0,),
         weights=(1,),
         bias=2,
+        outputs=(0,),
+        learns=learns,
+        float_only=True,
+    )
+
+
+COMPUTE_RULES = (
+    OpRule(
+        "Conv",
+        linear="convolution",
+        data=(0,),
+        weights=(1,),
+        bias=2,
+        learns=True,
         channel_axis=lambda node, index: 0,
         fixed_axis=True,
         refuse=_refuse_unknown_weight,
+        integer_op="QLinearConv",
+        dynamic_op="ConvInteger",
+        float32_scales="fused",
     ),
     OpRule(
-        op_type="ConvTranspose",
+        "ConvTranspose",
+        linear="convolution",
         data=(0,),
         weights=(1,),
         bias=2,
+        learns=True,
         channel_axis=lambda node, index: 1,
         tile=lambda node: node.attributes.get_int("group", 1),
         refuse=_refuse_unknown_weight,
     ),
     OpRule(
-        op_type="Gemm",
+        "Gemm",
+        linear="matrix",
         data=(),
         weights=(0, 1),
         bias=2,
+        learns=True,
         channel_axis=_gemm_axis,
         fixed_axis=True,
         refuse=_refuse_scaled_gemm,
+        integer_op="QGemm",
+        dynamic_op="MatMulInteger",
+        block_op="MatMulNBits",
+        float32_scales="fused",
     ),
-    OpRule(op_type="MatMul", data=(), weights=(0, 1), channel_axis=_matmul_axis, fixed_axis=True),
-    # The scale vector has one element a channel: one scale for all of them, as no kernel of the
-    # runtime takes more.
-    *(
-        OpRule(op_type=op_type, data=(0,), weights=(1,), bias=2, outputs=(0,), float_only=True)
-        for op_type in ("InstanceNormalization", "LayerNormalization", "BatchNormalization")
+    OpRule(
+        "MatMul",
+        linear="matrix",
+        data=(),
+        weights=(0, 1),
+        learns=True,
+        channel_axis=_matmul_axis,
+        fixed_axis=True,
+        integer_op="QLinearMatMul",
+        dynamic_op="MatMulInteger",
+        block_op="MatMulNBits",
     ),
+    _normalization("InstanceNormalization"),
+    _normalization("LayerNormalization"),
+    _normalization("BatchNormalization", learns=False),
+    OpRule("RMSNormalization", normalizes=True, data=(0,), weights=(1,), quantizable=False),
+    OpRule(
+        "SimplifiedLayerNormalization", normalizes=True, data=(0,), weights=(1,), quantizable=False
+    ),
+    OpRule(
+        "EmbedLayerNormalization",
+        domain="com.microsoft",
+        needs_all_inputs_quantized=True,
+        integer_op="QEmbedLayerNormalization",
+        dynamic_op="QEmbedLayerNormalization",
+        float32_scales="written",
+    ),
+    OpRule(
+        "Attention",
+        domain="com.microsoft",
+        data=(0,),
+        weights=(1,),
+        quantizable=False,
+        dynamic_op="QAttention",
+    ),
+    OpRule("LSTM", data=(0,), weights=(1, 2), quantizable=False, dynamic_op="DynamicQuantizeLSTM"),
+    OpRule("GRU", data=(0,), weights=(1, 2), quantizable=False),
+    OpRule("RNN", data=(0,), weights=(1, 2), quantizable=False),
 )

@@ -1,8 +1,9 @@
-"""Rules for activations and for element-wise arithmetic."""
+"""Operators that compute new values without weights: activations, arithmetic, pools, reductions."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -10,7 +11,7 @@ import onnx_ir as ir
 from bitwright.decide.ops.rule import OpRule, Skip
 from bitwright.graph.constants import constant_of, input_at
 
-__all__ = ["ELEMENTWISE_RULES"]
+__all__ = ["ELEMENTWISE_RULES", "refuse_sentinels"]
 
 # An additive constant this large is a mask or a sentinel: in one range with the values beside
 # it, one quantization step would be wider than all of them.
@@ -32,7 +33,8 @@ def _clip_bounds(node: ir.Node) -> tuple[float, float] | Skip:
     return bounds[0], bounds[1]
 
 
-def _refuse_sentinels(node: ir.Node) -> Skip | None:
+def refuse_sentinels(node: ir.Node) -> Skip | None:
+    """Refuse a node one of whose constants is a mask."""
     for value in node.inputs:
         array = constant_of(value)
         if array is None or array.dtype.kind != "f" or array.size == 0:
@@ -47,41 +49,134 @@ def _refuse_sentinels(node: ir.Node) -> Skip | None:
     return None
 
 
-def _generic(op_type: str, *, by_default: bool = True) -> OpRule:
-    return OpRule(op_type=op_type, needs_all_inputs_quantized=True, by_default=by_default)
+def _activation(op_type: str, **facts: Any) -> OpRule:
+    facts = {"elementwise": "unary", "needs_all_inputs_quantized": True, **facts}
+    return OpRule(op_type, activation="whole", **facts)
+
+
+def _arithmetic(op_type: str, **facts: Any) -> OpRule:
+    facts = {"activation": "part", "needs_all_inputs_quantized": True, **facts}
+    return OpRule(op_type, elementwise="broadcast", **facts)
+
+
+def _function(op_type: str, **facts: Any) -> OpRule:
+    """A function of one input for which there is no quantization rule."""
+    return OpRule(op_type, **{"elementwise": "unary", "quantizable": False, **facts})
 
 
 ELEMENTWISE_RULES = (
-    OpRule(
-        op_type="Relu", data=(0,), bounds=lambda node: (0.0, math.inf), needs_quantized_input=True
+    # Activation functions
+    _activation(
+        "Relu",
+        homogeneous=True,
+        data=(0,),
+        needs_all_inputs_quantized=False,
+        needs_quantized_input=True,
+        bounds=lambda node: (0.0, math.inf),
+        integer_op="Clip",
     ),
-    OpRule(op_type="Clip", data=(0,), bounds=_clip_bounds, needs_quantized_input=True),
-    OpRule(op_type="Add", needs_all_inputs_quantized=True, refuse=_refuse_sentinels),
+    _activation(
+        "Clip",
+        data=(0,),
+        needs_all_inputs_quantized=False,
+        needs_quantized_input=True,
+        bounds=_clip_bounds,
+        integer_op="Clip",
+    ),
+    _activation(
+        "LeakyRelu", homogeneous=True, integer_op="QLinearLeakyRelu", float32_scales="fused"
+    ),
+    # Its slope may differ from element to element.
+    _activation(
+        "PRelu",
+        elementwise="broadcast",
+        homogeneous=True,
+        by_default=False,
+        needs_all_inputs_quantized=False,
+    ),
+    _activation("Sigmoid", integer_op="QLinearSigmoid", float32_scales="written"),
+    # QLinearSoftmax cuts 1 / scale down to a whole number: of 1/256 nothing is lost, and of
+    # float32's 1/255 a 255th.
+    _activation(
+        "Softmax",
+        elementwise=None,
+        output_range=(0.0, 1.0),
+        integer_op="QLinearSoftmax",
+        integer_range=(0.0, 255 / 256),
+        float32_scales="written",
+    ),
+    _activation("HardSigmoid", by_default=False),
+    _activation("Tanh", by_default=False),
+    _activation("Gelu", by_default=False),
+    _activation("LogSoftmax", elementwise=None, quantizable=False),
+    _activation("Elu", quantizable=False),
+    _activation("HardSwish", quantizable=False),
+    _activation("Mish", quantizable=False),
+    _activation("Softplus", quantizable=False),
+    # Arithmetic of tensors that are broadcast against each other
+    _arithmetic("Add", refuse=refuse_sentinels, integer_op="QLinearAdd", float32_scales="fused"),
+    _arithmetic("Sub", refuse=refuse_sentinels, by_default=False),
+    _arithmetic("Mul", integer_op="QLinearMul", float32_scales="fused"),
+    _arithmetic("Div", by_default=False),
+    _arithmetic("Min", refuse=refuse_sentinels, by_default=False),
+    _arithmetic("Max", refuse=refuse_sentinels, by_default=False),
+    _arithmetic("Pow", quantizable=False),
+    _arithmetic("Mean", activation=None, quantizable=False),
+    _arithmetic("Sum", activation=None, quantizable=False),
+    _arithmetic(
+        "Where",
+        activation=None,
+        data=(1, 2),
+        needs_all_inputs_quantized=False,
+        needs_quantized_input=True,
+        refuse=refuse_sentinels,
+        integer_op="QLinearWhere",
+        float32_scales="fused",
+    ),
+    # Functions of one tensor
+    _function(
+        "Erf",
+        activation="part",
+        quantizable=True,
+        by_default=False,
+        needs_all_inputs_quantized=True,
+    ),
+    _function("Abs", activation="part", homogeneous=True),
+    _function("Exp", activation="part"),
+    _function("Neg", activation="part"),
+    _function("Sqrt", activation="part"),
+    _function("Cast"),
+    _function("Ceil"),
+    _function("Dropout"),
+    _function("Floor"),
+    _function("Log"),
+    _function("Reciprocal"),
+    _function("Round"),
+    _function("Selu"),
+    _function("Sign"),
+    _function("Softsign"),
+    _function("ThresholdedRelu"),
+    # Pools and reductions
     OpRule(
-        op_type="Sub", needs_all_inputs_quantized=True, refuse=_refuse_sentinels, by_default=False
+        # An average lies inside its inputs' range but seldom fills it: a scale of its own is finer.
+        "AveragePool",
+        pool=True,
+        data=(0,),
+        outputs=(0,),
+        needs_quantized_input=True,
+        integer_op="QLinearAveragePool",
+        float32_scales="fused",
     ),
     OpRule(
-        op_type="Min", needs_all_inputs_quantized=True, refuse=_refuse_sentinels, by_default=False
+        "GlobalAveragePool",
+        pool=True,
+        needs_all_inputs_quantized=True,
+        integer_op="QLinearGlobalAveragePool",
+        float32_scales="fused",
     ),
-    OpRule(
-        op_type="Max", needs_all_inputs_quantized=True, refuse=_refuse_sentinels, by_default=False
-    ),
-    OpRule(op_type="Concat", needs_all_inputs_quantized=True, refuse=_refuse_sentinels),
-    OpRule(op_type="Where", data=(1, 2), needs_quantized_input=True, refuse=_refuse_sentinels),
-    OpRule(op_type="Softmax", needs_all_inputs_quantized=True, output_range=(0.0, 1.0)),
-    OpRule(op_type="ArgMax", data=(0,), outputs=()),
-    OpRule(op_type="CumSum", data=(0,)),
-    OpRule(op_type="ReduceMean", data=(0,), by_default=False),
-    OpRule(op_type="PRelu", by_default=False),
-    _generic("Mul"),
-    _generic("Div", by_default=False),
-    _generic("Sigmoid"),
-    _generic("HardSigmoid", by_default=False),
-    _generic("LeakyRelu"),
-    _generic("GlobalAveragePool"),
-    _generic("EmbedLayerNormalization"),
-    _generic("Tanh", by_default=False),
-    _generic("Gelu", by_default=False),
-    _generic("Erf", by_default=False),
-    _generic("LpNormalization", by_default=False),
+    OpRule("GlobalMaxPool", pool=True, quantizable=False),
+    OpRule("ArgMax", data=(0,), outputs=(), integer_op="ArgMax"),
+    OpRule("CumSum", data=(0,)),
+    OpRule("ReduceMean", data=(0,), by_default=False),
+    OpRule("LpNormalization", needs_all_inputs_quantized=True, by_default=False),
 )

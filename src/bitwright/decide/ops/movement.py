@@ -1,10 +1,13 @@
-"""Rules for the ops that move values without computing: their outputs keep the input's scale."""
+"""Operators that move values without computing: their outputs keep the input's scale."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops.elementwise import refuse_sentinels
 from bitwright.decide.ops.rule import OpRule
 from bitwright.graph.constants import constant_of
 
@@ -28,49 +31,60 @@ def _interpolates_inside(node: ir.Node) -> bool:
     return mode is None or mode.value != "cubic"
 
 
-def _moves(op_type: str, min_opset: int = 1, by_default: bool = True) -> OpRule:
-    return OpRule(
-        op_type=op_type,
-        data=(0,),
-        outputs=(0,),
-        keeps_scale=True,
-        needs_quantized_input=True,
-        min_opset=min_opset,
-        by_default=by_default,
-    )
+def _movement(op_type: str, **facts: Any) -> OpRule:
+    """An operator whose integer form is itself, as it takes whatever type it is given."""
+    common = {
+        "moves": True,
+        "data": (0,),
+        "outputs": (0,),
+        "keeps_scale": True,
+        "needs_quantized_input": True,
+        "integer_op": op_type,
+    }
+    return OpRule(op_type, **{**common, **facts})
 
 
 MOVEMENT_RULES = (
-    _moves("Reshape"),
-    _moves("Transpose"),
-    _moves("Squeeze"),
-    _moves("Unsqueeze"),
-    _moves("Flatten"),
-    _moves("Slice"),
-    _moves("TopK"),
+    _movement("Reshape", reshapes=True, drops_pairs=True),
+    _movement("Transpose", reshapes=True, drops_pairs=True, dynamic_op="Transpose"),
+    _movement("Squeeze", reshapes=True, drops_pairs=True),
+    _movement("Unsqueeze", reshapes=True, drops_pairs=True),
+    _movement("Flatten", reshapes=True, drops_pairs=True),
+    _movement("DepthToSpace", by_default=False, drops_pairs=True),
+    _movement("SpaceToDepth", by_default=False),
+    _movement("Slice", drops_pairs=True),
+    _movement("Split", outputs=None, drops_pairs=True),
+    _movement("Gather", dynamic_op="Gather", block_op="GatherBlockQuantized", drops_pairs=True),
+    _movement("GatherElements", drops_pairs=True),
+    _movement("Expand", quantizable=False, integer_op=None, drops_pairs=True),
+    _movement("Tile", quantizable=False, integer_op=None, drops_pairs=True),
+    _movement(
+        "Identity",
+        elementwise="unary",
+        homogeneous=True,
+        quantizable=False,
+        integer_op=None,
+    ),
+    # Its inputs have a scale each, and its output another.
+    OpRule(
+        "Concat",
+        moves=True,
+        needs_all_inputs_quantized=True,
+        refuse=refuse_sentinels,
+        integer_op="QLinearConcat",
+        float32_scales="fused",
+    ),
+    # They choose values by comparing, fill in zeros, or stay within their input's range.
+    _movement("TopK", moves=False),
     # Before opset 12 MaxPool takes no 8-bit input, and the runtime cannot drop the pair.
-    _moves("MaxPool", min_opset=12),
-    _moves("GatherElements"),
-    _moves("DepthToSpace", by_default=False),
-    _moves("SpaceToDepth", by_default=False),
-    OpRule(op_type="Gather", data=(0,), outputs=(0,), keeps_scale=True, needs_quantized_input=True),
-    OpRule(op_type="Split", data=(0,), keeps_scale=True, needs_quantized_input=True),
-    OpRule(
-        op_type="Pad",
-        data=(0,),
-        outputs=(0,),
-        keeps_scale=_pads_with_zero,
-        needs_quantized_input=True,
-        min_opset=11,
-    ),
-    OpRule(
-        op_type="Resize",
-        data=(0,),
-        outputs=(0,),
+    _movement("MaxPool", moves=False, pool=True, min_opset=12, drops_pairs=True),
+    _movement("Pad", moves=False, keeps_scale=_pads_with_zero, min_opset=11),
+    _movement(
+        "Resize",
+        moves=False,
         keeps_scale=_interpolates_inside,
-        needs_quantized_input=True,
         min_opset=11,
+        float32_scales="fused",
+        drops_pairs=True,
     ),
-    # An average lies inside its inputs' range but seldom fills it: a scale of its own is finer.
-    OpRule(op_type="AveragePool", data=(0,), outputs=(0,), needs_quantized_input=True),
 )

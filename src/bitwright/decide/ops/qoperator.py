@@ -6,20 +6,7 @@ from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.recipe import Recipe
 
-__all__ = ["INTEGER_OP_TYPES", "INTEGER_OUTPUT_RANGES", "check_integer_recipe"]
-
-INTEGER_OP_TYPES = frozenset(
-    {"Add", "ArgMax", "AveragePool", "Clip", "Concat", "Conv", "DepthToSpace",
-     "EmbedLayerNormalization", "Flatten", "Gather", "GatherElements", "Gemm",
-     "GlobalAveragePool", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape",
-     "Resize", "Sigmoid", "Slice", "Softmax", "SpaceToDepth", "Split", "Squeeze", "TopK",
-     "Transpose", "Unsqueeze", "Where"}
-)  # fmt: skip
-"""Op types that ONNX Runtime computes on integers; the others stay float in QOperator."""
-
-INTEGER_OUTPUT_RANGES = {"Softmax": (0.0, 255 / 256)}
-"""Ranges that integer kernels want: QLinearSoftmax cuts 1 / scale down to a whole number, so that
-of 1/256 nothing is lost, and of float32's 1/255 a 255th."""
+__all__ = ["check_integer_recipe"]
 
 _PAIR_OPTIONS = ("dedicated_pairs", "dedicated_dequantizers", "weight_pairs", "contrib_ops")
 

@@ -1,13 +1,14 @@
-"""What an operator rule is: which tensors of a node are quantized, and how."""
+"""The facts of one operator: what it computes, which of its tensors are quantized, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import onnx_ir as ir
 
-__all__ = ["OpRule", "Skip", "generic_rule"]
+__all__ = ["OpRule", "Skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,38 @@ Bounds = Callable[[ir.Node], "tuple[float, float] | Skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRule:
-    """Which inputs and outputs of one operator are quantized, and which share parameters.
+    """One operator; a row that gives its name only has every float input and output quantized.
 
-    >>> OpRule(op_type="MaxPool", data=(0,), outputs=(0,), keeps_scale=True).keeps_scale
+    >>> OpRule("MaxPool", data=(0,), outputs=(0,), keeps_scale=True).keeps_scale
     True
     """
 
-    op_type: str
+    op_type: str = field(kw_only=False)
+    domain: str = ""
+
+    # What it computes
+    linear: Literal["convolution", "matrix"] | None = None
+    """y = W x + b: a convolution over windows, or a product of matrices."""
+    normalizes: bool = False
+    """Normalizes its input, then multiplies with one weight for each channel."""
+    pool: bool = False
+    elementwise: Literal["unary", "broadcast"] | None = None
+    """Computed element by element: from one input and perhaps parameters of one element, or from
+    inputs that are broadcast against each other."""
+    activation: Literal["whole", "part"] | None = None
+    """An activation function, or what exporters write one with that have no operator for it."""
+    homogeneous: bool = False
+    """f(s x) = s f(x) for each element and s > 0: equalization's factors may pass."""
+    moves: bool = False
+    """Every output element is an input element, at another place."""
+    reshapes: bool = False
+    """A movement that keeps every element just once."""
+
+    # Which tensors are quantized
+    quantizable: bool = True
+    """False: there is no rule to quantize it; the row only states facts."""
+    by_default: bool = True
+    """Quantized when the user names no op types."""
     data: tuple[int, ...] | None = None
     """Inputs quantized as activations; None: every float input."""
     weights: tuple[int, ...] = ()
@@ -43,16 +69,17 @@ class OpRule:
     """Input stored as int32 at (input scale x weight scale)."""
     outputs: tuple[int, ...] | None = None
     """Outputs that are quantized; None: every float output."""
+    learns: bool = False
+    """Fine-tuning can train its weight."""
+
+    # How they are quantized
     keeps_scale: bool | Callable[[ir.Node], bool] = False
-    """Outputs take the parameters of input 0: the op only moves values."""
+    """Outputs take the parameters of input 0: no value is computed anew."""
     needs_quantized_input: bool = False
     """Quantize only where the data inputs are quantized already: alone it gains nothing."""
     needs_all_inputs_quantized: bool = False
     """Quantize only where every input that is computed is quantized already, and where the
     result does not leave the model: between float neighbours it would only add rounding."""
-    float_only: bool = False
-    """ONNX Runtime's CPU kernels for it are float ones: quantize only where it is asked for by
-    name, or where pairs are for other hardware."""
     bounds: Bounds | None = None
     """The op only clips, to these bounds: a quantizer behind it may do its work."""
     output_range: tuple[float, float] | None = None
@@ -66,14 +93,41 @@ class OpRule:
     """How often the weight's channels repeat along the bias."""
     refuse: Refusal | None = None
     min_opset: int = 1
-    by_default: bool = True
-    """Quantized when the user names no op types."""
 
+    # What ONNX Runtime has for it
+    integer_op: str | None = None
+    """The operator that computes it on 8-bit integers, itself where it takes them; None: there is
+    none, and it stays float in the format qoperator."""
+    integer_range: tuple[float, float] | None = None
+    """The range of the output that its integer kernel wants, where it is not `output_range`."""
+    dynamic_op: str | None = None
+    """The operator that computes it on integers with scales measured at run time."""
+    block_op: str | None = None
+    """The operator that reads its weight in blocks of few bits."""
+    float_only: bool = False
+    """ONNX Runtime's CPU kernels for it are float ones: quantize only where it is asked for by
+    name, or where pairs are for other hardware."""
+    float32_scales: Literal["fused", "written"] | None = None
+    """Its integer kernel takes no float16 scales; "fused": and the runtime uses it for a node
+    between pairs as well, so that it refuses such a model."""
+    drops_pairs: bool = False
+    """The runtime lets it move integers, and drops the pairs around it."""
 
-def generic_rule(op_type: str) -> OpRule:
-    """Return the rule for an op without its own: every float input and output gets a pair.
+    def keeps_scale_of(self, node: ir.Node) -> bool:
+        """Return whether the outputs of this node take the parameters of its input 0."""
+        return self.keeps_scale(node) if callable(self.keeps_scale) else self.keeps_scale
 
-    >>> generic_rule("Atan").data is None
-    True
-    """
-    return OpRule(op_type=op_type)
+    def data_inputs(self, node: ir.Node) -> list[int]:
+        """Return which inputs of a node hold values to compute with, not shapes, indices or biases.
+
+        >>> condition, x, y = (ir.Value(name=name) for name in "cxy")
+        >>> OpRule("Where", data=(1, 2)).data_inputs(ir.node("Where", [condition, x, y]))
+        [1, 2]
+        """
+        count = len(node.inputs)
+        wanted = range(count) if self.data is None else sorted({*self.data, *self.weights})
+        return [index for index in wanted if index < count]
+
+    def output_indices(self, node: ir.Node) -> list[int]:
+        """Return which outputs of a node hold computed values, not indices or statistics."""
+        return [i for i in range(len(node.outputs)) if self.outputs is None or i in self.outputs]

@@ -13,15 +13,13 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.matmul_bias import bias_sum_behind
-from bitwright.decide.ops import RULES
+from bitwright.decide.ops import LINEAR_OPS, RULES
 from bitwright.decide.scales.parameters import widened_for_bias
 from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32
 from bitwright.plan import QuantPlan
 
 __all__ = ["make_room_for_biases"]
-
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def _float_biases(model: ir.Model, layout: Layout, plan: QuantPlan) -> Iterator[
         return
     for node in model.graph.all_nodes():
         planned = plan.nodes.get(node.name or "")
-        if node.op_type not in _PRODUCTS or planned is None or not planned.quantized:
+        if node.op_type not in LINEAR_OPS or planned is None or not planned.quantized:
             continue
         rule = RULES[node.op_type]
         array = _float_bias(node, rule.bias, plan)
