@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from html import escape
 
 from bitwright.assess.outputs import OutputComparison
+from bitwright.assess.rendering import render_template, show_decibels
 
-__all__ = ["Section", "html_tables", "output_section", "show_decibels"]
-
-# Everything inherits the notebook's colors; rules are half transparent so that they show on both.
-_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0 12px"
-_RULE = "border-bottom:1px solid rgba(128,128,128,.4);padding:2px 12px 2px 0;background:none"
-_TITLE = "font-weight:600;text-align:left;padding:2px 0;caption-side:top;color:inherit"
+__all__ = ["Section", "html_tables", "output_section"]
 
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A title, the names of the columns, and the rows."""
@@ -35,47 +29,21 @@ def output_section(title: str, outputs: Sequence[OutputComparison]) -> Section:
     return title, columns, rows
 
 
-def show_decibels(value: float | None) -> str:
-    """Return a ratio for a reader.
-
-    >>> show_decibels(31.25), show_decibels(math.inf), show_decibels(None)
-    ('31.2', 'exact', '')
-    """
-    if value is None:
-        return ""
-    return "exact" if value == math.inf else f"{value:.1f}"
-
-
-def html_tables(sections: Sequence[Section]) -> str:
-    """Return tables one below the other; cells that are numbers stand right.
+def html_tables(sections: Sequence[Section], footnote: str = "") -> str:
+    """Return tables one below the other; columns of numbers are aligned to the right.
 
     >>> "<td" in html_tables([("Outputs", ("name", "SQNR"), [("y", "31.2")])])
     True
     """
-    return "<div>" + "".join(_table(*section) for section in sections if section[2]) + "</div>"
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    right = [
-        all(_is_number(row[place]) for row in rows) and any(row[place] for row in rows)
-        for place in range(len(columns))
+    tables = [
+        (title, columns, rows, [_are_numbers(column) for column in zip(*rows, strict=True)])
+        for title, columns, rows in sections
+        if rows
     ]
-    head = "".join(_cell("th", *pair) for pair in zip(columns, right, strict=True))
-    body = "".join(
-        f"<tr>{''.join(_cell('td', *pair) for pair in zip(row, right, strict=True))}</tr>"
-        for row in rows
+    return render_template("notebook.html", tables=tables, footnote=footnote)
+
+
+def _are_numbers(texts: Sequence[str]) -> bool:
+    return any(texts) and all(
+        text[:1].isdigit() or text[:1] in "-<\N{EN DASH}" or text == "exact" for text in texts
     )
-    heading = f"<thead><tr>{head}</tr></thead>" if any(columns) else ""
-    return (
-        f'<table style="{_TABLE}"><caption style="{_TITLE}">{escape(title)}</caption>'
-        f"{heading}<tbody>{body}</tbody></table>"
-    )
-
-
-def _cell(tag: str, text: str, right: bool) -> str:
-    align = "right" if right else "left"
-    return f'<{tag} style="{_RULE};text-align:{align}">{escape(text)}</{tag}>'
-
-
-def _is_number(text: str) -> bool:
-    return text[:1].isdigit() or text[:1] in "-<" or text in ("", "exact")

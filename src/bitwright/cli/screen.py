@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from bitwright.support.wording import show_bytes
+
 __all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -62,18 +64,6 @@ class Screen:
                 _draw(parts)
             else:
                 print("\n".join(line for part in parts for line in _lines(part)))
-
-
-def show_bytes(size: int) -> str:
-    """Return a size for a reader.
-
-    >>> show_bytes(390837), show_bytes(12)
-    ('390.8 kB', '12 bytes')
-    """
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if size >= unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size} bytes"
 
 
 def _lines(part: Part) -> list[str]:

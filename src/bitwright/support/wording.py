@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted"]
+__all__ = ["counted", "show_bytes"]
 
 
 def counted(count: int, noun: str) -> str:
@@ -12,3 +12,15 @@ def counted(count: int, noun: str) -> str:
     ('1 holdout sample', '8 holdout samples', '0 nodes')
     """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def show_bytes(size: int) -> str:
+    """Return a size for a reader.
+
+    >>> show_bytes(390837), show_bytes(12)
+    ('390.8 kB', '12 bytes')
+    """
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} bytes"

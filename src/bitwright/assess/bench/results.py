@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import statistics
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
+from bitwright.assess.frames import data_frame
+from bitwright.assess.notebook import html_tables
 from bitwright.support.wording import counted
 
 __all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
@@ -185,33 +186,27 @@ class Benchmark:
 
     def to_pandas(self) -> Any:
         """Return the figures as a table with a row for each model; needs pandas."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            from bitwright.errors import MissingPackageError
-
-            raise MissingPackageError(
-                "to_pandas needs pandas; install it with 'pip install pandas', or use to_dict."
-            ) from error
         hidden = ("profile", "runs_in_float", "slower")
         rows = [
             {name: value for name, value in self._row(index).items() if name not in hidden}
             for index in range(len(self.models))
         ]
-        return pd.DataFrame(rows).set_index("model")
+        return data_frame(rows).set_index("model")
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{html.escape(model.name)}</td><td>{model.median:.3f}</td>"
-            f"<td>{model.p90:.3f}</td><td>{model.throughput:.1f}</td>"
-            f"<td>{model.size / 1e6:.2f}</td><td>{self.speedup(index):.2f}</td></tr>"
+        columns = ("model", "median, ms", "90 %, ms", "samples/s", "MB", "times faster")
+        rows = [
+            (
+                model.name,
+                f"{model.median:.3f}",
+                f"{model.p90:.3f}",
+                f"{model.throughput:.1f}",
+                f"{model.size / 1e6:.2f}",
+                f"{self.speedup(index):.2f}",
+            )
             for index, model in enumerate(self.models)
-        )
-        return (
-            "<table><thead><tr><th>model</th><th>median, ms</th><th>90 %, ms</th>"
-            "<th>samples/s</th><th>MB</th><th>times faster</th></tr></thead>"
-            f"<tbody>{rows}</tbody></table><p>{html.escape(self.detail)}</p>"
-        )
+        ]
+        return html_tables([("Benchmark", columns, rows)], footnote=self.detail)
 
 
 def _why(node: NodeTime, was: NodeTime) -> str:

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bitwright.assess.frames import data_frame
-from bitwright.assess.notebook import html_tables, output_section, show_decibels
+from bitwright.assess.notebook import html_tables, output_section
 from bitwright.assess.outputs import OutputComparison
+from bitwright.assess.rendering import show_decibels
 from bitwright.support.arguments import check_arguments
 from bitwright.support.wording import counted
 

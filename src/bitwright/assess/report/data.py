@@ -159,7 +159,7 @@ def _coverage(subject: ReportSubject) -> dict[str, Any]:
 def _settings(recipe: Recipe) -> dict[str, str]:
     """Return the fields of a recipe that matter most, and all that are not as usual."""
     plain, given = (json.loads(one.to_json()) for one in (Recipe(), recipe))
-    return {
+    return {"recipe": recipe.name} | {
         name: _in_words(value)
         for name, value in given.items()
         if name not in ("version", "name") and (name in _SHOWN or value != plain[name])

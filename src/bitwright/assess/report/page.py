@@ -1,4 +1,4 @@
-"""The page: the report's data, its style and its script put into one HTML file."""
+"""The report's data, its style and its script rendered into one HTML file."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from html import escape
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
-from bitwright.assess.report import sections
+from bitwright.assess.rendering import render_template, show_decibels
+from bitwright.support.wording import show_bytes
 
-__all__ = ["render_page"]
+__all__ = ["Figure", "list_figures", "render_page"]
 
 _SCRIPTS = ("drawing.js", "chart.js", "table.js", "detail.js", "main.js")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_PLACE = re.compile(r"@@(\w+)@@")
+
+
+class Figure(NamedTuple):
+    """One of the few numbers that the verdict rests on."""
+
+    name: str
+    value: str
+    unit: str
+    note: str
 
 
 def render_page(data: Mapping[str, Any]) -> str:
@@ -26,47 +34,56 @@ def render_page(data: Mapping[str, Any]) -> str:
     What comes from the model is escaped; on top of that, the page's own content security policy
     lets nothing run but the one script it was made with, known by its hash.
     """
+    from markupsafe import Markup
+
     style = _asset("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, _SCRIPTS)) + "\n})();"
-    names = data["float"]["name"], data["quantized"]["name"]
-    values = {
-        "policy": (
+    page = render_template(
+        "page.html",
+        policy=Markup(
             f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
             "base-uri 'none'; form-action 'none'"
         ),
-        "tool": escape(data["tool"]),
-        "title": escape(f"{names[1]}: quantization report"),
-        "style": style,
-        "heading": f'{escape(names[1])} <span class="was">from {escape(names[0])}</span>',
-        "level": data["verdict"]["level"],
-        "verdict": escape(data["verdict"]["sentence"]),
-        "figures": sections.figures_section(data),
-        "advice": sections.advice_section(data),
-        "sensitivity": sections.sensitivity_section(data),
-        "worst": sections.worst_section(data),
-        "coverage": sections.coverage_section(data),
-        "outputs": sections.outputs_section(data),
-        "recipe": sections.recipe_section(data),
-        "footer": escape(_footer(data)),
-        "data": _json(data),
-        "script": script,
-    }
-    # One pass: what is put in is never looked through again.
-    page = _PLACE.sub(lambda found: values[found.group(1)], _asset("page.html"))
+        data=data,
+        figures=list(list_figures(data)),
+        style=Markup(style),
+        script=Markup(script),
+        json=Markup(_json(data)),
+    )
     # A file's name that is no UTF-8 comes with lone surrogates, which no file can hold.
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", page)
 
 
-def _footer(data: Mapping[str, Any]) -> str:
-    parts = [f"Made by {data['tool']}"]
-    if data["samples"]:
-        samples = "1 sample" if data["samples"] == 1 else f"{data['samples']:,} samples"
-        parts.append(
-            f"errors measured on {samples}" + (f" of {data['data']}" if data["data"] else "")
-        )
-    if data["latency"] is not None and data["latency"]["detail"]:
-        parts.append(f"latency: {data['latency']['detail']}")
-    return "; ".join(parts) + "."
+def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
+    """Yield accuracy, size, latency and coverage, as far as they were measured."""
+    outputs, latency, coverage = data["outputs"], data["latency"], data["coverage"]
+    if outputs:
+        worst = min(outputs, key=lambda output: float(output["sqnr"] or "-inf"))
+        where = f"worst of {len(outputs)} outputs" if len(outputs) > 1 else "at the output"
+        yield Figure("Signal to noise", show_decibels(worst["sqnr"]), "dB", where)
+    agreements = [each["agreement"] for each in outputs if each["agreement"] is not None]
+    if agreements:
+        seen = "1 sample" if data["samples"] == 1 else f"{data['samples']:,} samples"
+        yield Figure("Same top answer", f"{100 * min(agreements):.1f}", "%", f"on {seen}")
+    before, after = data["float"]["bytes"], data["quantized"]["bytes"]
+    sizes = f"{show_bytes(before)} → {show_bytes(after)}"
+    yield Figure("Size", *_ratio(before, after, "smaller", "larger"), sizes)
+    if latency is not None:
+        before, after = latency["float_ms"], latency["quantized_ms"]
+        times = f"{before:.3g} → {after:.3g} ms"
+        yield Figure("Latency", *_ratio(before, after, "faster", "slower"), times)
+    left = coverage["nodes"] - coverage["quantized"]
+    yield Figure(
+        "Quantized",
+        f"{coverage['quantized']:,}",
+        f"of {coverage['nodes']:,} nodes",
+        f"{left:,} left float" if left else "none left float",
+    )
+
+
+def _ratio(before: float, after: float, better: str, worse: str) -> tuple[str, str]:
+    ratio = max(before, 1e-9) / max(after, 1e-9)
+    return f"{max(ratio, 1 / ratio):.2f}\N{MULTIPLICATION SIGN}", better if ratio >= 1 else worse
 
 
 def _json(data: Mapping[str, Any]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from xml.etree import ElementTree
+
+from bitwright.assess.notebook import html_tables
+from bitwright.support.wording import counted
 
 __all__ = ["Finding", "FindingLevel", "Verification"]
 
@@ -108,8 +110,8 @@ class Verification:
             )
             found = [finding for finding in failing if finding.rule == rule]
             if found:
-                places = "1 place" if len(found) == 1 else f"{len(found)} places"
-                failure = ElementTree.SubElement(case, "failure", message=f"{rule}: {places}")
+                message = f"{rule}: {counted(len(found), 'place')}"
+                failure = ElementTree.SubElement(case, "failure", message=message)
                 failure.text = "\n".join(map(str, found))
             noted = [f for f in self.findings if f.rule == rule and f not in failing]
             if noted:
@@ -119,15 +121,7 @@ class Verification:
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
 
     def _repr_html_(self) -> str:
-        if not self.findings:
-            return f"<p>{len(self.rules)} rules of {html.escape(self.target)} hold.</p>"
-        rows = "".join(
-            f"<tr><td>{html.escape(f.node or 'model')}</td><td>{html.escape(f.rule)}</td>"
-            f"<td>{f.level}</td><td>{html.escape(f.message)}</td></tr>"
-            for f in self.findings
-        )
-        return (
-            "<table><thead><tr><th>node</th><th>rule</th><th>level</th><th>what was found</th>"
-            "</tr></thead>"
-            f"<tbody>{rows}</tbody></table>"
-        )
+        columns = ("node", "rule", "level", "what was found")
+        rows = [(f.node or "model", f.rule, f.level, f.message) for f in self.findings]
+        holds = "" if rows else f"{counted(len(self.rules), 'rule')} of {self.target} hold."
+        return html_tables([(f"Verified for {self.target}", columns, rows)], footnote=holds)
