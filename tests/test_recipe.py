@@ -257,12 +257,12 @@ def test_replace_knows_its_fields():
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"per_channel": "yes"}, "option 'per_channel' must be true or false, not text"),
+        ({"per_channel": "yes"}, "option 'per_channel' must be True or False, not 'yes'"),
         ({"mode": "statik"}, "option 'mode' cannot be 'statik'. Known: static"),
         ({"ranges": "minmax"}, "option 'ranges' must be a mapping"),
         ({"weight": "int9"}, "Did you mean 'int8'"),
         ({"select": {"exclude": "conv1"}}, "option 'select.exclude' must be a list"),
-        ({"limits": True}, "option 'limits' must be a mapping or nothing"),
+        ({"limits": True}, "option 'limits' must be a mapping or None, not True"),
         ({"fine_tune": {"iterations": 20}}, "option 'fine_tune' needs 'method'"),
         ({"name": object()}, "option 'name': a value of type object has no place here"),
     ],

@@ -17,13 +17,14 @@ from bitwright import (
     Limits,
     Override,
     Percentile,
+    QuantPlan,
     Recipe,
     Selection,
     SmoothQuant,
     WeightOnly,
     WeightOverride,
 )
-from bitwright.errors import RecipeError
+from bitwright.errors import PlanError, RecipeError
 from bitwright.support.settings import Settings
 
 KINDS = [
@@ -54,30 +55,30 @@ def test_every_public_value_is_checked_as_it_is_made(kind):
         ),
         (
             lambda: WeightOnly(bits="4"),
-            "WeightOnly: option 'bits' must be a whole number, not text.",
+            "WeightOnly: option 'bits' must be a whole number, not '4'.",
         ),
-        (lambda: GPTQ(damping="x"), "GPTQ: option 'damping' must be a number, not text."),
-        (lambda: AWQ(grid=2.5), "AWQ: option 'grid' must be a whole number, not a number."),
+        (lambda: GPTQ(damping="x"), "GPTQ: option 'damping' must be a number, not 'x'."),
+        (lambda: AWQ(grid=2.5), "AWQ: option 'grid' must be a whole number, not 2.5."),
         (
             lambda: Percentile(percentile=None),
-            "Percentile: option 'percentile' must be a number, not nothing.",
+            "Percentile: option 'percentile' must be a number, not None.",
         ),
-        (lambda: Entropy(bins="x"), "Entropy: option 'bins' must be a whole number, not text."),
+        (lambda: Entropy(bins="x"), "Entropy: option 'bins' must be a whole number, not 'x'."),
         (
             lambda: Selection(op_types="Conv"),
-            "Selection: option 'op_types' must be a list or nothing, not text.",
+            "Selection: option 'op_types' must be a list or None, not 'Conv'.",
         ),
         (
             lambda: Selection(exclude=["a", 3]),
-            "Selection: option 'exclude[1]' must be text, not a whole number.",
+            "Selection: option 'exclude[1]' must be text, not 3.",
         ),
         (
             lambda: SmoothQuant(alpha="x"),
-            "SmoothQuant: option 'alpha' must be a number, not text.",
+            "SmoothQuant: option 'alpha' must be a number, not 'x'.",
         ),
         (
             lambda: Limits(max_rounds=True),
-            "Limits: option 'max_rounds' must be a whole number, not true or false.",
+            "Limits: option 'max_rounds' must be a whole number, not True.",
         ),
         (
             lambda: AdaRound(iteration=3),
@@ -85,25 +86,24 @@ def test_every_public_value_is_checked_as_it_is_made(kind):
         ),
         (
             lambda: CrossLayerEqualization(steps="x"),
-            "CrossLayerEqualization: option 'steps' must be a whole number, not text.",
+            "CrossLayerEqualization: option 'steps' must be a whole number, not 'x'.",
         ),
         (
             lambda: WeightOverride(bits="x"),
-            "WeightOverride: option 'bits' must be a whole number or nothing, not text.",
+            "WeightOverride: option 'bits' must be a whole number or None, not 'x'.",
         ),
         (
             lambda: ImagePreprocess(resize="x"),
-            "ImagePreprocess: option 'resize' must be a whole number or a list or nothing, "
-            "not text.",
+            "ImagePreprocess: option 'resize' must be a whole number, a list or None, not 'x'.",
         ),
         (lambda: Override(qtype=8), "Override: a number type is a name such as 'int8', not 8."),
         (
             lambda: Recipe().replace(name=3),
-            "Recipe: option 'name' must be text, not a whole number.",
+            "Recipe: option 'name' must be text, not 3.",
         ),
         (
             lambda: Recipe(weights={"overrides": {"n": {"bitz": 3}}}, mode="weight-only"),
-            "Recipe: unknown option 'bitz' in 'weights.overrides[...]'. Did you mean 'bits'?",
+            "Recipe: unknown option 'bitz' in 'weights.overrides[n]'. Did you mean 'bits'?",
         ),
         (
             lambda: Recipe(bias="int33"),
@@ -111,7 +111,19 @@ def test_every_public_value_is_checked_as_it_is_made(kind):
         ),
         (
             lambda: Recipe(place={"channel_axes": {"Conv": "x"}}),
-            "Recipe: option 'place.channel_axes[...]' must be a whole number, not text.",
+            "Recipe: option 'place.channel_axes[Conv]' must be a whole number, not 'x'.",
+        ),
+        (
+            lambda: Recipe(output_ranges={"Relu": (0, 1, 2)}),
+            "Recipe: option 'output_ranges[Relu]' must be a list of 2, not of 3.",
+        ),
+        (
+            lambda: Recipe(ranges={"method": ["minmax"]}),
+            "Recipe: unknown method ['minmax'] in 'ranges'. Did you mean 'minmax'?",
+        ),
+        (
+            lambda: Recipe(overrides={3: {}}),
+            "Recipe: names of options are text, which 3 is not.",
         ),
     ],
 )
@@ -132,3 +144,29 @@ def test_options_get_the_types_that_a_file_gives_them():
 def test_a_copy_with_an_option_changed_is_checked_again():
     with pytest.raises(RecipeError, match="weights take 2 to 8 bits, not 9"):
         WeightOnly().replace(bits=9)
+
+
+JUNK = (None, True, -1, 2.5, "zzz", [3, "a"], ["a"], {"zzz": 1}, {3: 1}, {"method": "zzz"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sentence_is_left_to_the_decoder(kind):
+    """Its errors have no remedy, and names of types in backticks."""
+    for field in msgspec.structs.fields(kind):
+        for value in JUNK:
+            try:
+                kind(**{field.name: value})
+            except RecipeError as error:
+                assert "`" not in str(error), (field.name, value)
+
+
+def test_an_error_among_thousands_of_tensors_is_found_with_its_name():
+    entry = {"tensor": "x", "role": "weight", "qtype": "int8", "scale": 0.5, "zero_point": 0}
+    tensors = {f"t{index}": dict(entry) for index in range(5000)}
+    tensors["t4321"]["axis"] = "one"
+    plan = {"fingerprint": "", "recipe": {}, "nodes": {}, "tensors": tensors}
+    sentence = (
+        r"^plan: option 'tensors\[t4321\]\.axis' must be a whole number or None, not 'one'\.$"
+    )
+    with pytest.raises(PlanError, match=sentence):
+        QuantPlan.from_json(msgspec.json.encode(plan))

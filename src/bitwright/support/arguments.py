@@ -1,21 +1,16 @@
-"""Arguments of public functions, held against their annotations before any work is done."""
+"""Check the arguments of public functions against their annotations before any work is done."""
 
 from __future__ import annotations
 
 import builtins
 import functools
 import inspect
-import os
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar
-
-import numpy as np
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from bitwright.errors import ArgumentError, did_you_mean
+from bitwright.support.annotations import allows, describe, show
 
 __all__ = ["check_arguments"]
 
@@ -84,90 +79,8 @@ def _read_hints(function: Callable[..., Any], signature: inspect.Signature) -> d
 
 def _fit(value: Any, hint: Any, what: str) -> Any:
     """Return a value that its hint allows; 2e9 is as good a whole number as any."""
-    if _allows(hint, value):
+    if allows(hint, value):
         return value
-    if isinstance(value, float) and value.is_integer() and _allows(hint, int(value)):
+    if isinstance(value, float) and value.is_integer() and allows(hint, int(value)):
         return int(value)
-    wanted = " or ".join(", ".join(map(_in_words, _alternatives(hint))).rsplit(", ", 1))
-    is_plain = value is None or isinstance(value, str | bool | Real)
-    shown = repr(value) if is_plain else _with_article(type(value).__name__)
-    raise ArgumentError(f"{what} must be {wanted}, not {shown}.")
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if _origin(hint) is UnionType else (hint,)
-
-
-def _origin(hint: Any) -> Any:
-    """Return list for list[int], UnionType for either way to write a union, and int for int."""
-    origin = typing.get_origin(hint) or hint
-    return UnionType if origin is typing.Union else origin
-
-
-def _allows(hint: Any, value: Any) -> bool:
-    kind = _origin(hint)
-    if kind is Any:
-        return True
-    if kind is UnionType:
-        return any(_allows(one, value) for one in typing.get_args(hint))
-    if kind in _CHECKS:
-        return _CHECKS[kind](value, typing.get_args(hint))
-    return isinstance(value, NoneType if kind is None else kind)
-
-
-def _is_number(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _is_sequence(value: Any, items: tuple[Any, ...]) -> bool:
-    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
-        return False
-    return not items or all(_allows(items[0], item) for item in value)
-
-
-def _is_mapping(value: Any, items: tuple[Any, ...]) -> bool:
-    if not isinstance(value, Mapping):
-        return False
-    return not items or all(_allows(items[1], item) for item in value.values())
-
-
-# A kind of value in annotations -> whether a value is of it, given what stands in [brackets].
-_CHECKS: dict[Any, Callable[[Any, tuple[Any, ...]], bool]] = {
-    bool: lambda value, _: isinstance(value, bool | np.bool_),
-    int: lambda value, _: _is_number(value, Integral),
-    float: lambda value, _: _is_number(value, Real),
-    Path: lambda value, _: isinstance(value, os.PathLike),
-    Literal: lambda value, words: any(type(value) is type(word) for word in words),
-    Callable: lambda value, _: callable(value),
-    Sequence: _is_sequence,
-    Mapping: _is_mapping,
-}
-_WORDS = {
-    bool: "True, False",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bytes: "bytes",
-    Path: "a path",
-    Literal: "a word",
-    Callable: "a function",
-    Sequence: "a list",
-    Mapping: "a mapping",
-    dict: "a dict",
-    NoneType: "None",
-    None: "None",
-}
-
-
-def _in_words(kind: Any) -> str:
-    origin = _origin(kind)
-    if origin is Sequence and set(typing.get_args(kind)) <= _PLURALS.keys():
-        return f"a list of {_PLURALS[typing.get_args(kind)[0]]}"
-    return _WORDS.get(origin) or _with_article(origin.__name__)
-
-
-def _with_article(name: str) -> str:
-    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
-
-
-_PLURALS = {str: "names", int: "whole numbers"}
+    raise ArgumentError(f"{what} must be {describe(hint)}, not {show(value)}.")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Iterator, Mapping
-from types import UnionType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Any,
     Literal,
     Protocol,
     Self,
     TypeVar,
-    Union,
     get_args,
     get_origin,
     runtime_checkable,
@@ -22,6 +19,7 @@ import msgspec
 import numpy as np
 
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.support.annotations import allows, alternatives, describe, show
 
 __all__ = ["Settings", "convert", "encode", "to_name"]
 
@@ -54,7 +52,7 @@ class Settings(
     bitwright.errors.RecipeError: Tea: unknown option 'minute'. Did you mean 'minutes'?
     >>> Tea(minutes="four")
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: Tea: option 'minutes' must be a whole number, not text.
+    bitwright.errors.RecipeError: Tea: option 'minutes' must be a whole number, not 'four'.
     """
 
     def replace(self, **changes: Any) -> Self:
@@ -100,13 +98,15 @@ def encode(value: msgspec.Struct, *, indent: int = 2) -> bytes:
 
 
 def convert(data: Any, kind: type[_T], source: str) -> _T:
-    """Build a value from plain data, turning msgspec's complaints into ours."""
+    """Build a value from plain data; what does not fit is a `RecipeError` that says where."""
     try:
         return msgspec.convert(data, kind, dec_hook=_from_name, strict=True)
     except RecipeError as error:  # a value of the right type that contradicts another
         raise RecipeError(f"{source}: {error}") from error
     except msgspec.ValidationError as error:
-        raise RecipeError(f"{source}: {_explain(str(error), kind)}") from error
+        # msgspec is fast, but its errors are prose: only now is the data looked at here.
+        problem = next(_find_problems(data, kind, ""), f"{error}.")
+        raise RecipeError(f"{source}: {problem}") from error
 
 
 def _settle(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,92 +128,90 @@ def _settle(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _unchecked(kind: type) -> type[msgspec.Struct]:
     """Return a struct of the same fields, each of them optional, that is checked by type only."""
-    fields = [(field.name, field.type, None) for field in msgspec.structs.fields(kind)]
+    fields = [(field.name, field.type, None) for field in _fields(kind).values()]
     return msgspec.defstruct(kind.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 
-# msgspec's names of types, as a person would say them.
-_PLAIN = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "array": "a list",
-    "object": "a mapping",
-    "null": "nothing",
-}
+def _find_problems(data: Any, hint: Any, path: str) -> Iterator[str]:
+    """Give a sentence for each place where plain data is not what its annotation asks for."""
+    owner = f"option {path!r}" if path else "it"
+    fitting = [one for one in alternatives(hint) if allows(_stored(one), data)]
+    if not fitting:
+        wanted = describe(*map(_stored, alternatives(hint)))
+        yield f"{owner} must be {wanted}, not {show(data)}."
+        return
+    structs = [one for one in fitting if _is_struct(one)]
+    if structs:
+        yield from _find_in_struct(data, structs, path)
+        return
+    kind, inner = get_origin(fitting[0]), get_args(fitting[0])
+    if inner == (Any,):
+        return  # long lists of scales, which need not be looked at one by one
+    if kind is Literal and data not in inner:
+        yield f"{owner} cannot be {show(data)}. Known: {', '.join(map(str, inner))}."
+    elif kind is dict:
+        yield from _find_bad_keys(data)
+        for key, value in data.items():
+            yield from _find_problems(value, inner[1], f"{path}[{key}]")
+    elif kind is list or (kind is tuple and inner[-1] is ...):
+        for index, value in enumerate(data):
+            yield from _find_problems(value, inner[0], f"{path}[{index}]")
+    elif kind is tuple and len(data) != len(inner):
+        yield f"{owner} must be a list of {len(inner)}, not of {len(data)}."
+    elif kind is tuple:
+        for index, (value, one) in enumerate(zip(data, inner, strict=True)):
+            yield from _find_problems(value, one, f"{path}[{index}]")
 
 
-def _explain(message: str, kind: type) -> str:
-    """Say what msgspec complains about as one would to a person."""
-    method = re.search(r"Invalid value `?'?(\w[\w-]*)'?`? - at `\$\.?(.*?)\.?method`", message)
-    if method is not None:
-        name, where = method.groups()
-        known = {str(found.__struct_config__.tag) for found in _structs_at(kind, where)}
-        return f"unknown method {name!r}{_in(where)}.{did_you_mean(name, known)}"
-    wrong = re.search(r"Expected `(.*?)`, got `(.*?)`(?: - at `\$\.?(.*)`)?", message)
-    if wrong is not None:
-        expected, given, where = wrong.groups()
-        wanted = " or ".join(_PLAIN.get(kind, kind) for kind in expected.split(" | "))
-        got = _PLAIN.get(given, given)
-        return f"option {where or 'recipe'!r} must be {wanted}, not {got}."
-    missing = re.search(r"missing required field `(\w+)`(?: - at `\$\.?(.*)`)?", message)
-    if missing is not None:
-        field, where = missing.groups()
-        owner = f"option {where!r}" if where else "it"
-        return f"{owner} needs {field!r}; add it."
-    choice = re.search(r"Invalid enum value '?(.*?)'?(?: - at `\$\.?(.*)`)?$", message)
-    if choice is not None:
-        given, where = choice.groups()
-        words = [
-            word
-            for found in _types_at(kind, where or "")
-            if get_origin(found) is Literal
-            for word in get_args(found)
-        ]
-        listed = f" Known: {', '.join(map(str, words))}." if words else ""
-        return f"option {where or 'recipe'!r} cannot be {given!r}.{listed}"
-    if "at `key` in" in message:
-        return "names of options are text, and one here is not."
-    unknown = re.search(r"unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", message)
-    if unknown is not None:
-        key, where = unknown.group(1), unknown.group(2) or ""
-        fields = {name for found in _structs_at(kind, where) for name in found.__struct_fields__}
-        return f"unknown option {key!r}{_in(where)}.{did_you_mean(key, fields)}"
-    return message.replace("`", "'") + "."
+def _find_in_struct(data: Mapping[Any, Any], structs: list[Any], path: str) -> Iterator[str]:
+    """Give what is wrong with the options of a struct, or of the one of several that is named."""
+    place = f" in {path!r}" if path else ""
+    owner = f"option {path!r}" if path else "it"
+    tag_field = structs[0].__struct_config__.tag_field
+    if tag_field in data:
+        tags = [struct.__struct_config__.tag for struct in structs]
+        if data[tag_field] not in tags:
+            name = data[tag_field]
+            yield f"unknown {tag_field} {name!r}{place}.{did_you_mean(name, tags)}"
+            return
+        structs = [structs[tags.index(data[tag_field])]]
+    elif len(structs) > 1:
+        yield f"{owner} needs {tag_field!r}; add it."
+        return
+    yield from _find_bad_keys(data)
+    fields = _fields(structs[0])
+    for name, value in data.items():
+        if name in fields:
+            yield from _find_problems(value, fields[name].type, f"{path}.{name}".lstrip("."))
+        elif name != tag_field:
+            yield f"unknown option {name!r}{place}.{did_you_mean(name, fields)}"
+    for name, field in fields.items():
+        if field.required and name not in data:
+            yield f"{owner} needs {name!r}; add it."
 
 
-def _in(where: str) -> str:
-    return f" in {where!r}" if where else ""
+@functools.cache
+def _fields(struct: type) -> dict[str, msgspec.structs.FieldInfo]:
+    return {field.name: field for field in msgspec.structs.fields(struct)}
 
 
-def _structs_at(kind: Any, where: str) -> list[type[msgspec.Struct]]:
-    """Return the structs that may stand at a path such as `weights.overrides[...].rounding`."""
-    return [
-        found
-        for found in _types_at(kind, where)
-        if isinstance(found, type) and issubclass(found, msgspec.Struct)
-    ]
+def _find_bad_keys(data: Mapping[Any, Any]) -> Iterator[str]:
+    for key in data:
+        if not isinstance(key, str):
+            yield f"names of options are text, which {show(key)} is not."
 
 
-def _types_at(kind: Any, where: str) -> list[Any]:
-    """Return the types of which a value at a path may be."""
-    kinds = list(_alternatives(kind))
-    for part in re.findall(r"\[.*?\]|\w+", where):
-        kinds = [
-            found for one in kinds for inner in _inside(one, part) for found in _alternatives(inner)
-        ]
-    return kinds
+def _is_struct(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
-def _inside(kind: Any, part: str) -> Iterator[Any]:
-    """Give the types of a field, or of the values that a mapping or a list holds."""
-    if part.startswith("["):
-        inner = get_args(kind)
-        yield from inner[1:] if get_origin(kind) is dict else inner
-    elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        yield from (field.type for field in msgspec.structs.fields(kind) if field.name == part)
-
-
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+def _stored(hint: Any) -> Any:
+    """Return the annotation of what files hold for a type, whatever is inside it."""
+    kind = get_origin(hint) or hint
+    if kind is Literal:
+        return type(get_args(hint)[0])
+    if kind in (list, tuple):
+        return Sequence
+    if kind is dict or _is_struct(kind):
+        return Mapping
+    return Any if hasattr(kind, "from_name") else hint  # a `Named` type refuses by itself
