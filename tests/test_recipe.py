@@ -288,7 +288,7 @@ def test_python_takes_what_a_file_may_hold():
         (
             {"base": "npu-transformer", "format": "qoperator"},
             "npu-transformer",
-            "integer operators",
+            "the format qoperator",
         ),
     ],
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bitwright.numerics.types import INT8
 from bitwright.recipe import Limits, MinMSE, Placement, Recipe, Selection
-from bitwright.recipe.hardware import NPU_OP_TYPES
+from bitwright.targets import NPU_CNN
 
 
-def npu_recipe(*, op_types=NPU_OP_TYPES, place=None, **fields):
+def npu_recipe(*, op_types=NPU_CNN.op_types, place=None, **fields):
     """Return a recipe as the NPU wants it; `place` changes single fields of the placement."""
     placement = {
         "isolated": True,

@@ -21,7 +21,6 @@ from .sensitivity import NodeSensitivity as NodeSensitivity
 from .sensitivity import Proposal as Proposal
 from .sensitivity import Sensitivity as Sensitivity
 from .sensitivity import measure_variants as measure_variants
-from .verification import VERIFIED_TARGETS as VERIFIED_TARGETS
 from .verification import Finding as Finding
 from .verification import Verification as Verification
 from .verification import verify_model as verify_model

@@ -5,16 +5,7 @@ from __future__ import annotations
 from bitwright.errors import RecipeError
 from bitwright.support.settings import Settings
 
-__all__ = ["NPU_OP_TYPES", "CrossLayerEqualization", "Limits", "Rewrites", "Simulation"]
-
-# What the NPU's compiler takes in 8 bits; a recipe for it names these in `select.op_types`.
-NPU_OP_TYPES = tuple(
-    "Add ArgMax AveragePool Clip Concat Conv ConvTranspose DepthToSpace Div "
-    "EmbedLayerNormalization Erf Gather Gelu Gemm GlobalAveragePool HardSigmoid "
-    "InstanceNormalization LayerNormalization LeakyRelu LpNormalization MatMul Max MaxPool Min "
-    "Mul PRelu Pad ReduceMean Relu Reshape Resize Sigmoid Slice Softmax SpaceToDepth Split "
-    "Squeeze Sub Tanh Transpose Unsqueeze Where".split()
-)
+__all__ = ["CrossLayerEqualization", "Limits", "Rewrites", "Simulation"]
 
 
 class Rewrites(Settings, frozen=True, kw_only=True):

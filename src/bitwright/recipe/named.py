@@ -15,6 +15,7 @@ from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, Nearest, WeightOnly
 from bitwright.support.arguments import check_arguments
 from bitwright.support.settings import to_name
+from bitwright.targets import TARGETS, Target, find_target
 
 __all__ = ["RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
 
@@ -49,36 +50,6 @@ RECIPES = {
 
 
 _LEARNING: dict[str, FineTuning] = {"adaround": AdaRound(), "adaquant": AdaQuant()}
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the model is going to run, and what is asked for when nothing else is said."""
-
-    name: str
-    description: str
-    recipe: str
-
-
-TARGETS = {
-    target.name: target
-    for target in (
-        Target(
-            name="cpu",
-            description="ONNX Runtime on any CPU: uint8 activations, int8 weights.",
-            recipe="int8-per-channel",
-        ),
-        Target(
-            name="npu-cnn",
-            description="CNNs on AMD's NPU: 8 bits, power-of-two scales, within its limits.",
-            recipe="npu-cnn",
-        ),
-        Target(
-            name="npu-transformer",
-            description="Transformers on AMD's NPU: int8 activations and weights, float scales.",
-            recipe="npu-transformer",
-        ),
-    )
-}
 
 
 def named_recipe(name: str) -> Recipe:
@@ -121,30 +92,27 @@ def load_recipe(
     Traceback (most recent call last):
     bitwright.errors.RecipeError: unknown recipe 'int9'. Did you mean 'int8'?
     """
-    if target is not None and target not in TARGETS:
-        raise TargetError(f"unknown target {target!r}.{did_you_mean(target, TARGETS)}")
+    hardware = find_target("cpu" if target is None else target)
     if recipe is None:
-        return named_recipe(TARGETS[target or "cpu"].recipe)
+        return named_recipe(hardware.recipe)
     found = _read_recipe(recipe)
-    unfit = _unfit_for_npu(found, target)
-    if unfit:
+    unfit = None if target is None else _why_unfit(found, hardware)
+    if unfit is not None:
         raise TargetError(
             f"recipe {found.name!r} is not for the target {target}: it has {unfit}; leave out the "
-            f"recipe or the target, or start from the recipe {TARGETS[target or ''].recipe}."
+            f"recipe or the target, or start from the recipe {hardware.recipe}."
         )
     return found
 
 
-def _unfit_for_npu(recipe: Recipe, target: str | None) -> str | None:
-    """Return what of a recipe an NPU does not take."""
-    if target not in ("npu-cnn", "npu-transformer"):
-        return None
-    if recipe.mode != "static":
+def _why_unfit(recipe: Recipe, target: Target) -> str | None:
+    """Return what of a recipe a target does not take."""
+    if target.modes is not None and recipe.mode not in target.modes:
         return f"the mode {recipe.mode}"
-    if recipe.format == "qoperator":
-        return "integer operators instead of Q/DQ pairs"
-    if target == "npu-cnn" and recipe.limits is None:
-        return "no limits, which keep power-of-two scales within the NPU's shifters"
+    if target.formats is not None and recipe.format not in target.formats:
+        return f"the format {recipe.format}"
+    if target.needs_limits and recipe.limits is None:
+        return "no limits, which keep power-of-two scales within the target's shifters"
     return None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bitwright import targets
 from bitwright.numerics.types import INT8, INT16, QTYPES, UINT8, UINT16, QType
 from bitwright.recipe.finetuning import AdaRound
 from bitwright.recipe.hardware import (
-    NPU_OP_TYPES,
     CrossLayerEqualization,
     Limits,
     Rewrites,
@@ -38,7 +38,7 @@ NPU_CNN = Recipe(
     ),
     simulate=Simulation(),
     limits=Limits(),
-    select=Selection(op_types=NPU_OP_TYPES),
+    select=Selection(op_types=targets.NPU_CNN.op_types),
     place=Placement(isolated=True, float_bias_add=False, fuse_activations=("Relu", "Clip")),
 )
 
@@ -82,7 +82,7 @@ def _floats(name: str, qtype: str) -> Recipe:
         activation=kind,
         weight=kind,
         bias="weight",
-        select=Selection(op_types=NPU_OP_TYPES),
+        select=Selection(op_types=targets.NPU_CNN.op_types),
         place=_PLACE,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["LIMIT_RULES", "Bound", "LimitRule", "Positions", "Ref", "Site"]
+__all__ = ["LIMIT_RULES", "Bound", "LimitRule", "NpuOperation", "Positions", "Ref"]
 
 Ref = str
 """What names a scale: an entry of a plan, an initializer of a model."""
@@ -18,10 +18,10 @@ Positions = Mapping[Ref, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class NpuOperation:
     """One operation of the NPU, with the scales at its edges; None where one is unknown.
 
-    >>> Site(op="Conv", inputs=("x",), weight="w", output="y").bias is None
+    >>> NpuOperation(op="Conv", inputs=("x",), weight="w", output="y").bias is None
     True
     """
 
@@ -81,7 +81,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """One limit: the ops that have it, and the bounds that it sets at a site.
+    """One limit: the ops that have it, and the bounds that it sets at an operation.
 
     >>> [rule.name for rule in LIMIT_RULES if "Conv" in rule.ops]
     ['shift_cut', 'shift_bias']
@@ -90,69 +90,69 @@ class LimitRule:
     name: str
     """As the switch of the recipe's `limits` is called."""
     ops: tuple[str, ...]
-    bounds_at: Callable[[Site, Ref, Positions], Iterable[Bound]]
+    bounds_at: Callable[[NpuOperation, Ref, Positions], Iterable[Bound]]
 
-    def bounds(self, site: Site, positions: Positions) -> list[Bound]:
-        """Return the bounds at a site; none where it is not concerned or a position is missing."""
-        if site.op not in self.ops:
+    def bounds(self, operation: NpuOperation, positions: Positions) -> list[Bound]:
+        """Return the bounds at an operation; none for other ops, or where a position is missing."""
+        if operation.op not in self.ops:
             return []
-        if site.output is None or not site.known:
+        if operation.output is None or not operation.known:
             return []
-        if not {*site.known, site.output} <= positions.keys():
+        if not {*operation.known, operation.output} <= positions.keys():
             return []
-        return list(self.bounds_at(site, site.output, positions))
+        return list(self.bounds_at(operation, operation.output, positions))
 
 
-def _same_as_output(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
-    for ref in site.known:
+def _same_as_output(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
+    for ref in operation.known:
         yield Bound("input - output", ((ref, 1), (output, -1)), 0, 0, (ref, output))
 
 
-def _shift_read(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
-    first, second = site.known
+def _shift_read(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
+    first, second = operation.known
     yield Bound("input 0 - input 1", ((first, 1), (second, -1)), -7, 7, (first, second))
 
 
-def _shift_write(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
-    if site.op == "Add":
-        coarsest = min(site.known, key=lambda ref: positions[ref])
+def _shift_write(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
+    if operation.op == "Add":
+        coarsest = min(operation.known, key=lambda ref: positions[ref])
         terms = ((coarsest, 1), (output, -1))
         yield Bound("coarsest input - output", terms, -7, 25, (output,))
     else:
-        yield _product(site, output, 32)
+        yield _product(operation, output, 32)
 
 
-def _shift_swish(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
-    if site.swish:
-        yield _product(site, output, 15)
+def _shift_swish(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
+    if operation.swish:
+        yield _product(operation, output, 15)
 
 
-def _product(site: Site, output: Ref, high: int) -> Bound:
-    terms = (*((ref, 1) for ref in site.known), (output, -1))
+def _product(operation: NpuOperation, output: Ref, high: int) -> Bound:
+    terms = (*((ref, 1) for ref in operation.known), (output, -1))
     return Bound("sum of inputs - output", terms, 0, high, (output,))
 
 
-def _shift_cut(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
-    if site.weight is not None and site.weight in positions:
-        terms = ((site.weight, 1), (site.known[0], 1), (output, -1))
-        yield Bound("weight + input - output", terms, 0, 16, (site.weight,))
+def _shift_cut(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
+    if operation.weight is not None and operation.weight in positions:
+        terms = ((operation.weight, 1), (operation.known[0], 1), (output, -1))
+        yield Bound("weight + input - output", terms, 0, 16, (operation.weight,))
 
 
-def _shift_bias(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
-    if site.weight is None or site.bias is None:
+def _shift_bias(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
+    if operation.weight is None or operation.bias is None:
         return
-    if not {site.weight, site.bias} <= positions.keys():
+    if not {operation.weight, operation.bias} <= positions.keys():
         return
-    accumulator = positions[site.weight] + positions[site.known[0]]
+    accumulator = positions[operation.weight] + positions[operation.known[0]]
     # The accumulator has 24 bits, of which the result takes 8 above the shift behind it.
     low = min(0, accumulator - positions[output] - 16)
-    terms = ((site.weight, 1), (site.known[0], 1), (site.bias, -1))
-    low = 0 if site.leaky else low
-    yield Bound("weight + input - bias", terms, low, 15, (site.bias,))
+    terms = ((operation.weight, 1), (operation.known[0], 1), (operation.bias, -1))
+    low = 0 if operation.leaky else low
+    yield Bound("weight + input - bias", terms, low, 15, (operation.bias,))
 
 
-def _hard_sigmoid(site: Site, output: Ref, positions: Positions) -> Iterable[Bound]:
-    source = site.known[0]
+def _hard_sigmoid(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
+    source = operation.known[0]
     yield Bound("input", ((source, 1),), 0, 15, (source,))
     yield Bound("output", ((output, 1),), 7, None, (output,))
     yield Bound("input - output", ((source, 1), (output, -1)), -14, None, (output,))

@@ -8,14 +8,14 @@ from typing import Protocol
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, constant_tensor, input_at
-from bitwright.targets.npu_limits import LIMIT_RULES, Ref, Site
+from bitwright.targets.npu_limits import LIMIT_RULES, NpuOperation, Ref
 
 __all__ = [
     "FUSED_PRODUCERS",
     "PADDED_POOLS",
     "Edges",
     "clip_bounds",
-    "find_npu_sites",
+    "find_npu_operations",
     "is_npu_hard_sigmoid",
     "is_simulation",
     "only_reader",
@@ -47,7 +47,9 @@ class Edges(Protocol):
         """Return the tensor that an input holds, before it was quantized."""
 
 
-def find_npu_sites(nodes: Iterable[ir.Node], edges: Edges) -> list[tuple[ir.Node, Site]]:
+def find_npu_operations(
+    nodes: Iterable[ir.Node], edges: Edges
+) -> list[tuple[ir.Node, NpuOperation]]:
     """Return every node that a limit is about, with the scales at its edges."""
     chosen = [node for node in nodes if node.op_type in _LIMITED and node.domain in ("", "ai.onnx")]
     swished = {
@@ -55,7 +57,7 @@ def find_npu_sites(nodes: Iterable[ir.Node], edges: Edges) -> list[tuple[ir.Node
         for node in chosen
         if node.op_type == "HardSigmoid" and is_npu_hard_sigmoid(node)
     } - {None}
-    sites = []
+    operations = []
     for node in chosen:
         if node.op_type == "HardSigmoid" and not is_npu_hard_sigmoid(node):
             continue
@@ -63,7 +65,7 @@ def find_npu_sites(nodes: Iterable[ir.Node], edges: Edges) -> list[tuple[ir.Node
         everything = node.op_type in ("Add", "Concat", "Mul", "Sub")
         count = len(node.inputs) if everything else 1
         output, leaky = _result(node, edges)
-        site = Site(
+        operation = NpuOperation(
             op=node.op_type,
             inputs=tuple(_source(node, index, edges) for index in range(count)),
             weight=edges.read(node, 1) if weighs else None,
@@ -73,8 +75,8 @@ def find_npu_sites(nodes: Iterable[ir.Node], edges: Edges) -> list[tuple[ir.Node
             swish=node.op_type == "Mul"
             and any(edges.origin(node, index) in swished for index in range(2)),
         )
-        sites.append((node, site))
-    return sites
+        operations.append((node, operation))
+    return operations
 
 
 def is_npu_hard_sigmoid(node: ir.Node) -> bool:

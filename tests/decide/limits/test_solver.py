@@ -6,19 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.decide.limits.solver import settle
-from bitwright.targets.npu_limits import LIMIT_RULES, Site
+from bitwright.targets.npu_limits import LIMIT_RULES, NpuOperation
 
 REFS = "abcdef"
 POSITION = st.integers(-40, 60)
 
 
 @st.composite
-def sites(draw):
+def operations(draw):
     ref = st.sampled_from(REFS)
     op = draw(st.sampled_from(sorted({op for rule in LIMIT_RULES for op in rule.ops})))
     count = 2 if op in ("Add", "Sub", "Mul", "Concat") else 1
     weighs = op in ("Conv", "Gemm")
-    return Site(
+    return NpuOperation(
         op=op,
         inputs=tuple(draw(ref) for _ in range(count)),
         weight=draw(ref) if weighs else None,
@@ -32,15 +32,15 @@ def sites(draw):
 def broken(found, positions):
     return [
         bound
-        for site in found
+        for operation in found
         for rule in LIMIT_RULES
-        for bound in rule.bounds(site, positions)
+        for bound in rule.bounds(operation, positions)
         if not bound.holds(positions)
     ]
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(sites(), max_size=6), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
+@given(st.lists(operations(), max_size=6), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
 def test_every_bound_holds_at_what_is_settled_for(found, wished):
     positions = settle(found, LIMIT_RULES, wished)
     assert positions.keys() == wished.keys()
@@ -48,12 +48,12 @@ def test_every_bound_holds_at_what_is_settled_for(found, wished):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(sites(), max_size=4), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
+@given(st.lists(operations(), max_size=4), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
 def test_what_holds_already_stays(found, wished):
     if not broken(found, wished):
         assert settle(found, LIMIT_RULES, wished) == wished
 
 
-@given(st.lists(sites(), max_size=8))
+@given(st.lists(operations(), max_size=8))
 def test_every_limit_holds_where_all_positions_are_seven(found):
     assert not broken(found, dict.fromkeys(REFS, 7))

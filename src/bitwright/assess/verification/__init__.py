@@ -31,22 +31,22 @@ from bitwright.assess.verification.parameters import (
 )
 from bitwright.assess.verification.runtime import check_arm_runtime, check_x86_runtime
 from bitwright.errors import TargetError, did_you_mean
+from bitwright.targets import Target, find_target
 from bitwright.targets.npu_limits import LIMIT_RULES
 
-__all__ = ["CPUS", "VERIFIED_TARGETS", "Finding", "Verification", "detect_cpu", "verify_model"]
-
-VERIFIED_TARGETS = ("cpu", "npu-cnn", "npu-transformer")
+__all__ = ["CPUS", "Finding", "Verification", "detect_cpu", "verify_model"]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One function, the rules whose breaches it finds, and the targets that have them."""
+    """One function, the rules whose breaches it finds, and the hardware that has them."""
 
     rules: tuple[str, ...]
     find: Callable[[Quantizers], Iterable[Finding]]
-    targets: tuple[str, ...] = VERIFIED_TARGETS
-    cpus: tuple[str, ...] = CPUS
-    """The kinds of CPU that it concerns, for the target cpu."""
+    concerns: Callable[[Target], bool] = lambda target: True
+    """Whether it is about this target."""
+    cpus: tuple[str, ...] = ()
+    """The kinds of CPU that it is about, where it is about CPUs only."""
     of_sound_models: bool = False
     """Left out where an error was found before: it would say the same less clearly."""
 
@@ -54,21 +54,23 @@ class Check:
 _BY_RUNTIME = ("runtime", "unfused", "float_weights")
 
 CHECKS = (
-    Check(("quantized",), check_quantized, ("cpu",)),
-    Check(("quantized",), check_pairs, ("npu-cnn", "npu-transformer")),
+    Check(("quantized",), check_quantized, lambda target: target.takes_integer_operators),
+    Check(("quantized",), check_pairs, lambda target: not target.takes_integer_operators),
     Check(("domains",), lambda quantizers: check_domains(quantizers.model)),
     Check(("onnx",), lambda quantizers: check_form(quantizers.model)),
     Check(("scale",), check_scales),
     Check(("zero_point",), check_zero_points),
     Check(("bias",), check_biases),
-    Check(("accumulator",), check_accumulators, ("cpu",)),
-    Check(("saturation",), check_saturation, ("cpu",), cpus=("avx2",)),
-    Check(_BY_RUNTIME, check_arm_runtime, ("cpu",), ("arm",), of_sound_models=True),
-    Check(_BY_RUNTIME, check_x86_runtime, ("cpu",), ("avx2", "vnni"), of_sound_models=True),
-    Check(("eight_bits",), check_types, ("npu-cnn",)),
-    Check(("power_of_two",), check_powers_of_two, ("npu-cnn",)),
-    Check(("per_tensor",), check_granularity, ("npu-cnn",)),
-    Check(tuple(rule.name for rule in LIMIT_RULES), check_limits, ("npu-cnn",)),
+    Check(("accumulator",), check_accumulators, cpus=CPUS),
+    Check(("saturation",), check_saturation, cpus=("avx2",)),
+    Check(_BY_RUNTIME, check_arm_runtime, cpus=("arm",), of_sound_models=True),
+    Check(_BY_RUNTIME, check_x86_runtime, cpus=("avx2", "vnni"), of_sound_models=True),
+    Check(("eight_bits",), check_types, lambda target: target.types is not None),
+    Check(("power_of_two",), check_powers_of_two, lambda target: target.power_of_two),
+    Check(("per_tensor",), check_granularity, lambda target: target.per_tensor),
+    Check(
+        tuple(rule.name for rule in LIMIT_RULES), check_limits, lambda target: target.needs_limits
+    ),
 )
 
 
@@ -83,11 +85,10 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
     >>> [finding.rule for finding in verify_model(ir.Model(graph, ir_version=10)).findings]
     ['quantized']
     """
-    if target not in VERIFIED_TARGETS:
-        raise TargetError(f"unknown target {target!r}.{did_you_mean(target, VERIFIED_TARGETS)}")
+    hardware = find_target(target)
     if cpu is not None and cpu not in CPUS:
         raise TargetError(f"unknown CPU {cpu!r}.{did_you_mean(cpu, CPUS)}")
-    if cpu is not None and target != "cpu":
+    if cpu is not None and not hardware.cpus:
         raise TargetError(f"a kind of CPU is for the target cpu, not for {target}; leave it out.")
     findings = list(check_node_order(model))
     if findings:
@@ -97,7 +98,11 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
             return Verification(target, ("order",), tuple(findings))
     quantizers = Quantizers(model)
     kind = cpu or detect_cpu()
-    checks = [check for check in CHECKS if target in check.targets and kind in check.cpus]
+    checks = [
+        check
+        for check in CHECKS
+        if check.concerns(hardware) and (not check.cpus or (hardware.cpus and kind in check.cpus))
+    ]
     rules = ["order"]
     for check in checks:
         if not (check.of_sound_models and any(found.level == "error" for found in findings)):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
+from bitwright.targets import CPU
+
 __all__ = ["CPUS", "detect_cpu"]
 
-CPUS = ("avx2", "vnni", "arm")
-"""x86 that adds products in 16 bits, x86 that adds them in 32, and Arm."""
+CPUS = CPU.cpus
 
 _ARM = frozenset({"aarch64", "arm64", "armv7l", "armv8l"})
 _X86 = frozenset({"amd64", "i386", "i686", "x86", "x86_64"})

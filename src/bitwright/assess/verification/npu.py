@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizers, name_of, position_of
 from bitwright.assess.verification.findings import Finding
-from bitwright.targets.npu_limits import LIMIT_RULES, Site
-from bitwright.targets.npu_operations import find_npu_sites
+from bitwright.targets.npu_limits import LIMIT_RULES, NpuOperation
+from bitwright.targets.npu_operations import find_npu_operations
 
 __all__ = ["check_granularity", "check_limits", "check_powers_of_two", "check_types"]
 
@@ -73,17 +73,17 @@ def check_limits(quantizers: Quantizers) -> Iterable[Finding]:
     """Find the positions that the NPU's shifters cannot bring together."""
     # Other scales have no position; that they are there is a finding of its own.
     positions = quantizers.positions(_is_power_of_two)
-    sites = find_npu_sites(quantizers.model.graph.all_nodes(), quantizers)
+    operations = find_npu_operations(quantizers.model.graph.all_nodes(), quantizers)
     for rule in LIMIT_RULES:
-        for node, site in sites:
-            for bound in rule.bounds(site, positions):
+        for node, operation in operations:
+            for bound in rule.bounds(operation, positions):
                 if not bound.holds(positions):
                     value = bound.value(positions)
                     yield Finding(
                         rule.name,
                         name_of(node),
                         f"{bound.label} is {value} and {bound.allowed}",
-                        _named(site, positions),
+                        _named(operation, positions),
                     )
 
 
@@ -91,10 +91,10 @@ def _is_power_of_two(scale: float) -> bool:
     return math.frexp(scale)[0] == 0.5
 
 
-def _named(site: Site, positions: Mapping[str, int]) -> dict[str, int]:
-    several = len(site.inputs) > 1
-    refs = {f"input {i}" if several else "input": ref for i, ref in enumerate(site.inputs)}
-    refs |= {"weight": site.weight, "bias": site.bias, "output": site.output}
+def _named(operation: NpuOperation, positions: Mapping[str, int]) -> dict[str, int]:
+    several = len(operation.inputs) > 1
+    refs = {f"input {i}" if several else "input": ref for i, ref in enumerate(operation.inputs)}
+    refs |= {"weight": operation.weight, "bias": operation.bias, "output": operation.output}
     return {
         name: positions[ref] for name, ref in refs.items() if ref is not None and ref in positions
     }

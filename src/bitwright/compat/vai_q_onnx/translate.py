@@ -39,7 +39,7 @@ from bitwright.recipe import (
     Rewrites,
     Simulation,
 )
-from bitwright.recipe.hardware import NPU_OP_TYPES
+from bitwright.targets import NPU_CNN
 
 __all__ = ["Request", "choose_ranges", "to_recipe"]
 
@@ -291,7 +291,7 @@ def _choose_nodes(request: Request, parts: VitisParts) -> None:
         op_types = _TRANSFORMER_OP_TYPES
         parts.select.setdefault("constant_weights_only", True)
     elif not op_types and (request.hardware == "npu-cnn" or _is_vendors(parts)):
-        op_types = NPU_OP_TYPES
+        op_types = NPU_CNN.op_types or ()
     if request.extra_op_types:
         op_types = tuple(
             dict.fromkeys((*(op_types or sorted(DEFAULT_OP_TYPES)), *request.extra_op_types))

@@ -18,8 +18,8 @@ from bitwright.graph.constants import constant_of
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Limits
 from bitwright.support.wording import counted
-from bitwright.targets.npu_limits import LIMIT_RULES, Bound, LimitRule, Ref, Site
-from bitwright.targets.npu_operations import find_npu_sites
+from bitwright.targets.npu_limits import LIMIT_RULES, Bound, LimitRule, NpuOperation, Ref
+from bitwright.targets.npu_operations import find_npu_operations
 
 __all__ = ["apply_limits", "check_limits"]
 
@@ -59,9 +59,9 @@ def check_limits(model: ir.Model, plan: QuantPlan) -> None:
         positions = PlanPositions(plan)
     except RecipeError as error:
         raise PlanError(str(error)) from error
-    for node, site in _planned_sites(model, plan, positions):
+    for node, operation in _planned_operations(model, plan, positions):
         for rule in _chosen_rules(plan.recipe.limits):
-            for bound in rule.bounds(site, positions.now):
+            for bound in rule.bounds(operation, positions.now):
                 if not bound.holds(positions.now):
                     raise PlanError(
                         f"node {node.name!r} breaks the limit {rule.name}: {bound.label} is "
@@ -74,12 +74,12 @@ def _chosen_rules(limits: Limits) -> list[LimitRule]:
     return [rule for rule in LIMIT_RULES if getattr(limits, rule.name)]
 
 
-def _planned_sites(
+def _planned_operations(
     model: ir.Model, plan: QuantPlan, positions: PlanPositions
-) -> list[tuple[ir.Node, Site]]:
+) -> list[tuple[ir.Node, NpuOperation]]:
     return [
-        (node, site)
-        for node, site in find_npu_sites(model.graph.all_nodes(), positions)
+        (node, operation)
+        for node, operation in find_npu_operations(model.graph.all_nodes(), positions)
         if (planned := plan.nodes.get(node.name or "")) is not None and planned.quantized
     ]
 
@@ -90,10 +90,10 @@ class _Work:
         self.notes: list[str] = []
         self._model, self._plan, self._limits = model, plan, limits
         self._rules = _chosen_rules(limits)
-        self._nodes = _planned_sites(model, plan, self.positions)
-        self._sites = [site for _, site in self._nodes]
+        self._nodes = _planned_operations(model, plan, self.positions)
+        self._operations = [operation for _, operation in self._nodes]
         self._pulls = False
-        self._users = Counter(ref for site in self._sites for ref in {*_edges(site)})
+        self._users = Counter(ref for operation in self._operations for ref in {*_edges(operation)})
         self._stored = _own_constants(model, plan, self._users)
 
     def go(self) -> None:
@@ -118,27 +118,27 @@ class _Work:
 
     def _follow(self, rule: LimitRule) -> None:
         """Apply one rule until it moves nothing more: a chain of Concats takes several sweeps."""
-        sites = [site for site in self._sites if site.op in rule.ops]
-        for _ in range(len(sites) + 1):
+        operations = [operation for operation in self._operations if operation.op in rule.ops]
+        for _ in range(len(operations) + 1):
             before = dict(self.positions.now)
-            for site in sites:
-                for bound in rule.bounds(site, self.positions.now):
+            for operation in operations:
+                for bound in rule.bounds(operation, self.positions.now):
                     if not bound.holds(self.positions.now):
-                        self._mend(rule, site, bound)
+                        self._mend(rule, operation, bound)
             if self.positions.now == before:
                 return
 
-    def _mend(self, rule: LimitRule, site: Site, bound: Bound) -> None:
+    def _mend(self, rule: LimitRule, operation: NpuOperation, bound: Bound) -> None:
         now = self.positions.now
         value = bound.value(now)
-        if rule.name == "shift_cut" and value < 0 and site.output is not None:
+        if rule.name == "shift_cut" and value < 0 and operation.output is not None:
             # The accumulator has no finer steps than its own: a result in these loses nothing,
             # while a weight moved up to the result would saturate.
-            self.positions.move(site.output, now[site.output] + value, rule.name)
+            self.positions.move(operation.output, now[operation.output] + value, rule.name)
             return
         if rule.name in ("shift_cut", "shift_bias"):
             fitted = fit_weight_and_bias(
-                site, self._weight_rules, now, self.positions.start, self._stored.get
+                operation, self._weight_rules, now, self.positions.start, self._stored.get
             )
             if fitted is not None:
                 for ref, position in fitted.items():
@@ -159,9 +159,9 @@ class _Work:
         now = self.positions.now
         return all(
             bound.holds(now)
-            for site in self._sites
+            for operation in self._operations
             for rule in self._rules
-            for bound in rule.bounds(site, now)
+            for bound in rule.bounds(operation, now)
         )
 
     def _settle_the_rest(self, before: dict[str, int]) -> None:
@@ -170,7 +170,7 @@ class _Work:
         wished = {key: now[key] if now[key] == before[key] else start[key] for key in now}
         # Weights and biases last: they adapt to activations, which others read too.
         order = sorted(wished, key=lambda key: key in self._stored)
-        found = settle(self._sites, self._rules, {key: wished[key] for key in order})
+        found = settle(self._operations, self._rules, {key: wished[key] for key in order})
         changed = 0
         for key in order:
             if found[key] != now[key]:
@@ -182,8 +182,8 @@ class _Work:
         )
 
 
-def _edges(site: Site) -> Sequence[Ref]:
-    found = (*site.inputs, site.weight, site.bias, site.output)
+def _edges(operation: NpuOperation) -> Sequence[Ref]:
+    found = (*operation.inputs, operation.weight, operation.bias, operation.output)
     return [ref for ref in found if ref is not None]
 
 

@@ -14,7 +14,7 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.plan import QuantPlan
-from bitwright.targets.npu_limits import Ref, Site
+from bitwright.targets.npu_limits import NpuOperation, Ref
 
 __all__ = ["find_torn_concat", "leave_concat_float"]
 
@@ -22,7 +22,9 @@ _REASON = "the NPU's limits have no scale for all that it joins"
 
 
 def find_torn_concat(
-    sites: Iterable[tuple[ir.Node, Site]], found: Mapping[Ref, int], alone: Mapping[Ref, int]
+    operations: Iterable[tuple[ir.Node, NpuOperation]],
+    found: Mapping[Ref, int],
+    alone: Mapping[Ref, int],
 ) -> str | None:
     """Return the Concat whose inputs lie furthest apart, of those that cut an input off.
 
@@ -30,10 +32,10 @@ def find_torn_concat(
     """
     torn = {
         node.name or "": max(wished) - min(wished)
-        for node, site in sites
-        if site.op == "Concat" and site.output is not None and site.known
-        if (wished := [alone[ref] for ref in site.known])
-        if found[site.output] > min(wished)
+        for node, operation in operations
+        if operation.op == "Concat" and operation.output is not None and operation.known
+        if (wished := [alone[ref] for ref in operation.known])
+        if found[operation.output] > min(wished)
     }
     return max(torn, key=lambda name: torn[name], default=None)
 

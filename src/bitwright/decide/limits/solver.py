@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bitwright.targets.npu_limits import Bound, LimitRule, Ref, Site
+from bitwright.targets.npu_limits import Bound, LimitRule, NpuOperation, Ref
 
 __all__ = ["settle"]
 
@@ -20,13 +20,13 @@ _LOWEST, _HIGHEST = -126, 126
 
 
 def settle(
-    sites: Sequence[Site], rules: Sequence[LimitRule], wished: Mapping[Ref, int]
+    operations: Sequence[NpuOperation], rules: Sequence[LimitRule], wished: Mapping[Ref, int]
 ) -> dict[Ref, int]:
-    """Return positions near the wished ones at which every rule holds at every site.
+    """Return positions near the wished ones at which every rule holds at every operation.
 
     >>> from bitwright.targets.npu_limits import LIMIT_RULES
-    >>> hard = Site(op="HardSigmoid", inputs=("x",), output="h")
-    >>> join = Site(op="Concat", inputs=("h", "y"), output="z")
+    >>> hard = NpuOperation(op="HardSigmoid", inputs=("x",), output="h")
+    >>> join = NpuOperation(op="Concat", inputs=("h", "y"), output="z")
     >>> settle([hard, join], LIMIT_RULES, {"x": 4, "h": 8, "y": 3, "z": 3})
     {'x': 4, 'h': 8, 'y': 8, 'z': 8}
     """
@@ -35,16 +35,21 @@ def settle(
             ref: round(position + yielding * (_NEUTRAL - position))
             for ref, position in wished.items()
         }
-        found = _choose(list(_bounds(sites, rules, aims)), aims)
-        if found and all(bound.holds(found) for bound in _bounds(sites, rules, found)):
+        found = _choose(list(_bounds(operations, rules, aims)), aims)
+        if found and all(bound.holds(found) for bound in _bounds(operations, rules, found)):
             return found
     return dict.fromkeys(wished, _NEUTRAL)
 
 
 def _bounds(
-    sites: Iterable[Site], rules: Sequence[LimitRule], positions: Mapping[Ref, int]
+    operations: Iterable[NpuOperation], rules: Sequence[LimitRule], positions: Mapping[Ref, int]
 ) -> Iterable[Bound]:
-    return (bound for site in sites for rule in rules for bound in rule.bounds(site, positions))
+    return (
+        bound
+        for operation in operations
+        for rule in rules
+        for bound in rule.bounds(operation, positions)
+    )
 
 
 def _choose(bounds: Sequence[Bound], aims: Mapping[Ref, int]) -> dict[Ref, int] | None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.types import QType
-from bitwright.targets.npu_limits import LimitRule, Positions, Ref, Site
+from bitwright.targets.npu_limits import LimitRule, NpuOperation, Positions, Ref
 
 __all__ = ["Stored", "fit_weight_and_bias"]
 
@@ -43,7 +43,7 @@ class Stored:
 
 
 def fit_weight_and_bias(
-    site: Site,
+    operation: NpuOperation,
     rules: Sequence[LimitRule],
     positions: Positions,
     start: Positions,
@@ -57,37 +57,37 @@ def fit_weight_and_bias(
 
     None where nothing can be tried: one of them is computed, or shared with other operations.
     """
-    weight = None if site.weight is None else stored(site.weight)
-    bias = None if site.bias is None else stored(site.bias)
-    if site.weight is None or weight is None or (site.bias in positions and bias is None):
+    weight = None if operation.weight is None else stored(operation.weight)
+    bias = None if operation.bias is None else stored(operation.bias)
+    if operation.weight is None or weight is None or (operation.bias in positions and bias is None):
         return None
-    source = _USUAL_SIZE * 2.0 ** -positions[site.known[0]]
+    source = _USUAL_SIZE * 2.0 ** -positions[operation.known[0]]
     best: tuple[float, dict[Ref, int]] | None = None
-    for position in range(start[site.weight], _COARSEST, -1):
-        moved = {site.weight: position}
-        if bias is not None and site.bias is not None:
-            moved[site.bias] = start[site.bias]
-            moved[site.bias] += _nearest_shift(site, rules, {**positions, **moved})
+    for position in range(start[operation.weight], _COARSEST, -1):
+        moved = {operation.weight: position}
+        if bias is not None and operation.bias is not None:
+            moved[operation.bias] = start[operation.bias]
+            moved[operation.bias] += _nearest_shift(operation, rules, {**positions, **moved})
         trial = {**positions, **moved}
-        if not all(bound.holds(trial) for rule in rules for bound in rule.bounds(site, trial)):
+        if not all(bound.holds(trial) for rule in rules for bound in rule.bounds(operation, trial)):
             continue
         cost = weight.loss(position) * source**2
         if best is not None and cost >= best[0]:
             break
-        if bias is not None and site.bias is not None:
-            cost += bias.loss(moved[site.bias])
+        if bias is not None and operation.bias is not None:
+            cost += bias.loss(moved[operation.bias])
         if best is None or cost < best[0]:
             best = cost, moved
-        if all(start[ref] == moved[ref] for ref in moved if ref != site.weight):
+        if all(start[ref] == moved[ref] for ref in moved if ref != operation.weight):
             break  # a coarser weight only loses more
     return None if best is None else best[1]
 
 
-def _nearest_shift(site: Site, rules: Sequence[LimitRule], trial: Positions) -> int:
+def _nearest_shift(operation: NpuOperation, rules: Sequence[LimitRule], trial: Positions) -> int:
     """Return how far the bias must move for the bounds that it gives way to."""
     for rule in rules:
-        for bound in rule.bounds(site, trial):
-            if bound.moves == (site.bias,):
+        for bound in rule.bounds(operation, trial):
+            if bound.moves == (operation.bias,):
                 value = bound.value(trial)
                 if bound.high is not None and value > bound.high:
                     return value - bound.high

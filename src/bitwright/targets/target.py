@@ -1,0 +1,50 @@
+"""What is known of hardware: one value that recipes and checks are held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bitwright.numerics.types import QType
+from bitwright.targets.npu_limits import LimitRule
+
+__all__ = ["Target"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Hardware that a model is quantized for: its own recipe, and what it takes (None: anything).
+
+    >>> Target(name="cpu", description="Any CPU.", recipe="int8").needs_limits
+    False
+    """
+
+    name: str
+    description: str
+    recipe: str
+    """Name of the recipe that is taken where none is given."""
+    op_types: tuple[str, ...] | None = None
+    """Operators that its compiler takes in integers."""
+    modes: tuple[str, ...] | None = None
+    """Modes of a recipe that it runs."""
+    formats: tuple[str, ...] | None = None
+    """Output formats that it runs."""
+    types: tuple[QType, ...] | None = None
+    """Number types of activations and weights."""
+    per_tensor: bool = False
+    """Whether a tensor has one scale, and not one for each channel."""
+    power_of_two: bool = False
+    """Whether scales are applied by shifting."""
+    limits: tuple[LimitRule, ...] = ()
+    """What its shifters allow."""
+    cpus: tuple[str, ...] = ()
+    """The kinds of CPU that it stands for, which differ in how they multiply bytes."""
+
+    @property
+    def needs_limits(self) -> bool:
+        """Whether a recipe for it has to keep scales within limits."""
+        return bool(self.limits)
+
+    @property
+    def takes_integer_operators(self) -> bool:
+        """Whether it runs operators on integers as well as Q/DQ pairs."""
+        return self.formats is None or "qoperator" in self.formats
