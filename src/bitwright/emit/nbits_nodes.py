@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops import op_types
 from bitwright.emit.building import add_initializer
 from bitwright.graph import NameScope, is_turned_constant
 from bitwright.graph.constants import float_constant_of
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 DOMAIN = "com.microsoft"
+_BLOCK_OPS = op_types(lambda op: op.block_op)
 
 
 class Reader(NamedTuple):
@@ -67,7 +69,7 @@ def reason_against(reader: Reader, wanted: frozenset[str] | None) -> str | None:
     node = reader.node
     if wanted is not None and (node.name or "") not in wanted:
         return f"{node.name!r} is not to read it so"
-    if node.domain or node.op_type not in ("MatMul", "Gemm", "Gather"):
+    if node.domain or node.op_type not in _BLOCK_OPS:
         return f"{node.op_type} takes no blocks"
     if reader.place != weight_index(node):
         return f"{node.op_type} reads it as another input than its weight"

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide.ops import op_types
 from bitwright.graph import iter_graphs
 from bitwright.graph.constants import constant_of, float_constant_of, is_private
 from bitwright.graph.linear import LINEAR_OP_TYPES, LinearNode
@@ -25,10 +26,8 @@ __all__ = ["Addition", "Chains", "Layer", "Link", "find_chains"]
 
 Array = npt.NDArray[Any]
 
-# f(s x) = s f(x) for each element, whatever the axis of the channels. A PRelu's slope may differ
-# from element to element.
-_ELEMENTWISE = ("Abs", "Identity", "LeakyRelu", "PRelu", "Relu")
-_POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+_HOMOGENEOUS = op_types(lambda op: op.homogeneous)
+_POOLS = op_types(lambda op: op.pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +240,7 @@ def _passes(node: ir.Node, index: int, place: _Place) -> bool:
         return factor is not None and factor.size == 1 and factor.ndim <= 1
     if index != 0:
         return False
-    if op_type in _ELEMENTWISE:
+    if op_type in _HOMOGENEOUS:
         return True
     if op_type == "Dropout":
         training = constant_of(node.inputs[2]) if _has_input(node, 2) else np.array(False)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import NameScope, weight_of
 from bitwright.graph.constants import constant_tensor, float_constant_of, input_at, is_private
@@ -39,9 +40,8 @@ F64 = npt.NDArray[np.float64]
 _SMALLEST = 1e-5
 _LARGEST = 1e5
 
-_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
-# f(x / s) = f(x) / s for s > 0: the division may pass them.
-_HOMOGENEOUS = ("Relu", "LeakyRelu", "Identity")
+_NORMS = op_types(lambda op: op.normalizes == "last axes")
+_HOMOGENEOUS = op_types(lambda op: op.homogeneous)
 
 
 class Channels(Protocol):
@@ -174,7 +174,7 @@ class _Weight(NamedTuple):
 
 def _weight_of(node: ir.Node) -> _Weight | None:
     """Return the constant matrix that a MatMul or Gemm multiplies its input with."""
-    if node.domain or node.op_type not in ("MatMul", "Gemm"):
+    if node.domain or node.op_type not in MATRIX_PRODUCTS:
         return None
     if node.attributes.get_int("transA", 0):
         return None  # its channels are not the last axis
@@ -263,7 +263,7 @@ def _division_before(value: ir.Value, factors: F64) -> list[_Edit] | None:
         return None
     if node.op_type in _NORMS:
         edits = _norm_edits(node, value, factors)
-    elif node.op_type in ("MatMul", "Gemm"):
+    elif node.op_type in MATRIX_PRODUCTS:
         edits = _divided_constants(node, (1, 2), factors)
     elif node.op_type in _HOMOGENEOUS:
         return _pass_on(node.inputs[0], factors)

@@ -11,6 +11,7 @@ import math
 
 import torch
 
+from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.learning.torch_graph.windows import slide
 
@@ -42,7 +43,7 @@ def is_linear(attributes: Attributes, weight: torch.Tensor) -> bool:
     op_type = attributes.op_type
     if op_type == "ConvTranspose":
         return _is_tiled(attributes, list(weight.shape[2:]))
-    return op_type == "Conv" or (op_type in ("Gemm", "MatMul") and weight.ndim == 2)
+    return op_type == "Conv" or (op_type in MATRIX_PRODUCTS and weight.ndim == 2)
 
 
 def _is_tiled(attributes: Attributes, kernel: list[int]) -> bool:

@@ -8,19 +8,15 @@ from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
+from bitwright.decide.ops import op_types
 from bitwright.graph import Piece, cut_model, opset_of
 from bitwright.recipe import FineTuning
 
 __all__ = ["Segment", "find_segments", "segments_to_learn"]
 
-ACTIVATIONS = frozenset(
-    "Clip Elu Gelu HardSigmoid HardSwish LeakyRelu LogSoftmax Mish PRelu Relu Sigmoid Softmax "
-    "Softplus Tanh".split()
-)
+ACTIVATIONS = op_types(lambda op: op.activation == "whole")
 """What belongs to the layer before it: its error is what the next layer sees."""
-ELEMENTWISE = ACTIVATIONS - {"LogSoftmax", "Softmax"} | frozenset(
-    "Abs Add Div Erf Exp Max Min Mul Neg Pow Sqrt Sub".split()
-)
+ELEMENTWISE = op_types(lambda op: op.activation and op.elementwise)
 """What such activations are made of, where an exporter has no operator for them."""
 
 

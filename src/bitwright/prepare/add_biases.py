@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops import LINEAR_OPS
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
@@ -29,7 +30,7 @@ def give_biases(model: ir.Model) -> int:
 def _give(node: ir.Node, names: NameScope) -> bool:
     if node.op_type == "Add":
         return _own_addend(node, names)
-    if node.op_type not in ("Conv", "ConvTranspose", "Gemm"):
+    if node.op_type not in LINEAR_OPS or node.op_type == "MatMul":
         return False
     weight = float_constant_of(node.inputs[1])
     if weight is None or weight.dtype not in (np.float32, np.float16):

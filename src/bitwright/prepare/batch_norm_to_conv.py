@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.graph.subgraphs import iter_graphs
@@ -81,7 +82,7 @@ def _rank(value: ir.Value) -> int | None:
     if value.shape is not None:
         return len(value.shape)
     conv = value.producer()
-    if conv is None or conv.domain or conv.op_type not in ("Conv", "ConvTranspose"):
+    if conv is None or conv.domain or conv.op_type not in CONVOLUTIONS:
         return None
     weight = conv.inputs[1]
     return None if weight is None or weight.shape is None else len(weight.shape)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from bitwright.decide.ops import CONVOLUTIONS, op_types
 from bitwright.graph.constants import is_private
 from bitwright.graph.editing import drop_if_unused
 
@@ -18,11 +19,10 @@ __all__ = [
     "take_over",
 ]
 
-_RANK_OF_FIRST = frozenset(
-    {"BatchNormalization", "Cast", "Clip", "Dropout", "Erf", "Exp", "HardSigmoid", "Identity",
-     "LeakyRelu", "Neg", "Relu", "Sigmoid", "Softmax", "Sqrt", "Tanh", "Transpose"}
-)  # fmt: skip
-_RANK_OF_LARGEST = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
+_RANK_OF_LARGEST = op_types(lambda op: op.elementwise == "broadcast")
+_RANK_OF_FIRST = op_types(
+    lambda op: op.elementwise == "unary" or op.activation == "whole" or op.normalizes
+) | {"Transpose"}
 
 
 def private_producer(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
@@ -85,7 +85,7 @@ def least_rank(value: ir.Value | None, depth: int = 8) -> int:
         return least_rank(node.inputs[0], depth - 1)
     if node.op_type in _RANK_OF_LARGEST:
         return max(least_rank(read, depth - 1) for read in node.inputs)
-    if node.op_type in ("Conv", "ConvTranspose"):
+    if node.op_type in CONVOLUTIONS:
         return least_rank(node.inputs[1], depth - 1)  # (out, in, kernel...) has the input's rank
     if node.op_type == "Gemm":
         return 2

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide.ops import op_types
 from bitwright.errors import ModelError
 from bitwright.graph import NameScope, infer_shapes, iter_graphs
 from bitwright.graph.constants import is_constant
@@ -41,11 +42,9 @@ Array = npt.NDArray[Any]
 Use = tuple[ir.Node, int]
 
 # Their constant bias is stored at (input scale x weight scale), whatever it was trained with.
-_BIASED = frozenset(
-    "Conv ConvTranspose Gemm InstanceNormalization LayerNormalization BatchNormalization".split()
-)
+_BIASED = op_types(lambda op: op.bias is not None)
 # What moves a constant, and is computed once and for all.
-_RESHAPING = frozenset("Transpose Reshape Squeeze Unsqueeze Flatten".split())
+_RESHAPING = op_types(lambda op: op.reshapes)
 
 
 @dataclass(slots=True)

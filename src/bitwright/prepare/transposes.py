@@ -12,6 +12,7 @@ from copy import copy
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops import op_types
 from bitwright.graph.constants import constant_of, is_constant, is_private
 from bitwright.graph.editing import drop_if_unused
 from bitwright.graph.names import NameScope
@@ -31,13 +32,9 @@ TO_LAST = (0, 2, 3, 1)
 TO_FIRST = (0, 3, 1, 2)
 
 # Computed element by element, from one input and perhaps parameters of one element.
-_UNARY = frozenset(
-    "Abs Cast Ceil Clip Dropout Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu "
-    "Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Softplus Softsign Sqrt Tanh "
-    "ThresholdedRelu".split()
-)
+_UNARY = op_types(lambda op: op.elementwise == "unary")
 # Computed element by element, from inputs that are broadcast against each other.
-_BROADCAST = frozenset("Add Div Max Mean Min Mul PRelu Pow Sub Sum Where".split())
+_BROADCAST = op_types(lambda op: op.elementwise == "broadcast")
 
 
 def make_transpose(value: ir.Value, perm: Sequence[int], output: ir.Value, name: str) -> ir.Node:

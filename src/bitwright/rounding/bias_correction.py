@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide.ops import CONVOLUTIONS, LINEAR_OPS, MATRIX_PRODUCTS
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.numerics.windows import transposed_window_shares, window_shares
 
@@ -28,9 +29,6 @@ __all__ = ["BiasSite", "add_to_bias", "find_bias_sites", "mean_error"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
-
-_WINDOWED = ("Conv", "ConvTranspose")
-_OPS = frozenset({*_WINDOWED, "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,14 +55,14 @@ class BiasSite:
     @property
     def input_axis(self) -> int:
         """The axis of the source that is summed over: that of its channels."""
-        if self.node.op_type in _WINDOWED:
+        if self.node.op_type in CONVOLUTIONS:
             return 1
         return 0 if self.node.attributes.get_int("transA", 0) else -1
 
     @property
     def output_axis(self) -> int:
         """The axis of the output along which the bias differs."""
-        return 1 if self.node.op_type in _WINDOWED else -1
+        return 1 if self.node.op_type in CONVOLUTIONS else -1
 
     @property
     def factor(self) -> float:
@@ -89,7 +87,7 @@ def find_bias_sites(
     taken: set[ir.Value] = set()
     for node in model.graph:
         name = node.name or ""
-        if name not in quantized or node.op_type not in _OPS or node.domain:
+        if name not in quantized or node.op_type not in LINEAR_OPS or node.domain:
             continue
         found = _site_of(node)
         if isinstance(found, BiasSite) and found.bias not in taken:
@@ -113,7 +111,7 @@ def _site_of(node: ir.Node) -> BiasSite | str:
         return "its bias is computed at run time"
     if not is_private(bias):
         return "it shares its bias"
-    if node.op_type in ("Gemm", "MatMul") and weight.ndim != 2:
+    if node.op_type in MATRIX_PRODUCTS and weight.ndim != 2:
         return "its weight is not one matrix"
     site = BiasSite(node, bias)
     if array.ndim < 1 or array.shape[-1] != _channels(node, weight):
@@ -150,7 +148,7 @@ def mean_error(site: BiasSite, difference: Array, mean: F64) -> F64:
     array([1., 2.])
     """
     node, wide = site.node, np.asarray(difference, np.float64)
-    if node.op_type not in _WINDOWED:
+    if node.op_type not in CONVOLUTIONS:
         by_output = wide if node.attributes.get_int("transB", 0) else wide.T
         result: F64 = by_output @ mean * node.attributes.get_float("alpha", 1.0)
         return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import onnx_ir as ir
 
 from bitwright.decide.ops.rule import OpRule, Skip
@@ -40,12 +42,14 @@ def _refuse_unknown_weight(node: ir.Node) -> Skip | None:
     return None
 
 
-def _normalization(op_type: str, *, learns: bool = True) -> OpRule:
+def _normalization(
+    op_type: str, normalizes: Literal["channels", "last axes"], *, learns: bool = True
+) -> OpRule:
     # The scale vector has one element for each channel: one scale for all of them, as no kernel of
     # the runtime takes more.
     return OpRule(
         op_type,
-        normalizes=True,
+        normalizes=normalizes,
         data=(0,),
         weights=(1,),
         bias=2,
@@ -108,12 +112,16 @@ COMPUTE_RULES = (
         dynamic_op="MatMulInteger",
         block_op="MatMulNBits",
     ),
-    _normalization("InstanceNormalization"),
-    _normalization("LayerNormalization"),
-    _normalization("BatchNormalization", learns=False),
-    OpRule("RMSNormalization", normalizes=True, data=(0,), weights=(1,), quantizable=False),
+    _normalization("InstanceNormalization", "channels"),
+    _normalization("LayerNormalization", "last axes"),
+    _normalization("BatchNormalization", "channels", learns=False),
+    OpRule("RMSNormalization", normalizes="last axes", data=(0,), weights=(1,), quantizable=False),
     OpRule(
-        "SimplifiedLayerNormalization", normalizes=True, data=(0,), weights=(1,), quantizable=False
+        "SimplifiedLayerNormalization",
+        normalizes="last axes",
+        data=(0,),
+        weights=(1,),
+        quantizable=False,
     ),
     OpRule(
         "EmbedLayerNormalization",

@@ -41,8 +41,8 @@ class OpRule:
     # What it computes
     linear: Literal["convolution", "matrix"] | None = None
     """y = W x + b: a convolution over windows, or a product of matrices."""
-    normalizes: bool = False
-    """Normalizes its input, then multiplies with one weight for each channel."""
+    normalizes: Literal["channels", "last axes"] | None = None
+    """Normalizes each channel, or over the last axes of its input, then multiplies with weights."""
     pool: bool = False
     elementwise: Literal["unary", "broadcast"] | None = None
     """Computed element by element: from one input and perhaps parameters of one element, or from
