@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide.ops import op_types
+from bitwright.decide.ops import LINEAR_OPS, op_types
+from bitwright.decide.ops.linear import LinearNode
 from bitwright.graph import iter_graphs
 from bitwright.graph.constants import constant_of, float_constant_of, is_private
-from bitwright.graph.linear import LINEAR_OP_TYPES, LinearNode
 
 __all__ = ["Addition", "Chains", "Layer", "Link", "find_chains"]
 
@@ -114,7 +114,7 @@ def find_chains(model: ir.Model) -> Chains:
 def _products(model: ir.Model) -> Iterator[ir.Node]:
     for _, graph in iter_graphs(model):
         for node in graph:
-            if not node.domain and node.op_type in LINEAR_OP_TYPES:
+            if not node.domain and node.op_type in LINEAR_OPS:
                 yield node
 
 

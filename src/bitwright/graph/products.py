@@ -10,6 +10,8 @@ from bitwright.graph.constants import input_at, is_constant
 
 __all__ = ["ProductWeight", "is_turned_constant", "weight_of"]
 
+_PRODUCTS = ("MatMul", "Gemm")
+
 
 class ProductWeight(NamedTuple):
     """The constant that a MatMul, Gemm or Gather has for its weight."""
@@ -33,9 +35,9 @@ def weight_of(node: ir.Node) -> ProductWeight | None:
     >>> weight_of(ir.node("MatMul", [ir.Value(name="x"), turn.outputs[0]])).transposed
     True
     """
-    if node.domain or node.op_type not in ("MatMul", "Gemm", "Gather"):
-        return None
     looked_up = node.op_type == "Gather"
+    if node.domain or not (looked_up or node.op_type in _PRODUCTS):
+        return None
     index = 0 if looked_up else 1
     value = input_at(node, index)
     if value is None:
@@ -64,6 +66,6 @@ def is_turned_constant(node: ir.Node) -> bool:
     if source.shape is None or len(source.shape) != 2 or tuple(order or ()) != (1, 0):
         return False
     return all(
-        not use.node.domain and use.node.op_type in ("MatMul", "Gemm") and use.idx == 1
+        not use.node.domain and use.node.op_type in _PRODUCTS and use.idx == 1
         for use in node.outputs[0].uses()
     )

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide.ops import LINEAR_OPS
+from bitwright.decide.ops.linear import LinearNode
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import replace_constant
-from bitwright.graph.linear import LINEAR_OP_TYPES, LinearNode
 from bitwright.graph.names import NameScope
 from bitwright.prepare.rewiring import (
     index_of,
@@ -107,7 +108,7 @@ def _linear_of(node: ir.Node) -> Linear | None:
 
 
 def _is_linear(node: ir.Node) -> bool:
-    return not node.domain and node.op_type in LINEAR_OP_TYPES
+    return not node.domain and node.op_type in LINEAR_OPS
 
 
 def spread(constant: Array, channels: int, rank: int, axis: int) -> Array | None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-__all__ = ["LINEAR_OP_TYPES", "LinearNode"]
+from bitwright.decide.ops import CONVOLUTIONS
+
+__all__ = ["LinearNode"]
 
 Array = npt.NDArray[Any]
-
-LINEAR_OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class LinearNode:
     @property
     def is_conv(self) -> bool:
         """Whether the channels are axis 1 of (batch, channel, space...)."""
-        return self.node.op_type in ("Conv", "ConvTranspose")
+        return self.node.op_type in CONVOLUTIONS
 
     @property
     def group(self) -> int:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from support.models import build, node, run
 
-from bitwright.graph.linear import LinearNode
+from bitwright.decide.ops.linear import LinearNode
 
 # op type, attributes, shape of the weight, shape of the input, channels in and out
 CASES = [
