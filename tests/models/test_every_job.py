@@ -105,7 +105,7 @@ def prepared(tmp_path_factory):
     return prepare
 
 
-def quantize(module, job, model, output, samples, *, subgraphs):
+def run_job(module, job, model, output, samples, *, subgraphs):
     options = {"EnableSubgraph": True} if subgraphs else {}
     with contextlib.redirect_stdout(io.StringIO()):
         if job == "dynamic":
@@ -145,13 +145,13 @@ def test_the_error_is_not_larger_than_the_peers(tmp_path, prepared, name, job):
     data, unseen = samples[:4], samples[4:]
     # The voice detector's whole work is inside the branches of an If.
     subgraphs = name == "voice detector"
-    quantize(ours, job, model, tmp_path / "ours.onnx", data, subgraphs=subgraphs)
+    run_job(ours, job, model, tmp_path / "ours.onnx", data, subgraphs=subgraphs)
     kinds = {node.op_type for node in onnx.load(tmp_path / "ours.onnx").graph.node}
     assert kinds & {"DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "If"}
     mine = noise_ratio(model, tmp_path / "ours.onnx", unseen, output)
     assert np.isfinite(mine)
     if subgraphs and job != "dynamic":
         pytest.skip("the peer does not quantize inside If bodies: QDQ ignores it, QOperator fails")
-    quantize(peer, job, model, tmp_path / "peers.onnx", data, subgraphs=subgraphs)
+    run_job(peer, job, model, tmp_path / "peers.onnx", data, subgraphs=subgraphs)
     theirs = noise_ratio(model, tmp_path / "peers.onnx", unseen, output)
     assert mine >= theirs - 0.5

@@ -7,25 +7,13 @@ same, in a third of the size.
 
 from __future__ import annotations
 
-import logging
-
-import onnx
-import pytest
 from onnx import helper
-from support.models import Reader, make_cnn, make_samples, quality
+from support.models import make_cnn, make_samples, quality
+from support.peer_runs import peer, quantize_by, quiet  # noqa: F401 (a fixture)
 
 from bitwright.compat import onnxruntime as ours
 
-peer = pytest.importorskip("onnxruntime.quantization")
-
 AS_ACTIVATIONS = {"WeightSymmetric": False, "QuantizeBias": False}
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def with_constant_nodes(model):
@@ -39,20 +27,11 @@ def with_constant_nodes(model):
     return model
 
 
-def quantize(module, folder, model, samples, options):
-    path = folder / f"{module.__name__}.onnx"
-    onnx.save(model, folder / "model.onnx")
-    module.quantize_static(
-        str(folder / "model.onnx"), str(path), Reader(samples), extra_options=options
-    )
-    return onnx.load(path)
-
-
 def test_they_are_stored_as_integers_with_the_peers_numbers(tmp_path):
     model = with_constant_nodes(make_cnn(channels=32))
     samples = make_samples(model, 16)
-    theirs = quantize(peer, tmp_path, model, samples, {})
-    mine = quantize(ours, tmp_path, model, samples, AS_ACTIVATIONS)
+    theirs = quantize_by(peer, tmp_path, model, samples)
+    mine = quantize_by(ours, tmp_path, model, samples, extra_options=AS_ACTIVATIONS)
     assert mine.ByteSize() < theirs.ByteSize() / 2
     assert quality(model, mine, samples) > quality(model, theirs, samples) - 0.1
 
@@ -60,7 +39,7 @@ def test_they_are_stored_as_integers_with_the_peers_numbers(tmp_path):
 def test_it_makes_no_difference_where_a_weight_stands(tmp_path):
     samples = make_samples(make_cnn(), 8)
     found, wanted = (
-        quantize(ours, tmp_path, model, samples, {})
+        quantize_by(ours, tmp_path, model, samples)
         for model in (with_constant_nodes(make_cnn()), make_cnn())
     )
     assert quality(make_cnn(), found, samples) == quality(make_cnn(), wanted, samples)

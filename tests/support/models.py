@@ -373,3 +373,24 @@ def quantize_static_in(folder, model, samples, **options):
     path = folder / "quantized.onnx"
     quantize_static(model, path, Reader(samples), **options)
     return onnx.load(path)
+
+
+def with_batch_norm():
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"], name="norm"),
+        node("Mul", ["two", "three"], ["six"], name="constant"),
+        node("Mul", ["n", "six"], ["k"], name="scale"),
+        node("Identity", ["k"], ["i"], name="idle"),
+        node("Sigmoid", ["i"], ["y"], name="last"),
+    ]
+    constants = {
+        "w": weight(4, 3, 3, 3),
+        "s": 1 + normal(4, size=0.1),
+        "b": normal(4, seed=1),
+        "m": normal(4, seed=2),
+        "v": 1 + np.abs(normal(4, seed=3)),
+        "two": np.float32(2),
+        "three": np.float32(3),
+    }
+    return build(nodes, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]}, constants)

@@ -38,11 +38,15 @@ def members(module, names):
     return {key: kinds[key][value] if key in kinds else value for key, value in names.items()}
 
 
-def quantize_both(folder, model, samples, **options):
-    """Return (ours, the peer's) for the same call."""
-    mine, theirs = folder / "ours.onnx", folder / "peers.onnx"
-    ours.quantize_static(model, mine, PeerReader(samples), **members(ours, options))
+def quantize_by(module, folder, model, samples, **options):
+    """Return the model that one of the packages writes."""
+    path = folder / f"{module.__name__}.onnx"
     # A copy: the peer moves the tensors of the model it is given to files of its own.
     copy = onnx.ModelProto.FromString(model.SerializeToString())
-    peer.quantize_static(copy, theirs, PeerReader(samples), **members(peer, options))
-    return onnx.load(mine), onnx.load(theirs)
+    module.quantize_static(copy, path, PeerReader(samples), **members(module, options))
+    return onnx.load(path)
+
+
+def quantize_both(folder, model, samples, **options):
+    """Return (ours, the peer's) for the same call."""
+    return tuple(quantize_by(module, folder, model, samples, **options) for module in (ours, peer))

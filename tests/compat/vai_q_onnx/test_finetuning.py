@@ -1,69 +1,19 @@
-"""`FastFinetune` and Quark's steps that fine-tune: what each key changes, or why it is refused."""
+"""`FastFinetune`, key by key."""
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
-from functools import cache
-
-import numpy as np
 import pytest
-from support.models import Reader, constants_of, make_cnn, make_mlp, make_samples
+from support.fast_finetune import equal, quantized
+from support.models import Reader, make_cnn, make_mlp, make_samples
 
 from bitwright.compat import vai_q_onnx
-from bitwright.compat.quark import (
-    AdaQuantConfig,
-    AdaRoundConfig,
-    CLEConfig,
-    Int8Spec,
-    ModelQuantizer,
-    QConfig,
-    QLayerConfig,
-    UInt8Spec,
-    get_default_config,
-)
-from bitwright.compat.vai_q_onnx import QuantType
-from bitwright.compat.vai_q_onnx.finetuning import _CHECKED, _FIELDS, read_fast_finetune
+from bitwright.compat.vai_q_onnx.finetuning import read_fast_finetune
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.errors import MissingPackageError, RecipeError
-from bitwright.recipe import AdaQuant, AdaRound, load_recipe
+from bitwright.recipe import AdaQuant, AdaRound
 
 # The loss of so few steps goes up and down.
 NOISY = {"OptimAlgorithm": "adaquant", "LearningRate": 0.05, "NumIterations": 40}
-BASE = {"NumIterations": 200, "BatchSize": 4, "SelectiveUpdate": False}
-
-
-@cache
-def _quantized(items, fine_tune=True, make=make_mlp):
-    model = make(opset=21, ir_version=10)
-    made = vai_q_onnx.quantize_static(
-        model,
-        None,
-        Reader(make_samples(model, 8)),
-        calibrate_method="MinMax",
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt4,
-        include_fast_ft=fine_tune,
-        extra_options={"FastFinetune": dict(items)} if fine_tune else None,
-    )
-    found = constants_of(made)
-    return {name: np.asarray(found[name], np.int64) for name in found if "_quantized" in name}
-
-
-def quantized(fine_tune=True, make=make_mlp, **options):
-    """Return the integers of weights and biases."""
-    return _quantized(tuple({**BASE, **options}.items()), fine_tune, make)
-
-
-def equal(first, second, part=""):
-    names = [name for name in first if part in name]
-    assert names
-    return all(np.array_equal(first[name], second[name]) for name in names)
-
-
-@pytest.fixture
-def torch():
-    return pytest.importorskip("torch", reason="fine-tuning needs torch")
 
 
 @pytest.mark.parametrize(
@@ -244,94 +194,3 @@ def test_options_without_their_switch_are_told(monkeypatch):
             Reader(make_samples(model, 2)),
             extra_options={"FastFinetune": {"NumIterations": 5}},
         )
-
-
-# Quark's configurations -------------------------------------------------------------------------
-
-
-def test_every_argument_of_a_step_is_passed_on():
-    for kind in (AdaRoundConfig, AdaQuantConfig):
-        options = kind(reg_param=0.1, beta_range=(5, 2), warm_start=0.3).options()["FastFinetune"]
-        silent = {"LRAdjust", "SelectiveUpdate", "CacheDir", "LogPeriod", "RefModelPath"}
-        known = {*_FIELDS, *_CHECKED, "OptimAlgorithm", "OptimDevice"}
-        assert options.keys() | silent == known
-        assert len(dataclasses.fields(kind)) == len(known) - 1  # its name is the algorithm
-    assert read_fast_finetune(AdaRoundConfig().options()["FastFinetune"]).sentences == []
-    assert read_fast_finetune(AdaQuantConfig().options()["FastFinetune"]).sentences == []
-
-
-def test_a_step_changes_what_it_says():
-    arguments = {
-        "parallel": True,
-        "reg_param": 0.005,
-        "beta_range": (15, 2),
-        "warm_start": 0.4,
-        "selective_update": True,
-        "num_iterations": 12,
-    }
-    method = read_fast_finetune(AdaRoundConfig(**arguments).options()["FastFinetune"]).method
-    assert (method.sequential, method.selective, method.iterations) == (False, True, 12)
-    assert (method.regularization, method.beta, method.warm_start) == (5.0, (15.0, 2.0), 0.4)
-    method = read_fast_finetune(AdaQuantConfig().options()["FastFinetune"]).method
-    assert (method.iterations, method.learning_rate, method.update_bias) == (3000, 1e-5, False)
-    with pytest.raises(RecipeError, match="held against the float model that is given"):
-        read_options(AdaRoundConfig(ref_model_path="other.onnx").options())
-
-
-def test_a_configuration_with_a_step_that_fine_tunes(torch):
-    model = make_mlp()
-    samples = make_samples(model, 8)
-    layer = QLayerConfig(input_tensors=UInt8Spec(), weight=Int8Spec())
-
-    def made(*steps):
-        quantizer = ModelQuantizer(QConfig(global_config=layer, algo_config=list(steps)))
-        found = quantizer.quantize_model(model, calibration_data_reader=Reader(samples))
-        return constants_of(found)["w1_quantized"]
-
-    step = AdaRoundConfig(num_iterations=20, batch_size=4, selective_update=False)
-    assert not np.array_equal(made(), made(step))
-    with pytest.raises(RecipeError, match="two steps that fine-tune"):
-        made(CLEConfig(), step, AdaQuantConfig())
-
-
-@pytest.mark.parametrize("name", ["XINT8_ADAROUND", "A8W8_ADAQUANT"])
-def test_a_preset_fine_tunes(torch, name):
-    from bitwright.compat.quark import Config
-
-    config = get_default_config(name)
-    config.extra_options["FastFinetune"] |= {"NumIterations": 5, "SelectiveUpdate": False}
-    if name == "A8W8_ADAQUANT":
-        config.extra_options["FastFinetune"]["LearningRate"] = 0.01
-    config.print_summary = False
-    plain = get_default_config(name.partition("_")[0])
-    plain.print_summary = False
-    model = make_mlp()
-    samples = make_samples(model, 8)
-    found = [
-        constants_of(
-            ModelQuantizer(Config(global_quant_config=each)).quantize_model(
-                model, calibration_data_reader=Reader(samples)
-            )
-        )["w1_quantized"]
-        for each in (config, plain)
-    ]
-    assert not np.array_equal(*found)
-    assert get_default_config(name).extra_options["FastFinetune"]["NumIterations"] == 1000
-
-
-def test_any_recipe_fine_tunes_by_its_name():
-    assert load_recipe("XINT8_ADAROUND").fine_tune == AdaRound()
-    assert load_recipe("int8-per-channel-adaquant").fine_tune == AdaQuant()
-    assert load_recipe("npu-cnn-adaround").replace(name="npu-cnn", fine_tune=None) == load_recipe(
-        "npu-cnn"
-    )
-    assert load_recipe("INT8_TRANSFORMER_ACCURATE").select.op_types == ("Gemm", "MatMul")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for name, said in (
-            ("bf16-adaquant", "only integer weights learn"),
-            ("int8-dynamic-adaround", "no effect in dynamic mode"),
-            ("int9-adaround", "only integer weights learn|unknown recipe"),
-        ):
-            with pytest.raises(RecipeError, match=said):
-                load_recipe(name)

@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper
 from support.models import (
     BOOL,
-    Reader,
     build,
     constants_of,
     dequantizer_before,
@@ -30,6 +29,7 @@ from support.models import (
     quality,
     weight,
 )
+from support.vai_q_onnx import quantize_vai
 
 from bitwright.compat import vai_q_onnx
 from bitwright.compat.vai_q_onnx import QuantType, VitisQuantFormat, VitisQuantType
@@ -45,18 +45,8 @@ def option(*keys):
     return lambda function: function
 
 
-def quantize(model, options=None, *, samples=None, **arguments):
-    """Quantize with float scales, unless arguments say otherwise."""
-    arguments.setdefault("calibrate_method", "MinMax")
-    arguments.setdefault("activation_type", QuantType.QUInt8)
-    samples = make_samples(model) if samples is None else samples
-    return vai_q_onnx.quantize_static(
-        model, None, Reader(samples), extra_options=options, **arguments
-    )
-
-
 def on_npu(model, options=None, **arguments):
-    return quantize(model, options, enable_npu_cnn=True, calibrate_method="MinMSE", **arguments)
+    return quantize_vai(model, options, enable_npu_cnn=True, calibrate_method="MinMSE", **arguments)
 
 
 def scale(model, tensor):
@@ -85,21 +75,21 @@ def conv(inputs, output, name, **attributes):
 
 @option("ActivationSymmetric")
 def test_symmetric_activations():
-    assert zero_point(quantize(make_cnn()), "r2") == 0
-    assert zero_point(quantize(make_cnn(), {"ActivationSymmetric": True}), "r2") == 128
+    assert zero_point(quantize_vai(make_cnn()), "r2") == 0
+    assert zero_point(quantize_vai(make_cnn(), {"ActivationSymmetric": True}), "r2") == 128
 
 
 @option("WeightSymmetric")
 def test_asymmetric_weights():
-    assert zero_point(quantize(make_mlp()), "w1") == 0
-    assert zero_point(quantize(make_mlp(), {"WeightSymmetric": False}), "w1") != 0
+    assert zero_point(quantize_vai(make_mlp()), "w1") == 0
+    assert zero_point(quantize_vai(make_mlp(), {"WeightSymmetric": False}), "w1") != 0
 
 
 @option("UseUnsignedReLU")
 def test_what_is_never_negative_uses_the_whole_unsigned_type():
     options = {"ActivationSymmetric": True}
-    plain = quantize(make_cnn(), options)
-    made = quantize(make_cnn(), {**options, "UseUnsignedReLU": True})
+    plain = quantize_vai(make_cnn(), options)
+    made = quantize_vai(make_cnn(), {**options, "UseUnsignedReLU": True})
     assert zero_point(plain, "r2") == 128 and zero_point(made, "r2") == 0
     assert scale(made, "r2") < 0.6 * scale(plain, "r2")
     assert zero_point(made, "x") == 128
@@ -107,8 +97,8 @@ def test_what_is_never_negative_uses_the_whole_unsigned_type():
 
 @option("QuantizeBias")
 def test_a_bias_stays_float():
-    assert element_types(quantize(make_cnn()))["b1_quantized"] == TensorProto.INT32
-    made = quantize(make_cnn(), {"QuantizeBias": False})
+    assert element_types(quantize_vai(make_cnn()))["b1_quantized"] == TensorProto.INT32
+    made = quantize_vai(make_cnn(), {"QuantizeBias": False})
     assert element_types(made)["b1"] == TensorProto.FLOAT
 
 
@@ -126,7 +116,7 @@ def test_the_type_of_a_bias_on_the_npu():
 @pytest.mark.parametrize("method", ["MinMax", "MinMSE", "NonOverflow"])
 def test_scales_are_a_16_bit_number_over_a_power_of_two(method):
     model = make_cnn()
-    made = quantize(model, {"Int16Scale": True}, calibrate_method=method)
+    made = quantize_vai(model, {"Int16Scale": True}, calibrate_method=method)
     found = [v for name, v in constants_of(made).items() if name.endswith("_scale")]
     biases = {"b1_quantized_scale", "b2_quantized_scale", "b3_quantized_scale"}
     own = [
@@ -144,7 +134,7 @@ def test_scales_are_a_16_bit_number_over_a_power_of_two(method):
 @option("TensorQuantOverrides")
 def test_single_tensors_get_what_overrides_say():
     entry = {"quant_type": VitisQuantType.QUInt16, "symmetric": True}
-    made = quantize(make_cnn(), {"TensorQuantOverrides": {"x": [entry]}})
+    made = quantize_vai(make_cnn(), {"TensorQuantOverrides": {"x": [entry]}})
     assert zero_point(made, "x") == 32768
 
 
@@ -154,16 +144,16 @@ def test_weight_scales_are_widened_for_a_huge_bias():
     shape = [1, 4, 6, 6]
     model = build([conv(["x", "w", "b"], "y", "conv")], {"x": shape}, {"y": shape}, constants)
     key = "AdjustWeightScaleForInt32Bias"
-    assert scale(quantize(model), "w") > 2 * scale(quantize(model, {key: False}), "w")
+    assert scale(quantize_vai(model), "w") > 2 * scale(quantize_vai(model, {key: False}), "w")
 
 
 @option("AdjustBiasScale")
 def test_a_bias_has_the_scale_of_its_product():
-    made = quantize(make_cnn(), {"AdjustBiasScale": True})
+    made = quantize_vai(make_cnn(), {"AdjustBiasScale": True})
     product = scale(made, "x") * scale(made, "w1")
     assert constants_of(made)["b1_quantized_scale"] == pytest.approx(product)
     with pytest.raises(RecipeError, match="must be True"):
-        quantize(make_cnn(), {"AdjustBiasScale": False})
+        quantize_vai(make_cnn(), {"AdjustBiasScale": False})
 
 
 # Calibration --------------------------------------------------------------------------------
@@ -171,11 +161,11 @@ def test_a_bias_has_the_scale_of_its_product():
 
 @option("CalibTensorRangeSymmetric")
 def test_symmetric_ranges():
-    made = quantize(make_cnn(), {"CalibTensorRangeSymmetric": True})
+    made = quantize_vai(make_cnn(), {"CalibTensorRangeSymmetric": True})
     assert zero_point(made, "r2") in (127, 128)
     # Powers of two are symmetric unless told otherwise.
-    plain = quantize(make_cnn(), calibrate_method="NonOverflow")
-    made = quantize(
+    plain = quantize_vai(make_cnn(), calibrate_method="NonOverflow")
+    made = quantize_vai(
         make_cnn(), {"CalibTensorRangeSymmetric": False}, calibrate_method="NonOverflow"
     )
     assert zero_point(plain, "r2") == 128 and zero_point(made, "r2") == 0
@@ -188,12 +178,12 @@ def growing_samples():
 @option("CalibMovingAverage", "CalibMovingAverageConstant")
 def test_extremes_are_averaged_with_the_constant():
     samples = growing_samples()
-    whole = quantize(make_mlp(), samples=samples)
+    whole = quantize_vai(make_mlp(), samples=samples)
     assert scale(whole, "x") == pytest.approx(10 / 255)
     options = {"CalibMovingAverage": True, "CalibMovingAverageConstant": 0.5}
-    made = quantize(make_mlp(), options, samples=samples)
+    made = quantize_vai(make_mlp(), options, samples=samples)
     assert scale(made, "x") == pytest.approx(5.5 / 255)
-    made = quantize(make_mlp(), {"CalibMovingAverage": True}, samples=samples)
+    made = quantize_vai(make_mlp(), {"CalibMovingAverage": True}, samples=samples)
     assert scale(made, "x") == pytest.approx(1.09 / 255)
 
 
@@ -204,8 +194,8 @@ def test_the_scale_that_is_best_for_most_batches(key):
     rng = np.random.default_rng(0)
     sizes = (1, 1, 1, 30)
     samples = [{"x": (rng.standard_normal((64, 16)) * s).astype(np.float32)} for s in sizes]
-    every = quantize(make_mlp(), {key: "All"}, samples=samples, calibrate_method="MinMSE")
-    most = quantize(make_mlp(), {key: "MostCommon"}, samples=samples, calibrate_method="MinMSE")
+    every = quantize_vai(make_mlp(), {key: "All"}, samples=samples, calibrate_method="MinMSE")
+    most = quantize_vai(make_mlp(), {key: "MostCommon"}, samples=samples, calibrate_method="MinMSE")
     assert scale(every, "x") >= 8 * scale(most, "x")
 
 
@@ -215,15 +205,15 @@ def test_weights_are_searched_for_the_least_error():
     model = build(
         [node("MatMul", ["x", "w"], ["y"], name="m")], {"x": [4, 16]}, {"y": [4, 16]}, constants
     )
-    plain = quantize(model)
+    plain = quantize_vai(model)
     assert scale(plain, "w") == pytest.approx(1 / 127)
-    assert scale(quantize(model, {"WeightCalibrateMethod": "MinMSE"}), "w") <= scale(plain, "w")
+    assert scale(quantize_vai(model, {"WeightCalibrateMethod": "MinMSE"}), "w") <= scale(plain, "w")
 
 
 @option("Percentile")
 def test_the_percentile():
     made = [
-        quantize(make_cnn(), {"Percentile": share}, calibrate_method="Percentile")
+        quantize_vai(make_cnn(), {"Percentile": share}, calibrate_method="Percentile")
         for share in (90.0, 99.999)
     ]
     assert scale(made[0], "x") < 0.7 * scale(made[1], "x")
@@ -233,7 +223,7 @@ def test_the_percentile():
 def test_the_best_of_a_few_percentiles():
     method = vai_q_onnx.LayerWiseMethod.LayerWisePercentile
     made = [
-        quantize(
+        quantize_vai(
             make_cnn(),
             {"PercentileCandidates": [share], "LWPMetric": "mse"},
             calibrate_method=method,
@@ -245,12 +235,12 @@ def test_the_best_of_a_few_percentiles():
     with pytest.raises(RecipeError, match="'mae' or 'mse'"):
         read_options({"LWPMetric": "max"})
     with pytest.raises(RecipeError, match="LayerWisePercentile only"):
-        quantize(make_cnn(), {"LWPMetric": "mae"})
+        quantize_vai(make_cnn(), {"LWPMetric": "mae"})
 
 
 @option("NumBins", "NumQuantizedBins")
 def test_bins_of_the_entropy_search():
-    made = quantize(
+    made = quantize_vai(
         make_cnn(), {"NumBins": 512, "NumQuantizedBins": 64}, calibrate_method="Entropy"
     )
     assert recipe_of(made)["ranges"]["bins"] == 512
@@ -259,16 +249,16 @@ def test_bins_of_the_entropy_search():
 
 @option("CalibDataSize")
 def test_only_so_many_samples_are_used():
-    made = quantize(make_mlp(), {"CalibDataSize": 3}, samples=growing_samples())
+    made = quantize_vai(make_mlp(), {"CalibDataSize": 3}, samples=growing_samples())
     assert scale(made, "x") == pytest.approx(1 / 255)
 
 
 @option("CalibOptimizeMem", "CalibWorkerNum")
 def test_bounds_of_memory_and_threads_change_nothing():
-    made = quantize(make_cnn(), {"CalibOptimizeMem": False, "CalibWorkerNum": 4})
-    assert made.graph == quantize(make_cnn()).graph
+    made = quantize_vai(make_cnn(), {"CalibOptimizeMem": False, "CalibWorkerNum": 4})
+    assert made.graph == quantize_vai(make_cnn()).graph
     with pytest.raises(RecipeError, match="True or False"):
-        quantize(make_cnn(), {"CalibOptimizeMem": "yes"})
+        quantize_vai(make_cnn(), {"CalibOptimizeMem": "yes"})
 
 
 @option("SaveAndRestore", "TensorsRangeFile")
@@ -277,7 +267,7 @@ def test_bounds_of_memory_and_threads_change_nothing():
 def test_what_was_observed_is_kept_in_a_file(key, tmp_path):
     kept = tmp_path / "ranges"
     model = make_cnn()
-    first = quantize(model, {key: str(kept)})
+    first = quantize_vai(model, {key: str(kept)})
     assert kept.exists()
     again = vai_q_onnx.quantize_static(
         model,
@@ -327,18 +317,18 @@ def test_bodies_are_quantized():
         owner = nodes_by_name(made)["if"]
         return sum(n.op_type == "DequantizeLinear" for a in owner.attribute for n in a.g.node)
 
-    assert quantizers_inside(quantize(model, samples=samples)) == 0
-    assert quantizers_inside(quantize(model, {"EnableSubgraph": True}, samples=samples)) > 0
+    assert quantizers_inside(quantize_vai(model, samples=samples)) == 0
+    assert quantizers_inside(quantize_vai(model, {"EnableSubgraph": True}, samples=samples)) > 0
 
 
 @option("MatMulConstBOnly")
 def test_products_of_two_activations_stay_float():
     model = make_transformer()
-    made = quantize(model, {"MatMulConstBOnly": True}, op_types_to_quantize=["MatMul"])
+    made = quantize_vai(model, {"MatMulConstBOnly": True}, op_types_to_quantize=["MatMul"])
     assert dequantizer_before(made, "q_matmul", 1) is not None
     assert dequantizer_before(made, "scores", 1) is None
     # So they do on the transformer target, where only matrix products are quantized at all.
-    made = quantize(model, enable_npu_transformer=True)
+    made = quantize_vai(model, enable_npu_transformer=True)
     assert dequantizer_before(made, "scores", 1) is None
     assert dequantizer_before(made, "softmax", 0) is None
 
@@ -356,10 +346,10 @@ def float_island(*between):
 @option("QuantizeAllOpTypes")
 def test_every_op_type_of_the_model():
     model = float_island(node("Atan", ["e"], ["f"], name="atan2"))
-    assert "e_scale" not in constants_of(quantize(model))
-    assert "e_scale" in constants_of(quantize(model, {"QuantizeAllOpTypes": True}))
+    assert "e_scale" not in constants_of(quantize_vai(model))
+    assert "e_scale" in constants_of(quantize_vai(model, {"QuantizeAllOpTypes": True}))
     with pytest.raises(RecipeError, match="contradicts op_types_to_quantize"):
-        quantize(model, {"QuantizeAllOpTypes": True}, op_types_to_quantize=["MatMul"])
+        quantize_vai(model, {"QuantizeAllOpTypes": True}, op_types_to_quantize=["MatMul"])
 
 
 @option("ForceQuantizeNoInputCheck")
@@ -368,14 +358,14 @@ def test_data_movement_is_quantized_also_behind_float():
         node("Transpose", ["e"], ["t"], name="turn", perm=[1, 0]),
         node("Atan", ["t"], ["f"], name="atan2"),
     )
-    assert dequantizer_before(quantize(model), "turn", 0) is None
-    made = quantize(model, {"ForceQuantizeNoInputCheck": True})
+    assert dequantizer_before(quantize_vai(model), "turn", 0) is None
+    made = quantize_vai(model, {"ForceQuantizeNoInputCheck": True})
     assert dequantizer_before(made, "turn", 0) is not None
 
 
 @option("AddQDQPairToWeight")
 def test_float_weights_with_pairs():
-    made = quantize(make_mlp(), {"AddQDQPairToWeight": True})
+    made = quantize_vai(make_mlp(), {"AddQDQPairToWeight": True})
     assert element_types(made)["w1"] == TensorProto.FLOAT
     # On the NPU, where a bias is like a weight, that goes for it too.
     made = on_npu(make_cnn(), {"AddQDQPairToWeight": True})
@@ -384,21 +374,21 @@ def test_float_weights_with_pairs():
 
 @option("OpTypesToExcludeOutputQuantization")
 def test_outputs_of_these_types_have_no_pair():
-    made = quantize(make_cnn(), {"OpTypesToExcludeOutputQuantization": ["Gemm"]})
+    made = quantize_vai(make_cnn(), {"OpTypesToExcludeOutputQuantization": ["Gemm"]})
     assert producer_of(made, "y").op_type == "Gemm"
-    assert producer_of(quantize(make_cnn()), "y").op_type == "DequantizeLinear"
+    assert producer_of(quantize_vai(make_cnn()), "y").op_type == "DequantizeLinear"
 
 
 @option("DedicatedQDQPair")
 def test_a_pair_for_each_reader():
-    made = quantize(make_cnn(), {"DedicatedQDQPair": True})
+    made = quantize_vai(make_cnn(), {"DedicatedQDQPair": True})
     readers = [("conv2", 0), ("residual", 1)]
     assert len({dequantizer_before(made, *reader).name for reader in readers}) == 2
 
 
 @option("DedicateDQNode")
 def test_a_dequantizer_for_each_reader_of_one_quantizer():
-    shared, split = (quantize(make_cnn(), {"DedicateDQNode": asked}) for asked in (False, True))
+    shared, split = (quantize_vai(make_cnn(), {"DedicateDQNode": asked}) for asked in (False, True))
     assert ops(split)["QuantizeLinear"] == ops(shared)["QuantizeLinear"]
     readers = Counter(name for n in split.graph.node for name in set(n.input))
     made = [n for n in split.graph.node if n.op_type == "DequantizeLinear"]
@@ -411,7 +401,7 @@ def test_a_dequantizer_for_each_reader_of_one_quantizer():
 
 @option("NodesToExcludeOutputQuantization")
 def test_outputs_of_these_nodes_have_no_pair():
-    made = quantize(make_cnn(), {"NodesToExcludeOutputQuantization": ["residual"]})
+    made = quantize_vai(make_cnn(), {"NodesToExcludeOutputQuantization": ["residual"]})
     assert recipe_of(made)["place"]["unquantized_nodes"] == ["residual"]
     written = nodes_by_name(made)["residual"].output[0]
     assert not any(n.op_type == "QuantizeLinear" and written in n.input for n in made.graph.node)
@@ -458,9 +448,9 @@ def test_no_pair_between_these_ops(key, value, model, reader):
     # Without clean-ups: a Mul behind a convolution would become part of its weights.
     arguments = {"optimize_model": False, "extra_op_types_to_quantize": ["Gelu"]}
     model.opset_import[0].version = 20
-    plain = quantize(model, {"ActivationSymmetric": True}, **arguments)
+    plain = quantize_vai(model, {"ActivationSymmetric": True}, **arguments)
     assert dequantizer_before(plain, reader, 0) is not None
-    made = quantize(model, {"ActivationSymmetric": True, key: value}, **arguments)
+    made = quantize_vai(model, {"ActivationSymmetric": True, key: value}, **arguments)
     assert dequantizer_before(made, reader, 0) is None
     assert ops(made)["QuantizeLinear"] < ops(plain)["QuantizeLinear"]
     assert quality(model, made, make_samples(model)) > 20
@@ -469,7 +459,7 @@ def test_no_pair_between_these_ops(key, value, model, reader):
 @option("QDQOpTypePerChannelSupportToAxis")
 def test_the_axis_of_channels():
     options = {"QDQOpTypePerChannelSupportToAxis": {"MatMul": 1}}
-    assert scale(quantize(make_mlp(), options, per_channel=True), "w2").shape == (4,)
+    assert scale(quantize_vai(make_mlp(), options, per_channel=True), "w2").shape == (4,)
 
 
 FUSED = [
@@ -505,16 +495,16 @@ def test_no_pair_between_a_convolution_and_its_activation(op_type, key, is_defau
 
 @option("FoldRelu")
 def test_a_relu_is_absorbed_or_kept():
-    assert ops(quantize(make_cnn(), {"FoldRelu": True}))["Relu"] == 0
-    assert ops(quantize(make_cnn(), {"FoldRelu": False}))["Relu"] == 2
+    assert ops(quantize_vai(make_cnn(), {"FoldRelu": True}))["Relu"] == 0
+    assert ops(quantize_vai(make_cnn(), {"FoldRelu": False}))["Relu"] == 2
 
 
 @option("UseQDQVitisCustomOps")
 def test_pairs_of_the_vendor_or_of_the_standard():
     arguments = {"quant_format": VitisQuantFormat.QDQ, "weight_type": VitisQuantType.QInt8}
-    made = quantize(make_cnn(), **arguments)
+    made = quantize_vai(make_cnn(), **arguments)
     assert ops(made)["VitisQuantizeLinear"] and not ops(made)["QuantizeLinear"]
-    made = quantize(make_cnn(), {"UseQDQVitisCustomOps": False}, **arguments)
+    made = quantize_vai(make_cnn(), {"UseQDQVitisCustomOps": False}, **arguments)
     assert ops(made)["QuantizeLinear"] and not ops(made)["VitisQuantizeLinear"]
 
 
@@ -525,9 +515,9 @@ def test_pairs_of_the_vendor_or_of_the_standard():
 def test_initializers_among_the_inputs_become_constants_or_stay():
     model = make_cnn()
     model.graph.input.append(info("w1", [8, 3, 3, 3]))
-    made = quantize(model, {"RemoveInputInit": True})
+    made = quantize_vai(model, {"RemoveInputInit": True})
     assert [value.name for value in made.graph.input] == ["x"]
-    kept = quantize(model, {"RemoveInputInit": False})
+    kept = quantize_vai(model, {"RemoveInputInit": False})
     assert [value.name for value in kept.graph.input] == ["x", "w1"]
     assert dequantizer_before(kept, "conv1", 1) is None
     assert dequantizer_before(kept, "conv2", 1) is not None
@@ -543,7 +533,7 @@ def test_what_happens_anyway_may_be_asked_for(tmp_path):
     ).split()
     asked = {**dict.fromkeys(switches, True), "CLEBalanceMethod": "max", "TmpDir": tmp_path}
     model = make_cnn()
-    assert quantize(model, {**asked, "CopyBiasInit": ["Conv"]}) == quantize(model)
+    assert quantize_vai(model, {**asked, "CopyBiasInit": ["Conv"]}) == quantize_vai(model)
     for key in switches:
         with pytest.raises(RecipeError, match=f"{key}' must be True: .+"):
             read_options({key: False})
@@ -590,8 +580,8 @@ def test_ops_are_rewritten_for_the_npu(key):
     model, op_type = REWRITES[key]
     assert ops(on_npu(model))[op_type] == 0
     assert ops(on_npu(model, {key: False}))[op_type] == 1
-    assert ops(quantize(model))[op_type] == 1
-    assert ops(quantize(model, {key: True}))[op_type] == 0
+    assert ops(quantize_vai(model))[op_type] == 1
+    assert ops(quantize_vai(model, {key: True}))[op_type] == 0
 
 
 @option("SplitLargeKernelPool")
@@ -698,8 +688,8 @@ def test_leaky_relus_have_slopes_in_256ths():
     for options in ({"SimulateDPU": False}, {"ConvertLeakyReluToDPUVersion": False}):
         assert attributes_of(on_npu(model, options), "LeakyRelu")["alpha"] == pytest.approx(0.1)
     # Without the NPU nothing stands in for anything, unless asked for.
-    assert attributes_of(quantize(model), "LeakyRelu")["alpha"] == pytest.approx(0.1)
-    made = quantize(model, {"SimulateDPU": True})
+    assert attributes_of(quantize_vai(model), "LeakyRelu")["alpha"] == pytest.approx(0.1)
+    made = quantize_vai(model, {"SimulateDPU": True})
     assert attributes_of(made, "LeakyRelu")["alpha"] == 26 / 256
 
 
@@ -918,7 +908,7 @@ def uneven_chain():
 
 
 def equalized(**options):
-    made = quantize(uneven_chain(), options, include_cle=True)
+    made = quantize_vai(uneven_chain(), options, include_cle=True)
     return [float(scale(made, name)) for name in ("w1", "w2", "w3")]
 
 
@@ -930,7 +920,7 @@ def test_sweeps_of_equalization():
     until_still = equalized(CLESteps=-1)
     assert once != thrice != until_still
     assert equalized(CLESteps=-1, CLETotalLayerDiffThreshold=1e9) == once
-    plain = quantize(uneven_chain())
+    plain = quantize_vai(uneven_chain())
     assert scale(plain, "w1") > 2 * once[0]
 
 
@@ -941,7 +931,7 @@ def test_the_bias_counts_as_a_weight():
 
 @option("CLEWeightThreshold", "CLEScaleUseThreshold")
 def test_small_channels_are_left_alone():
-    plain = quantize(uneven_chain())
+    plain = quantize_vai(uneven_chain())
     unmoved = [float(scale(plain, name)) for name in ("w1", "w2", "w3")]
     assert equalized(CLEWeightThreshold=1e9) == unmoved
     free = equalized(CLEScaleUseThreshold=False)
@@ -955,7 +945,7 @@ def test_how_much_of_the_outliers_moves():
     for sample in samples:
         sample["x"][:, 3] *= 100
     made = [
-        quantize(make_mlp(), {"SmoothAlpha": alpha}, samples=samples, include_sq=True)
+        quantize_vai(make_mlp(), {"SmoothAlpha": alpha}, samples=samples, include_sq=True)
         for alpha in (0.2, 0.8)
     ]
     assert scale(made[0], "w1") < scale(made[1], "w1")
@@ -1039,7 +1029,7 @@ def test_keys_without_a_counterpart_are_refused_with_a_reason(key):
 
 
 def test_the_guide_names_every_key():
-    guide = (Path(__file__).parents[2] / "docs" / "from-vitis-ai.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "from-vitis-ai.md").read_text()
     missing = [key for key in (*_HANDLERS, *OLD_NAMES, *_REFUSED) if f"`{key}`" not in guide]
     assert not missing
 
@@ -1107,3 +1097,13 @@ def test_extra_options_are_a_dict_of_names():
 def test_an_argument_of_the_wrong_kind_is_one_sentence(arguments):
     with pytest.raises(RecipeError):
         vai_q_onnx.quantize_static(make_mlp(), None, make_samples(make_mlp()), **arguments)
+
+
+@pytest.mark.parametrize(("value", "mode"), [(True, "sequential"), (False, None), (None, None)])
+def test_the_option_asks_for_the_correction_that_compares_outputs(value, mode):
+    assert read_options({"BiasCorrection": value}).recipe.get("bias_correction") == mode
+
+
+def test_a_bias_correction_is_on_or_off():
+    with pytest.raises(RecipeError, match="'BiasCorrection' is True or False, not 'fast'"):
+        read_options({"BiasCorrection": "fast"})

@@ -1,4 +1,4 @@
-"""`quant_pre_process`: what each argument does, and what happens when a step cannot run."""
+"""`quant_pre_process`, step by step."""
 
 import importlib.util
 import subprocess
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from support.models import (
     FLOAT,
@@ -27,12 +26,11 @@ from support.models import (
     run,
     sqnr,
     unchanged,
-    weight,
+    with_batch_norm,
 )
 
 import bitwright
 from bitwright.compat.onnxruntime import quant_pre_process, shape_inference
-from bitwright.compat.onnxruntime.preprocess import main
 
 ONLY = {"skip_optimization": True, "skip_onnx_shape": True, "skip_symbolic_shape": True}
 
@@ -55,27 +53,6 @@ def shapes_of(model):
         for value in model.graph.value_info
         if value.type.tensor_type.HasField("shape") and value.name not in stored
     }
-
-
-def with_batch_norm():
-    nodes = [
-        node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-        node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"], name="norm"),
-        node("Mul", ["two", "three"], ["six"], name="constant"),
-        node("Mul", ["n", "six"], ["k"], name="scale"),
-        node("Identity", ["k"], ["i"], name="idle"),
-        node("Sigmoid", ["i"], ["y"], name="last"),
-    ]
-    constants = {
-        "w": weight(4, 3, 3, 3),
-        "s": 1 + normal(4, size=0.1),
-        "b": normal(4, seed=1),
-        "m": normal(4, seed=2),
-        "v": 1 + np.abs(normal(4, seed=3)),
-        "two": np.float32(2),
-        "three": np.float32(3),
-    }
-    return build(nodes, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]}, constants)
 
 
 def with_open_sizes():
@@ -350,53 +327,6 @@ def test_bad_files_are_told_about(tmp_path, content):
 
 def test_it_lives_where_the_peer_has_it():
     assert shape_inference.quant_pre_process is quant_pre_process
-
-
-# Commands -------------------------------------------------------------------------------------
-
-
-def peer_flags():
-    package = Path(onnxruntime.__file__).parent / "quantization" / "preprocess.py"
-    text = package.read_text()
-    return {word.split('"')[0] for word in text.split('"--')[1:]}
-
-
-def test_the_module_has_the_flags_of_the_peer(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    shown = capsys.readouterr().out
-    assert peer_flags() and all(f"--{flag}" in shown for flag in peer_flags())
-
-
-def test_the_module_runs_as_a_command(tmp_path):
-    onnx.save(with_batch_norm(), tmp_path / "in.onnx")
-    command = [sys.executable, "-m", "bitwright.compat.onnxruntime.preprocess"]
-    command += ["--input", str(tmp_path / "in.onnx"), "--output", str(tmp_path / "out.onnx")]
-    subprocess.run(command, check=True, timeout=120)
-    assert "BatchNormalization" not in ops(tmp_path / "out.onnx")
-
-
-@pytest.mark.parametrize(
-    ("words", "folded"),
-    [
-        (["--skip_optimization", "True"], False),
-        (["--skip_optimization"], False),
-        (["--skip_optimization", "False"], True),
-        (["--save_as_external_data", "--all_tensors_to_one_file"], True),
-    ],
-)
-def test_flags_mean_what_they_say(tmp_path, words, folded):
-    onnx.save(with_batch_norm(), tmp_path / "in.onnx")
-    target = tmp_path / "out.onnx"
-    assert main(["--input", str(tmp_path / "in.onnx"), "--output", str(target), *words]) == 0
-    assert ("BatchNormalization" not in ops(target)) is folded
-
-
-def test_failures_have_an_exit_code(tmp_path, capsys):
-    assert main(["--input", str(tmp_path / "no.onnx"), "--output", str(tmp_path / "o.onnx")]) == 1
-    assert "there is no file" in capsys.readouterr().err
-    words = ["--skip_optimization", "--skip_onnx_shape", "--skip_symbolic_shape"]
-    assert main(["--input", "a", "--output", "b", *words]) == 2
 
 
 def test_the_bitwright_command_does_the_same(tmp_path, capsys):

@@ -1,8 +1,7 @@
-"""Configurations, the paths names are imported from, and `quantize`."""
+"""Configurations, and `quantize` that takes one."""
 
 from __future__ import annotations
 
-import importlib
 from inspect import signature
 
 import onnx
@@ -20,37 +19,6 @@ from bitwright.compat.onnxruntime import (
     quantize,
 )
 from bitwright.errors import RecipeError
-
-# The classes behind the functions: people call the functions.
-NOT_HERE = {"CudaQuantizer", "QDQQuantizer"}
-
-
-def test_every_public_name_of_the_peer_is_here():
-    theirs = {name for name in vars(peer) if not name.startswith("_")}
-    modules = {name for name in theirs if type(getattr(peer, name)).__name__ == "module"}
-    assert theirs - modules - NOT_HERE <= set(ours.__all__)
-
-
-@pytest.mark.parametrize(
-    ("module", "names"),
-    [
-        ("calibrate", "TensorData TensorsData create_calibrator EntropyCalibrater CalibraterBase"),
-        ("quantize", "quantize quantize_static quantize_dynamic get_qdq_config QuantConfig"),
-        ("quant_utils", "QuantType QuantFormat QuantizationMode write_calibration_table"),
-        ("qdq_loss_debug", "collect_activations create_weight_matching"),
-    ],
-)
-def test_submodules_are_where_they_are_there(module, names):
-    found = importlib.import_module(f"bitwright.compat.onnxruntime.{module}")
-    for name in names.split():
-        assert hasattr(found, name)
-
-
-def test_quantize_is_the_function_and_the_module_can_still_be_imported():
-    import bitwright.compat.onnxruntime.quantize  # noqa: F401
-
-    assert callable(ours.quantize)
-    assert callable(peer.quantize)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Code written for `vai_q_onnx` runs with another import line: its documentation's examples."""
+"""`quantize_static` with the Vitis AI quantizer's arguments."""
 
 from __future__ import annotations
 
@@ -23,25 +23,16 @@ from support.models import (
     quality,
     retype,
     run,
-    unchanged,
     weight,
 )
+from support.vai_q_onnx import quantize_vai
 
 import bitwright
 import bitwright.compat.vai_q_onnx as vai_q_onnx
-from bitwright.compat.vai_q_onnx import QuantType
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import DataError
 from bitwright.recipe import Recipe, named_recipe
 
 ORT = onnxruntime.quantization
-
-
-@pytest.fixture
-def paths(tmp_path):
-    """A float model, where its quantized twin goes, and data: what the examples start from."""
-    model = make_cnn()
-    onnx.save(model, tmp_path / "float.onnx")
-    return str(tmp_path / "float.onnx"), str(tmp_path / "quantized.onnx"), make_samples(model)
 
 
 def check(paths, least=20.0):
@@ -165,41 +156,6 @@ def test_every_documented_argument_may_be_given_in_its_place(paths):
     assert onnx.load(paths[1]) == plain
 
 
-# Names --------------------------------------------------------------------------------------
-
-
-def test_enumerations_have_the_documented_values():
-    def values(kind):
-        return {member.name: member.value for member in kind}
-
-    assert values(vai_q_onnx.PowerOfTwoMethod) == {"NonOverflow": 0, "MinMSE": 1}
-    assert values(vai_q_onnx.VitisQuantFormat) == {
-        "QDQ": 2,
-        "FixNeuron": 3,
-        "BFPFixNeuron": 4,
-        "MXFixNeuron": 5,
-    }
-    names = "QInt8 QUInt8 QInt16 QUInt16 QInt32 QUInt32 QFloat16 QBFloat16 QBFP QMX".split()
-    assert values(vai_q_onnx.VitisQuantType) == {name: i for i, name in enumerate(names, 1)}
-    assert values(vai_q_onnx.ExtendedQuantFormat) == {"QOperator": 0, "QDQ": 1}
-    assert values(vai_q_onnx.Int16Method) == {"MinMax": 0}
-    assert values(vai_q_onnx.LayerWiseMethod) == {"LayerWisePercentile": 0}
-    assert values(vai_q_onnx.ExtendedCalibrationMethod) == {"MinMSE": 0}
-
-
-def test_the_top_level_has_the_same_objects():
-    for name in (
-        "quantize_static",
-        "QuantFormat",
-        "QuantType",
-        "CalibrationMethod",
-        "PowerOfTwoMethod",
-        "VitisQuantFormat",
-        "VitisQuantType",
-    ):
-        assert getattr(bitwright, name) is getattr(vai_q_onnx, name)
-
-
 def test_the_runtime_s_own_enumerations_and_plain_names_are_understood(paths):
     vai_q_onnx.quantize_static(
         paths[0],
@@ -221,18 +177,6 @@ def test_the_runtime_s_own_enumerations_and_plain_names_are_understood(paths):
         weight_type="QInt8",
     )
     assert made.graph == first.graph
-
-
-def test_preprocessing_is_where_the_page_has_it(tmp_path):
-    onnx.save(make_cnn(), tmp_path / "float.onnx")
-    vai_q_onnx.shape_inference.quant_pre_process(
-        input_model_path=str(tmp_path / "float.onnx"),
-        output_model_path=str(tmp_path / "ready.onnx"),
-        skip_optimization=False,
-        verbose=0,
-        all_tensors_to_one_file=False,
-    )
-    assert quality(tmp_path / "float.onnx", tmp_path / "ready.onnx", make_samples(make_cnn())) > 90
 
 
 @pytest.mark.parametrize(
@@ -262,82 +206,6 @@ def test_old_names_work_and_say_so_once(paths, monkeypatch, arguments, said):
     assert first.graph == again.graph
 
 
-# What is refused ----------------------------------------------------------------------------
-
-ON_NPU = {"activation_type": QuantType.QUInt8, "enable_npu_cnn": True}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"per_channel": True}, "per_channel must be False"),
-        ({"reduce_range": True}, "reduce_range must be False"),
-        ({"weight_type": QuantType.QUInt8}, "weight_type must be QInt8"),
-        ({"activation_type": QuantType.QInt16}, "activation_type must be QInt8 or QUInt8"),
-        ({"extra_options": {"ActivationSymmetric": False}}, "ActivationSymmetric must be True"),
-        ({"extra_options": {"WeightSymmetric": False}}, "WeightSymmetric must be True"),
-        ({"extra_options": {"QuantizeBias": False}}, "QuantizeBias must be True"),
-        ({"extra_options": {"Int16Scale": True}}, "Int16Scale must be False"),
-        ({"calibrate_method": "MinMax"}, "calibrate_method must be a PowerOfTwoMethod"),
-        ({"enable_npu_transformer": True}, "are two targets; choose one"),
-    ],
-)
-def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
-    with unchanged(tmp_path), pytest.raises(RecipeError, match=said):
-        vai_q_onnx.quantize_static(paths[0], paths[1], Reader(paths[2]), **ON_NPU | arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"extra_options": {"ActivationSymetric": True}}, "Did you mean 'ActivationSymmetric'?"),
-        ({"extra_options": {"MinMSEMode": "MostComon"}}, "Did you mean 'MostCommon'?"),
-        ({"extra_options": {"FastFinetune": {"NumIteration": 1}}}, "Did you mean 'NumIterations'?"),
-        ({"extra_options": {"Int16Bias": True, "Int32Bias": True}}, "contradict each other"),
-        (
-            {"extra_options": {"MinMSEMode": "All", "MinMSEModePof2Scale": "All"}},
-            "are the same; give one",
-        ),
-        ({"extra_options": {"AlignReshape": False}}, "'AlignReshape' must be True"),
-        ({"extra_options": {"CLEBalanceMethod": "mean"}}, "must be 'max', not 'mean'"),
-        ({"extra_options": {"RemoveQDQBetweenOps": ["Mul"]}}, "a list of pairs of op types"),
-        ({"extra_options": {"NodesToExcludeOutputQuantization": "fc"}}, "a list of node names"),
-        (
-            {"extra_options": {"NodesToExcludeOutputQuantization": ["residuals"]}},
-            "Did you mean 'res",
-        ),
-        ({"extra_options": {"SaveAndRestore": True}}, "the path of a file"),
-        ({"subgraphs_to_exclude": ["conv1"]}, "a list of ([first nodes], [last nodes])"),
-        ({"subgraphs_to_exclude": [(["conv1"], ["conv9"])]}, "no node is called 'conv9'"),
-        ({"extra_options": {"CLESteps": "many"}}, "'CLESteps' is a number"),
-        ({"include_rotation": True}, "include_rotation is not supported"),
-        ({"enable_dpuu": True}, "Did you mean 'enable_dpu'?"),
-        ({"quant_format": "QDG"}, "unknown quantization format 'QDG'"),
-        ({"calibrate_method": "MinMSE2"}, "unknown calibration method 'MinMSE2'"),
-        ({"weight_type": "QInt9"}, "unknown weight type 'QInt9'"),
-        ({"activation_type": vai_q_onnx.VitisQuantType.QInt32}, "VitisQuantFormat.QDQ with it"),
-        ({"extra_options": {"CalibMovingAverage": True}}, "CalibrationMethod.MinMax only"),
-        (
-            {"calibrate_method": "MinMax", "extra_options": {"NPULimitationCheck": True}},
-            "is about power-of-two scales",
-        ),
-        ({"input_nodes": ["conv9"]}, "no node or tensor is called 'conv9'"),
-    ],
-)
-def test_a_mistake_gets_one_sentence_and_leaves_no_file(paths, tmp_path, arguments, said):
-    with unchanged(tmp_path), pytest.raises(RecipeError) as caught:
-        vai_q_onnx.quantize_static(paths[0], paths[1], Reader(paths[2]), **arguments)
-    assert said in str(caught.value)
-
-
-def test_settings_without_their_switch_are_told(paths, monkeypatch):
-    monkeypatch.setattr("bitwright.compat.vai_q_onnx.static._told", set())
-    with pytest.warns(UserWarning, match="no effect without include_cle"):
-        vai_q_onnx.quantize_static(
-            paths[0], None, Reader(paths[2]), extra_options={"CLESteps": 3, "AlignPool": False}
-        )
-
-
 def test_the_caller_s_options_are_not_written_into(paths):
     options = {"ActivationSymmetric": True}
     vai_q_onnx.quantize_static(
@@ -356,38 +224,41 @@ def dequantizes(model, name):
     return any(n is not None and n.op_type == "DequantizeLinear" for n in found)
 
 
-def quantize(paths, **arguments):
-    arguments.setdefault("calibrate_method", "MinMax")
-    return vai_q_onnx.quantize_static(paths[0], None, Reader(paths[2]), **arguments)
-
-
 def test_input_and_output_nodes_bound_what_is_quantized(paths):
-    made = quantize(paths, input_nodes=["conv2"], output_nodes=["residual"])
+    made = quantize_vai(
+        paths[0], samples=paths[2], input_nodes=["conv2"], output_nodes=["residual"]
+    )
     assert dequantizes(made, "conv2") and dequantizes(made, "residual")
     assert not dequantizes(made, "conv1") and not dequantizes(made, "fc")
 
 
 def test_tensors_stand_for_the_nodes_that_read_or_write_them(paths):
-    by_tensor = quantize(paths, input_nodes=["x"], output_nodes=["y"])
-    assert by_tensor.graph == quantize(paths).graph
+    by_tensor = quantize_vai(paths[0], samples=paths[2], input_nodes=["x"], output_nodes=["y"])
+    assert by_tensor.graph == quantize_vai(paths[0], samples=paths[2]).graph
 
 
 def test_parts_of_the_graph_stay_float(paths):
-    made = quantize(paths, subgraphs_to_exclude=[(["conv2"], ["residual"])])
+    made = quantize_vai(
+        paths[0], samples=paths[2], subgraphs_to_exclude=[(["conv2"], ["residual"])]
+    )
     assert dequantizes(made, "conv1") and dequantizes(made, "fc")
     assert not dequantizes(made, "conv2") and not dequantizes(made, "residual")
 
 
 def test_nodes_and_op_types_are_chosen(paths):
-    made = quantize(paths, op_types_to_quantize=["Conv"], nodes_to_exclude=["^conv2.*"])
+    made = quantize_vai(
+        paths[0], samples=paths[2], op_types_to_quantize=["Conv"], nodes_to_exclude=["^conv2.*"]
+    )
     assert dequantizes(made, "conv1") and not dequantizes(made, "conv2")
     assert not dequantizes(made, "fc")
-    made = quantize(paths, nodes_to_quantize=["fc"])
+    made = quantize_vai(paths[0], samples=paths[2], nodes_to_quantize=["fc"])
     assert dequantizes(made, "fc") and not dequantizes(made, "conv1")
 
 
 def test_per_channel_and_reduced_ranges(paths):
-    made = constants_of(quantize(paths, per_channel=True, reduce_range=True))
+    made = constants_of(
+        quantize_vai(paths[0], samples=paths[2], per_channel=True, reduce_range=True)
+    )
     assert made["w1_scale"].shape == (8,)
     assert np.abs(made["w1_quantized"].astype(int)).max() == 64
 
@@ -401,7 +272,7 @@ def test_large_models_have_their_weights_beside_them(paths, tmp_path):
 
 def test_execution_providers_are_checked(paths):
     with pytest.raises(bitwright.TargetError, match="NoSuchExecutionProvider"):
-        quantize(paths, execution_providers=["NoSuchExecutionProvider"])
+        quantize_vai(paths[0], samples=paths[2], execution_providers=["NoSuchExecutionProvider"])
 
 
 def batch_norm_model():
@@ -442,15 +313,15 @@ def test_data_may_come_from_files(paths, tmp_path):
 
 
 def test_the_summary_is_printed_on_request(paths, capsys):
-    quantize(paths, print_summary=True)
+    quantize_vai(paths[0], samples=paths[2], print_summary=True)
     assert "nodes quantized" in capsys.readouterr().out
-    quantize(paths)
+    quantize_vai(paths[0], samples=paths[2])
     assert capsys.readouterr().out == ""
 
 
 def test_extra_op_types_join_the_usual_ones(paths):
-    made = quantize(paths, extra_op_types_to_quantize=["Erf"])
-    assert made.graph == quantize(paths).graph
+    made = quantize_vai(paths[0], samples=paths[2], extra_op_types_to_quantize=["Erf"])
+    assert made.graph == quantize_vai(paths[0], samples=paths[2]).graph
 
 
 # Random data --------------------------------------------------------------------------------
@@ -632,3 +503,27 @@ def test_fix_neurons(paths):
     )
     model = check(paths)
     assert ops(model)["FixNeuron"] and not ops(model)["QuantizeLinear"]
+
+
+def test_quantize_static_corrects_biases(tmp_path):
+    import onnx
+
+    from bitwright.compat import vai_q_onnx
+
+    model = make_cnn()
+    onnx.save(model, tmp_path / "model.onnx")
+    written = []
+    for option in (False, True):
+        out = tmp_path / f"{option}.onnx"
+        vai_q_onnx.quantize_static(
+            str(tmp_path / "model.onnx"),
+            str(out),
+            Reader(make_samples(model, 8)),
+            extra_options={"BiasCorrection": option},
+        )
+        written.append(onnx.load(out))
+    recipes = [
+        next(p.value for p in m.metadata_props if p.key == "bitwright.recipe") for m in written
+    ]
+    assert '"bias_correction":"sequential"' in recipes[1].replace(" ", "")
+    assert '"bias_correction":"off"' in recipes[0].replace(" ", "")

@@ -1,4 +1,4 @@
-"""ONNX Runtime's names: options reach the recipe, and what is wrong with one is said."""
+"""`quantize_static`: its options and what it writes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ from support.models import (
 )
 
 from bitwright.compat.onnxruntime import (
-    CalibrationDataReader,
-    CalibrationMethod,
-    QuantFormat,
     QuantType,
     quantize_static,
 )
@@ -188,30 +185,6 @@ def test_nothing_is_written_beside_the_model(tmp_path):
     onnx.save(make_mlp(), tmp_path / "m.onnx")
     quantize_static(tmp_path / "m.onnx", tmp_path / "q.onnx", make_samples(make_mlp()))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "q.onnx"]
-
-
-def test_a_reader_class_of_ours_works_as_the_peers_does(tmp_path):
-    class Mine(CalibrationDataReader):
-        def __init__(self, samples):
-            self._samples = iter(samples)
-
-        def get_next(self):
-            return next(self._samples, None)
-
-    model = make_mlp()
-    quantize_static(model, tmp_path / "q.onnx", Mine(make_samples(model)))
-    assert len(list(Mine(make_samples(model, 3)))) == 3
-    with pytest.raises(TypeError):
-        CalibrationDataReader()
-
-
-def test_enums_read_their_names():
-    assert QuantType.from_string("QUInt4") is QuantType.QUInt4
-    assert QuantFormat.from_string("QDQ") is QuantFormat.QDQ
-    assert str(QuantType.QInt8) == "QInt8"
-    assert str(CalibrationMethod.MinMax) == "CalibrationMethod.MinMax"
-    with pytest.raises(RecipeError, match="unknown quantization type 'int8'"):
-        QuantType.from_string("int8")
 
 
 def test_float_weights_that_the_runtime_rounds_are_a_warning(tmp_path):

@@ -46,7 +46,7 @@ def option(*keys):
     return lambda function: function
 
 
-def quantize(folder, model, samples=None, *, options=None, **arguments):
+def quantize_unsigned(folder, model, samples=None, *, options=None, **arguments):
     arguments.setdefault("activation_type", QuantType.QUInt8)
     return quantize_static_in(
         folder,
@@ -69,10 +69,10 @@ def is_zero(array):
 @option("ActivationSymmetric")
 def test_symmetric_activations_have_zero_in_the_middle(tmp_path):
     model = make_cnn()
-    assert scale_of(quantize(tmp_path, model), "r2")[1] == 0
-    made = quantize(tmp_path, model, options={"ActivationSymmetric": True})
+    assert scale_of(quantize_unsigned(tmp_path, model), "r2")[1] == 0
+    made = quantize_unsigned(tmp_path, model, options={"ActivationSymmetric": True})
     assert scale_of(made, "r2")[1] == 128
-    made = quantize(
+    made = quantize_unsigned(
         tmp_path,
         model,
         options={"ActivationSymmetric": True},
@@ -84,7 +84,7 @@ def test_symmetric_activations_have_zero_in_the_middle(tmp_path):
 @option("ActivationRestrictedAsymmetric")
 def test_restricted_zero_points_are_0_or_128(tmp_path):
     model = make_cnn()
-    made = quantize(tmp_path, model, options={"ActivationRestrictedAsymmetric": True})
+    made = quantize_unsigned(tmp_path, model, options={"ActivationRestrictedAsymmetric": True})
     points = {int(scale_of(made, tensor)[1]) for tensor in ("x", "r1", "c2", "r2", "y")}
     assert points == {0, 128}
     assert scale_of(made, "r2")[1] == 0 and scale_of(made, "x")[1] == 128
@@ -93,10 +93,10 @@ def test_restricted_zero_points_are_0_or_128(tmp_path):
 @option("WeightSymmetric")
 def test_weights_may_be_asymmetric(tmp_path):
     model = make_mlp()
-    assert is_zero(scale_of(quantize(tmp_path, model), "w1")[1])
-    made = quantize(tmp_path, model, options={"WeightSymmetric": False})
+    assert is_zero(scale_of(quantize_unsigned(tmp_path, model), "w1")[1])
+    made = quantize_unsigned(tmp_path, model, options={"WeightSymmetric": False})
     assert not is_zero(scale_of(made, "w1")[1])
-    made = quantize(
+    made = quantize_unsigned(
         tmp_path, model, options={"WeightSymmetric": True}, weight_type=QuantType.QUInt8
     )
     assert scale_of(made, "w1")[1] == 128
@@ -106,7 +106,7 @@ def test_weights_may_be_asymmetric(tmp_path):
 def test_narrow_ranges_are_widened(tmp_path):
     model = make_mlp()
     samples = [{"x": np.full((1, 16), 1e-7, np.float32)}]
-    made = quantize(tmp_path, model, samples, options={"MinimumRealRange": 0.01})
+    made = quantize_unsigned(tmp_path, model, samples, options={"MinimumRealRange": 0.01})
     assert scale_of(made, "x")[0] == pytest.approx(0.01 / 255, rel=1e-5)
 
 
@@ -133,8 +133,8 @@ def test_bodies_are_quantized_when_asked(tmp_path):
         owner = nodes_by_name(made)["if"]
         return sum(n.op_type == "DequantizeLinear" for a in owner.attribute for n in a.g.node)
 
-    assert quantizers_inside(quantize(tmp_path, model, samples)) == 0
-    made = quantize(tmp_path, model, samples, options={"EnableSubgraph": True})
+    assert quantizers_inside(quantize_unsigned(tmp_path, model, samples)) == 0
+    made = quantize_unsigned(tmp_path, model, samples, options={"EnableSubgraph": True})
     assert quantizers_inside(made) > 0
     assert quality(model, made, samples) > 30
 
@@ -148,16 +148,16 @@ def test_data_movement_is_quantized_also_behind_float(tmp_path):
         node("MatMul", ["f", "w"], ["y"], name="mm"),
     ]
     model = build(nodes, {"x": [8, 4]}, {"y": [4, 8]}, {"w": weight(8, 8)})
-    assert dequantizer_before(quantize(tmp_path, model), "turn", 0) is None
-    made = quantize(tmp_path, model, options={"ForceQuantizeNoInputCheck": True})
+    assert dequantizer_before(quantize_unsigned(tmp_path, model), "turn", 0) is None
+    made = quantize_unsigned(tmp_path, model, options={"ForceQuantizeNoInputCheck": True})
     assert dequantizer_before(made, "turn", 0) is not None
 
 
 @option("MatMulConstBOnly")
 def test_products_of_two_activations_stay_float(tmp_path):
     model = make_transformer()
-    assert dequantizer_before(quantize(tmp_path, model), "scores", 1) is not None
-    made = quantize(
+    assert dequantizer_before(quantize_unsigned(tmp_path, model), "scores", 1) is not None
+    made = quantize_unsigned(
         tmp_path, model, options={"MatMulConstBOnly": True}, op_types_to_quantize=["MatMul"]
     )
     assert dequantizer_before(made, "q_matmul", 1) is not None
@@ -167,7 +167,7 @@ def test_products_of_two_activations_stay_float(tmp_path):
 
 @option("AddQDQPairToWeight")
 def test_float_weights_with_pairs(tmp_path):
-    made = quantize(tmp_path, make_mlp(), options={"AddQDQPairToWeight": True})
+    made = quantize_unsigned(tmp_path, make_mlp(), options={"AddQDQPairToWeight": True})
     assert element_types(made)["w1"] == TensorProto.FLOAT
     assert producer_of(made, dequantizer_before(made, "first", 1).input[0]).input[0] == "w1"
 
@@ -175,8 +175,8 @@ def test_float_weights_with_pairs(tmp_path):
 @option("DedicatedQDQPair")
 def test_a_pair_for_each_reader(tmp_path):
     model = make_cnn()
-    shared = quantize(tmp_path, model)
-    made = quantize(tmp_path, model, options={"DedicatedQDQPair": True})
+    shared = quantize_unsigned(tmp_path, model)
+    made = quantize_unsigned(tmp_path, model, options={"DedicatedQDQPair": True})
     readers = [("conv2", 0), ("residual", 1)]
     assert len({dequantizer_before(shared, *reader).name for reader in readers}) == 1
     assert len({dequantizer_before(made, *reader).name for reader in readers}) == 2
@@ -185,8 +185,8 @@ def test_a_pair_for_each_reader(tmp_path):
 @option("QDQKeepRemovableActivations")
 def test_relus_are_kept_when_asked(tmp_path):
     model = make_cnn()
-    assert ops(quantize(tmp_path, model))["Relu"] == 0
-    made = quantize(tmp_path, model, options={"QDQKeepRemovableActivations": True})
+    assert ops(quantize_unsigned(tmp_path, model))["Relu"] == 0
+    made = quantize_unsigned(tmp_path, model, options={"QDQKeepRemovableActivations": True})
     assert ops(made)["Relu"] == 2
 
 
@@ -199,9 +199,9 @@ def test_weight_scales_are_widened_for_a_huge_bias_unless_told_not_to(tmp_path):
         {"y": [1, 4, 6, 6]},
         constants,
     )
-    adjusted = quantize(tmp_path, model)
+    adjusted = quantize_unsigned(tmp_path, model)
     key = "QDQDisableWeightAdjustForInt32Bias"
-    plain = quantize(tmp_path, model, options={key: True})
+    plain = quantize_unsigned(tmp_path, model, options={key: True})
     assert scale_of(adjusted, "w")[0] > 2 * scale_of(plain, "w")[0]
     samples = make_samples(model)
     assert quality(model, adjusted, samples) > quality(model, plain, samples) + 20
@@ -209,33 +209,37 @@ def test_weight_scales_are_widened_for_a_huge_bias_unless_told_not_to(tmp_path):
 
 @option("UseQDQContribOps")
 def test_contrib_operators(tmp_path):
-    made = quantize(tmp_path, make_mlp(), options={"UseQDQContribOps": True})
+    made = quantize_unsigned(tmp_path, make_mlp(), options={"UseQDQContribOps": True})
     domains = {n.domain for n in made.graph.node if n.op_type.endswith("quantizeLinear")}
     assert domains == {"com.microsoft"}
 
 
 @option("QuantizeBias")
 def test_a_bias_stays_float_when_asked(tmp_path):
-    assert element_types(quantize(tmp_path, make_cnn()))["b1_quantized"] == TensorProto.INT32
-    made = quantize(tmp_path, make_cnn(), options={"QuantizeBias": False})
+    assert (
+        element_types(quantize_unsigned(tmp_path, make_cnn()))["b1_quantized"] == TensorProto.INT32
+    )
+    made = quantize_unsigned(tmp_path, make_cnn(), options={"QuantizeBias": False})
     assert element_types(made)["b1"] == TensorProto.FLOAT
 
 
 @option("OpTypesToExcludeOutputQuantization")
 def test_outputs_of_these_types_have_no_pair(tmp_path):
-    made = quantize(tmp_path, make_cnn(), options={"OpTypesToExcludeOutputQuantization": ["Gemm"]})
+    made = quantize_unsigned(
+        tmp_path, make_cnn(), options={"OpTypesToExcludeOutputQuantization": ["Gemm"]}
+    )
     assert producer_of(made, "y").op_type == "Gemm"
-    assert producer_of(quantize(tmp_path, make_cnn()), "y").op_type == "DequantizeLinear"
+    assert producer_of(quantize_unsigned(tmp_path, make_cnn()), "y").op_type == "DequantizeLinear"
 
 
 @option("QDQOpTypePerChannelSupportToAxis")
 def test_the_axis_of_channels(tmp_path):
     options = {"QDQOpTypePerChannelSupportToAxis": {"MatMul": {"axis": -1}}}
-    made = quantize(tmp_path, make_mlp(), options=options, per_channel=True)
+    made = quantize_unsigned(tmp_path, make_mlp(), options=options, per_channel=True)
     assert scale_of(made, "w2")[0].shape == (4,)
     # Of 16-bit weights the runtime takes any axis.
     options = {"QDQOpTypePerChannelSupportToAxis": {"MatMul": 0}}
-    made = quantize(
+    made = quantize_unsigned(
         tmp_path,
         make_mlp(),
         options=options,
@@ -249,7 +253,9 @@ def test_the_axis_of_channels(tmp_path):
 @option("BlockSize")
 def test_weights_in_blocks(tmp_path):
     # Of 8-bit weights in blocks the runtime makes a QLinearMatMul that it does not have.
-    made = quantize(tmp_path, make_mlp(), options={"BlockSize": 4}, weight_type=QuantType.QInt4)
+    made = quantize_unsigned(
+        tmp_path, make_mlp(), options={"BlockSize": 4}, weight_type=QuantType.QInt4
+    )
     assert scale_of(made, "w1")[0].shape == (4, 16)
     dequantizer = dequantizer_before(made, "first", 1)
     assert {a.name: a.i for a in dequantizer.attribute} == {"axis": 0, "block_size": 4}
@@ -260,7 +266,7 @@ def test_weights_in_blocks(tmp_path):
 
 def overridden(folder, tensor, *entries, model=None, **arguments):
     options = {"TensorQuantOverrides": {tensor: list(entries)}}
-    return quantize(folder, model or make_cnn(), options=options, **arguments)
+    return quantize_unsigned(folder, model or make_cnn(), options=options, **arguments)
 
 
 @option("TensorQuantOverrides")
@@ -396,7 +402,7 @@ def test_convert_is_for_activations_in_shared_pairs(tmp_path):
         overridden(tmp_path, "w1", convert)
     options = {"TensorQuantOverrides": {"p1": [convert]}, "DedicatedQDQPair": True}
     with pytest.raises(RecipeError, match="dedicated_pairs"):
-        quantize(tmp_path, make_cnn(), options=options)
+        quantize_unsigned(tmp_path, make_cnn(), options=options)
 
 
 # Calibration ----------------------------------------------------------------------------------
@@ -405,7 +411,7 @@ def test_convert_is_for_activations_in_shared_pairs(tmp_path):
 @option("CalibTensorRangeSymmetric")
 def test_ranges_are_widened_to_both_sides(tmp_path):
     model = make_cnn()
-    made = quantize(tmp_path, model, options={"CalibTensorRangeSymmetric": True})
+    made = quantize_unsigned(tmp_path, model, options={"CalibTensorRangeSymmetric": True})
     assert scale_of(made, "r2")[1] == 128
     # The Relu cannot be left to a quantizer that covers negative numbers.
     assert ops(made)["Relu"] == 2
@@ -420,7 +426,11 @@ def growing(count=6):
 def test_a_moving_average_follows_its_constant(tmp_path):
     def highest(**options):
         return (
-            float(scale_of(quantize(tmp_path, make_mlp(), growing(), options=options), "x")[0])
+            float(
+                scale_of(quantize_unsigned(tmp_path, make_mlp(), growing(), options=options), "x")[
+                    0
+                ]
+            )
             * 255
         )
 
@@ -439,7 +449,7 @@ def test_the_percentile(tmp_path):
     scales = [
         float(
             scale_of(
-                quantize(
+                quantize_unsigned(
                     tmp_path,
                     make_mlp(),
                     samples,
@@ -458,7 +468,9 @@ def test_the_percentile(tmp_path):
 @option("CalibMaxIntermediateOutputs")
 @pytest.mark.parametrize("bound", [1, 4, 5])
 def test_a_bound_on_memory_loses_no_sample(tmp_path, bound):
-    made = quantize(tmp_path, make_mlp(), growing(), options={"CalibMaxIntermediateOutputs": bound})
+    made = quantize_unsigned(
+        tmp_path, make_mlp(), growing(), options={"CalibMaxIntermediateOutputs": bound}
+    )
     assert float(scale_of(made, "x")[0]) * 255 == pytest.approx(6.0)
 
 
@@ -498,7 +510,7 @@ def test_a_reader_is_asked_part_by_part(tmp_path):
     made = onnx.load(tmp_path / "q.onnx")
     assert float(scale_of(made, "x")[0]) * 255 == pytest.approx(6.0)
     # What has no ranges is read as it is.
-    made = quantize(tmp_path, model, growing(), options={"CalibStridedMinMax": 4})
+    made = quantize_unsigned(tmp_path, model, growing(), options={"CalibStridedMinMax": 4})
     assert float(scale_of(made, "x")[0]) * 255 == pytest.approx(6.0)
 
 
@@ -522,7 +534,9 @@ def test_smoothing_moves_outliers_into_the_weight(tmp_path):
     samples = make_samples(model, 16)
 
     def made(**options):
-        return quantize(tmp_path, model, samples, options=options, op_types_to_quantize=["MatMul"])
+        return quantize_unsigned(
+            tmp_path, model, samples, options=options, op_types_to_quantize=["MatMul"]
+        )
 
     plain, smooth = made(), made(SmoothQuant=True)
     assert quality(model, smooth, samples) > quality(model, plain, samples) + 6
@@ -537,7 +551,7 @@ def test_smoothing_moves_outliers_into_the_weight(tmp_path):
 
 def test_settings_of_smoothing_alone_are_refused(tmp_path):
     with pytest.raises(RecipeError, match="SmoothQuant=True"):
-        quantize(tmp_path, make_mlp(), options={"SmoothQuantAlpha": 0.4})
+        quantize_unsigned(tmp_path, make_mlp(), options={"SmoothQuantAlpha": 0.4})
 
 
 @option("DefaultTensorType")
@@ -555,11 +569,15 @@ def test_tensors_of_unknown_type_are_taken_for_floats(tmp_path):
     )
     samples = [{"x": np.eye(4, dtype=np.float32) * (i + 1)} for i in range(4)]
     with pytest.raises(Exception, match="type of its input 'i' is not known"):
-        quantize(tmp_path, model, samples)
-    made = quantize(tmp_path, model, samples, options={"DefaultTensorType": TensorProto.FLOAT})
+        quantize_unsigned(tmp_path, model, samples)
+    made = quantize_unsigned(
+        tmp_path, model, samples, options={"DefaultTensorType": TensorProto.FLOAT}
+    )
     assert dequantizer_before(made, "product", 0) is not None
     with pytest.raises(RecipeError, match="DefaultTensorType"):
-        quantize(tmp_path, model, samples, options={"DefaultTensorType": TensorProto.INT64})
+        quantize_unsigned(
+            tmp_path, model, samples, options={"DefaultTensorType": TensorProto.INT64}
+        )
 
 
 @option("extra.Sigmoid.nnapi")
@@ -573,8 +591,8 @@ def test_a_sigmoid_of_nnapi_has_steps_of_1_in_256(tmp_path, kind):
     model = build(nodes, {"x": [4, 8]}, {"y": [4, 8]}, {"w": weight(8, 8)})
     lowest = {"QUInt8": 0, "QInt8": -128}[kind]
     arguments = {"activation_type": QuantType[kind]}
-    assert scale_of(quantize(tmp_path, model, **arguments), "s")[0] != 1 / 256
-    made = quantize(tmp_path, model, options={"extra.Sigmoid.nnapi": True}, **arguments)
+    assert scale_of(quantize_unsigned(tmp_path, model, **arguments), "s")[0] != 1 / 256
+    made = quantize_unsigned(tmp_path, model, options={"extra.Sigmoid.nnapi": True}, **arguments)
     assert scale_of(made, "s") == (1 / 256, lowest)
     assert quality(model, made, make_samples(model)) > 30
 
@@ -600,22 +618,22 @@ def test_every_key_that_the_peer_reads_is_known():
 def test_the_cache_belongs_to_its_model(tmp_path):
     model, cache = make_mlp(), tmp_path / "cache"
     samples = make_samples(model)
-    first = quantize(tmp_path, model, samples, calibration_cache_path=cache)
+    first = quantize_unsigned(tmp_path, model, samples, calibration_cache_path=cache)
     # The second run takes its ranges from the file: other data makes no difference.
-    again = quantize(tmp_path, model, growing(), calibration_cache_path=cache)
+    again = quantize_unsigned(tmp_path, model, growing(), calibration_cache_path=cache)
     assert scale_of(first, "h") == scale_of(again, "h")
     with pytest.raises(DataError, match="another model"):
-        quantize(tmp_path, make_mlp(width=8), samples, calibration_cache_path=cache)
+        quantize_unsigned(tmp_path, make_mlp(width=8), samples, calibration_cache_path=cache)
 
 
 def test_none_leaves_an_option_at_its_default(tmp_path):
     model = make_mlp()
-    plain = quantize(tmp_path, model)
+    plain = quantize_unsigned(tmp_path, model)
     options = dict.fromkeys(["WeightSymmetric", "MinimumRealRange", "SmoothQuant", "QuantizeBias"])
-    assert quantize(tmp_path, model, options=options) == plain
+    assert quantize_unsigned(tmp_path, model, options=options) == plain
 
 
 def test_the_numbers_of_the_models_are_finite(tmp_path):
-    made = quantize(tmp_path, make_cnn(), options={"CalibTensorRangeSymmetric": True})
+    made = quantize_unsigned(tmp_path, make_cnn(), options={"CalibTensorRangeSymmetric": True})
     (output,) = run(made, make_samples(make_cnn(), 1)[0])
     assert math.isfinite(float(np.abs(output).max()))

@@ -1,0 +1,114 @@
+"""Quark's presets, beside the recipes of the same names."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from support.models import (
+    make_cnn,
+    make_mlp,
+    make_samples,
+    ops,
+    quality,
+)
+from support.quark_configs import quantize_config
+
+import bitwright
+from bitwright.compat import quark
+from bitwright.compat.quark import (
+    ModelQuantizer,
+    QConfig,
+)
+from bitwright.compat.quark.presets import PRESET_ARGUMENTS
+from bitwright.compat.vai_q_onnx.options import read_options
+from bitwright.compat.vai_q_onnx.translate import Request, to_recipe
+from bitwright.errors import DataError
+from bitwright.recipe import named_recipe
+from bitwright.recipe.presets import PRESETS
+
+# Quark's name -> the recipe, where that is not the same name.
+OTHER_NAMES = {"A16W8": "s16s8-asws"}
+
+
+CALIBRATED = [n for n in PRESET_ARGUMENTS if n not in ("UINT8_DYNAMIC_QUANT", "MATMUL_NBITS")]
+
+
+@pytest.mark.parametrize("name", CALIBRATED)
+def test_a_preset_is_the_recipe_of_its_name(name):
+    config = quark.get_default_config(name)
+    request = Request(
+        quant_format=config.quant_format,
+        calibrate_method=config.calibrate_method,
+        activation_type=config.activation_type,
+        weight_type=config.weight_type,
+        hardware="npu-cnn"
+        if config.enable_npu_cnn
+        else "npu-transformer"
+        if config.enable_npu_transformer
+        else None,
+        cle=config.include_cle,
+        fine_tune=config.include_fast_ft,
+    )
+    plain, tail, method = name.partition("_ADA")
+    expected = named_recipe(OTHER_NAMES.get(plain, plain) + tail + method)
+    made = to_recipe(request, read_options(config.extra_options), expected.name)
+    assert made.replace(fine_tune=None) == expected.replace(fine_tune=None)
+    # How long, and on what, is the preset's own matter.
+    assert type(made.fine_tune) is type(expected.fine_tune)
+
+
+def test_every_recipe_of_amd_s_has_a_preset():
+    names = [name for name in PRESET_ARGUMENTS if "_ADA" not in name]
+    presets = {named_recipe(OTHER_NAMES.get(name, name)).name for name in names}
+    # The one that only the older package recommends.
+    assert presets | {"cpu-cnn"} == {recipe.name for recipe in PRESETS}
+
+
+@pytest.mark.parametrize("name", ["XINT8", "A8W8", "S8S8_AAWS", "U8S8_AAWS", "U8U8_AAWA"])
+def test_presets_of_8_bits_quantize(name):
+    model = make_cnn()
+    made = quantize_config(QConfig.get_default_config(name), model)
+    onnx.checker.check_model(made, full_check=True)
+    assert quality(model, made, make_samples(model)) > 25
+
+
+@pytest.mark.parametrize("name", ["A16W8", "U16S8_AAWS", "INT16_CNN_DEFAULT"])
+def test_presets_of_16_bits_quantize(name):
+    model = make_cnn()
+    made = quantize_config(QConfig.get_default_config(name), model)
+    assert quality(model, made, make_samples(model)) > 35
+
+
+# One of each family; the others differ from these in their number type alone.
+@pytest.mark.parametrize("name", ["FP16", "BF16", "BFP16", "MXINT8", "MXFP4E2M1", "MX9"])
+def test_presets_of_floats_and_blocks_quantize_without_data(name, recwarn):
+    model = make_cnn()
+    config = QConfig.get_default_config(name)
+    config.global_quant_config.print_summary = False
+    made = ModelQuantizer(config).quantize_model(model)
+    onnx.checker.check_model(made)
+    least = {"FP16": 60, "BF16": 40, "MXFP4E2M1": 8}.get(name, 20)
+    assert quality(model, made, make_samples(model)) > least
+    assert not [w for w in recwarn if "random" in str(w.message)]
+
+
+def test_a_dynamic_preset_needs_no_data(tmp_path, capsys):
+    model = make_mlp()
+    quantizer = ModelQuantizer(QConfig.get_default_config("UINT8_DYNAMIC_QUANT"))
+    assert quantizer.quantize_model(model, tmp_path / "dynamic.onnx") is None
+    made = onnx.load(tmp_path / "dynamic.onnx")
+    assert ops(made)["MatMulInteger"] == 2
+    assert "nodes quantized" in capsys.readouterr().out
+
+
+def test_a_preset_for_weights_alone_needs_no_data():
+    model = make_mlp()
+    config = QConfig.get_default_config("MATMUL_NBITS")
+    config.global_quant_config.print_summary = False
+    made = ModelQuantizer(config).quantize_model(model)
+    assert ops(made)["MatMulNBits"] == 2
+    expected = bitwright.quantize(model, recipe="MATMUL_NBITS").to_proto()
+    assert made.graph == expected.graph
+    config.global_quant_config.extra_options["MatMulNBitsParams"]["Algorithm"] = "GPTQ"
+    with pytest.raises(DataError, match="needs a calibration_data_reader"):
+        ModelQuantizer(config).quantize_model(model)

@@ -1,0 +1,86 @@
+"""Arguments that contradict each other or the hardware."""
+
+from __future__ import annotations
+
+import pytest
+from support.models import (
+    Reader,
+    unchanged,
+)
+
+import bitwright.compat.vai_q_onnx as vai_q_onnx
+from bitwright.compat.vai_q_onnx import QuantType
+from bitwright.errors import RecipeError
+
+ON_NPU = {"activation_type": QuantType.QUInt8, "enable_npu_cnn": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"per_channel": True}, "per_channel must be False"),
+        ({"reduce_range": True}, "reduce_range must be False"),
+        ({"weight_type": QuantType.QUInt8}, "weight_type must be QInt8"),
+        ({"activation_type": QuantType.QInt16}, "activation_type must be QInt8 or QUInt8"),
+        ({"extra_options": {"ActivationSymmetric": False}}, "ActivationSymmetric must be True"),
+        ({"extra_options": {"WeightSymmetric": False}}, "WeightSymmetric must be True"),
+        ({"extra_options": {"QuantizeBias": False}}, "QuantizeBias must be True"),
+        ({"extra_options": {"Int16Scale": True}}, "Int16Scale must be False"),
+        ({"calibrate_method": "MinMax"}, "calibrate_method must be a PowerOfTwoMethod"),
+        ({"enable_npu_transformer": True}, "are two targets; choose one"),
+    ],
+)
+def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
+    with unchanged(tmp_path), pytest.raises(RecipeError, match=said):
+        vai_q_onnx.quantize_static(paths[0], paths[1], Reader(paths[2]), **ON_NPU | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"extra_options": {"ActivationSymetric": True}}, "Did you mean 'ActivationSymmetric'?"),
+        ({"extra_options": {"MinMSEMode": "MostComon"}}, "Did you mean 'MostCommon'?"),
+        ({"extra_options": {"FastFinetune": {"NumIteration": 1}}}, "Did you mean 'NumIterations'?"),
+        ({"extra_options": {"Int16Bias": True, "Int32Bias": True}}, "contradict each other"),
+        (
+            {"extra_options": {"MinMSEMode": "All", "MinMSEModePof2Scale": "All"}},
+            "are the same; give one",
+        ),
+        ({"extra_options": {"AlignReshape": False}}, "'AlignReshape' must be True"),
+        ({"extra_options": {"CLEBalanceMethod": "mean"}}, "must be 'max', not 'mean'"),
+        ({"extra_options": {"RemoveQDQBetweenOps": ["Mul"]}}, "a list of pairs of op types"),
+        ({"extra_options": {"NodesToExcludeOutputQuantization": "fc"}}, "a list of node names"),
+        (
+            {"extra_options": {"NodesToExcludeOutputQuantization": ["residuals"]}},
+            "Did you mean 'res",
+        ),
+        ({"extra_options": {"SaveAndRestore": True}}, "the path of a file"),
+        ({"subgraphs_to_exclude": ["conv1"]}, "a list of ([first nodes], [last nodes])"),
+        ({"subgraphs_to_exclude": [(["conv1"], ["conv9"])]}, "no node is called 'conv9'"),
+        ({"extra_options": {"CLESteps": "many"}}, "'CLESteps' is a number"),
+        ({"include_rotation": True}, "include_rotation is not supported"),
+        ({"enable_dpuu": True}, "Did you mean 'enable_dpu'?"),
+        ({"quant_format": "QDG"}, "unknown quantization format 'QDG'"),
+        ({"calibrate_method": "MinMSE2"}, "unknown calibration method 'MinMSE2'"),
+        ({"weight_type": "QInt9"}, "unknown weight type 'QInt9'"),
+        ({"activation_type": vai_q_onnx.VitisQuantType.QInt32}, "VitisQuantFormat.QDQ with it"),
+        ({"extra_options": {"CalibMovingAverage": True}}, "CalibrationMethod.MinMax only"),
+        (
+            {"calibrate_method": "MinMax", "extra_options": {"NPULimitationCheck": True}},
+            "is about power-of-two scales",
+        ),
+        ({"input_nodes": ["conv9"]}, "no node or tensor is called 'conv9'"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_leaves_no_file(paths, tmp_path, arguments, said):
+    with unchanged(tmp_path), pytest.raises(RecipeError) as caught:
+        vai_q_onnx.quantize_static(paths[0], paths[1], Reader(paths[2]), **arguments)
+    assert said in str(caught.value)
+
+
+def test_settings_without_their_switch_are_told(paths, monkeypatch):
+    monkeypatch.setattr("bitwright.compat.vai_q_onnx.static._told", set())
+    with pytest.warns(UserWarning, match="no effect without include_cle"):
+        vai_q_onnx.quantize_static(
+            paths[0], None, Reader(paths[2]), extra_options={"CLESteps": 3, "AlignPool": False}
+        )
