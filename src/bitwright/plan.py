@@ -149,6 +149,8 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     nodes: dict[str, NodePlan]
     outputs: dict[str, str | None] = {}
     """Graph output -> the entry it is read through, if any."""
+    rounded_by_runtime: tuple[str, ...] = ()
+    """Nodes whose float weights ONNX Runtime stores in 8 bits, as the written model showed."""
     notes: list[str] = []
 
     def root(self, key: str) -> str:

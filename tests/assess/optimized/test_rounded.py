@@ -84,6 +84,7 @@ def test_what_is_rounded_is_noted_once_and_what_is_not_no_more():
         noted = note_rounded(EMPTY, model)
         assert noted.notes[0] == "one"
         assert "float weights of layer in 8 bits" in noted.notes[1]
+        assert noted.rounded_by_runtime == ("layer",)
         assert note_rounded(noted, model).notes == noted.notes
     for model in KEPT.values():
         assert note_rounded(noted, model).notes == ["one"]

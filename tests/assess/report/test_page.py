@@ -58,8 +58,8 @@ def test_names_from_the_model_never_become_markup():
 
 
 def test_a_name_that_looks_like_a_placeholder_stays_a_name():
-    page = page_of(subject(float_name="@@script@@", quantized_name="@@data@@"))
-    assert "@@data@@ <span" in page and page.count('id="report-data"') == 1
+    page = page_of(subject(float_name="{{ script }}", quantized_name="{{ json }}"))
+    assert "{{ json }} <span" in page and page.count('id="report-data"') == 1
 
 
 def test_nothing_is_loaded_from_anywhere():

@@ -6,9 +6,9 @@ from bitwright.assess.optimized.graphs import OptimizedModel, name_nodes, optimi
 from bitwright.assess.optimized.reasons import explain_float
 from bitwright.assess.optimized.rounded import (
     KEEP_FLOAT,
+    describe_rounded,
     find_rounded,
     note_rounded,
-    rounded_note,
 )
 from bitwright.assess.optimized.unfused import Unfused, find_unfused, works_on_integers
 
@@ -16,12 +16,12 @@ __all__ = [
     "KEEP_FLOAT",
     "OptimizedModel",
     "Unfused",
+    "describe_rounded",
     "explain_float",
     "find_rounded",
     "find_unfused",
     "name_nodes",
     "note_rounded",
     "optimize_model",
-    "rounded_note",
     "works_on_integers",
 ]

@@ -21,12 +21,11 @@ from bitwright.assess.optimized.graphs import OptimizedModel, optimize_model
 from bitwright.graph.constants import is_constant
 from bitwright.plan import QuantPlan
 
-__all__ = ["KEEP_FLOAT", "find_rounded", "note_rounded", "rounded_note"]
+__all__ = ["KEEP_FLOAT", "describe_rounded", "find_rounded", "note_rounded"]
 
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
-_MOST_NAMES = 3
-_OPENING = "ONNX Runtime stores the float weights of"
+_MAX_NAMES = 3
 
 KEEP_FLOAT = (
     "open sessions with the entry optimization.disable_specified_optimizers=WeightBiasQuantization"
@@ -47,30 +46,26 @@ def note_rounded(
     plan: QuantPlan, quantized: ir.Model, providers: Sequence[str] | None = None
 ) -> QuantPlan:
     """Return the plan of a model with a note on the float weights that the runtime rounds."""
-    nodes: list[str] = []
+    nodes: tuple[str, ...] = ()
     if any(_may_be_rounded(node) for node in quantized.graph.all_nodes()):
-        nodes = find_rounded(optimize_model(quantized, level="basic", providers=providers))
+        nodes = tuple(find_rounded(optimize_model(quantized, level="basic", providers=providers)))
     # The plan may have been changed since it was written before.
-    old = rounded_note(plan)
-    notes = [note for note in plan.notes if note != old]
+    stale = describe_rounded(plan.rounded_by_runtime)
+    notes = [note for note in plan.notes if note != stale]
     if nodes:
-        notes.append(_describe(nodes))
-    return msgspec.structs.replace(plan, notes=notes)
+        notes.append(describe_rounded(nodes))
+    return msgspec.structs.replace(plan, notes=notes, rounded_by_runtime=nodes)
 
 
-def rounded_note(plan: QuantPlan) -> str | None:
-    """Return what `note_rounded` noted, or None."""
-    return next((note for note in plan.notes if note.startswith(_OPENING)), None)
-
-
-def _describe(nodes: Sequence[str]) -> str:
-    shown = ", ".join(nodes[:_MOST_NAMES])
-    if len(nodes) > _MOST_NAMES:
-        shown += f" and {len(nodes) - _MOST_NAMES} more"
+def describe_rounded(nodes: Sequence[str]) -> str:
+    """Return what the runtime does to the weights of these nodes, and how to keep it from it."""
+    shown = ", ".join(nodes[:_MAX_NAMES])
+    if len(nodes) > _MAX_NAMES:
+        shown += f" and {len(nodes) - _MAX_NAMES} more"
     return (
-        f"{_OPENING} {shown} in 8 bits: it takes nodes between quantized tensors for quantized "
-        "ones; to keep them float, exclude them by name, and the pooling or reshaping right before "
-        f"them as well, or {KEEP_FLOAT}"
+        f"ONNX Runtime stores the float weights of {shown} in 8 bits: it takes nodes between "
+        "quantized tensors for quantized ones; to keep them float, exclude them by name, and the "
+        f"pooling or reshaping right before them as well, or {KEEP_FLOAT}"
     )
 
 

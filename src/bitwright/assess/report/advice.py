@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from bitwright.assess.report.subject import ReportSubject
 from bitwright.assess.report.tensors import TensorView
 from bitwright.assess.report.verdict import judge
+from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES
 from bitwright.recipe import RECIPES, MinMax, Recipe
 
 __all__ = ["RULES", "Advice", "advise"]
@@ -18,7 +19,6 @@ _SPREAD = 8.0
 _WASTED = 0.25
 """Share of the range that holds nearly all values, below which two bits are lost to outliers."""
 _CLIPPED = 0.01
-_TO = {"float": "float", "uint16": "16 bits", "int8": "8 bits"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,9 @@ def fall_back_on_nodes(subject: ReportSubject) -> Advice | None:
     why = f"Measured: {sentence}. {names} {_listed(proposal.nodes)}."
     if not proposal.reached:
         why += " More of it takes more nodes: the loss is spread over many of them."
-    return Advice(f"Fall back to {_TO[proposal.to]} for {many}", why, shlex.join(words) + given)
+    return Advice(
+        f"Fall back to {FALLBACK_NAMES[proposal.to]} for {many}", why, shlex.join(words) + given
+    )
 
 
 def ask_for_sensitivity(subject: ReportSubject) -> Advice | None:

@@ -9,14 +9,12 @@ from typing import Any, Protocol
 
 from bitwright.assess.frames import data_frame
 from bitwright.assess.noise import decibels
-from bitwright.assess.sensitivity.fallback import Fallback, fall_back
+from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES, Fallback, fall_back
 from bitwright.errors import PlanError
 from bitwright.plan import QuantPlan
+from bitwright.support.wording import counted
 
 __all__ = ["Evaluator", "NodeSensitivity", "Proposal", "Sensitivity"]
-
-
-_IN_WORDS: dict[Fallback, str] = {"float": "float", "uint16": "16 bits", "int8": "8 bits"}
 
 
 class Evaluator(Protocol):
@@ -124,9 +122,9 @@ class Proposal:
         """Return the proposal as a sentence."""
         if not self.nodes:
             return f"no fallback: no node helps, {self.sqnr:.1f} dB SQNR is what there is"
-        nodes = "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
+        nodes = counted(len(self.nodes), "node")
         return (
-            f"fall back to {_IN_WORDS[self.to]} for {nodes} of {self.quantizable} and regain "
+            f"fall back to {FALLBACK_NAMES[self.to]} for {nodes} of {self.quantizable} and regain "
             f"{self.regained:.0%} of the loss: {self.sqnr_before:.1f} dB -> {self.sqnr:.1f} dB SQNR"
         ).replace("%", " %")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
-from bitwright.assess.optimized import rounded_note
+from bitwright.assess.optimized import describe_rounded
 from bitwright.compat.onnxruntime.enums import (
     CalibrationMethod,
     QuantFormat,
@@ -83,9 +83,8 @@ def quantize_static(
         providers=calibration_providers,
     )
     # Nothing is returned, so that nobody would read the plan's notes.
-    note = rounded_note(result.plan)
-    if note is not None:
-        warnings.warn(f"{note}.", stacklevel=2)
+    if rounded := result.plan.rounded_by_runtime:
+        warnings.warn(f"{describe_rounded(rounded)}.", stacklevel=2)
 
 
 def static_recipe(
