@@ -1,0 +1,275 @@
+"""The options of a recipe that contradict each other, as a table of rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bitwright.errors import RecipeError
+from bitwright.numerics.types import INT8, UINT8
+from bitwright.recipe.finetuning import AdaQuant
+from bitwright.recipe.methods import MinMSE, NonOverflow
+from bitwright.recipe.options import Placement
+from bitwright.recipe.weights import WeightOnly
+from bitwright.support.settings import Settings
+
+if TYPE_CHECKING:
+    from bitwright.recipe.value import Recipe
+
+__all__ = ["RULES", "Rule", "check_rules"]
+
+
+class Rule(NamedTuple):
+    """A contradiction: how it is found, and the sentence about it."""
+
+    broken: Callable[[Recipe], Any]
+    """Whether a recipe `r` breaks the rule; what it returns is `found` in the sentence."""
+    sentence: str
+
+
+def check_rules(recipe: Recipe) -> None:
+    """Refuse the first contradiction of a recipe, before any work is done.
+
+    >>> from bitwright.recipe import Recipe
+    >>> Recipe(min_real_range=-1.0)
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: min_real_range must be positive, not -1.0.
+    """
+    for rule in RULES:
+        found = rule.broken(recipe)
+        if found:
+            raise RecipeError(rule.sentence.format(r=recipe, found=found))
+
+
+# What a dynamic recipe can ask for; all else is about activations, which it does not place.
+_DYNAMIC_FIELDS = frozenset(
+    "version name mode activation weight weight_ranges rounding per_channel weight_symmetric "
+    "reduce_range min_real_range select place overrides equalize assumed_type keep_defaults "
+    "optimize".split()
+)
+
+# What a weight-only recipe can ask for: `weights` says all about them.
+_WEIGHT_ONLY_FIELDS = frozenset(
+    "version name mode select weights fine_tune assumed_type optimize".split()
+)
+
+
+def _changed(settings: Settings, names: Iterable[str]) -> str | None:
+    """Return the first of these options that is not at its default."""
+    plain = type(settings)()
+    return next((n for n in names if getattr(settings, n) != getattr(plain, n)), None)
+
+
+def _without_effect(r: Recipe, known: frozenset[str]) -> str | None:
+    return _changed(r, (name for name in r.__struct_fields__ if name not in known))
+
+
+def _without_effect_in_weight_only(r: Recipe) -> str | None:
+    names = ("op_types", "nodes", "sequential", "workers", "output_pairs")
+    return _changed(r.fine_tune, names) if r.fine_tune and r.mode == "weight-only" else None
+
+
+def _power_of_two_method(r: Recipe) -> str | None:
+    methods = (r.ranges, r.weight_ranges, *(one.ranges for one in r.overrides.values()))
+    found = (type(one).__name__ for one in methods if isinstance(one, NonOverflow | MinMSE))
+    return next(found, None)
+
+
+def _wide_type(r: Recipe) -> Any:
+    return next((qtype for qtype in (r.activation, r.weight) if qtype.bits > 8), None)
+
+
+def _block_type(r: Recipe) -> Any:
+    return next((qtype for qtype in (r.activation, r.weight) if qtype.kind == "block"), None)
+
+
+def _is_extended(r: Recipe) -> bool:
+    return r.format in ("extended", "fix-neuron")
+
+
+def _empty_range(r: Recipe) -> Any:
+    ranges = ((op_type, *ends) for op_type, ends in r.output_ranges.items())
+    return next((one for one in ranges if not one[1] < one[2]), None)
+
+
+def _bad_pattern(r: Recipe) -> tuple[str, re.error] | None:
+    for pattern in (*r.select.named, *r.place.unquantized_nodes):
+        if pattern.startswith("re:"):
+            try:
+                re.compile(pattern[3:])
+            except re.error as error:
+                return pattern, error
+    return None
+
+
+# Read from top to bottom: the first rule that a recipe breaks is the one in its error.
+RULES = (
+    Rule(
+        lambda r: r.mode == "dynamic" and r.weight not in (INT8, UINT8),
+        "dynamic models have weights in int8 or uint8, not {r.weight}; the integer operators of "
+        "ONNX Runtime take no other.",
+    ),
+    Rule(
+        lambda r: r.mode == "dynamic" and r.activation != UINT8,
+        "dynamic models have activations in uint8, not {r.activation}; the integer operators of "
+        "ONNX Runtime take no other.",
+    ),
+    Rule(
+        lambda r: r.mode == "dynamic" and _without_effect(r, _DYNAMIC_FIELDS),
+        "{found} has no effect in dynamic mode; leave it out.",
+    ),
+    Rule(
+        lambda r: (
+            r.mode == "dynamic"
+            and _changed(r.place, (n for n in Placement.__struct_fields__ if n != "force_shared"))
+        ),
+        "place.{found} has no effect in dynamic mode; leave it out.",
+    ),
+    Rule(
+        lambda r: r.mode == "weight-only" and _without_effect(r, _WEIGHT_ONLY_FIELDS),
+        "{found} has no effect in weight-only mode; leave it out.",
+    ),
+    Rule(
+        lambda r: r.mode != "weight-only" and r.weights != WeightOnly(),
+        "weights is for the mode weight-only; set mode='weight-only' with it.",
+    ),
+    Rule(
+        lambda r: r.fine_tune and r.bias_correction == "fast",
+        "bias_correction='fast' looks at weights alone and would undo what they learned; take "
+        "'sequential' with fine_tune.",
+    ),
+    Rule(
+        lambda r: r.fine_tune and not r.weight.is_integer,
+        "only integer weights learn, and {r.weight} is no integer type; leave out fine_tune, or "
+        "take an integer type.",
+    ),
+    Rule(
+        lambda r: isinstance(r.fine_tune, AdaQuant) and r.mode == "weight-only",
+        "weights in blocks keep their scales, and adaquant has little to learn without them; "
+        "take adaround in the mode weight-only.",
+    ),
+    Rule(
+        _without_effect_in_weight_only,
+        "{found} of fine_tune has no effect in weight-only mode; leave it out.",
+    ),
+    Rule(
+        lambda r: (
+            isinstance(r.fine_tune, AdaQuant) and r.fine_tune.learn_scales and r.scales != "float"
+        ),
+        "learn_scales would leave scales={r.scales!r}; leave it out, or take scales='float'.",
+    ),
+    Rule(
+        lambda r: r.scales != "power-of-two" and _power_of_two_method(r),
+        "the range method {found} gives power-of-two scales; set scales='power-of-two' with it, "
+        "or take MinMax or MSE.",
+    ),
+    Rule(
+        lambda r: r.bias != "int32" and not r.quantize_bias,
+        "bias={r.bias!r} contradicts quantize_bias=False, which leaves biases float; drop one of "
+        "them.",
+    ),
+    Rule(
+        lambda r: r.restricted_asymmetric and r.scales != "float",
+        "restricted_asymmetric chooses float scales and contradicts scales={r.scales!r}.",
+    ),
+    Rule(
+        lambda r: not _is_extended(r) and _block_type(r),
+        "{found} is for the formats extended and fix-neuron; set format='extended'.",
+    ),
+    Rule(
+        lambda r: not _is_extended(r) and r.activation.kind == "float" and r.weight.kind != "float",
+        "{r.activation} activations with {r.weight} weights run nowhere in the format {r.format}; "
+        "use one float type for both, or set format='extended'.",
+    ),
+    Rule(
+        lambda r: (
+            _is_extended(r)
+            and not r.weight.is_integer
+            and _changed(r, ("per_channel", "block_size"))
+        ),
+        "{found} has no meaning for {r.weight} weights; leave it out.",
+    ),
+    Rule(
+        lambda r: (
+            _is_extended(r) and r.limits and not (r.activation.is_integer and r.weight.is_integer)
+        ),
+        "limits are about integers; leave them out with other number types.",
+    ),
+    Rule(
+        lambda r: (
+            _is_extended(r)
+            and r.place.contrib_ops
+            and (r.place.extended_ops or r.format == "fix-neuron")
+        ),
+        "contrib_ops and extended_ops name two domains for one op; switch one of them off.",
+    ),
+    Rule(
+        lambda r: r.format == "fix-neuron" and _changed(r.place, ("weight_pairs",)),
+        "place.{found} has no place in the format fix-neuron; leave it out.",
+    ),
+    Rule(
+        lambda r: r.format == "fix-neuron" and _changed(r, ("block_size",)),
+        "{found} has no place in the format fix-neuron; leave it out.",
+    ),
+    Rule(
+        lambda r: (
+            _is_extended(r)
+            and r.place.dedicated_dequantizers
+            and (r.format == "fix-neuron" or r.activation.kind == "block")
+        ),
+        "place.dedicated_dequantizers is about pairs, and here one op stands for each; leave it "
+        "out.",
+    ),
+    Rule(
+        lambda r: r.float16 == "keep" and r.format not in ("qdq", "qoperator"),
+        "the format {r.format} computes scales in float32; leave out float16='keep'.",
+    ),
+    Rule(
+        lambda r: r.float16 == "keep" and _wide_type(r),
+        "float16 resolves 11 bits, too few to hold {found} values; leave out float16='keep', or "
+        "take 8-bit types.",
+    ),
+    Rule(
+        lambda r: r.activation == INT8 and r.weight == UINT8,
+        "int8 activations with uint8 weights have no kernel in ONNX Runtime; use int8 weights, or "
+        "uint8 activations.",
+    ),
+    Rule(
+        lambda r: r.restricted_asymmetric and r.activation != UINT8,
+        "restricted_asymmetric is for uint8 activations only.",
+    ),
+    Rule(
+        lambda r: r.restricted_asymmetric and r.activation_symmetric,
+        "restricted_asymmetric contradicts activation_symmetric; choose one.",
+    ),
+    Rule(
+        lambda r: r.min_real_range is not None and r.min_real_range <= 0,
+        "min_real_range must be positive, not {r.min_real_range}.",
+    ),
+    Rule(
+        lambda r: r.block_size < 0 or r.block_size == 1,
+        "block_size must be 0 (no blocks) or at least 2, not {r.block_size}.",
+    ),
+    Rule(
+        lambda r: r.reduce_range and not r.weight.is_integer,
+        "reduce_range has no meaning for {r.weight} weights.",
+    ),
+    Rule(
+        lambda r: r.limits and r.scales != "power-of-two",
+        "limits are about power-of-two scales; set scales='power-of-two' with them.",
+    ),
+    Rule(
+        lambda r: r.limits and (r.per_channel or r.block_size),
+        "limits need one scale for each tensor; leave out per_channel and block_size.",
+    ),
+    Rule(
+        lambda r: r.format == "qoperator" and _changed(r.place, ("fuse_activations", "fuse_pairs")),
+        "integer ops round behind each op, so {found} is not for the format qoperator.",
+    ),
+    Rule(
+        _empty_range,
+        "output_ranges of {found[0]!r} must be (low, high), not ({found[1]}, {found[2]}).",
+    ),
+    Rule(_bad_pattern, "{found[0]!r} is not a regular expression: {found[1]}."),
+)

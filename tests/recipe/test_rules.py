@@ -1,0 +1,131 @@
+"""Recipes whose options contradict each other are refused before any work."""
+
+from __future__ import annotations
+
+import pytest
+
+from bitwright.errors import RecipeError
+from bitwright.recipe import (
+    MinMSE,
+    NonOverflow,
+    Recipe,
+    load_recipe,
+)
+from bitwright.recipe.rules import RULES
+
+ADAROUND = {"fine_tune": {"method": "adaround"}}
+LIMITS = {"scales": "power-of-two", "limits": {}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"activation": "int8", "weight": "uint8"}, "no kernel"),
+        ({"ranges": {"method": "min-mse"}}, "set scales='power-of-two'"),
+        ({"ranges": {"method": "non-overflow"}}, "set scales='power-of-two'"),
+        ({"restricted_asymmetric": True, "activation": "int8"}, "uint8 activations only"),
+        ({"restricted_asymmetric": True, "activation_symmetric": True}, "contradicts"),
+        ({"min_real_range": 0}, "must be positive"),
+        ({"block_size": 1}, "at least 2"),
+        ({"block_size": -4}, "at least 2"),
+        ({"select": {"exclude": ["re:("]}}, "not a regular expression"),
+        ({"ranges": {"method": "percentile", "percentile": 0}}, r"\(0, 100\]"),
+        ({"ranges": {"method": "percentile", "percentile": 101}}, r"\(0, 100\]"),
+        ({"ranges": {"method": "minmax", "moving_average": 2}}, r"\(0, 1\]"),
+        ({"ranges": {"method": "entropy", "bins": 128}}, "nothing to search"),
+        ({"overrides": {"x": {"scale": 0.5}}}, "both scale and zero_point"),
+        ({"overrides": {"x": {"rmin": 0.5}}}, "both rmin and rmax"),
+        (
+            {"overrides": {"x": {"scale": 0.5, "zero_point": 0, "symmetric": True}}},
+            "leaves nothing for symmetric",
+        ),
+        ({"activation": "float8e4m3fn"}, "use one float type for both"),
+        (
+            {"activation": "float8e4m3fn", "weight": "float8e4m3fn", "reduce_range": True},
+            "reduce_range",
+        ),
+    ],
+    ids=str,
+)
+def test_a_contradiction_is_refused_before_any_work(fields, said):
+    with pytest.raises(RecipeError, match=said) as error:
+        load_recipe(fields)
+    assert "\n" not in str(error.value)
+
+
+def test_power_of_two_methods_go_with_power_of_two_scales():
+    for method in (NonOverflow(), MinMSE()):
+        assert Recipe(ranges=method, scales="power-of-two").ranges == method
+
+
+# What breaks each rule of the table, in its order, and part of the sentence.
+BROKEN = [
+    ({"mode": "dynamic", "weight": "int16"}, "weights in int8 or uint8, not int16"),
+    ({"mode": "dynamic", "activation": "int8"}, "activations in uint8, not int8"),
+    ({"mode": "dynamic", "scales": "int16"}, "scales has no effect in dynamic mode"),
+    ({"mode": "dynamic", "place": {"isolated": True}}, "place.isolated has no effect in dynamic"),
+    ({"mode": "weight-only", "per_channel": True}, "per_channel has no effect in weight-only mode"),
+    ({"weights": {"bits": 8}}, "weights is for the mode weight-only"),
+    ({"bias_correction": "fast", **ADAROUND}, "take 'sequential' with fine_tune"),
+    ({"weight": "float16", "activation": "float16", **ADAROUND}, "only integer weights learn"),
+    ({"mode": "weight-only", "fine_tune": {"method": "adaquant"}}, "take adaround"),
+    (
+        {"mode": "weight-only", "fine_tune": {"method": "adaround", "nodes": ["a"]}},
+        "nodes of fine_tune has no effect in weight-only mode",
+    ),
+    (
+        {"scales": "int16", "fine_tune": {"method": "adaquant", "learn_scales": True}},
+        "learn_scales would leave scales='int16'",
+    ),
+    ({"overrides": {"x": {"ranges": {"method": "min-mse"}}}}, "the range method MinMSE gives"),
+    ({"bias": "int16", "quantize_bias": False}, "bias='int16' contradicts quantize_bias=False"),
+    (
+        {"restricted_asymmetric": True, "scales": "int16"},
+        "restricted_asymmetric chooses float scales and contradicts scales='int16'",
+    ),
+    ({"weight": "bfp16"}, "bfp16 is for the formats extended and fix-neuron"),
+    ({"activation": "float16"}, "float16 activations with int8 weights run nowhere in the format"),
+    (
+        {"format": "extended", "weight": "bfp16", "block_size": 32},
+        "block_size has no meaning for bfp16 weights",
+    ),
+    ({"format": "extended", "weight": "bfp16", **LIMITS}, "limits are about integers"),
+    ({"format": "extended", "place": {"contrib_ops": True}}, "name two domains for one op"),
+    (
+        {"format": "fix-neuron", "place": {"weight_pairs": True}},
+        "place.weight_pairs has no place in the format fix-neuron",
+    ),
+    ({"format": "fix-neuron", "block_size": 32}, "block_size has no place in the format fix-neur"),
+    (
+        {"format": "fix-neuron", "place": {"dedicated_dequantizers": True}},
+        "place.dedicated_dequantizers is about pairs",
+    ),
+    ({"format": "extended", "float16": "keep"}, "the format extended computes scales in float32"),
+    ({"float16": "keep", "activation": "uint16"}, "too few to hold uint16 values"),
+    ({"activation": "int8", "weight": "uint8"}, "have no kernel in ONNX Runtime"),
+    ({"restricted_asymmetric": True, "activation": "int8"}, "for uint8 activations only"),
+    ({"restricted_asymmetric": True, "activation_symmetric": True}, "choose one"),
+    ({"min_real_range": 0}, "min_real_range must be positive, not 0"),
+    ({"block_size": 1}, "block_size must be 0 (no blocks) or at least 2, not 1"),
+    (
+        {"activation": "float16", "weight": "float16", "reduce_range": True},
+        "reduce_range has no meaning for float16 weights",
+    ),
+    ({"limits": {}}, "set scales='power-of-two' with them"),
+    ({**LIMITS, "per_channel": True}, "limits need one scale for each tensor"),
+    (
+        {"format": "qoperator", "place": {"fuse_pairs": [["Conv", "Relu"]]}},
+        "fuse_pairs is not for the format qoperator",
+    ),
+    ({"output_ranges": {"Relu": [1, 0]}}, "output_ranges of 'Relu' must be (low, high), not (1.0"),
+    ({"select": {"exclude": ["re:("]}}, "'re:(' is not a regular expression"),
+]
+
+
+@pytest.mark.parametrize(("rule", "broken"), list(zip(RULES, BROKEN, strict=True)))
+def test_every_rule_of_the_table_has_a_recipe_that_breaks_it(rule, broken):
+    fields, said = broken
+    with pytest.raises(RecipeError) as error:
+        load_recipe(fields)
+    assert said in str(error.value)
+    assert rule.sentence.rpartition("}")[2] in str(error.value)
