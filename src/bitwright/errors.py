@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 __all__ = [
+    "RENAMED",
     "ArgumentError",
     "BitwrightError",
     "DataError",

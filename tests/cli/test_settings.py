@@ -155,7 +155,7 @@ def test_fields_of_weights_can_be_set():
             "weights.rounding=gptk",
             "unknown method 'gptk' in 'weights.rounding'. Did you mean 'gptq'?",
         ),
-        ("weights.overrides.head.bit=8", "unknown option 'bit' in 'weights.overrides'."),
+        ("weights.overrides.head.bit=8", "unknown option 'bit' in 'weights.overrides[head]'."),
         ("weights.block_size=24", "block_size of weights must be a power of two"),
     ],
 )

@@ -100,3 +100,8 @@ def test_numbers_of_numpy_and_whole_floats_are_as_good_as_any():
 
 def test_names_that_only_type_checkers_know_stand_for_anything():
     assert take(c="x") == (None, 1.0, "x")
+
+
+def test_an_option_by_its_old_name_is_found():
+    with pytest.raises(ArgumentError, match=r"no option 'held_back'\. Did you mean 'holdout'"):
+        bitwright.quantize("nowhere.onnx", held_back=False)

@@ -85,6 +85,10 @@ def test_every_public_value_is_checked_as_it_is_made(kind):
             "AdaRound: unknown option 'iteration'. Did you mean 'iterations'?",
         ),
         (
+            lambda: AdaRound(alone=0.5),
+            "AdaRound: unknown option 'alone'. Did you mean 'layerwise_fraction'?",
+        ),
+        (
             lambda: CrossLayerEqualization(steps="x"),
             "CrossLayerEqualization: option 'steps' must be a whole number, not 'x'.",
         ),

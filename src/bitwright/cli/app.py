@@ -29,7 +29,7 @@ from bitwright.cli.recipes import recipes_command
 from bitwright.cli.report import report_command
 from bitwright.cli.sensitivity import sensitivity_command
 from bitwright.cli.verify import verify_command
-from bitwright.errors import BitwrightError
+from bitwright.errors import RENAMED, BitwrightError
 
 __all__ = ["main"]
 
@@ -151,10 +151,25 @@ def _top(
 
 def _explain_usage(error: Any) -> str:
     message = str(error.format_message()).rstrip(".")
+    renamed = _renamed_flag(error)
+    if renamed is not None:
+        message = f"No such option: {error.option_name} Did you mean {renamed}?"
     path = error.ctx.command_path if error.ctx is not None else "bitwright"
     if message.endswith("?"):  # did you mean another one?
         return f"{message} See '{path} --help'."
     return f"{message}; see '{path} --help'."
+
+
+def _renamed_flag(error: Any) -> str | None:
+    """Return what an unknown flag is called today, if it had another name once."""
+    if not (hasattr(error, "option_name") and hasattr(error, "possibilities")):
+        return None  # not about an unknown flag
+    start = "--no-" if error.option_name.startswith("--no-") else "--"
+    name = error.option_name.removeprefix(start).replace("-", "_")
+    flag = start + RENAMED.get(name, name).replace("_", "-")
+    options = error.ctx.command.params
+    known = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
+    return flag if flag in known else None
 
 
 def _fail(

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.recipe import (
-    CrossLayerEqualization,
-    Limits,
-    Override,
-    Placement,
-    Recipe,
-    Rewrites,
-    Selection,
-    Simulation,
-    SmoothQuant,
-    WeightOnly,
-    WeightOverride,
-)
+from bitwright.recipe import Recipe
+from bitwright.support.annotations import alternatives
 
 __all__ = ["change_recipe"]
 
 _METHOD_FIELDS = ("ranges", "weight_ranges", "fine_tune", "weights.rounding")
-_SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "select": Selection,
-    "place": Placement,
-    "smooth": SmoothQuant,
-    "equalize": CrossLayerEqualization,
-    "rewrite": Rewrites,
-    "simulate": Simulation,
-    "limits": Limits,
-    "weights": WeightOnly,
-}
-_OVERRIDES: dict[tuple[str, ...], type[msgspec.Struct]] = {
-    ("overrides",): Override,
-    ("weights", "overrides"): WeightOverride,
+_OVERRIDES = (("overrides",), ("weights", "overrides"))
+# Section of a recipe -> its fields and their types.
+_SECTIONS: dict[str, dict[str, Any]] = {
+    field.name: {inner.name: inner.type for inner in msgspec.structs.fields(kind)}
+    for field in msgspec.structs.fields(Recipe)
+    for kind in alternatives(field.type)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    if field.name not in _METHOD_FIELDS  # whose fields depend on the method
 }
 
 
@@ -81,53 +66,25 @@ def _split(setting: str) -> tuple[tuple[str, ...], str]:
 
 
 def _assign(data: dict[str, Any], key: tuple[str, ...], text: str) -> None:
-    _check_known(key)
+    if key[0] not in data:
+        known = {*data, *(f"{name}.{field}" for name in _SECTIONS for field in _SECTIONS[name])}
+        path = ".".join(key)
+        raise RecipeError(f"--set: unknown option {path!r}.{did_you_mean(path, known)}")
     place = data
-    for part in key[:-1]:
-        inner = place.get(part)
-        if inner is None:
-            inner = place[part] = {}
-        place = inner
+    for part, inner in pairwise(key):
+        if place.get(part) is None and (place is not data or part in (*_SECTIONS, "fine_tune")):
+            place[part] = {}
+        if not isinstance(place[part], dict):
+            raise RecipeError(f"--set: {part!r} is one value and has no field {inner!r}.")
+        place = place[part]
     if key[-1] == "method":
         # Another method has other fields: none of the old one's may stay.
         place.clear()
     place[key[-1]] = _read_value(text, is_list=_takes_a_list(key))
 
 
-def _check_known(key: tuple[str, ...]) -> None:
-    """Refuse a misspelt key; the fields of a range method depend on the method and come later."""
-    top = Recipe.__struct_fields__
-    if key[0] not in top:
-        everything = {*top, *(f"{name}.{f}" for name in _SECTIONS for f in _fields(name))}
-        raise RecipeError(
-            f"--set: unknown option {'.'.join(key)!r}.{did_you_mean('.'.join(key), everything)}"
-        )
-    if len(key) == 1:
-        return
-    for start, kind in _OVERRIDES.items():
-        field = key[len(start) + 1] if len(key) > len(start) + 1 else None
-        if key[: len(start)] == start and field not in (None, *kind.__struct_fields__):
-            hint = did_you_mean(field or "", kind.__struct_fields__)
-            raise RecipeError(f"--set: unknown option {field!r} in {'.'.join(start)!r}.{hint}")
-    if key[0] in _SECTIONS:
-        if key[1] not in _fields(key[0]):
-            hint = did_you_mean(key[1], _fields(key[0]))
-            raise RecipeError(f"--set: unknown option {key[1]!r} in {key[0]!r}.{hint}")
-    elif key[0] not in ("overrides", *_METHOD_FIELDS):
-        raise RecipeError(f"--set: {key[0]!r} is one value and has no field {key[1]!r}.")
-
-
-def _fields(section: str) -> tuple[str, ...]:
-    return _SECTIONS[section].__struct_fields__
-
-
 def _takes_a_list(key: tuple[str, ...]) -> bool:
-    if len(key) != 2 or key[0] not in _SECTIONS:
-        return False
-    return any(
-        field.name == key[1] and "tuple" in str(field.type)
-        for field in msgspec.structs.fields(_SECTIONS[key[0]])
-    )
+    return len(key) == 2 and "tuple" in str(_SECTIONS.get(key[0], {}).get(key[1]))
 
 
 def _read_value(text: str, *, is_list: bool) -> Any:
@@ -136,8 +93,7 @@ def _read_value(text: str, *, is_list: bool) -> Any:
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        word = {"True": True, "False": False, "None": None}.get(text, text)
-        value = word
+        value = {"True": True, "False": False, "None": None}.get(text, text)
     if is_list and isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
