@@ -8,28 +8,20 @@ from typing import Any
 
 import onnx_ir as ir
 
+from bitwright.decide.ops.quantized import (
+    BLOCK_ROUNDERS,
+    DEQUANTIZERS,
+    QUANTIZERS,
+    ROUNDERS,
+    is_integer_op,
+)
 from bitwright.graph.constants import input_at
 from bitwright.numerics.shared_exponent import BLOCK_FORMATS, Microscaling
 
 __all__ = ["Inspection", "inspect_model"]
 
-_DEQUANTIZERS = ("DequantizeLinear", "VitisDequantizeLinear", "ExtendedDequantizeLinear")
-# Operators that round to a block format, as both names of them have it.
-_BLOCK_ROUNDERS = (
-    "BFPFixNeuron",
-    "BFPQuantizeDequantize",
-    "MXFixNeuron",
-    "MXQuantizeDequantize",
-)
-_DEQUANTIZING = (*_DEQUANTIZERS, "FixNeuron", *_BLOCK_ROUNDERS)
-_QUANTIZERS = (
-    "QuantizeLinear",
-    "VitisQuantizeLinear",
-    "ExtendedQuantizeLinear",
-    "DynamicQuantizeLinear",
-    *_DEQUANTIZING,
-)
-_INTEGER_OPS = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger", "MatMulNBits")
+_DEQUANTIZING = DEQUANTIZERS | ROUNDERS
+_QUANTIZERS = QUANTIZERS | _DEQUANTIZING | {"DynamicQuantizeLinear"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +123,7 @@ def _describe(value: ir.Value) -> str:
 def _works_on_integers(node: ir.Node) -> bool:
     if node.op_type in _QUANTIZERS:
         return False
-    if node.op_type.startswith(_INTEGER_OPS) or "BlockQuantized" in node.op_type:
+    if is_integer_op(node.op_type) or "BlockQuantized" in node.op_type:
         return True
     return any(
         (producer := value.producer()) is not None and producer.op_type in _DEQUANTIZING
@@ -142,7 +134,7 @@ def _works_on_integers(node: ir.Node) -> bool:
 
 def _stored_type(node: ir.Node) -> str:
     """Return the type of a dequantizer, from its zero point, its input or its attributes."""
-    if node.op_type in _BLOCK_ROUNDERS:
+    if node.op_type in BLOCK_ROUNDERS:
         return _block_format(node)
     for index in (2, 0):
         value = input_at(node, index)

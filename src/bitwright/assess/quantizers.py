@@ -10,15 +10,11 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide.ops.quantized import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of, input_at
 
 __all__ = ["Quantizer", "Quantizers", "name_of", "position_of"]
-
-_QUANTIZE = frozenset({"QuantizeLinear", "VitisQuantizeLinear", "ExtendedQuantizeLinear"})
-_DEQUANTIZE = frozenset({"DequantizeLinear", "VitisDequantizeLinear", "ExtendedDequantizeLinear"})
-# One op that quantizes and dequantizes at once.
-_BOTH = frozenset({"FixNeuron", "VitisFixNeuron"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +40,14 @@ class Quantizers:
         self._names = {value: name for name, value in iter_values(model)}
         self.found: dict[ir.Node, Quantizer] = {}
         for node in model.graph.all_nodes():
-            if node.op_type in _QUANTIZE | _DEQUANTIZE | _BOTH:
+            if node.op_type in QUANTIZERS | DEQUANTIZERS | FIX_NEURONS:
                 self.found[node] = _quantizer(node)
 
     def quantizer_before(self, node: ir.Node, index: int) -> Quantizer | None:
         """Return the dequantizer through which a node reads an input."""
         value = input_at(node, index)
         maker = None if value is None else value.producer()
-        if maker is None or maker.op_type not in _DEQUANTIZE | _BOTH:
+        if maker is None or maker.op_type not in DEQUANTIZERS | FIX_NEURONS:
             return None
         return self.found.get(maker)
 
@@ -63,7 +59,7 @@ class Quantizers:
     def write(self, value: ir.Value) -> str | None:
         """Return the scale of the quantizer behind a result."""
         for use in value.uses():
-            if use.node.op_type in _QUANTIZE | _BOTH and use.idx == 0:
+            if use.node.op_type in QUANTIZERS | FIX_NEURONS and use.idx == 0:
                 return self._scale_name(use.node)
         return None
 
@@ -117,8 +113,8 @@ def _quantizer(node: ir.Node) -> Quantizer:
     if zero_type is None and zero_point is not None:
         zero_type = ir.DataType.from_numpy(zero_point.dtype)
     stored = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
-    if node.op_type in _QUANTIZE:
+    if node.op_type in QUANTIZERS:
         stored = node.outputs[0].dtype or zero_type
-    elif node.op_type in _BOTH or stored is None:
+    elif node.op_type in FIX_NEURONS or stored is None:
         stored = zero_type
     return Quantizer(node, scale, zero_point, zero_type, stored)

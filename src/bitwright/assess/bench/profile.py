@@ -23,6 +23,7 @@ from bitwright.assess.optimized import (
 from bitwright.assess.optimized.graphs import read_optimized
 from bitwright.assess.optimized.unfused import is_quantizer
 from bitwright.data import Sample
+from bitwright.decide.ops import op_types
 from bitwright.graph import open_session, run_session
 from bitwright.support.scratch import ScratchFolder
 
@@ -35,8 +36,7 @@ _FEWEST_RUNS, _MOST_RUNS = 3, 50
 # Nodes that the runtime puts in to please a kernel, and that compute nothing.
 _LAYOUT = frozenset({"Cast", "MemcpyFromHost", "MemcpyToHost", "ReorderInput", "ReorderOutput",
                      "Reshape", "Transpose"})  # fmt: skip
-_MOVING = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Shape",
-                     "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"})  # fmt: skip
+_MOVING = op_types(lambda op: op.moves) | {"Shape"}
 
 _QUANTIZED_TYPES = frozenset({"int4", "int8", "int16", "uint4", "uint8", "uint16"})
 

@@ -11,76 +11,22 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.packed import packed_weight
 from bitwright.assess.sums import Codes
+from bitwright.decide.ops import OPERATORS, op_types
+from bitwright.decide.ops.quantized import (
+    DEQUANTIZERS,
+    INTEGER_OPS,
+    QUANTIZERS,
+    ROUNDERS,
+    is_integer_op,
+)
 from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.numerics import dequantize
 
-__all__ = ["DEQUANTIZERS", "INTEGER_PRODUCTS", "QUANTIZERS", "ROUNDERS", "QuantizedGraph"]
+__all__ = ["QuantizedGraph"]
 
-QUANTIZERS = frozenset({"QuantizeLinear", "VitisQuantizeLinear", "ExtendedQuantizeLinear"})
-DEQUANTIZERS = frozenset({"DequantizeLinear", "VitisDequantizeLinear", "ExtendedDequantizeLinear"})
-# Ops that round to a number format and give floats back.
-ROUNDERS = frozenset(
-    {
-        "FixNeuron",
-        "VitisFixNeuron",
-        "BFPFixNeuron",
-        "BFPQuantizeDequantize",
-        "MXFixNeuron",
-        "MXQuantizeDequantize",
-    }
-)
 _PLUMBING = QUANTIZERS | DEQUANTIZERS | ROUNDERS | {"DynamicQuantizeLinear"}
-# Integer op -> where its result's scale and zero point stand among the inputs.
-_RESULT_PARAMETERS = {
-    "QLinearConv": (6, 7),
-    "QLinearMatMul": (6, 7),
-    "QLinearAdd": (6, 7),
-    "QLinearMul": (6, 7),
-    "QLinearSigmoid": (3, 4),
-    "QLinearLeakyRelu": (3, 4),
-    "QLinearAveragePool": (3, 4),
-    "QLinearGlobalAveragePool": (3, 4),
-    "QLinearReduceMean": (3, 4),
-    "QLinearSoftmax": (3, 4),
-    "QLinearConcat": (0, 1),
-    "QLinearWhere": (7, 8),
-    "QGemm": (7, 8),
-}
-# Integer ops that give floats, or sums that floats are made of.
-INTEGER_PRODUCTS = {
-    "ConvInteger": "Conv",
-    "MatMulInteger": "MatMul",
-    "MatMulIntegerToFloat": "MatMul",
-    "DynamicQuantizeMatMul": "MatMul",
-    "DynamicQuantizeLSTM": "LSTM",
-    "MatMulNBits": "MatMul",
-    "MatMulBnb4": "MatMul",
-    "GatherBlockQuantized": "Gather",
-    "QAttention": "Attention",
-}
-# Integer op with (weight, scale, zero point) at inputs 3 to 5 -> the axis of channels.
-_WEIGHT_AXES = {"QLinearConv": 0, "QLinearMatMul": -1, "QGemm": -1}
 # They move integers and keep what these stand for.
-_MOVES = frozenset(
-    {
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "MaxPool",
-        "Pad",
-        "Reshape",
-        "Resize",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
+_MOVES = op_types(lambda op: op.keeps_scale)
 
 
 class QuantizedGraph:
@@ -95,14 +41,17 @@ class QuantizedGraph:
         """Integer activation -> the values of its scale and zero point."""
         found: dict[ir.Value, tuple[ir.Value, ir.Value | None]] = {}
         for node in self.nodes:
-            at = (1, 2) if node.op_type in QUANTIZERS else _RESULT_PARAMETERS.get(node.op_type)
+            integer_op = INTEGER_OPS.get(node.op_type)
+            at = None if integer_op is None else integer_op.result
+            at = (1, 2) if node.op_type in QUANTIZERS else at
             if at is not None:
                 scale, zero_point = input_at(node, at[0]), input_at(node, at[1])
                 if scale is not None:
                     found[node.outputs[0]] = scale, zero_point
             elif node.op_type in _MOVES and (first := input_at(node, 0)) in found:
                 assert first is not None
-                found.update(dict.fromkeys(node.outputs, found[first]))
+                for index in OPERATORS[node.op_type].output_indices(node):
+                    found[node.outputs[index]] = found[first]
         return found
 
     def codes_of(self, value: ir.Value) -> Codes | None:
@@ -147,7 +96,7 @@ class QuantizedGraph:
 
     def works_on_integers(self, node: ir.Node) -> bool:
         """Return whether a node computes with integers, or stands where the runtime makes it so."""
-        if is_integer_op(node) or is_plumbing(node) or node.outputs[0] in self.parameters:
+        if is_integer_op(node.op_type) or is_plumbing(node) or node.outputs[0] in self.parameters:
             return True
         makers = [value.producer() for value in node.inputs if value is not None]
         rounding = DEQUANTIZERS | ROUNDERS
@@ -188,7 +137,8 @@ class QuantizedGraph:
     def weights_of(self, node: ir.Node) -> list[npt.NDArray[Any]]:
         """Return the numbers of all constants that a node reads, its integers dequantized."""
         found = [array for v in node.inputs if (array := self.weight(v)) is not None]
-        axis = _WEIGHT_AXES.get(node.op_type)
+        integer_op = INTEGER_OPS.get(node.op_type)
+        axis = None if integer_op is None else integer_op.weight_axis
         if axis is not None:
             integers, factor, zero = (constant_of(input_at(node, index)) for index in (3, 4, 5))
             if integers is not None and factor is not None:
@@ -220,22 +170,14 @@ def is_plumbing(node: ir.Node) -> bool:
     return node.op_type in _PLUMBING
 
 
-def is_integer_op(node: ir.Node) -> bool:
-    """Return whether a node computes with integers."""
-    return node.op_type in _RESULT_PARAMETERS or node.op_type in INTEGER_PRODUCTS
-
-
 def plain_op_type(node: ir.Node) -> str:
     """Return the op that a node does, whatever it computes with.
 
     >>> plain_op_type(ir.node("QLinearConv", []))
     'Conv'
     """
-    if node.op_type in INTEGER_PRODUCTS:
-        return INTEGER_PRODUCTS[node.op_type]
-    if node.op_type == "QGemm":
-        return "Gemm"
-    return node.op_type.removeprefix("QLinear")
+    integer_op = INTEGER_OPS.get(node.op_type)
+    return node.op_type.removeprefix("QLinear") if integer_op is None else integer_op.computes
 
 
 def activations_of(node: ir.Node) -> list[ir.Value]:

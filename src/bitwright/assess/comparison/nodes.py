@@ -8,10 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from bitwright.assess.comparison.codes import (
-    is_plumbing,
-    plain_op_type,
-)
+from bitwright.assess.comparison.codes import is_plumbing, plain_op_type
 from bitwright.assess.comparison.results import NodeComparison, TensorComparison
 from bitwright.assess.comparison.units import Cut, Units, outer_inputs
 from bitwright.graph.subgraphs import subgraphs_of

@@ -17,6 +17,7 @@ from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.comparison.weights import weight_errors
 from bitwright.assess.outputs import OutputSums
 from bitwright.assess.sums import ErrorSums
+from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import (
     SessionRunner,
@@ -235,9 +236,9 @@ def _channel_axis(cut: Cut) -> int | None:
     rank = None if cut.plain.shape is None else len(cut.plain.shape)
     if rank is None or rank < 2:
         return None
-    if main is not None and main.op_type in WEIGHTED - {"Conv", "ConvTranspose"}:
+    if main is not None and main.op_type in WEIGHTED - CONVOLUTIONS:
         return -1
-    pictures = rank >= 4 or (main is not None and main.op_type in ("Conv", "ConvTranspose"))
+    pictures = rank >= 4 or (main is not None and main.op_type in CONVOLUTIONS)
     return 1 if pictures else -1
 
 

@@ -12,21 +12,17 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from bitwright.assess.comparison.codes import (
-    DEQUANTIZERS,
-    QuantizedGraph,
-    is_integer_op,
-    is_plumbing,
-    plain_op_type,
-)
+from bitwright.assess.comparison.codes import QuantizedGraph, is_plumbing, plain_op_type
 from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.sums import Codes
+from bitwright.decide.ops import op_types
+from bitwright.decide.ops.quantized import DEQUANTIZERS, is_integer_op
 from bitwright.graph.constants import is_constant
 from bitwright.graph.subgraphs import subgraphs_of
 
 __all__ = ["WEIGHTED", "Cut", "Units", "cut_models", "nodes_between", "outer_inputs"]
 
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Attention"})
+WEIGHTED = op_types(lambda op: op.weights and not op.normalizes)
 # Tensors that the runtime makes on its own, whatever is fused around them.
 _LANDMARKS = WEIGHTED | {
     "AveragePool",
@@ -86,7 +82,9 @@ class Cut:
     @property
     def is_quantized(self) -> bool:
         """Whether anything in the unit rounds, so that it can differ from float on its own."""
-        return self.codes is not None or any(is_plumbing(n) or is_integer_op(n) for n in self.nodes)
+        return self.codes is not None or any(
+            is_plumbing(n) or is_integer_op(n.op_type) for n in self.nodes
+        )
 
     @property
     def main(self) -> ir.Node | None:

@@ -7,9 +7,11 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.comparison.codes import DEQUANTIZERS, QuantizedGraph, plain_op_type
+from bitwright.assess.comparison.codes import QuantizedGraph, plain_op_type
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.noise import decibels, signal_and_noise
+from bitwright.decide.ops import MATRIX_PRODUCTS
+from bitwright.decide.ops.quantized import DEQUANTIZERS
 from bitwright.graph.constants import constant_of, float_constant_of
 
 __all__ = ["match_weights", "weight_errors"]
@@ -62,4 +64,4 @@ def weight_errors(units: Units) -> dict[str, float]:
 
 def _same_op(one: str, other: str) -> bool:
     """Return whether two ops do the same; a Gemm may become a product with a bias of its own."""
-    return one == other or {one, other} <= {"MatMul", "Gemm"}
+    return one == other or {one, other} <= MATRIX_PRODUCTS

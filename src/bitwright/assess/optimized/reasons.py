@@ -12,20 +12,15 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
+from bitwright.decide.ops import OPERATORS, OpRule, op_types
+from bitwright.decide.ops.quantized import INTEGER_OPS
 
 __all__ = ["explain_float"]
 
-_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
-_POINTWISE = frozenset(
-    {"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax",
-     "Where"}
-)  # fmt: skip
-_MOVING = frozenset(
-    {"DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "MaxPool", "Reshape",
-     "Resize", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)  # fmt: skip
-# Inputs that hold values to compute with; those behind are shapes, indices or the like.
-_DATA_INPUTS = {"Conv": (0, 1), "Gemm": (0, 1), "MatMul": (0, 1), "Where": (1, 2)}
+_PRODUCTS = op_types(lambda op: op.linear and op.integer_op)
+_MOVING = op_types(lambda op: op.drops_pairs)
+_INTEGER_RESULTS = {op.op_type for op in INTEGER_OPS.values() if op.result is not None}
+_COMPUTED = op_types(lambda op: op.integer_op in _INTEGER_RESULTS)
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _LOWEST = {ir.DataType.INT8: -128, ir.DataType.UINT8: 0}
 
@@ -36,9 +31,8 @@ class _Site:
     def __init__(self, node: ir.Node, quantizers: Quantizers) -> None:
         self.node = node
         self.op = node.op_type.removeprefix("Fused")
-        several = self.op in ("Add", "Mul", "Concat")
-        places = range(len(node.inputs)) if several else _DATA_INPUTS.get(self.op, (0,))
-        self.places = tuple(places)
+        rule = OPERATORS.get(self.op) or OpRule(self.op)
+        self.places = rule.data_inputs(node)
         self.inputs = [quantizers.quantizer_before(node, place) for place in self.places]
         self.bias = quantizers.quantizer_before(node, 2) if self.op in ("Conv", "Gemm") else None
         self.has_float_bias = self.bias is None and (
@@ -70,7 +64,7 @@ def explain_float(node: ir.Node, quantizers: Quantizers) -> str:
 
 
 def _has_no_kernel(site: _Site) -> Iterator[str]:
-    if site.op not in _PRODUCTS | _POINTWISE | _MOVING:
+    if site.op not in _COMPUTED | _MOVING:
         yield f"ONNX Runtime has no integer kernel for {site.op}"
     mode = site.node.attributes.get("mode")
     if site.op == "Resize" and mode is not None and mode.value != "nearest":

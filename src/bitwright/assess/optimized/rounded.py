@@ -18,12 +18,12 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.assess.optimized.graphs import OptimizedModel, optimize_model
+from bitwright.decide.ops import LINEAR_OPS
 from bitwright.graph.constants import is_constant
 from bitwright.plan import QuantPlan
 
 __all__ = ["KEEP_FLOAT", "describe_rounded", "find_rounded", "note_rounded"]
 
-_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _MAX_NAMES = 3
 
@@ -96,7 +96,7 @@ def _may_be_rounded(node: ir.Node) -> bool:
 
 
 def _has_float_weight(node: ir.Node) -> bool:
-    return node.op_type in _LAYERS and len(node.inputs) > 1 and _is_plain(node.inputs[1])
+    return node.op_type in LINEAR_OPS and len(node.inputs) > 1 and _is_plain(node.inputs[1])
 
 
 def _is_plain(value: ir.Value | None) -> bool:
@@ -118,7 +118,7 @@ def _meets(op_type: str, start: ir.Node, step: Callable[[ir.Node], Iterable[ir.N
         node = waiting.pop()
         if node.op_type.endswith(op_type):
             return True
-        if node not in seen and node.op_type not in _LAYERS and len(_computed(node)) == 1:
+        if node not in seen and node.op_type not in LINEAR_OPS and len(_computed(node)) == 1:
             seen.add(node)
             waiting += step(node)
     return False

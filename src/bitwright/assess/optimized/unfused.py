@@ -9,23 +9,11 @@ import onnx_ir as ir
 from bitwright.assess.optimized.graphs import OptimizedModel
 from bitwright.assess.optimized.reasons import explain_float
 from bitwright.assess.quantizers import Quantizers
+from bitwright.decide.ops.quantized import is_integer_op
 
 __all__ = ["Unfused", "find_unfused", "is_quantizer", "works_on_integers"]
 
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_INTEGER_OPS = (
-    "ConvInteger",
-    "DynamicQuantize",
-    "GatherBlockQuantized",
-    "MatMulBnb4",
-    "MatMulInteger",
-    "MatMulNBits",
-    "QAttention",
-    "QEmbedLayerNormalization",
-    "QGemm",
-    "QLinear",
-    "QMoE",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +27,7 @@ class Unfused:
 
 def works_on_integers(node: ir.Node) -> bool:
     """Whether a node of an optimized graph computes with quantized values."""
-    return node.op_type.startswith(_INTEGER_OPS)
+    return is_integer_op(node.op_type)
 
 
 def is_quantizer(node: ir.Node | None) -> bool:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.comparison.codes import DEQUANTIZERS, ROUNDERS
 from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.comparison.packed import PackedWeight, packed_weight
 from bitwright.assess.comparison.units import Units
+from bitwright.decide.ops.quantized import DEQUANTIZERS, INTEGER_OPS, ROUNDERS
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.numerics import dequantize
 from bitwright.numerics.types import QTYPES
@@ -24,13 +24,7 @@ __all__ = ["Encoding", "planned_weights", "read_encodings"]
 Array = npt.NDArray[Any]
 
 # Integer op -> where a weight, its scale and its zero point stand among the inputs.
-_WEIGHTS = {
-    "QLinearConv": (3, 4, 5),
-    "QLinearMatMul": (3, 4, 5),
-    "QGemm": (3, 4, 5),
-    "QLinearAdd": (3, 4, 5),
-    "QLinearMul": (3, 4, 5),
-}
+_WEIGHTS = {op.op_type: op.weight for op in INTEGER_OPS.values() if op.weight and op.result}
 _ENDING = "_quantized"
 
 
@@ -114,7 +108,7 @@ class _Reader:
             if value is None:
                 continue
             if weight is not None and index == weight[0] and constant_of(value) is not None:
-                scale, zero_point = (node.inputs[at] for at in weight[1:])
+                scale, zero_point = (None if at is None else node.inputs[at] for at in weight[1:])
                 yield from self._constant(value, scale, zero_point, index, 0)
                 continue
             maker = value.producer()

@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizers, name_of, position_of
 from bitwright.assess.verification.findings import Finding
+from bitwright.decide.ops import op_types
 from bitwright.targets.npu_limits import LIMIT_RULES, NpuOperation
 from bitwright.targets.npu_operations import find_npu_operations
 
 __all__ = ["check_granularity", "check_limits", "check_powers_of_two", "check_types"]
 
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
-_BIASED = ("Conv", "ConvTranspose", "Gemm")
+_BIASED = op_types(lambda op: op.linear and op.bias is not None)
 
 
 def check_types(quantizers: Quantizers) -> Iterable[Finding]:

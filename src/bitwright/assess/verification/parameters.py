@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
 from bitwright.assess.verification.findings import Finding
+from bitwright.decide.ops import LINEAR_OPS, OPERATORS
 from bitwright.graph.constants import constant_of
 
 __all__ = ["check_biases", "check_scales", "check_zero_points"]
@@ -16,7 +17,7 @@ __all__ = ["check_biases", "check_scales", "check_zero_points"]
 _SMALLEST_NORMAL = {ir.DataType.FLOAT: 2.0**-126, ir.DataType.FLOAT16: 2.0**-14}
 
 # The input of a bias, as it is numbered in each op that has one.
-_BIASED = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
+_BIASED = {op: OPERATORS[op].bias for op in LINEAR_OPS}
 
 
 def check_scales(quantizers: Quantizers) -> Iterable[Finding]:

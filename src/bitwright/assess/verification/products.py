@@ -11,6 +11,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizers
+from bitwright.decide.ops import CONVOLUTIONS, op_types
+from bitwright.decide.ops.quantized import INTEGER_OPS, IntegerOp
 from bitwright.graph.constants import constant_of, input_at
 
 __all__ = ["Product", "find_products"]
@@ -18,27 +20,7 @@ __all__ = ["Product", "find_products"]
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where an integer op has its inputs."""
-
-    source: int
-    source_zero: int
-    weight: int
-    weight_zero: int
-    bias: int | None = None
-    convolves: bool = False
-
-
-_INTEGER_OPS = {
-    "QLinearConv": _Places(0, 2, 3, 5, 8, convolves=True),
-    "ConvInteger": _Places(0, 2, 1, 3, convolves=True),
-    "QLinearMatMul": _Places(0, 2, 3, 5),
-    "MatMulInteger": _Places(0, 2, 1, 3),
-    "MatMulIntegerToFloat": _Places(0, 4, 1, 5),
-    "QGemm": _Places(0, 2, 3, 5, 6),
-}
-_FLOAT_OPS = {"Conv": True, "Gemm": False, "MatMul": False}
+_FLOAT_PRODUCTS = op_types(lambda op: op.linear and op.integer_op)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +87,10 @@ class Product:
 def find_products(quantizers: Quantizers) -> Iterator[Product]:
     """Return the products of a model in the order of its nodes."""
     for node in quantizers.model.graph.all_nodes():
-        if node.op_type in _FLOAT_OPS:
+        if node.op_type in _FLOAT_PRODUCTS:
             found = _between_pairs(node, quantizers)
-        elif node.op_type in _INTEGER_OPS:
-            found = _of_integers(node, _INTEGER_OPS[node.op_type])
+        elif node.op_type in INTEGER_OPS:
+            found = _of_integers(node, INTEGER_OPS[node.op_type])
         else:
             continue
         if found is not None:
@@ -128,28 +110,30 @@ def _between_pairs(node: ir.Node, quantizers: Quantizers) -> Product | None:
         weight.node.inputs[0],
         weight.zero_point,
         None if bias is None else bias.node.inputs[0],
-        _FLOAT_OPS[node.op_type],
+        node.op_type in CONVOLUTIONS,
         has_pairs=True,
     )
 
 
-def _of_integers(node: ir.Node, places: _Places) -> Product | None:
-    weight = input_at(node, places.weight)
+def _of_integers(node: ir.Node, op: IntegerOp) -> Product | None:
+    if op.weight is None or op.source_zero is None:
+        return None
+    weight = input_at(node, op.weight[0])
     if weight is None:
         return None
     zero, weight_zero = (
         constant_of(input_at(node, place), defaults=True)
-        for place in (places.source_zero, places.weight_zero)
+        for place in (op.source_zero, op.weight[2])
     )
     return Product(
         node,
-        _type_of(input_at(node, places.source), zero),
-        _single(zero, absent=input_at(node, places.source_zero) is None),
+        _type_of(node.inputs[0], zero),
+        _single(zero, absent=input_at(node, op.source_zero) is None),
         _type_of(weight, weight_zero),
         weight,
         weight_zero,
-        None if places.bias is None else input_at(node, places.bias),
-        places.convolves,
+        None if op.bias is None else input_at(node, op.bias),
+        op.computes in CONVOLUTIONS,
         has_pairs=False,
     )
 
