@@ -3,7 +3,6 @@
 from .bench import Benchmark as Benchmark
 from .bench import ModelBenchmark as ModelBenchmark
 from .bench import bench_models as bench_models
-from .bench import measure_latency as measure_latency
 from .comparison import Comparison as Comparison
 from .comparison import NodeComparison as NodeComparison
 from .comparison import TensorComparison as TensorComparison

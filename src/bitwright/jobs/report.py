@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Comparison, compare_models
-from bitwright.assess.bench import measure_latency
+from bitwright.assess.bench import bench_models
 from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report import (
     Advice,
@@ -367,7 +367,14 @@ def _time(
 ) -> Latency | None:
     if not measuring.latency:
         return None
-    timed = measure_latency([plain, quantized], data=[sample], providers=measuring.providers)
+    timed = bench_models(
+        [plain, quantized],
+        data=[sample],
+        seconds=1.0,
+        providers=measuring.providers,
+        profile=False,
+        progress=False,
+    )
     before, after = timed.models
     return Latency(
         float_ms=before.median,

@@ -11,56 +11,14 @@ from support.models import build, make_cnn, make_mlp, node, normal
 from support.pair_models import make_conv
 
 from bitwright import graph
-from bitwright.assess import bench_models, measure_latency
+from bitwright.assess import bench_models
 from bitwright.assess.bench.profile import NodeTime, Profile
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
-from bitwright.assess.bench.schedule import run_in_turns
 from bitwright.errors import BitwrightError, DataError, ModelError, TargetError
 
 
-class Recorder:
-    """Says when it was asked to run."""
-
-    def __init__(self, name, log, step=0.001):
-        self.name, self.log, self.step = name, log, step
-
-    def burst(self, *, runs=None, seconds=0.0):
-        count = runs if runs is not None else max(1, round(seconds / self.step))
-        self.log.append(self.name)
-        return [self.step] * count
-
-
-# Turns ----------------------------------------------------------------------------------------
-
-
-def test_models_run_in_turns_and_none_is_always_first():
-    log = []
-    run_in_turns([Recorder(name, log) for name in "abc"], runs=10, seconds=0)
-    rounds = ["".join(log[start : start + 3]) for start in range(0, len(log), 3)]
-    assert rounds == ["abc", "cba"] * 5
-
-
-@pytest.mark.parametrize("runs", [1, 7, 10, 33])
-def test_each_model_runs_exactly_as_often_as_asked(runs):
-    times = run_in_turns([Recorder("a", []), Recorder("b", [])], runs=runs, seconds=0)
-    assert [len(each) for each in times] == [runs, runs]
-
-
-def test_time_is_shared_out_whatever_a_model_takes():
-    times = run_in_turns([Recorder("a", [], 0.01), Recorder("b", [], 0.1)], runs=None, seconds=1.0)
-    assert [round(sum(each), 6) for each in times] == [1.0, 1.0]
-
-
-def test_a_run_longer_than_all_the_time_is_made_once():
-    log = []
-    times = run_in_turns([Recorder("a", log, 5.0)], runs=None, seconds=1.0)
-    assert times == [[5.0]]
-
-
-def test_progress_is_told_round_by_round():
-    seen = []
-    run_in_turns([Recorder("a", [])], runs=3, seconds=0, report=seen.append)
-    assert seen == [1, 2, 3]
+def time_models(models, **options):
+    return bench_models(models, profile=False, progress=False, **options)
 
 
 # A whole benchmark ----------------------------------------------------------------------------
@@ -132,7 +90,7 @@ def test_integer_arithmetic_is_told_from_float(tmp_path):
 
 
 def test_models_in_memory_have_numbers_for_names():
-    found = measure_latency([make_mlp(), graph.load_model(make_mlp())], runs=2)
+    found = time_models([make_mlp(), graph.load_model(make_mlp())], runs=2)
     assert [model.name for model in found.models] == ["model 1", "model 2"]
     assert [model.profile for model in found.models] == [None, None]
 
@@ -197,17 +155,17 @@ def open_model():
 
 
 def test_open_dimensions_are_settled_and_batches_counted():
-    found = measure_latency([open_model()], shapes={"length": 3}, batch=8, runs=2)
+    found = time_models([open_model()], shapes={"length": 3}, batch=8, runs=2)
     assert found.models[0].items == 8
     data = [{"x": normal(1, 5, 4)}] * 3
-    found = measure_latency([open_model()], data=data, batch=2, runs=2)
+    found = time_models([open_model()], data=data, batch=2, runs=2)
     assert found.models[0].items == 2
     assert found.data == "list of samples"
 
 
 def test_data_that_can_be_read_once_serves_all_models():
     data = ({"x": normal(1, 5, 4)} for _ in range(3))
-    assert len(measure_latency([open_model(), open_model()], data=data, runs=2).models) == 2
+    assert len(time_models([open_model(), open_model()], data=data, runs=2).models) == 2
 
 
 def mixed_lengths():
@@ -230,23 +188,23 @@ def mixed_lengths():
 )
 def test_what_cannot_be_timed_is_told_in_a_sentence(options, error, said):
     with pytest.raises(error, match=said):
-        measure_latency([open_model()], **options)
+        time_models([open_model()], **options)
 
 
 def test_a_batch_needs_an_open_dimension():
     with pytest.raises(DataError, match="fixed; a batch needs an open one"):
-        measure_latency([make_cnn()], batch=4, runs=1)
+        time_models([make_cnn()], batch=4, runs=1)
 
 
 def test_no_model_and_a_broken_model_are_errors(tmp_path):
     with pytest.raises(ModelError, match="give at least one"):
-        measure_latency([])
+        time_models([])
     with pytest.raises(ModelError):
-        measure_latency([tmp_path / "missing.onnx"], runs=1)
+        time_models([tmp_path / "missing.onnx"], runs=1)
     odd = build([node("Unheard", ["x"], ["y"], domain="com.example")], {"x": [1]}, {"y": [1]},
                 domains=["com.example"])  # fmt: skip
     with pytest.raises(BitwrightError, match="ONNX Runtime refuses 'model 1'"):
-        measure_latency([odd], runs=1)
+        time_models([odd], runs=1)
 
 
 def test_a_run_that_fails_is_told_with_the_model():
@@ -255,4 +213,4 @@ def test_a_run_that_fails_is_told_with_the_model():
         {"x": ["n"]}, {"y": None}, {"to": np.array([7, 3])},
     )  # fmt: skip
     with pytest.raises(ModelError, match="cannot run 'model 1'"):
-        measure_latency([model], runs=1)
+        time_models([model], runs=1)

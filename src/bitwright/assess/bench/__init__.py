@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from bitwright.assess.bench.process import ModelProcess
 from bitwright.assess.bench.profile import NodeTime, OpTime, Profile, profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark, SlowerNode
 from bitwright.assess.bench.samples import check_shapes, samples_for, write_samples
-from bitwright.assess.bench.schedule import run_in_turns
-from bitwright.data import ImagePreprocess, Sample
+from bitwright.assess.bench.schedule import run_interleaved
+from bitwright.data import ImagePreprocess, InputSpec, Sample
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph.sessions import checked_providers
 from bitwright.support.progress import Progress, show_progress
@@ -31,7 +32,6 @@ __all__ = [
     "Profile",
     "SlowerNode",
     "bench_models",
-    "measure_latency",
 ]
 
 WARM_UP = 3
@@ -39,7 +39,7 @@ WARM_UP = 3
 _ROUNDS_SHOWN = 10
 
 
-class _Subject:
+class _TimedModel:
     """A model to be timed: where it lies, and what it is called."""
 
     def __init__(self, source: graph.ModelSource, index: int, folder: Path) -> None:
@@ -55,37 +55,6 @@ class _Subject:
             path = folder / f"{index}.onnx"
             graph.save_model(copy, path)
         self.path = path
-
-
-def measure_latency(
-    models: Sequence[graph.ModelSource],
-    *,
-    data: Any = None,
-    limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
-    shapes: Mapping[str, Sequence[int] | int] | None = None,
-    batch: int | None = None,
-    runs: int | None = None,
-    seconds: float = 1.0,
-    threads: int | None = None,
-    providers: Sequence[str] | None = None,
-    progress: Progress = False,
-) -> Benchmark:
-    """Time models against each other, each in a process of its own, without a profile."""
-    return bench_models(
-        models,
-        data=data,
-        limit=limit,
-        preprocess=preprocess,
-        shapes=shapes,
-        batch=batch,
-        runs=runs,
-        seconds=seconds,
-        threads=threads,
-        providers=providers,
-        profile=False,
-        progress=progress,
-    )
 
 
 def bench_models(
@@ -108,48 +77,27 @@ def bench_models(
     _check_options(models, runs=runs, seconds=seconds, warm_up=warm_up, threads=threads)
     chosen = checked_providers(providers)
     with ScratchFolder("bench") as scratch, contextlib.ExitStack() as stack:
-        folder = scratch.path
-        subjects = [_Subject(model, index, folder) for index, model in enumerate(models)]
+        timed = [_TimedModel(model, index, scratch.path) for index, model in enumerate(models)]
         processes = [
-            stack.enter_context(
-                ModelProcess(each.name, each.path, threads=threads, providers=chosen)
-            )
-            for each in subjects
+            stack.enter_context(ModelProcess(m.name, m.path, threads=threads, providers=chosen))
+            for m in timed
         ]
         check_shapes([process.inputs for process in processes], shapes or {})
-        samples: list[list[Sample]] = []
-        what = ""
-        for index, process in enumerate(processes):
-            if index and process.inputs == processes[index - 1].inputs:
-                samples.append(samples[-1])  # data that can be read only once serves all
-            else:
-                found, what = samples_for(
-                    process.inputs,
-                    data=data,
-                    limit=limit,
-                    preprocess=preprocess,
-                    shapes=shapes,
-                    batch=batch,
-                )
-                samples.append(found)
-            place = folder / str(index)
-            place.mkdir()
-            process.load(write_samples(samples[-1], place))
+        open_samples = partial(
+            samples_for, data=data, limit=limit, preprocess=preprocess, shapes=shapes, batch=batch
+        )
+        samples, what = _load_samples(processes, open_samples, scratch.path)
+        for process in processes:
             if warm_up:
                 process.burst(runs=warm_up)
         with show_progress(progress, "Timing", _ROUNDS_SHOWN) as report:
-            times = run_in_turns(processes, runs=runs, seconds=seconds, report=report)
-        figures = [
-            _figures(subject, process, each, feeds)
-            for subject, process, each, feeds in zip(
-                subjects, processes, times, samples, strict=True
-            )
-        ]
+            times = run_interleaved(processes, runs=runs, seconds=seconds, on_round=report)
+        figures = list(map(_figures, timed, processes, times, samples))
         for process in processes:  # before profiling, which wants the machine for itself
             process.close()
         if profile:
             profiles = profile_models(
-                [subject.model for subject in subjects],
+                [each.model for each in timed],
                 samples,
                 threads=threads,
                 providers=chosen,
@@ -161,13 +109,33 @@ def bench_models(
     return Benchmark(tuple(figures), what, threads, tuple(chosen))
 
 
+def _load_samples(
+    processes: Sequence[ModelProcess],
+    open_samples: Callable[[Sequence[InputSpec]], tuple[list[Sample], str]],
+    folder: Path,
+) -> tuple[list[list[Sample]], str]:
+    """Give each process its samples; return them, and what they are in words."""
+    samples: list[list[Sample]] = []
+    what = ""
+    for index, process in enumerate(processes):
+        if index and process.inputs == processes[index - 1].inputs:
+            samples.append(samples[-1])  # data that can be read only once serves all
+        else:
+            found, what = open_samples(process.inputs)
+            samples.append(found)
+        place = folder / str(index)
+        place.mkdir()
+        process.load(write_samples(samples[-1], place))
+    return samples, what
+
+
 def _figures(
-    subject: _Subject, process: ModelProcess, times: list[float], samples: list[Sample]
+    model: _TimedModel, process: ModelProcess, times: list[float], samples: list[Sample]
 ) -> ModelBenchmark:
     peak, source = process.peak_memory()
     return ModelBenchmark(
-        name=subject.name,
-        size=subject.size,
+        name=model.name,
+        size=model.size,
         times=tuple(1000 * each for each in times),
         items=sum(map(_items, samples)) / len(samples),
         open_seconds=process.open_seconds,

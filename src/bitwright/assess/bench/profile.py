@@ -8,7 +8,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,8 +31,8 @@ __all__ = ["Kind", "NodeTime", "OpTime", "Profile", "profile_models"]
 
 Kind = Literal["integer", "float", "quantizer", "layout", "moving"]
 
-_MOST_EVENTS = 20_000
-_FEWEST_RUNS, _MOST_RUNS = 3, 50
+_MAX_EVENTS = 20_000
+_MIN_RUNS, _MAX_RUNS = 3, 50
 # Nodes that the runtime puts in to please a kernel, and that compute nothing.
 _LAYOUT = frozenset({"Cast", "MemcpyFromHost", "MemcpyToHost", "ReorderInput", "ReorderOutput",
                      "Reshape", "Transpose"})  # fmt: skip
@@ -114,8 +114,8 @@ class Profile:
         return {
             "runs": self.runs,
             "milliseconds": self.milliseconds,
-            "ops": [{name: getattr(row, name) for name in row.__slots__} for row in self.by_op()],
-            "nodes": [{name: getattr(n, name) for name in n.__slots__} for n in self.nodes],
+            "ops": [asdict(row) for row in self.by_op()],
+            "nodes": [asdict(node) for node in self.nodes],
         }
 
 
@@ -127,7 +127,7 @@ def profile_models(
     providers: Sequence[str] | None = None,
     seconds: float = 3.0,
 ) -> list[Profile]:
-    """Run models in turns under the runtime's profiler; its files are gone afterwards.
+    """Run models alternately under the runtime's profiler; its files are gone afterwards.
 
     They run for about `seconds` each, three times at least.
     """
@@ -138,11 +138,11 @@ def profile_models(
         ]
         runs = min(each.affordable_runs for each in opened)
         end = time.perf_counter() + seconds * len(opened)
-        for turn in range(runs + 1):  # the first is not counted
-            if turn > _FEWEST_RUNS and time.perf_counter() > end:
+        for run in range(runs + 1):  # the first is not counted
+            if run > _MIN_RUNS and time.perf_counter() > end:
                 break
             for each in opened:
-                each.run(turn)
+                each.run(run)
         return [each.finish() for each in opened]
 
 
@@ -175,10 +175,10 @@ class _Profiled:
     def affordable_runs(self) -> int:
         """How many runs give a file that is still quickly read."""
         nodes = sum(1 for _ in self._optimized.model.graph.all_nodes())
-        return max(_FEWEST_RUNS, min(_MOST_RUNS, _MOST_EVENTS // max(nodes, 1)))
+        return max(_MIN_RUNS, min(_MAX_RUNS, _MAX_EVENTS // max(nodes, 1)))
 
-    def run(self, turn: int) -> None:
-        run_session(self._session, self._samples[turn % len(self._samples)])
+    def run(self, index: int) -> None:
+        run_session(self._session, self._samples[index % len(self._samples)])
 
     def finish(self) -> Profile:
         events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))

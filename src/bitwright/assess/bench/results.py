@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -144,18 +144,14 @@ class Benchmark:
             return []
         before = {node.name: node for node in first.nodes}
         least = _NOTABLE * first.milliseconds
-        found = []
-        for node in other.nodes:
-            was = before.get(node.name)
-            if was is None or node.kind == "quantizer":
-                continue
-            lost = node.milliseconds - was.milliseconds
-            if lost > least and node.milliseconds > _SLOWER * was.milliseconds:
-                found.append(
-                    SlowerNode(
-                        node.name, node.op, was.milliseconds, node.milliseconds, _why(node, was)
-                    )
-                )
+        found = [
+            SlowerNode(now.name, now.op, was.milliseconds, now.milliseconds, _why(now, was))
+            for now in other.nodes
+            if (was := before.get(now.name)) is not None
+            and now.kind != "quantizer"
+            and now.milliseconds - was.milliseconds > least
+            and now.milliseconds > _SLOWER * was.milliseconds
+        ]
         return sorted(found, key=lambda node: node.before - node.after)
 
     def float_nodes(self, index: int = 1) -> list[NodeTime]:
@@ -177,11 +173,11 @@ class Benchmark:
 
     def _row(self, index: int) -> dict[str, Any]:
         row = self.models[index].to_dict()
-        row["runs_in_float"] = [_as_dict(node) for node in self.float_nodes(index)]
+        row["runs_in_float"] = [asdict(node) for node in self.float_nodes(index)]
         if index:
             row["speedup"] = self.speedup(index)
             row["shrinkage"] = self.shrinkage(index)
-            row["slower"] = [_as_dict(node) for node in self.slower_nodes(index)]
+            row["slower"] = [asdict(node) for node in self.slower_nodes(index)]
         return row
 
     def to_pandas(self) -> Any:
@@ -217,7 +213,3 @@ def _why(node: NodeTime, was: NodeTime) -> str:
     if node.op != was.op:
         return f"it runs as {node.op}, and ran as {was.op}"
     return "it runs in float in both, but is fused or laid out otherwise"
-
-
-def _as_dict(row: NodeTime | SlowerNode) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__slots__}

@@ -65,14 +65,7 @@ def check_shapes(
     models: Sequence[Sequence[InputSpec]], shapes: Mapping[str, Sequence[int] | int]
 ) -> None:
     """Refuse a shape for something that no model has."""
-    known = {spec.name for specs in models for spec in specs}
-    known |= {
-        dim
-        for specs in models
-        for spec in specs
-        for dim in spec.shape or ()
-        if isinstance(dim, str)
-    }
+    known = set[str]().union(*map(_names, models))
     for name in shapes:
         if name not in known:
             raise DataError(
@@ -117,9 +110,14 @@ def _own(
     specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int] | int]
 ) -> dict[str, Sequence[int] | int]:
     """Return the shapes that concern this model: of two models one may have other dimensions."""
-    known = {spec.name for spec in specs}
-    known |= {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+    known = _names(specs)
     return {name: size for name, size in shapes.items() if name in known}
+
+
+def _names(specs: Sequence[InputSpec]) -> set[str]:
+    """Return the inputs and open dimensions that a shape can be given for."""
+    dims = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+    return dims | {spec.name for spec in specs}
 
 
 def _stack(group: Sequence[Sample], specs: Sequence[InputSpec]) -> Sample:
