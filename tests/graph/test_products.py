@@ -3,7 +3,7 @@
 import pytest
 from support.models import build, info, node, weight
 
-from bitwright.graph import is_turned_constant, load_model, weight_of
+from bitwright.graph import is_transposed_constant, load_model, weight_of
 
 
 def load(nodes, **constants):
@@ -46,7 +46,7 @@ def test_a_transpose_that_others_read_is_none():
         w=weight(8, 8),
     )
     assert weights(model)["p"] is None
-    assert not any(is_turned_constant(n) for n in model.graph)
+    assert not any(is_transposed_constant(n) for n in model.graph)
 
 
 def test_weights_that_are_computed_have_no_constant():

@@ -8,7 +8,7 @@ from bitwright.prepare import give_biases
 
 def given(proto):
     model = ir.from_proto(proto)
-    count = give_biases(model)
+    count = give_biases(model).changed
     return count, ir.to_proto(model)
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.models import FLOAT, build, info, make_cnn, node, normal, weight
 from support.rewriting import assert_same, checked, op_types, rewrite
 
-from bitwright.prepare import channels_last, turned_inputs
+from bitwright.prepare import channels_last, channels_last_inputs
 
 CONV = node("Conv", ["a", "w"], ["c"], name="conv")
 CONSTANTS = {"w": weight(4, 3, 3, 3)}
@@ -22,7 +22,7 @@ def test_an_image_model_keeps_one_transpose():
     model, count, notes = rewrite(proto, channels_last)
     assert (count, op_types(model)["Transpose"]) == (1, 1)
     assert "'x' is fed as NHWC now" in notes[0]
-    assert turned_inputs(model) == {"x"}
+    assert channels_last_inputs(model) == {"x"}
     assert_same(proto, model, transposed=True)
 
 
@@ -108,7 +108,7 @@ def test_other_ranks_and_initializers_stay():
     outputs = [info("y", None, FLOAT)]
     proto = build(nodes, {"x": [1, 3, 4, 5], "v": [5]}, outputs, constants)
     model, _, _ = rewrite(proto, channels_last)
-    assert turned_inputs(model) == {"x"}
+    assert channels_last_inputs(model) == {"x"}
     assert [len(v.shape) for v in model.graph.inputs] == [4, 1]
     assert_same(proto, model, transposed=True)
 

@@ -38,7 +38,7 @@ def run(proto, x):
 
 def assert_same(proto, x, removed):
     model = ir.from_proto(proto)
-    assert fold_constants(model) == removed
+    assert fold_constants(model).changed == removed
     folded = ir.to_proto(model)
     checker.check_model(folded)
     assert [o.name for o in folded.graph.output] == [o.name for o in proto.graph.output]
@@ -187,7 +187,7 @@ def test_weights_that_need_no_folding_are_not_read():
     ]
     model = ir.from_proto(build(nodes, ["n", 64], {"w": vector(64, 64)}))
     model.graph.initializers["w"].const_value = Unreadable(vector(64, 64), name="w")
-    assert fold_constants(model) == 0
+    assert fold_constants(model).changed == 0
 
 
 def test_a_failure_of_the_optimizer_is_one_sentence(monkeypatch):
@@ -221,7 +221,7 @@ def test_the_optimizer_is_not_asked_where_it_would_find_nothing(monkeypatch):
     model = ir.from_proto(build(nodes, ["n", 64], {"w": vector(64, 64)}))
     infer_shapes(model)
     refuse_to_fold(monkeypatch)
-    assert fold_constants(model) == 1
+    assert fold_constants(model).changed == 1
 
 
 @pytest.mark.parametrize(

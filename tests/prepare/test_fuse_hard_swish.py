@@ -48,7 +48,7 @@ def run(proto, x):
 
 def assert_fuses(proto, kinds):
     model = ir.from_proto(proto)
-    assert fuse_hard_swish(model) == 1
+    assert fuse_hard_swish(model).changed == 1
     fused = ir.to_proto(model)
     checker.check_model(fused, full_check=True)
     assert [n.op_type for n in fused.graph.node] == kinds
@@ -63,7 +63,7 @@ def assert_fuses(proto, kinds):
 
 def assert_refuses(proto):
     model = ir.from_proto(proto)
-    assert fuse_hard_swish(model) == 0
+    assert fuse_hard_swish(model).changed == 0
     assert ir.to_proto(model).graph == ir.to_proto(ir.from_proto(proto)).graph
 
 
@@ -195,7 +195,7 @@ def test_one_inside_an_if_branch_fuses():
         proto.graph.initializer.append(numpy_helper.from_array(np.float32(value), name))
     proto.graph.initializer.append(numpy_helper.from_array(np.array(True), "flag"))
     model = ir.from_proto(proto)
-    assert fuse_hard_swish(model) == 1
+    assert fuse_hard_swish(model).changed == 1
     x = np.linspace(-5, 5, 64 * 64, dtype=np.float32).reshape(64, 64)
     np.testing.assert_allclose(
         run(proto, x)[0], run(ir.to_proto(model), x)[0], rtol=1e-5, atol=1e-6

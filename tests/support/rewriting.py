@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 
 import numpy as np
@@ -14,15 +13,13 @@ from support.models import make_samples, run
 
 
 def rewrite(proto, change, *, infer=True):
-    """Return (model, result of the pass, its notes); passes without notes are called without."""
+    """Return (model, how often the pass changed it, its notes)."""
     model = ir.from_proto(proto)
     graph.normalize(model)
     if infer:
         graph.infer_shapes(model)
-    notes = []
-    takes_notes = len(inspect.signature(change).parameters) > 1
-    result = change(model, notes) if takes_notes else change(model)
-    return model, result, notes
+    changed, notes = change(model)
+    return model, changed, list(notes)
 
 
 def checked(model):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
 from bitwright.emit.building import add_initializer
-from bitwright.graph import NameScope, is_turned_constant
+from bitwright.graph import NameScope, is_transposed_constant
 from bitwright.graph.constants import float_constant_of
 from bitwright.numerics.nbits import NBitsTensors
 
@@ -52,7 +52,7 @@ def readers_of(value: ir.Value) -> list[Reader]:
     """Return the nodes that read a constant; a Transpose of a weight is part of its reader."""
     found = []
     for use in value.uses():
-        if is_turned_constant(use.node):
+        if is_transposed_constant(use.node):
             found += [Reader(u.node, u.idx, use.node) for u in use.node.outputs[0].uses()]
         else:
             found.append(Reader(use.node, use.idx))

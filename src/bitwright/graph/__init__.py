@@ -33,7 +33,7 @@ from bitwright.graph.names import NameScope
 from bitwright.graph.normalize import find_quantized_nodes, normalize, refuse_unsupported
 from bitwright.graph.opsets import opset_of, upgrade_opset
 from bitwright.graph.pieces import Piece, cut_model, extract_piece
-from bitwright.graph.products import ProductWeight, is_turned_constant, weight_of
+from bitwright.graph.products import ProductWeight, is_transposed_constant, weight_of
 from bitwright.graph.saving import (
     EXTERNAL_DATA_THRESHOLD,
     ExternalData,
@@ -101,7 +101,7 @@ __all__ = [
     "insert_behind_value",
     "is_constant",
     "is_private",
-    "is_turned_constant",
+    "is_transposed_constant",
     "iter_graphs",
     "iter_values",
     "like",

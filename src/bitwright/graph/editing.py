@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -53,21 +54,26 @@ def like(value: ir.Value, name: str | None = None) -> ir.Value:
     >>> like(ir.Value(name="x", shape=ir.Shape([2])), "y").shape
     Shape([2])
     """
-    return ir.Value(name=name, type=value.type, shape=value.shape)
+    # A copy: setting `dtype` of a value writes into its type.
+    return ir.Value(name=name, type=copy(value.type), shape=value.shape)
 
 
 # Adding ---------------------------------------------------------------------------------------
 
 
-def add_initializer(graph: ir.Graph, names: NameScope, name: str, content: Content) -> ir.Value:
+def add_initializer(
+    graph: ir.Graph, names: NameScope | None, name: str, content: Content
+) -> ir.Value:
     """Add a constant to a graph, under this name or a free one like it.
+
+    With names=None the caller knows that the name is free.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> names = NameScope(ir.Model(graph, ir_version=10))
     >>> add_initializer(graph, names, "scale", np.float32(0.5)).const_value.dtype
     FLOAT
     """
-    fresh = names.fresh(name)
+    fresh = name if names is None else names.fresh(name)
     tensor = _tensor_of(content)
     tensor.name = fresh
     value = ir.Value(

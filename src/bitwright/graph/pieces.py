@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
-from bitwright.graph.products import is_turned_constant
+from bitwright.graph.products import is_transposed_constant
 from bitwright.graph.subgraphs import subgraphs_of
 
 __all__ = ["Piece", "cut_model", "extract_piece"]
@@ -59,7 +59,7 @@ def cut_model(model: ir.Model, starts: Iterable[str]) -> list[Piece]:
         piece = bisect_right(edges, index) - 1
         for value in _read_by(node, model.graph):
             maker = value.producer()
-            if value.is_initializer() or (maker is not None and is_turned_constant(maker)):
+            if value.is_initializer() or (maker is not None and is_transposed_constant(maker)):
                 continue
             home = made_in.get(value, -1)
             if home != piece:

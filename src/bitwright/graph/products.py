@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import input_at, is_constant
 
-__all__ = ["ProductWeight", "is_turned_constant", "weight_of"]
+__all__ = ["ProductWeight", "is_transposed_constant", "weight_of"]
 
 _PRODUCTS = ("MatMul", "Gemm")
 
@@ -44,17 +44,17 @@ def weight_of(node: ir.Node) -> ProductWeight | None:
         return None
     turned = looked_up or (node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0)))
     maker = value.producer()
-    if maker is not None and not looked_up and is_turned_constant(maker):
+    if maker is not None and not looked_up and is_transposed_constant(maker):
         source = maker.inputs[0]
         assert source is not None
         return ProductWeight(source, not turned, maker)
     return ProductWeight(value, turned) if value.is_initializer() and is_constant(value) else None
 
 
-def is_turned_constant(node: ir.Node) -> bool:
+def is_transposed_constant(node: ir.Node) -> bool:
     """Return whether a node transposes a constant matrix, and products alone read the result.
 
-    >>> is_turned_constant(ir.node("Transpose", [ir.Value(name="x")]))
+    >>> is_transposed_constant(ir.node("Transpose", [ir.Value(name="x")]))
     False
     """
     if node.domain or node.op_type != "Transpose" or node.outputs[0].is_graph_output():

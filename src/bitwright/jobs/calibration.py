@@ -22,7 +22,7 @@ from bitwright.data import (
 from bitwright.decide.layout.entries import Layout
 from bitwright.jobs.opening import input_specs
 from bitwright.observe import MEMORY_BUDGET, Detail, TensorSketch
-from bitwright.prepare import turned_inputs
+from bitwright.prepare import channels_last_inputs
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.rounding import find_bias_sites
 
@@ -46,7 +46,7 @@ class Calibration:
 
     def open(self, model: ir.Model) -> Samples:
         """Return the samples, which are in the layout of the given model, as checked feeds."""
-        return to_channels_last(self._read(model), turned_inputs(model))
+        return to_channels_last(self._read(model), channels_last_inputs(model))
 
     def keep(self, model: ir.Model) -> Calibration:
         """Return the same data in a form that two passes can read."""
@@ -54,7 +54,7 @@ class Calibration:
         return replace(self, data=kept, limit=None, preprocess=None)
 
     def _read(self, model: ir.Model) -> Samples:
-        specs = channels_first_specs(input_specs(model), turned_inputs(model))
+        specs = channels_first_specs(input_specs(model), channels_last_inputs(model))
         if isinstance(self.data, RandomData):
             return self.data.samples(specs)
         if isinstance(self.data, TextData):

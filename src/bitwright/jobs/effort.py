@@ -29,7 +29,7 @@ from bitwright.jobs.sensitivity import sense
 from bitwright.jobs.static import Calibration, Job
 from bitwright.observe import TensorSketch
 from bitwright.plan import QuantPlan
-from bitwright.prepare.building import clip_limits
+from bitwright.prepare.matching import clip_limits
 from bitwright.recipe import (
     MSE,
     AdaRound,

@@ -1,17 +1,15 @@
-"""Float in, float out: passes that make a model easier to quantize, or fit for the hardware."""
+"""Float model in, float model out: passes that ease quantization, or rewrite for hardware."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
 
 import onnx_ir as ir
 
-from bitwright.graph import is_turned_constant
+from bitwright.graph import is_transposed_constant
 from bitwright.prepare.add_biases import give_biases
 from bitwright.prepare.batch_norm_to_conv import batch_norm_to_conv
-from bitwright.prepare.building import without_notes
-from bitwright.prepare.channels_last import channels_last, turned_inputs
+from bitwright.prepare.channels_last import channels_last, channels_last_inputs
 from bitwright.prepare.clip_to_relu import clip6_to_relu, clip_to_relu
 from bitwright.prepare.drop_no_ops import drop_no_ops
 from bitwright.prepare.flatten_weights import flatten_weights
@@ -22,6 +20,7 @@ from bitwright.prepare.fold_scale_shift import fold_scale_shift
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
 from bitwright.prepare.fuse_instance_norm import fuse_instance_norm
 from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
+from bitwright.prepare.passes import Pass, PassResult, run_passes, run_until_stable
 from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
 from bitwright.prepare.simulation import simulate_npu, simulation_steps
 from bitwright.prepare.split_large_pools import split_large_pools
@@ -32,11 +31,13 @@ from bitwright.prepare.widen_float16 import widen_half_floats
 from bitwright.recipe import Rewrites, Simulation
 
 __all__ = [
+    "PassResult",
     "Trained",
     "approximate",
     "approximates",
     "batch_norm_to_conv",
     "channels_last",
+    "channels_last_inputs",
     "clip6_to_relu",
     "clip_to_relu",
     "drop_no_ops",
@@ -59,55 +60,48 @@ __all__ = [
     "split_large_pools",
     "split_to_slice",
     "swish_to_mul",
-    "turned_inputs",
     "widen_half_floats",
 ]
 
 
-class _Pass(NamedTuple):
-    change: Callable[[ir.Model], int]
-    sentence: str
-    is_optimization: bool = True
-    """The others are needed for right numbers."""
+_REMOVED = "removed {} constant, idle or repeated node"
+_DROP_NO_OPS = Pass(drop_no_ops, "dropped {} no-op")
+_FOLD_GEMM_SCALARS = Pass(fold_gemm_scalars, "folded the scalars of {} Gemm node")
 
-
-# Constants come first: a folded weight is what the passes after it look for. The hard swish comes
-# before the scales and shifts, which would take its pieces away one by one. Each pass can open new
-# places for the others; each removes nodes, so this ends.
-_FOLDING = (
-    _Pass(drop_no_ops, "dropped {} no-op"),
-    _Pass(fuse_hard_swish, "fused {} hard-swish pattern"),
-    _Pass(fold_batch_norm, "folded {} batch norm"),
-    _Pass(fold_scale_shift, "folded {} constant scale or shift node"),
-    _Pass(fold_gemm_scalars, "folded the scalars of {} Gemm node", is_optimization=False),
-)
-
-
-class _Rewrite(NamedTuple):
-    field: str
-    """Of `Rewrites`."""
-    change: Callable[[ir.Model, list[str]], int]
-    sentence: str
-
-
-# Larger patterns come before the folding too, for the same reason.
+# Larger patterns come before the folding, which would take their pieces away one by one.
 _PATTERNS = (
-    _Rewrite("fuse_instance_norm", without_notes(fuse_instance_norm), "fused {} instance norm"),
-    _Rewrite("fuse_l2_norm", fuse_l2_norm, "fused {} L2 norm"),
+    Pass(fuse_instance_norm, "fused {} instance norm", "fuse_instance_norm"),
+    Pass(fuse_l2_norm, "fused {} L2 norm", "fuse_l2_norm"),
+)
+# Each of these can open new places for the others; each removes nodes, so this ends. The hard swish
+# comes before the scales and shifts, for the same reason.
+_FOLDING = (
+    _DROP_NO_OPS,
+    Pass(fuse_hard_swish, "fused {} hard-swish pattern"),
+    Pass(fold_batch_norm, "folded {} batch norm"),
+    Pass(fold_scale_shift, "folded {} constant scale or shift node"),
+    _FOLD_GEMM_SCALARS,
 )
 # Means become pools before large pools are split. A batch norm becomes a convolution only where
 # nothing could take it. The layout comes last: transposes would hide patterns.
 _REWRITES = (
-    _Rewrite("batch_norm_to_conv", batch_norm_to_conv, "made convolutions of {} batch norm"),
-    _Rewrite("reduce_mean_to_pool", without_notes(reduce_mean_to_pool), "made pools of {} mean"),
-    _Rewrite("split_large_pools", split_large_pools, "split {} large pool"),
-    _Rewrite("split_to_slice", split_to_slice, "made slices of {} Split"),
-    _Rewrite("swish_to_mul", without_notes(swish_to_mul), "made products of {} swish"),
-    _Rewrite("channels_last", channels_last, "turned to NHWC: {} outer tensor"),
+    Pass(batch_norm_to_conv, "made convolutions of {} batch norm", "batch_norm_to_conv"),
+    Pass(reduce_mean_to_pool, "made pools of {} mean", "reduce_mean_to_pool"),
+    Pass(split_large_pools, "split {} large pool", "split_large_pools"),
+    Pass(split_to_slice, "made slices of {} Split", "split_to_slice"),
+    Pass(swish_to_mul, "made products of {} swish", "swish_to_mul"),
+    Pass(channels_last, "transposed to NHWC: {} outer tensor", "channels_last"),
 )
 _APPROXIMATIONS = (
-    _Rewrite("clip_to_relu", without_notes(clip_to_relu), "made Relu of {} Clip"),
-    _Rewrite("clip6_to_relu", without_notes(clip6_to_relu), "made Relu of {} 0-to-6 Clip"),
+    Pass(clip_to_relu, "made Relu of {} Clip", "clip_to_relu"),
+    Pass(clip6_to_relu, "made Relu of {} 0-to-6 Clip", "clip6_to_relu"),
+)
+# What brings out weights and leaves them as they are. A product reads its weight through a
+# Transpose; folded, a head would be a second copy of its embedding, and all weights in memory.
+_FOR_WEIGHTS = (
+    Pass(partial(fold_constants, keep=is_transposed_constant), _REMOVED),
+    _DROP_NO_OPS,
+    Pass(flatten_weights, "made matrices of {} weight with axes of one"),
 )
 
 
@@ -145,13 +139,16 @@ def prepare_exactly(
     >>> prepare_exactly(ir.Model(graph, ir_version=10))
     []
     """
-    widened = widen_half_floats(model, interface=rewrite.widen_interface) if widen else 0
-    told = _said("widened {} float16 tensor", widened)
-    if optimize:
-        told += _said("removed {} constant, idle or repeated node", fold_constants(model))
-    told += _rewrite(model, _PATTERNS, rewrite)
-    told += _fold(model, [step for step in _FOLDING if optimize or not step.is_optimization])
-    return told + _rewrite(model, _REWRITES, rewrite)
+    # Constants come first: a folded weight is what the passes after it look for.
+    widened = partial(widen_half_floats, interface=rewrite.widen_interface)
+    first = [Pass(widened, "widened {} float16 tensor")] if widen else []
+    first += [Pass(fold_constants, _REMOVED)] if optimize else []
+    return [
+        *run_passes(model, [*first, *_PATTERNS], rewrite),
+        # The scalars of Gemm are needed for right numbers, the rest is an optimization.
+        *run_until_stable(model, _FOLDING if optimize else [_FOLD_GEMM_SCALARS]),
+        *run_passes(model, _REWRITES, rewrite),
+    ]
 
 
 def prepare_weights(model: ir.Model, *, optimize: bool = True) -> list[str]:
@@ -161,30 +158,7 @@ def prepare_weights(model: ir.Model, *, optimize: bool = True) -> list[str]:
     >>> prepare_weights(ir.Model(graph, ir_version=10))
     []
     """
-    told = []
-    if optimize:
-        # A product reads its weight through a Transpose; folded, a head would be a second copy of
-        # its embedding, and all weights would be in memory.
-        removed = fold_constants(model, keep=is_turned_constant)
-        told += _said("removed {} constant, idle or repeated node", removed)
-        told += _said("dropped {} no-op", drop_no_ops(model))
-        told += _said("made matrices of {} weight with axes of one", flatten_weights(model))
-    return told + _said("folded the scalars of {} Gemm node", fold_gemm_scalars(model))
-
-
-def _fold(model: ir.Model, steps: Sequence[_Pass]) -> list[str]:
-    """Run steps until none of them finds anything more."""
-    counts = [0] * len(steps)
-    changed = True
-    while changed:
-        found = [step.change(model) for step in steps]
-        counts = [sum(pair) for pair in zip(counts, found, strict=True)]
-        changed = any(found)
-    return [
-        sentence
-        for step, count in zip(steps, counts, strict=True)
-        for sentence in _said(step.sentence, count)
-    ]
+    return run_passes(model, [*(_FOR_WEIGHTS if optimize else ()), _FOLD_GEMM_SCALARS])
 
 
 def approximates(rewrite: Rewrites, simulate: Simulation | None = None) -> bool:
@@ -193,7 +167,7 @@ def approximates(rewrite: Rewrites, simulate: Simulation | None = None) -> bool:
     >>> approximates(Rewrites(clip6_to_relu=True)), approximates(Rewrites())
     (True, False)
     """
-    asked = any(getattr(rewrite, step.field) for step in _APPROXIMATIONS)
+    asked = any(getattr(rewrite, step.option) for step in _APPROXIMATIONS)
     return asked or simulate is not None
 
 
@@ -206,18 +180,5 @@ def approximate(
     >>> approximate(ir.Model(graph, ir_version=10), rewrite=Rewrites(clip6_to_relu=True))
     []
     """
-    told = _rewrite(model, _APPROXIMATIONS, rewrite)
-    return told if simulate is None else told + simulate_npu(model, simulate)
-
-
-def _rewrite(model: ir.Model, steps: Sequence[_Rewrite], wanted: Rewrites) -> list[str]:
-    told: list[str] = []
-    for step in steps:
-        if getattr(wanted, step.field):
-            left: list[str] = []
-            told += _said(step.sentence, step.change(model, left)) + left
-    return told
-
-
-def _said(sentence: str, count: int) -> list[str]:
-    return [sentence.format(count) + ("" if count == 1 else "s")] if count else []
+    done = run_passes(model, _APPROXIMATIONS, rewrite)
+    return done if simulate is None else done + simulate_npu(model, simulate)

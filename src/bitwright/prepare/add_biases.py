@@ -9,22 +9,23 @@ from bitwright.decide.ops import LINEAR_OPS
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
+from bitwright.prepare.passes import PassResult
 
 __all__ = ["give_biases"]
 
 
-def give_biases(model: ir.Model) -> int:
+def give_biases(model: ir.Model) -> PassResult:
     """Add what is missing to Conv, ConvTranspose and Gemm of the main graph; return how many.
 
     A bias that other nodes read too is copied, also one that an Add puts on top of a MatMul; one
     number for all channels of a Gemm is repeated. A MatMul gets none: that would take a node more.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> give_biases(ir.Model(graph, ir_version=10))
+    >>> give_biases(ir.Model(graph, ir_version=10)).changed
     0
     """
     names = NameScope(model)
-    return sum(_give(node, names) for node in model.graph if not node.domain)
+    return PassResult(sum(_give(node, names) for node in model.graph if not node.domain))
 
 
 def _give(node: ir.Node, names: NameScope) -> bool:

@@ -12,36 +12,30 @@ import onnx_ir as ir
 from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder
 from bitwright.prepare.fold_batch_norm import is_inference_norm, scale_and_shift
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["batch_norm_to_conv"]
 
 
-def batch_norm_to_conv(model: ir.Model, notes: list[str]) -> int:
+def batch_norm_to_conv(model: ir.Model) -> PassResult:
     """Replace every BatchNormalization of known rank 3 to 5; return how many.
 
     The convolution has the batch norm's name and writes its tensor. Why others stay goes to
     `notes`.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> batch_norm_to_conv(ir.Model(graph, ir_version=10), [])
+    >>> batch_norm_to_conv(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
     opset = model.opset_imports.get("", 0)
-    replaced = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.op_type != "BatchNormalization" or node.domain:
-                continue
-            reason = _replace(node, opset, names)
-            if reason is None:
-                replaced += 1
-            else:
-                notes.append(f"batch norm {node.name!r} became no convolution: {reason}")
-    return replaced
+
+    def rewrite(node: ir.Node, names: NameScope) -> bool | str:
+        reason = _replace(node, opset, names)
+        return reason is None or f"batch norm {node.name!r} became no convolution: {reason}"
+
+    return rewrite_nodes(model, ("BatchNormalization",), rewrite)
 
 
 def _replace(norm: ir.Node, opset: int, names: NameScope) -> str | None:

@@ -12,7 +12,9 @@ from copy import copy
 
 import onnx_ir as ir
 
+from bitwright.graph.editing import like
 from bitwright.graph.names import NameScope
+from bitwright.prepare.passes import PassResult
 from bitwright.prepare.transposes import (
     TO_FIRST,
     TO_LAST,
@@ -22,31 +24,31 @@ from bitwright.prepare.transposes import (
     sink_transpose,
 )
 
-__all__ = ["channels_last", "turned_inputs"]
+__all__ = ["channels_last", "channels_last_inputs"]
 
 _LAYOUT = "bitwright.layout"
-"""The property of an input that was turned."""
+"""The property of an input that was transposed."""
 
 
-def channels_last(model: ir.Model, notes: list[str]) -> int:
-    """Turn every input and output of four dimensions to NHWC; return how many.
+def channels_last(model: ir.Model) -> PassResult:
+    """Transpose every input and output of four dimensions to NHWC; return how many.
 
-    Names stay. `turned_inputs` tells which inputs were turned, so that data in the layout of the
-    original model can be turned too.
+    Names stay. `channels_last_inputs` says which inputs were transposed, so that data in the layout
+    of the original model can be transposed too.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> channels_last(ir.Model(graph, ir_version=10), [])
+    >>> channels_last(ir.Model(graph, ir_version=10)).changed
     0
     """
     names = NameScope(model)
-    graph = model.graph
+    graph, notes = model.graph, []
     inputs = [value for value in graph.inputs if value.shape is not None and len(value.shape) == 4]
-    turned = [_turn_input(graph, value, names) for value in inputs]
+    transposes = [_transpose_input(graph, value, names) for value in inputs]
     outputs = 0
     for index, value in enumerate(graph.outputs):
-        # An input that is returned as it is has been turned already.
+        # An input that is returned as it is has been transposed already.
         if value.shape is not None and len(value.shape) == 4 and not value.is_graph_input():
-            graph.outputs[index] = _turn_output(graph, value, names)
+            graph.outputs[index] = _transpose_output(graph, value, names)
             outputs += 1
         elif value.shape is None:
             notes.append(f"output {value.name!r} keeps its layout: its rank is not known")
@@ -55,41 +57,39 @@ def channels_last(model: ir.Model, notes: list[str]) -> int:
             f"{_listed(inputs)} {'is' if len(inputs) == 1 else 'are'} fed as NHWC now; calibration "
             "data keeps the layout of the model that was given"
         )
-    for node in turned:
+    for node in transposes:
         if node is not None and model.opset_imports.get("", 0) >= 7:  # where arithmetic broadcasts
             sink_transpose(node, names)
     for value in graph.outputs:
         cancel_before(value)
-    return len(inputs) + outputs
+    return PassResult(len(inputs) + outputs, tuple(notes))
 
 
-def turned_inputs(model: ir.Model) -> frozenset[str]:
-    """Return the inputs that `channels_last` turned from NCHW to NHWC.
+def channels_last_inputs(model: ir.Model) -> frozenset[str]:
+    """Return the inputs that `channels_last` transposed from NCHW to NHWC.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> turned_inputs(ir.Model(graph, ir_version=10))
+    >>> channels_last_inputs(ir.Model(graph, ir_version=10))
     frozenset()
     """
     return frozenset(v.name for v in model.graph.inputs if v.name and _LAYOUT in v.metadata_props)
 
 
-def _turn_input(graph: ir.Graph, value: ir.Value, names: NameScope) -> ir.Node | None:
+def _transpose_input(graph: ir.Graph, value: ir.Value, names: NameScope) -> ir.Node | None:
     """Make an input channels-last; return the Transpose behind it, if anything reads it."""
-    inside = ir.Value(
-        name=names.fresh(f"{value.name}_nchw"), type=copy(value.type), shape=value.shape
-    )
+    inside = like(value, names.fresh(f"{value.name}_nchw"))
     for node, index in list(value.uses()):
         node.replace_input_with(index, inside)
     value.shape = permuted(value.shape, TO_LAST)
     value.metadata_props[_LAYOUT] = "NHWC"
     if not inside.uses():
         return None
-    turn = make_transpose(value, TO_FIRST, inside, names.fresh(f"{value.name}_transpose"))
-    graph.insert_before(graph[0], turn)
-    return turn
+    transpose = make_transpose(value, TO_FIRST, inside, names.fresh(f"{value.name}_transpose"))
+    graph.insert_before(graph[0], transpose)
+    return transpose
 
 
-def _turn_output(graph: ir.Graph, value: ir.Value, names: NameScope) -> ir.Value:
+def _transpose_output(graph: ir.Graph, value: ir.Value, names: NameScope) -> ir.Value:
     """Put a Transpose behind what the model returns; return what it returns instead."""
     label = value.name
     value.name = names.fresh(f"{label}_nchw")

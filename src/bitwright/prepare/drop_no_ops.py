@@ -5,8 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_tensor
-from bitwright.graph.subgraphs import iter_graphs
-from bitwright.prepare.rewiring import least_rank, remove_nodes
+from bitwright.graph.editing import remove_nodes, replace_value
+from bitwright.graph.names import NameScope
+from bitwright.prepare.matching import least_rank
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["drop_no_ops"]
 
@@ -20,23 +22,23 @@ _NEUTRAL: dict[str, tuple[float, tuple[int, ...]]] = {
 }
 
 
-def drop_no_ops(model: ir.Model) -> int:
+def drop_no_ops(model: ir.Model) -> PassResult:
     """Drop every node whose output is its input; return how many.
 
     Graph inputs and outputs keep their names, so a node between an input and an output stays. One
     also stays where its constant could give the tensor more dimensions.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> drop_no_ops(ir.Model(graph, ir_version=10))
+    >>> drop_no_ops(ir.Model(graph, ir_version=10)).changed
     0
     """
     # Before opset 7 these operators did not broadcast, but aligned by an attribute.
     if model.opset_imports.get("", 0) < 7:
-        return 0
-    return sum(_drop(node) for _, graph in iter_graphs(model) for node in list(graph))
+        return PassResult()
+    return rewrite_nodes(model, ("Identity", *_NEUTRAL), _drop)
 
 
-def _drop(node: ir.Node) -> bool:
+def _drop(node: ir.Node, names: NameScope) -> bool:
     value = _unchanged(node)
     if value is None or node.graph is None:
         return False
@@ -46,24 +48,18 @@ def _drop(node: ir.Node) -> bool:
         producer = value.producer()
         if producer is None or producer.graph is not node.graph or value.is_graph_output():
             return False
-        name = output.name
-        ir.convenience.replace_all_uses_with(output, value, replace_graph_outputs=True)
-        value.name = name
-        value.type = value.type if output.type is None else output.type
-        value.shape = value.shape if output.shape is None else output.shape
+        replace_value(output, value)
     else:
-        ir.convenience.replace_all_uses_with(output, value)
+        output.replace_all_uses_with(value)
     remove_nodes([node])
     return True
 
 
 def _unchanged(node: ir.Node) -> ir.Value | None:
     """Return the input that a node returns as it is."""
-    if node.domain:
-        return None
     if node.op_type == "Identity":
         return node.inputs[0]
-    neutral, places = _NEUTRAL.get(node.op_type, (0, ()))
+    neutral, places = _NEUTRAL[node.op_type]
     for index in places:
         constant, value = node.inputs[index], node.inputs[1 - index]
         tensor = constant_tensor(constant)

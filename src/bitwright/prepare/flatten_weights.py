@@ -7,14 +7,15 @@ import onnx_ir as ir
 
 from bitwright.graph import NameScope
 from bitwright.graph.constants import is_constant
-from bitwright.graph.editing import drop_if_unused
+from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of, insert_behind_value
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import reshaped
+from bitwright.prepare.passes import PassResult
 
 __all__ = ["flatten_weights"]
 
 
-def flatten_weights(model: ir.Model) -> int:
+def flatten_weights(model: ir.Model) -> PassResult:
     """Drop the leading axes of one element that weights of MatMul have; return how many had some.
 
     A product of an input with fewer axes than its weight gets its missing ones from an Unsqueeze.
@@ -22,7 +23,7 @@ def flatten_weights(model: ir.Model) -> int:
     read.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> flatten_weights(ir.Model(graph, ir_version=10))
+    >>> flatten_weights(ir.Model(graph, ir_version=10)).changed
     0
     """
     names = NameScope(model)
@@ -49,7 +50,7 @@ def flatten_weights(model: ir.Model) -> int:
                 _widen_result(node, missing, names)
     for weight in flat:
         drop_if_unused(weight)
-    return len(flat)
+    return PassResult(len(flat))
 
 
 def _has_leading_ones(weight: ir.Value) -> bool:
@@ -64,37 +65,17 @@ def _has_leading_ones(weight: ir.Value) -> bool:
 
 def _matrix_of(weight: ir.Value, names: NameScope) -> ir.Value:
     """Return the same constant as a matrix, in the same graph."""
-    graph, tensor, shape = weight.graph, weight.const_value, weight.shape
-    assert graph is not None and tensor is not None and shape is not None
-    name = names.fresh(f"{weight.name}_matrix")
-    value = ir.Value(
-        name=name,
-        type=weight.type,
-        shape=ir.Shape(shape[-2:]),
-        const_value=reshaped(tensor, [int(size) for size in shape.numpy()[-2:]], name),
-    )
-    graph.register_initializer(value)
-    return value
+    tensor, shape = weight.const_value, weight.shape
+    assert tensor is not None and shape is not None
+    sizes = [int(size) for size in shape.numpy()[-2:]]
+    name = f"{weight.name}_matrix"
+    return add_initializer(graph_of(weight), names, name, reshaped(tensor, sizes, name))
 
 
 def _widen_result(node: ir.Node, missing: int, names: NameScope) -> None:
     """Put the axes that the weight had more than the input in front of the result."""
-    graph, result = node.graph, node.outputs[0]
-    assert isinstance(graph, ir.Graph)
-    label = names.fresh(f"{node.name}_axes")
-    axes = ir.Value(
-        name=label,
-        type=ir.TensorType(ir.DataType.INT64),
-        shape=ir.Shape([missing]),
-        const_value=ir.tensor(np.arange(missing), name=label),
-    )
-    graph.register_initializer(axes)
-    widened = ir.node("Unsqueeze", [result, axes], name=names.fresh(f"{node.name}_widened"))
-    total = widened.outputs[0]
-    total.type, total.shape = result.type, result.shape
-    kept, result.shape = result.name, None
-    ir.convenience.replace_all_uses_with(result, total, replace_graph_outputs=True)
-    widened.replace_input_with(0, result)
-    result.name = names.fresh(f"{kept}_product")
-    total.name = kept
-    graph.insert_after(node, widened)
+    result = node.outputs[0]
+    axes = add_initializer(graph_of(result), names, f"{node.name}_axes", np.arange(missing))
+    name, renamed = names.fresh(f"{node.name}_widened"), names.fresh(f"{result.name}_product")
+    insert_behind_value(result, "Unsqueeze", [axes], renamed=renamed, name=name)
+    result.shape = None

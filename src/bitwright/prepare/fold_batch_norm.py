@@ -12,13 +12,13 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.linear import Array, absorb_after, linear_before
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["fold_batch_norm", "is_inference_norm", "scale_and_shift"]
 
 
-def fold_batch_norm(model: ir.Model) -> int:
+def fold_batch_norm(model: ir.Model) -> PassResult:
     """Fold every BatchNormalization that directly follows a linear node; return how many.
 
     Linear nodes are Conv, ConvTranspose and Gemm, also with the addition of a constant bias
@@ -27,17 +27,15 @@ def fold_batch_norm(model: ir.Model) -> int:
     parameters are computed at run time, and where it is in training mode.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fold_batch_norm(ir.Model(graph, ir_version=10))
+    >>> fold_batch_norm(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
     opset = model.opset_imports.get("", 0)
-    folded = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if is_inference_norm(node, opset):
-                folded += _fold(node, names)
-    return folded
+
+    def rewrite(node: ir.Node, names: NameScope) -> bool:
+        return is_inference_norm(node, opset) and _fold(node, names)
+
+    return rewrite_nodes(model, ("BatchNormalization",), rewrite)
 
 
 def is_inference_norm(node: ir.Node, opset: int) -> bool:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
+from bitwright.graph.constants import constant_tensor
 from bitwright.graph.subgraphs import iter_graphs, iter_values
+from bitwright.prepare.passes import PassResult
 
 __all__ = ["fold_constants"]
 
@@ -44,7 +46,7 @@ _SIMPLIFIED = frozenset(
 )
 
 
-def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = None) -> int:
+def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = None) -> PassResult:
     """Fold constant nodes, Identity, Dropout and repeated nodes; return how many nodes went.
 
     Graph inputs and outputs keep their names, and so does every tensor that is still computed.
@@ -53,7 +55,7 @@ def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = 
     are not.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fold_constants(ir.Model(graph, ir_version=10))
+    >>> fold_constants(ir.Model(graph, ir_version=10)).changed
     0
     """
     from onnx_ir.passes.common import (
@@ -78,7 +80,7 @@ def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = 
         raise ModelError(
             f"folding constants failed ({reason[0]}); set optimize=False to go on without it."
         ) from error
-    return before - _count_nodes(model)
+    return PassResult(before - _count_nodes(model))
 
 
 def _may_fold(model: ir.Model) -> bool:
@@ -97,10 +99,7 @@ def _may_fold(model: ir.Model) -> bool:
 
 
 def _is_constant(value: ir.Value | None) -> bool:
-    if value is None or value.const_value is not None:
-        return True
-    producer = value.producer()
-    return producer is not None and producer.op_type == "Constant"
+    return value is None or constant_tensor(value, defaults=True) is not None
 
 
 def _is_known(shape: ir.Shape | None) -> bool:

@@ -12,30 +12,27 @@ import onnx_ir as ir
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["fold_gemm_scalars"]
 
 
-def fold_gemm_scalars(model: ir.Model) -> int:
+def fold_gemm_scalars(model: ir.Model) -> PassResult:
     """Set alpha and beta of every Gemm to 1 where a constant can take them; return how many.
 
     alpha goes into B, or into A where only that is constant; beta goes into C. Where nothing is
     constant the attribute stays. A constant that other nodes read too is copied.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fold_gemm_scalars(ir.Model(graph, ir_version=10))
+    >>> fold_gemm_scalars(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
-    changed = 0
-    for _, graph in iter_graphs(model):
-        for node in graph:
-            if node.op_type == "Gemm" and not node.domain:
-                alpha = _fold(node, "alpha", (1, 0), names)
-                beta = _fold(node, "beta", (2,), names)
-                changed += alpha or beta
-    return changed
+    return rewrite_nodes(model, ("Gemm",), _fold_both)
+
+
+def _fold_both(node: ir.Node, names: NameScope) -> bool:
+    alpha = _fold(node, "alpha", (1, 0), names)
+    return _fold(node, "beta", (2,), names) or alpha
 
 
 def _fold(node: ir.Node, attribute: str, inputs: tuple[int, ...], names: NameScope) -> bool:

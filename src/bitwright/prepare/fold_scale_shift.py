@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_tensor, float_constant_of, is_constant
-from bitwright.graph.editing import replace_constant
+from bitwright.graph.editing import remove_nodes, replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.linear import (
@@ -25,12 +25,13 @@ from bitwright.prepare.linear import (
     linear_before,
     spread,
 )
-from bitwright.prepare.rewiring import index_of, least_rank, private_reader, remove_nodes
+from bitwright.prepare.matching import index_of, least_rank, private_reader
+from bitwright.prepare.passes import PassResult
 
 __all__ = ["fold_scale_shift"]
 
 
-def fold_scale_shift(model: ir.Model, *, ahead: bool = True) -> int:
+def fold_scale_shift(model: ir.Model, *, ahead: bool = True) -> PassResult:
     """Fold every constant scale and shift that a linear node can take; return how many.
 
     With ahead=False only those behind a linear node, which multiply its output channels.
@@ -41,12 +42,12 @@ def fold_scale_shift(model: ir.Model, *, ahead: bool = True) -> int:
     where a shift comes before a padded Conv, whose border it does not reach.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fold_scale_shift(ir.Model(graph, ir_version=10))
+    >>> fold_scale_shift(ir.Model(graph, ir_version=10)).changed
     0
     """
     # Before opset 7 these operators did not broadcast, but aligned by an attribute.
     if model.opset_imports.get("", 0) < 7:
-        return 0
+        return PassResult()
     names = NameScope(model)
     folded = 0
     for _, graph in iter_graphs(model):
@@ -55,7 +56,7 @@ def fold_scale_shift(model: ir.Model, *, ahead: bool = True) -> int:
             folded += _fold_back(node, names)
         for node in reversed(list(graph) if ahead else []):
             folded += _fold_ahead(node, names)
-    return folded
+    return PassResult(folded)
 
 
 @dataclass(frozen=True, slots=True)

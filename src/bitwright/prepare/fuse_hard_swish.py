@@ -13,36 +13,34 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
+from bitwright.graph.editing import insert_before, like, remove_nodes, replace_value
 from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
-from bitwright.prepare.building import clip_limits
-from bitwright.prepare.rewiring import (
+from bitwright.prepare.matching import (
+    clip_limits,
     index_of,
     least_rank,
     private_producer,
     private_reader,
-    remove_nodes,
-    take_over,
 )
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["fuse_hard_swish"]
 
 
-def fuse_hard_swish(model: ir.Model) -> int:
+def fuse_hard_swish(model: ir.Model) -> PassResult:
     """Replace every clip(x + 3, 0, 6) / 6, also with x multiplied into it; return how many.
 
     The division may stand behind the clip, behind the product or on x, and may be a product with
     1/6. The last tensor keeps its name. Nodes stay where a tensor in between has other readers.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fuse_hard_swish(ir.Model(graph, ir_version=10))
+    >>> fuse_hard_swish(ir.Model(graph, ir_version=10)).changed
     0
     """
     # Before opset 7 Add and Div did not broadcast, but aligned by an attribute.
     if model.opset_imports.get("", 0) < 7:
-        return 0
-    names = NameScope(model)
-    return sum(_fuse(node, names) for _, graph in iter_graphs(model) for node in list(graph))
+        return PassResult()
+    return rewrite_nodes(model, ("Clip",), _fuse)
 
 
 def _fuse(clip: ir.Node, names: NameScope) -> bool:
@@ -52,7 +50,7 @@ def _fuse(clip: ir.Node, names: NameScope) -> bool:
         return False
     x, addition = found
     if _divided(behind) is clip.outputs[0]:  # clip(x + 3, 0, 6) / 6
-        take_over(_insert(clip, x, behind, names), behind)
+        replace_value(behind.outputs[0], _insert(clip, x, behind, names))
         remove_nodes([behind, clip, addition])
         return True
     if behind.op_type != "Mul":
@@ -63,14 +61,14 @@ def _fuse(clip: ir.Node, names: NameScope) -> bool:
         last = private_reader(behind.outputs[0])
         if last is None or _divided(last) is not behind.outputs[0]:
             return False
-        behind.replace_input_with(at, _insert(clip, x, behind, names).outputs[0])
-        take_over(behind, last)
+        behind.replace_input_with(at, _insert(clip, x, behind, names))
+        replace_value(last.outputs[0], behind.outputs[0])
         remove_nodes([last, clip, addition])
         return True
     sixth = private_producer(other, behind)
     if sixth is None or _divided(sixth) is not x:
         return False
-    behind.replace_input_with(at, _insert(clip, x, behind, names).outputs[0])  # x / 6 * clip(...)
+    behind.replace_input_with(at, _insert(clip, x, behind, names))  # x / 6 * clip(...)
     behind.replace_input_with(1 - at, x)
     remove_nodes([sixth, clip, addition])
     return True
@@ -114,12 +112,9 @@ def _is_number(constant: ir.Value | None, expected: float, value: ir.Value) -> b
     return math.isclose(float(array.reshape(())), expected, rel_tol=tolerance)
 
 
-def _insert(clip: ir.Node, x: ir.Value, before: ir.Node, names: NameScope) -> ir.Node:
+def _insert(clip: ir.Node, x: ir.Value, before: ir.Node, names: NameScope) -> ir.Value:
     """Insert the hard sigmoid of x, under the name of the clip that it replaces."""
-    sigmoid = ir.node("HardSigmoid", [x], {"alpha": 1 / 6, "beta": 0.5}, name=clip.name)
-    output, clipped = sigmoid.outputs[0], clip.outputs[0]
-    output.name = names.fresh(f"{clipped.name}_hard_sigmoid")
-    output.type, output.shape = clipped.type, clipped.shape
-    if before.graph is not None:
-        before.graph.insert_before(before, sigmoid)
-    return sigmoid
+    clipped = clip.outputs[0]
+    output = like(clipped, names.fresh(f"{clipped.name}_hard_sigmoid"))
+    settings = {"alpha": 1 / 6, "beta": 0.5}
+    return insert_before(before, "HardSigmoid", [x], output, clip.name or "", settings)

@@ -16,11 +16,19 @@ import onnx_ir as ir
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.subgraphs import iter_graphs
-from bitwright.prepare.building import Builder, known_axes
+from bitwright.prepare.building import Builder
 from bitwright.prepare.linear import Array, spread
-from bitwright.prepare.matching import Matched, is_closed, number, operands, squared, step
-from bitwright.prepare.rewiring import private_reader
+from bitwright.prepare.matching import (
+    Matched,
+    is_closed,
+    known_axes,
+    number,
+    operands,
+    private_reader,
+    squared,
+    step,
+)
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["fuse_instance_norm"]
 
@@ -34,25 +42,23 @@ class _Root(NamedTuple):
     epsilon: float
 
 
-def fuse_instance_norm(model: ir.Model) -> int:
+def fuse_instance_norm(model: ir.Model) -> PassResult:
     """Replace the pieces of every instance norm, in any order of operands; return how many.
 
     Means are GlobalAveragePool or ReduceMean over all dimensions behind the second. The last tensor
     keeps its name. Nodes stay where a tensor in between has other readers.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fuse_instance_norm(ir.Model(graph, ir_version=10))
+    >>> fuse_instance_norm(ir.Model(graph, ir_version=10)).changed
     0
     """
     if model.opset_imports.get("", 0) < 7:  # where arithmetic does not broadcast
-        return 0
-    names = NameScope(model)
-    fused = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.graph is graph:  # not gone with another one
-                fused += _fuse_factored(node, names) or _fuse_plain(node, names)
-    return fused
+        return PassResult()
+    return rewrite_nodes(
+        model,
+        ("Add", "Div", "Mul"),
+        lambda node, names: _fuse_factored(node, names) or _fuse_plain(node, names),
+    )
 
 
 def _fuse_factored(last: ir.Node, names: NameScope) -> bool:

@@ -16,9 +16,18 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, is_private
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type, static_shape
-from bitwright.graph.subgraphs import iter_graphs
-from bitwright.prepare.building import Builder, clip_limits, known_axes
-from bitwright.prepare.matching import Matched, is_closed, number, operands, squared, step
+from bitwright.prepare.building import Builder
+from bitwright.prepare.matching import (
+    Matched,
+    clip_limits,
+    is_closed,
+    known_axes,
+    number,
+    operands,
+    squared,
+    step,
+)
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["fuse_l2_norm"]
 
@@ -33,28 +42,22 @@ class _Length(NamedTuple):
     """The shortest length that comes out as it is."""
 
 
-def fuse_l2_norm(model: ir.Model, notes: list[str]) -> int:
+def fuse_l2_norm(model: ir.Model) -> PassResult:
     """Replace the pieces of every L2 norm over one axis, in any order of operands; return how many.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers; a guard
-    that is too large to be dropped goes to `notes`.
+    that is too large to be dropped is in the notes.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fuse_l2_norm(ir.Model(graph, ir_version=10), [])
+    >>> fuse_l2_norm(ir.Model(graph, ir_version=10)).changed
     0
     """
     if model.opset_imports.get("", 0) < 7:  # where arithmetic does not broadcast
-        return 0
-    names = NameScope(model)
-    fused = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.graph is graph:  # not gone with another one
-                fused += _fuse(node, names, notes)
-    return fused
+        return PassResult()
+    return rewrite_nodes(model, ("Div", "Mul"), _fuse)
 
 
-def _fuse(last: ir.Node, names: NameScope, notes: list[str]) -> bool:
+def _fuse(last: ir.Node, names: NameScope) -> bool | str:
     found = _match(last)
     if found is None:
         return False
@@ -63,11 +66,10 @@ def _fuse(last: ir.Node, names: NameScope, notes: list[str]) -> bool:
     if element_type(length.x) != ir.DataType.FLOAT or not is_closed(nodes, last):
         return False
     if length.guard > _SHORTEST:
-        notes.append(
+        return (
             f"the L2 norm at {last.name!r} was not fused: its guard changes vectors up to a "
             f"length of {length.guard:g}"
         )
-        return False
     build = Builder(last, names)
     norm = build.add(
         "LpNormalization",

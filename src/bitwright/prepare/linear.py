@@ -18,16 +18,9 @@ import onnx_ir as ir
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.decide.ops.linear import LinearNode
 from bitwright.graph.constants import float_constant_of
-from bitwright.graph.editing import replace_constant
+from bitwright.graph.editing import remove_nodes, replace_constant, replace_value
 from bitwright.graph.names import NameScope
-from bitwright.prepare.rewiring import (
-    index_of,
-    least_rank,
-    private_producer,
-    private_reader,
-    remove_nodes,
-    take_over,
-)
+from bitwright.prepare.matching import index_of, least_rank, private_producer, private_reader
 
 __all__ = [
     "Array",
@@ -149,10 +142,10 @@ def absorb_after(
         return False
     addition = linear.addition
     if addition is not None and linear.node.op_type == "MatMul":
-        take_over(addition, replaced)
+        replace_value(replaced.outputs[0], addition.outputs[0])
         remove_nodes([replaced])
     else:
-        take_over(linear.node, replaced)
+        replace_value(replaced.outputs[0], linear.node.outputs[0])
         remove_nodes([replaced] if addition is None else [replaced, addition])
     return True
 

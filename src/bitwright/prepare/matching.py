@@ -1,4 +1,4 @@
-"""Match the pieces of a larger operation: step from a tensor to its producer, and keep track."""
+"""Match the nodes of a larger operation: their neighbours, their constants, and what is matched."""
 
 from __future__ import annotations
 
@@ -6,9 +6,24 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import float_constant_of
+from bitwright.decide.ops import CONVOLUTIONS, op_types
+from bitwright.graph.constants import constant_of, float_constant_of, input_at, is_private
+from bitwright.targets.npu_operations import clip_bounds
 
-__all__ = ["Matched", "is_closed", "number", "operands", "squared", "step"]
+__all__ = [
+    "Matched",
+    "clip_limits",
+    "index_of",
+    "is_closed",
+    "known_axes",
+    "least_rank",
+    "number",
+    "operands",
+    "private_producer",
+    "private_reader",
+    "squared",
+    "step",
+]
 
 
 class Matched(list[ir.Node]):
@@ -81,3 +96,77 @@ def is_closed(nodes: Sequence[ir.Node], last: ir.Node) -> bool:
         if node is not last
         for output in node.outputs
     )
+
+
+def clip_limits(node: ir.Node) -> tuple[float | None, float | None] | None:
+    """Return both limits of a Clip, None for one that it has not; None: no Clip, or computed."""
+    return clip_bounds(node) if node.op_type == "Clip" and not node.domain else None
+
+
+def known_axes(node: ir.Node) -> tuple[int, ...] | None:
+    """Return the axes of a reduction, an attribute or a constant input; None: not known, or all."""
+    if "axes" in node.attributes:
+        return tuple(node.attributes.get_ints("axes", []))
+    array = constant_of(input_at(node, 1))
+    return None if array is None else tuple(int(axis) for axis in array.reshape(-1)) or None
+
+
+# Neighbours ------------------------------------------------------------------------------------
+
+
+_RANK_OF_LARGEST = op_types(lambda op: op.elementwise == "broadcast")
+_RANK_OF_FIRST = op_types(
+    lambda op: op.elementwise == "unary" or op.activation == "whole" or op.normalizes
+) | {"Transpose"}
+
+
+def private_producer(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
+    """Return the standard node in the same graph that writes a value for this one reader."""
+    if value is None or not is_private(value):
+        return None
+    node = value.producer()
+    if node is None or node.domain or node.graph is not reader.graph:
+        return None
+    return node
+
+
+def private_reader(value: ir.Value) -> ir.Node | None:
+    """Return the standard node in the same graph that alone reads what a node writes."""
+    producer = value.producer()
+    if producer is None or not is_private(value):
+        return None
+    (use,) = value.uses()
+    return use.node if not use.node.domain and use.node.graph is producer.graph else None
+
+
+def index_of(node: ir.Node, value: ir.Value) -> int:
+    """Return the first input of a node that reads the value."""
+    return next(i for i, read in enumerate(node.inputs) if read is value)
+
+
+def least_rank(value: ir.Value | None, depth: int = 8) -> int:
+    """Return a rank that the tensor has at least, also where shape inference gave up.
+
+    >>> least_rank(ir.Value(name="x", shape=ir.Shape([2, 3]))), least_rank(ir.Value(name="y"))
+    (2, 0)
+    """
+    if value is None:
+        return 0
+    if value.shape is not None:
+        return len(value.shape)
+    node = value.producer()
+    if node is None or node.domain or depth == 0:
+        return 0
+    if node.op_type in _RANK_OF_FIRST:
+        return least_rank(node.inputs[0], depth - 1)
+    if node.op_type in _RANK_OF_LARGEST:
+        return max(least_rank(read, depth - 1) for read in node.inputs)
+    if node.op_type in CONVOLUTIONS:
+        return least_rank(node.inputs[1], depth - 1)  # (out, in, kernel...) has the input's rank
+    if node.op_type == "Gemm":
+        return 2
+    if node.op_type == "MatMul":
+        # Both ranks count, and a vector on one side takes one dimension away.
+        ranks = [least_rank(read, depth - 1) for read in node.inputs]
+        return max(0, max(ranks) - 1) if min(ranks) < 2 else max(ranks)
+    return 0

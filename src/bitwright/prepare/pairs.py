@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, constant_tensor, input_at, is_constant
+from bitwright.graph.editing import insert_before, replace_value
 from bitwright.numerics.types import QTYPES, UINT8, QType
 from bitwright.plan import Parameters
 
@@ -149,22 +150,20 @@ def _swap(graph: ir.Graph, mover: ir.Node, dequantizer: ir.Node) -> None:
     floats = ir.Value(
         name=f"{result.name}_before_{mover.name}", type=result.type, shape=source.shape
     )
-    twin = ir.node(
+    insert_before(
+        mover,
         "DequantizeLinear",
         [source, *dequantizer.inputs[1:]],
-        dict(dequantizer.attributes),
+        floats,
+        dequantizer.name or "",
+        dequantizer.attributes,
         domain=dequantizer.domain,
-        outputs=[floats],
-        name=dequantizer.name,
     )
-    graph.insert_before(mover, twin)
     mover.replace_input_with(0, floats)
-    moved = mover.outputs[0]
-    moved.type, moved.shape = result.type, moved.shape or result.shape
-    result.replace_all_uses_with(moved, replace_graph_outputs=True)
+    moved, shape = mover.outputs[0], mover.outputs[0].shape or result.shape
+    replace_value(result, moved)
+    moved.shape = shape
     graph.remove(dequantizer, safe=True)
-    name, result.name = result.name, None
-    moved.name = name
 
 
 def _read_parameters(node: ir.Node, integers: ir.Value | None) -> Parameters | str:

@@ -6,29 +6,24 @@ import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.subgraphs import iter_graphs
-from bitwright.prepare.building import Builder, known_axes
+from bitwright.prepare.building import Builder
+from bitwright.prepare.matching import known_axes
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["reduce_mean_to_pool"]
 
 
-def reduce_mean_to_pool(model: ir.Model) -> int:
+def reduce_mean_to_pool(model: ir.Model) -> PassResult:
     """Replace every ReduceMean over the last two of four dimensions; return how many.
 
     Axes may be in any order, negative, an attribute or an input. The pool has the mean's name.
     Where the two dimensions went, a Flatten behind it takes them away.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> reduce_mean_to_pool(ir.Model(graph, ir_version=10))
+    >>> reduce_mean_to_pool(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
-    return sum(
-        _replace(node, names)
-        for _, graph in iter_graphs(model)
-        for node in list(graph)
-        if node.op_type == "ReduceMean" and not node.domain
-    )
+    return rewrite_nodes(model, ("ReduceMean",), _replace)
 
 
 def _replace(mean: ir.Node, names: NameScope) -> bool:

@@ -11,54 +11,43 @@ import math
 import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["split_large_pools"]
 
-_MOST = 512
+_MAX_POOLED_VALUES = 512
 """How many values a pool of the NPU adds up."""
 
 
-def split_large_pools(model: ir.Model, notes: list[str]) -> int:
+def split_large_pools(model: ir.Model) -> PassResult:
     """Put an AveragePool before every GlobalAveragePool over more than 512 values; return how many.
 
-    Why a large pool stays, or one of unknown size, goes to `notes`.
+    Why a large pool stays, or one of unknown size, is in the notes.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> split_large_pools(ir.Model(graph, ir_version=10), [])
+    >>> split_large_pools(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
-    split = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.op_type == "GlobalAveragePool" and not node.domain:
-                split += _split(node, names, notes)
-    return split
+    return rewrite_nodes(model, ("GlobalAveragePool",), _split)
 
 
-def _split(pool: ir.Node, names: NameScope, notes: list[str]) -> bool:
+def _split(pool: ir.Node, names: NameScope) -> bool | str:
     x = pool.inputs[0]
     if x is None or x.shape is None or len(x.shape) != 4:
-        notes.append(
-            f"pool {pool.name!r} was not split: its input is not known to be 4-dimensional"
-        )
-        return False
+        return f"pool {pool.name!r} was not split: its input is not known to be 4-dimensional"
     height, width = x.shape[2], x.shape[3]
     if not isinstance(height, int) or not isinstance(width, int):
-        notes.append(f"pool {pool.name!r} was not split: height and width are not fixed")
-        return False
-    if height * width <= _MOST:
+        return f"pool {pool.name!r} was not split: height and width are not fixed"
+    if height * width <= _MAX_POOLED_VALUES:
         return False
     first = _smaller_factor(height), _smaller_factor(width)
     left = height // first[0], width // first[1]
-    if math.prod(first) > _MOST or math.prod(left) > _MOST:
-        notes.append(
+    if math.prod(first) > _MAX_POOLED_VALUES or math.prod(left) > _MAX_POOLED_VALUES:
+        return (
             f"pool {pool.name!r} over {height}x{width} values was not split: "
-            f"no two pools of at most {_MOST} values make it up"
+            f"no two pools of at most {_MAX_POOLED_VALUES} values make it up"
         )
-        return False
     averaged = Builder(pool, names).add(
         "AveragePool",
         [x],

@@ -8,39 +8,27 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.editing import remove_nodes, replace_value
 from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder
-from bitwright.prepare.rewiring import remove_nodes
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["split_to_slice"]
 
 
-def split_to_slice(model: ir.Model, notes: list[str]) -> int:
+def split_to_slice(model: ir.Model) -> PassResult:
     """Replace every Split whose sizes are known in advance; return how many.
 
     The slices are called after the Split, with a number, and write its tensors. Why a Split stays
-    goes to `notes`.
+    is in the notes.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> split_to_slice(ir.Model(graph, ir_version=10), [])
+    >>> split_to_slice(ir.Model(graph, ir_version=10)).changed
     0
     """
     if model.opset_imports.get("", 0) < 10:  # where a Slice takes no inputs
-        return 0
-    names = NameScope(model)
-    replaced = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.op_type != "Split" or node.domain:
-                continue
-            sizes = _sizes(node)
-            if sizes is None:
-                notes.append(f"Split {node.name!r} became no slices: its sizes are not fixed")
-                continue
-            _replace(node, sizes, names)
-            replaced += 1
-    return replaced
+        return PassResult()
+    return rewrite_nodes(model, ("Split",), _replace)
 
 
 def _sizes(split: ir.Node) -> list[int] | None:
@@ -63,8 +51,10 @@ def _sizes(split: ir.Node) -> list[int] | None:
     return [max(0, min(part, total - index * part)) for index in range(count)]
 
 
-def _replace(split: ir.Node, sizes: list[int], names: NameScope) -> None:
-    x = split.inputs[0]
+def _replace(split: ir.Node, names: NameScope) -> bool | str:
+    x, sizes = split.inputs[0], _sizes(split)
+    if sizes is None:
+        return f"Split {split.name!r} became no slices: its sizes are not fixed"
     build = Builder(split, names)
     axis = build.constant(
         np.array([split.attributes.get_int("axis", 0)], np.int64), f"{split.name}_axis"
@@ -83,8 +73,6 @@ def _replace(split: ir.Node, sizes: list[int], names: NameScope) -> None:
             f"{output.name}_slice",
             node_name=names.fresh(f"{split.name}_{index}"),
         )
-        part.shape = output.shape
-        part.type = output.type if output.type is not None else part.type
-        ir.convenience.replace_all_uses_with(output, part, replace_graph_outputs=True)
-        part.name = output.name
+        replace_value(output, part)
     remove_nodes([split])
+    return True

@@ -10,32 +10,23 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.building import Builder
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["swish_to_mul"]
 
 
-def swish_to_mul(model: ir.Model) -> int:
+def swish_to_mul(model: ir.Model) -> PassResult:
     """Replace every HardSwish and Swish by its two factors and their product; return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> swish_to_mul(ir.Model(graph, ir_version=10))
+    >>> swish_to_mul(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
-    nodes = [
-        node
-        for _, graph in iter_graphs(model)
-        for node in graph
-        if node.op_type in ("HardSwish", "Swish") and not node.domain
-    ]
-    for node in nodes:
-        _replace(node, names)
-    return len(nodes)
+    return rewrite_nodes(model, ("HardSwish", "Swish"), _replace)
 
 
-def _replace(swish: ir.Node, names: NameScope) -> None:
+def _replace(swish: ir.Node, names: NameScope) -> bool:
     x, y = swish.inputs[0], swish.outputs[0]
     assert x is not None  # both ops have just one input
     build = Builder(swish, names)
@@ -46,6 +37,7 @@ def _replace(swish: ir.Node, names: NameScope) -> None:
         gate = build.add("Sigmoid", [_scaled(swish, x, build)], f"{stem}_gate")
     gate.shape = x.shape
     build.finish(build.add("Mul", [x, gate], f"{stem}_product", node_name=swish.name))
+    return True
 
 
 def _scaled(swish: ir.Node, x: ir.Value, build: Builder) -> ir.Value:

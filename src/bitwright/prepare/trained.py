@@ -1,4 +1,4 @@
-"""A model that was trained with Q/DQ pairs, taken apart: a float model, and what was trained.
+"""Quantization-aware training: take the Q/DQ pairs out of a model, and keep the trained scales.
 
 Activations lose their pairs, and each reader remembers through which scale it read. Weights come
 out as the values they had behind their pair: on their grid, so that rounding them again under the
@@ -19,7 +19,14 @@ from bitwright.decide.ops import op_types
 from bitwright.errors import ModelError
 from bitwright.graph import NameScope, infer_shapes, iter_graphs
 from bitwright.graph.constants import is_constant
-from bitwright.graph.editing import drop_if_unused
+from bitwright.graph.editing import (
+    add_initializer,
+    drop_if_unused,
+    graph_of,
+    insert_after,
+    like,
+    remove_nodes,
+)
 from bitwright.numerics.quantize import dequantize, quantize
 from bitwright.plan import Parameters
 from bitwright.prepare.fold_batch_norm import fold_batch_norm
@@ -33,7 +40,6 @@ from bitwright.prepare.pairs import (
     read_pair,
     same_parameters,
 )
-from bitwright.prepare.rewiring import remove_nodes
 from bitwright.prepare.trained_weights import constant_array, move_axis, move_values, rescale
 
 __all__ = ["Trained", "read_trained"]
@@ -65,25 +71,25 @@ def read_trained(model: ir.Model) -> Trained:
     scale and leaves its integers. Quantizers that belong to no pair stay where they are, with a
     note.
     """
-    trained = _Reader(model).read()
+    trained = _PairRemover(model).remove_all()
     infer_shapes(model)
     return trained
 
 
-class _Reader:
+class _PairRemover:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._names = NameScope(model)
         self._trained = Trained()
         self._made: dict[Any, ir.Value] = {}
 
-    def read(self) -> Trained:
+    def remove_all(self) -> Trained:
         for _, graph in iter_graphs(self._model):
             lift_dequantizers(graph)
         refused: dict[str, str] = {}
-        found = self._strip(refused, lambda pair: is_constant(pair.source))
+        found = self._remove_pairs(refused, lambda pair: is_constant(pair.source))
         self._fold()
-        found += self._strip(refused, lambda pair: True)
+        found += self._remove_pairs(refused, lambda pair: True)
         if not found:
             why = f" ({next(iter(refused.values()))})" if refused else ""
             raise ModelError(
@@ -94,7 +100,7 @@ class _Reader:
         for node, index in list(trained.reads):
             if node.graph is None or node.inputs[index] is None:
                 del trained.reads[node, index]
-        self._chain_rivals()
+        self._chain_differing_pairs()
         trained.notes.insert(0, f"read {found} Q/DQ pair{'' if found == 1 else 's'} from training")
         for reason in list(dict.fromkeys(refused.values()))[:3]:
             trained.notes.append(f"left as it is: {reason}")
@@ -102,7 +108,7 @@ class _Reader:
             graph.sort()
         return trained
 
-    def _strip(self, refused: dict[str, str], wanted: Callable[[Pair], bool]) -> int:
+    def _remove_pairs(self, refused: dict[str, str], wanted: Callable[[Pair], bool]) -> int:
         """Take out the pairs of one kind, those before others first."""
         found = 0
         for _, graph in iter_graphs(self._model):
@@ -120,14 +126,14 @@ class _Reader:
                     if pair.result.is_graph_output():
                         refused[node.name or ""] = f"{node.name!r} writes a constant graph output"
                         continue
-                    self._take_constant(pair)
+                    self._remove_constant_pair(pair)
                 else:
-                    self._take_activation(pair)
+                    self._remove_activation_pair(pair)
                 found += 1
-                self._drop_dead(node)
+                self._remove_unread(node)
         return found
 
-    def _drop_dead(self, node: ir.Node | None) -> None:
+    def _remove_unread(self, node: ir.Node | None) -> None:
         """Remove a pair from its end on, as far as nothing else reads it."""
         while node is not None and (
             is_dequantizer(node) or is_quantizer(node) or node.op_type == "Clip"
@@ -142,7 +148,7 @@ class _Reader:
 
     # Constants ----------------------------------------------------------------------------
 
-    def _take_constant(self, pair: Pair) -> None:
+    def _remove_constant_pair(self, pair: Pair) -> None:
         """Put the dequantized values in the place of the pair."""
         parameters = _with_axis(pair.parameters, pair.source)
         array = constant_array(pair.source)
@@ -161,7 +167,7 @@ class _Reader:
         key = (pair.source, pair.levels, _signature(parameters), dtype)
         if key not in self._made:
             self._made[key] = self._store(pair, floats)
-        self._hand_on(pair.result, self._made[key], parameters)
+        self._replace_reads(pair.result, self._made[key], parameters)
 
     def _store(self, pair: Pair, floats: Array) -> ir.Value:
         """Return an initializer of these values, by the old one's name where it is to be had."""
@@ -171,10 +177,10 @@ class _Reader:
         if len(old.uses()) == 1 and old.name == label and isinstance(graph, ir.Graph):
             graph.initializers.pop(label)
             old.name = None
-            return self._initializer(graph, label, floats)
-        return self._initializer(_home(pair.result), self._names.fresh(label), floats)
+            return add_initializer(graph, None, label, floats)
+        return add_initializer(graph_of(pair.result), self._names, label, floats)
 
-    def _hand_on(self, old: ir.Value, new: ir.Value, parameters: Parameters | None) -> None:
+    def _replace_reads(self, old: ir.Value, new: ir.Value, parameters: Parameters | None) -> None:
         """Let the readers of one value read a constant, each as its kind needs it."""
         for node, index in list(old.uses()):
             node.replace_input_with(index, new)
@@ -202,31 +208,20 @@ class _Reader:
         carried = None
         if axis is not None or not np.ndim(parameters.scale):
             carried = replace(parameters, axis=axis)
-        name = self._names.fresh(source.name or "weight") if source else "weight"
-        value = self._initializer(_home(result), name, moved)
-        self._hand_on(result, value, carried)
+        name = (source.name if source else None) or "weight"
+        value = add_initializer(graph_of(result), self._names, name, moved)
+        self._replace_reads(result, value, carried)
         remove_nodes([node])
         return True
-
-    def _initializer(self, graph: ir.Graph, name: str, array: Array) -> ir.Value:
-        tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(array.shape),
-            const_value=tensor,
-        )
-        graph.register_initializer(value)
-        return value
 
     def _fold(self) -> None:
         """Fold what stands behind trained weights, as exporters leave batch norms there."""
         before = {use: constant_array(use[0].inputs[use[1]]) for use in self._trained.reads}
         changed = 0
         while more := (
-            fold_batch_norm(self._model)
-            + fold_scale_shift(self._model, ahead=False)
-            + fold_gemm_scalars(self._model)
+            fold_batch_norm(self._model).changed
+            + fold_scale_shift(self._model, ahead=False).changed
+            + fold_gemm_scalars(self._model).changed
         ):
             changed += more
         if not changed:
@@ -248,7 +243,7 @@ class _Reader:
 
     # Activations --------------------------------------------------------------------------
 
-    def _take_activation(self, pair: Pair) -> None:
+    def _remove_activation_pair(self, pair: Pair) -> None:
         """Let everybody behind the pair read what is before it, and remember the scale."""
         assert pair.quantizer is not None
         parameters = _with_axis(pair.parameters, pair.source)
@@ -273,7 +268,7 @@ class _Reader:
         """Return a copy of a tensor for a second pair behind its first."""
         key = (source, _signature(before), _signature(behind))
         if key not in self._made:
-            output = self._append("Identity", [source], source)
+            output = self._append("Identity", source)
             producer = output.producer()
             assert producer is not None
             self._trained.reads[producer, 0] = before
@@ -294,36 +289,28 @@ class _Reader:
             levels = np.array(pair.levels)
             ends = dequantize(levels, np.float32(parameters.scale), parameters.zero_point)
             bounds = [
-                self._initializer(
-                    _home(source),
-                    self._names.fresh(f"{source.name}_{word}"),
-                    np.asarray(end, dtype),
+                add_initializer(
+                    graph_of(source), self._names, f"{source.name}_{word}", np.asarray(end, dtype)
                 )
                 for word, end in zip(("lowest", "highest"), ends, strict=True)
             ]
-            self._made[key] = self._append("Clip", [source, *bounds], source)
+            self._made[key] = self._append("Clip", source, *bounds)
         return self._made[key]
 
-    def _append(self, op_type: str, inputs: list[ir.Value], like: ir.Value) -> ir.Value:
+    def _append(self, op_type: str, source: ir.Value, *others: ir.Value) -> ir.Value:
         """Add a node right behind the tensor that it reads."""
-        name = self._names.fresh(f"{like.name}_{op_type}")
-        output = ir.Value(
-            name=self._names.fresh(f"{name}_output"), type=like.type, shape=like.shape
-        )
-        node = ir.node(op_type, inputs, outputs=[output], name=name)
-        graph, producer = _home(like), like.producer()
-        if producer is not None:
-            graph.insert_after(producer, node)
-        else:
-            graph.insert_before(graph[0], node)
+        name = self._names.fresh(f"{source.name}_{op_type}")
+        output = like(source, self._names.fresh(f"{name}_output"))
+        node = ir.node(op_type, [source, *others], outputs=[output], name=name)
+        insert_after(graph_of(source), node, source.producer())
         return output
 
     def _name_result(self, source: ir.Value, result: ir.Value) -> ir.Value:
         """Let a graph output be read before its pair, under its own name."""
         producer = source.producer()
-        if producer is None or source.is_graph_output() or _home(source) is not _home(result):
-            source = self._append("Identity", [source], source)
-        name, graph = result.name, _home(result)
+        if producer is None or source.is_graph_output() or graph_of(source) is not graph_of(result):
+            source = self._append("Identity", source)
+        name, graph = result.name, graph_of(result)
         assert name is not None
         result.name = self._names.fresh(f"{name}_dequantized")
         source.name = name
@@ -333,7 +320,7 @@ class _Reader:
                 graph.outputs[index] = source
         return source
 
-    def _chain_rivals(self) -> None:
+    def _chain_differing_pairs(self) -> None:
         """Put pairs of one tensor that differ behind its widest one.
 
         A runtime fuses the node that writes a tensor with one quantizer, not with two.
@@ -345,14 +332,14 @@ class _Reader:
                 groups = by_value.setdefault(value, {})
                 groups.setdefault(_signature(parameters), []).append((node, index))
         for value, groups in by_value.items():
-            wholes = [self._trained.reads[uses[0]] for uses in groups.values()]
+            parameters_read = [self._trained.reads[uses[0]] for uses in groups.values()]
             if value.is_graph_output() and (own := self._trained.results.get(value.name or "")):
                 widest = own
             else:
-                widest = max(wholes, key=_width)
-            if len(groups) < 2 and same_parameters(wholes[0], widest):
+                widest = max(parameters_read, key=_width)
+            if len(groups) < 2 and same_parameters(parameters_read[0], widest):
                 continue
-            if any(np.ndim(p.scale) for p in (*wholes, widest)):
+            if any(np.ndim(p.scale) for p in (*parameters_read, widest)):
                 continue
             for uses in groups.values():
                 own = self._trained.reads[uses[0]]
@@ -389,13 +376,6 @@ def _covers(one: Parameters, two: Parameters) -> bool:
         for p in (one, two)
     )
     return bool(low <= inner_low and inner_high <= high)
-
-
-def _home(value: ir.Value) -> ir.Graph:
-    producer = value.producer()
-    graph = value.graph if producer is None else producer.graph
-    assert isinstance(graph, ir.Graph)
-    return graph
 
 
 def _with_axis(parameters: Parameters, value: ir.Value) -> Parameters:

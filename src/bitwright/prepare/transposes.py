@@ -7,17 +7,16 @@ before their transposes instead of behind them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 
 import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
 from bitwright.graph.constants import constant_of, is_constant, is_private
-from bitwright.graph.editing import drop_if_unused
+from bitwright.graph.editing import drop_if_unused, insert_behind_value, remove_nodes
 from bitwright.graph.names import NameScope
 from bitwright.prepare.building import Builder
-from bitwright.prepare.rewiring import private_reader, remove_nodes
+from bitwright.prepare.matching import private_reader
 
 __all__ = [
     "TO_FIRST",
@@ -51,42 +50,46 @@ def permuted(shape: ir.Shape | None, perm: Sequence[int]) -> ir.Shape | None:
     return None if shape is None else ir.Shape([shape[axis] for axis in perm])
 
 
-def sink_transpose(turn: ir.Node, names: NameScope) -> None:
+def sink_transpose(transpose: ir.Node, names: NameScope) -> None:
     """Move a Transpose to NCHW down as far as it goes, and drop it where it meets its inverse."""
-    while turn.graph is not None:
-        if _cancel(turn):
+    while transpose.graph is not None:
+        if _cancel(transpose):
             return
-        reader = private_reader(turn.outputs[0])
-        if reader is None or not _can_pass(turn, reader):
+        reader = private_reader(transpose.outputs[0])
+        if reader is None or not _can_move_past(transpose, reader):
             return
-        turn = _pass(reader, names)
+        transpose = _move_past(reader, names)
 
 
-def _cancel(turn: ir.Node) -> bool:
+def _cancel(transpose: ir.Node) -> bool:
     """Let readers that undo the Transpose read what it reads; return whether it is gone."""
-    for reader, _ in list(turn.outputs[0].uses()):
-        if not _is_transpose(reader, TO_LAST) or reader.graph is not turn.graph:
+    for reader, _ in list(transpose.outputs[0].uses()):
+        if not _is_transpose(reader, TO_LAST) or reader.graph is not transpose.graph:
             continue
-        result, source = reader.outputs[0], turn.inputs[0]
+        result, source = reader.outputs[0], transpose.inputs[0]
         if result.is_graph_output():
             producer = None if source is None else source.producer()
             if source is None or producer is None or source.is_graph_output():
                 continue  # the model would return its own input
             source.name, result.name = result.name, source.name
         assert source is not None
-        ir.convenience.replace_all_uses_with(result, source, replace_graph_outputs=True)
+        result.replace_all_uses_with(source, replace_graph_outputs=True)
         remove_nodes([reader])
-    if turn.outputs[0].uses() or turn.outputs[0].is_graph_output():
+    if transpose.outputs[0].uses() or transpose.outputs[0].is_graph_output():
         return False
-    remove_nodes([turn])
+    remove_nodes([transpose])
     return True
 
 
 def cancel_before(output: ir.Value) -> None:
     """Drop the Transpose that an output was given, where it undoes one of the model's own."""
-    turn = output.producer()
-    if turn is not None and _is_transpose(turn, TO_LAST) and turn.inputs[0] is not None:
-        before = turn.inputs[0].producer()
+    transpose = output.producer()
+    if (
+        transpose is not None
+        and _is_transpose(transpose, TO_LAST)
+        and transpose.inputs[0] is not None
+    ):
+        before = transpose.inputs[0].producer()
         if before is not None and _is_transpose(before, TO_FIRST):
             _cancel(before)
 
@@ -97,34 +100,34 @@ def _is_transpose(node: ir.Node | None, perm: Sequence[int]) -> bool:
     return tuple(node.attributes.get_ints("perm", [])) == tuple(perm)
 
 
-def _can_pass(turn: ir.Node, reader: ir.Node) -> bool:
-    """Return whether a node gives the same, turned, when it reads its inputs unturned."""
+def _can_move_past(transpose: ir.Node, reader: ir.Node) -> bool:
+    """Return whether a node gives the same, transposed, when it reads its inputs untransposed."""
     if any(output.uses() or output.is_graph_output() for output in reader.outputs[1:]):
         return False
-    others = [value for value in reader.inputs if value is not turn.outputs[0]]
+    others = [value for value in reader.inputs if value is not transpose.outputs[0]]
     if reader.op_type in _UNARY:
-        return reader.inputs[0] is turn.outputs[0]
+        return reader.inputs[0] is transpose.outputs[0]
     if reader.op_type in _BROADCAST or reader.op_type == "Concat":
-        return all(_is_turned(value) or _is_plain(value, reader) for value in others)
+        return all(_is_transposed(value) or _can_transpose(value, reader) for value in others)
     if reader.op_type == "Pad":
-        return _pad_axes(reader) is not None and reader.inputs[0] is turn.outputs[0]
+        return _pad_axes(reader) is not None and reader.inputs[0] is transpose.outputs[0]
     return False
 
 
-def _is_turned(value: ir.Value | None) -> bool:
+def _is_transposed(value: ir.Value | None) -> bool:
     return value is not None and is_private(value) and _is_transpose(value.producer(), TO_FIRST)
 
 
-def _is_plain(value: ir.Value | None, reader: ir.Node) -> bool:
-    """Return whether a constant can be turned itself."""
+def _can_transpose(value: ir.Value | None, reader: ir.Node) -> bool:
+    """Return whether a constant can be transposed itself."""
     array = constant_of(value)
     if array is None:
         return False
     return array.ndim == 4 if reader.op_type == "Concat" else array.ndim <= 4
 
 
-def _pass(node: ir.Node, names: NameScope) -> ir.Node:
-    """Let a node read unturned inputs; return the Transpose that now stands behind it."""
+def _move_past(node: ir.Node, names: NameScope) -> ir.Node:
+    """Let a node read untransposed inputs; return the Transpose that now stands behind it."""
     spent = []
     for index, value in enumerate(node.inputs):
         if value is None:
@@ -134,32 +137,33 @@ def _pass(node: ir.Node, names: NameScope) -> ir.Node:
             node.replace_input_with(index, producer.inputs[0])
             spent.append(producer)
         elif node.op_type in _BROADCAST or node.op_type == "Concat":
-            _turn_constant(node, index, value, names)
+            _transpose_constant(node, index, value, names)
     remove_nodes(dict.fromkeys(spent))
     if node.op_type == "Concat":
         axis = node.attributes.get_int("axis", 1)
         node.attributes["axis"] = ir.AttrInt64("axis", TO_LAST.index(axis % 4))
     if node.op_type == "Pad":
-        _turn_pads(node, names)
-    return _turn_behind(node, names)
+        _transpose_pads(node, names)
+    return _transpose_result(node, names)
 
 
-def _turn_behind(node: ir.Node, names: NameScope) -> ir.Node:
+def _transpose_result(node: ir.Node, names: NameScope) -> ir.Node:
     result = node.outputs[0]
-    outside = ir.Value(type=copy(result.type), shape=result.shape)
-    ir.convenience.replace_all_uses_with(result, outside, replace_graph_outputs=True)
-    label = result.name
-    result.shape = permuted(result.shape, TO_LAST)
-    result.name, outside.name = names.fresh(f"{label}_nhwc"), label
-    turn = make_transpose(result, TO_FIRST, outside, names.fresh(f"{label}_transpose"))
-    graph = node.graph
-    assert graph is not None
-    graph.insert_after(node, turn)
-    return turn
+    label, shape = result.name, permuted(result.shape, TO_LAST)
+    transpose = insert_behind_value(
+        result,
+        "Transpose",
+        [],
+        renamed=names.fresh(f"{label}_nhwc"),
+        name=names.fresh(f"{label}_transpose"),
+        attributes={"perm": list(TO_FIRST)},
+    )
+    result.shape = shape
+    return transpose
 
 
-def _turn_constant(node: ir.Node, index: int, value: ir.Value, names: NameScope) -> None:
-    """Turn a constant that is broadcast against a turned tensor."""
+def _transpose_constant(node: ir.Node, index: int, value: ir.Value, names: NameScope) -> None:
+    """Transpose a constant that is broadcast against a transposed tensor."""
     array = constant_of(value)
     if array is None or array.size == 1:
         return
@@ -184,18 +188,18 @@ def _pad_axes(pad: ir.Node) -> list[int] | None:
     return None if axes is None else [int(axis) % 4 for axis in axes.reshape(-1)]
 
 
-def _turn_pads(pad: ir.Node, names: NameScope) -> None:
+def _transpose_pads(pad: ir.Node, names: NameScope) -> None:
     """Reorder the pads, which are all begins and then all ends."""
     axes = _pad_axes(pad)
     assert axes is not None
-    turned = [TO_LAST.index(axis) for axis in axes]
+    reordered = [TO_LAST.index(axis) for axis in axes]
     if "pads" in pad.attributes:
         given = np.asarray(pad.attributes.get_ints("pads", []))
         pads = given.reshape(2, 4)[:, list(TO_LAST)].reshape(-1)
         pad.attributes["pads"] = ir.AttrInt64s("pads", [int(size) for size in pads])
         return
     if len(pad.inputs) > 3 and pad.inputs[3] is not None:
-        index, new = 3, np.asarray(turned, np.int64)
+        index, new = 3, np.asarray(reordered, np.int64)
     else:
         sizes = constant_of(pad.inputs[1])
         assert sizes is not None

@@ -9,9 +9,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.graph.editing import insert_after
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import shape_of
+from bitwright.prepare.passes import PassResult
 
 __all__ = ["widen_half_floats"]
 
@@ -20,14 +22,14 @@ _HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
-def widen_half_floats(model: ir.Model, *, interface: bool = False) -> int:
+def widen_half_floats(model: ir.Model, *, interface: bool = False) -> PassResult:
     """Turn float16 inside the model into float32, in place; return how many tensors changed.
 
     With `interface`, its inputs and outputs become float32 as well; else a Cast stands behind
     and before them.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> widen_half_floats(ir.Model(graph, ir_version=10))
+    >>> widen_half_floats(ir.Model(graph, ir_version=10)).changed
     0
     """
     scope = NameScope(model)
@@ -49,12 +51,12 @@ def widen_half_floats(model: ir.Model, *, interface: bool = False) -> int:
         for node in graph:
             _widen_attributes(node)
     if interface:
-        return count
+        return PassResult(count)
     for value in inputs:
         _cast_input(model.graph, value, scope)
     for value in outputs:
         _cast_output(model.graph, value, scope)
-    return count + len(inputs)
+    return PassResult(count + len(inputs))
 
 
 def _widened(tensor: ir.TensorProtocol) -> ir.LazyTensor:
@@ -89,10 +91,7 @@ def _cast_input(graph: ir.Graph, value: ir.Value, scope: NameScope) -> None:
         node.replace_input_with(index, wide)
     name = scope.fresh(f"{value.name}_Cast")
     cast = ir.node("Cast", [value], {"to": int(_FLOAT)}, outputs=[wide], name=name)
-    if len(graph):
-        graph.insert_before(graph[0], cast)
-    else:
-        graph.append(cast)
+    insert_after(graph, cast, None)
 
 
 def _cast_output(graph: ir.Graph, value: ir.Value, scope: NameScope) -> None:

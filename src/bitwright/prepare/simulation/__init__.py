@@ -5,12 +5,10 @@ The quantized model then computes on a CPU what the hardware will, and ranges ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 
 from bitwright.graph.subgraphs import iter_graphs
-from bitwright.prepare.building import without_notes
+from bitwright.prepare.passes import Pass, run_passes
 from bitwright.prepare.simulation.activations import (
     harden_sigmoids,
     round_clip_bounds,
@@ -25,18 +23,16 @@ from bitwright.recipe import Simulation
 
 __all__ = ["simulate_npu", "simulation_steps"]
 
-_Change = Callable[[ir.Model, list[str]], int]
-
 # Sigmoids come before hard sigmoids, which they become.
-_STEPS: tuple[tuple[str, _Change, str], ...] = (
-    ("leaky_relu", without_notes(round_leaky_slopes), "the slope of {} LeakyRelu"),
-    ("sigmoid", without_notes(harden_sigmoids), "{} Sigmoid by HardSigmoid"),
-    ("hard_sigmoid", without_notes(scale_hard_sigmoids), "the slope of {} HardSigmoid"),
-    ("average_pool", scale_average_pools, "the divisor of {} average pool"),
-    ("reduce_mean", scale_means, "the divisor of {} ReduceMean"),
-    ("softmax", simulate_softmax, "{} Softmax in bfloat16"),
-    ("instance_norm", simulate_instance_norm, "{} InstanceNormalization in bfloat16"),
-    ("clip", round_clip_bounds, "the bounds of {} Clip"),
+_STEPS = (
+    Pass(round_leaky_slopes, "simulated the slope of {} LeakyRelu", "leaky_relu"),
+    Pass(harden_sigmoids, "simulated {} Sigmoid by HardSigmoid", "sigmoid"),
+    Pass(scale_hard_sigmoids, "simulated the slope of {} HardSigmoid", "hard_sigmoid"),
+    Pass(scale_average_pools, "simulated the divisor of {} average pool", "average_pool"),
+    Pass(scale_means, "simulated the divisor of {} ReduceMean", "reduce_mean"),
+    Pass(simulate_softmax, "simulated {} Softmax in bfloat16", "softmax"),
+    Pass(simulate_instance_norm, "simulated {} InstanceNormalization in bfloat16", "instance_norm"),
+    Pass(round_clip_bounds, "simulated the bounds of {} Clip", "clip"),
 )
 
 
@@ -47,15 +43,7 @@ def simulate_npu(model: ir.Model, wanted: Simulation) -> list[str]:
     >>> simulate_npu(ir.Model(graph, ir_version=10), Simulation())
     []
     """
-    told: list[str] = []
-    for field, change, sentence in _STEPS:
-        if getattr(wanted, field):
-            left: list[str] = []
-            count = change(model, left)
-            if count:
-                told.append(f"simulated {sentence.format(count)}{'' if count == 1 else 's'}")
-            told += left
-    return told
+    return run_passes(model, _STEPS, wanted)
 
 
 def simulation_steps(model: ir.Model) -> dict[str, str]:

@@ -8,8 +8,9 @@ import onnx_ir as ir
 from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.subgraphs import iter_graphs
-from bitwright.prepare.building import Builder, clip_limits
+from bitwright.prepare.building import Builder
+from bitwright.prepare.matching import clip_limits
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 from bitwright.prepare.simulation.scaling import multiply_behind
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid
 
@@ -25,78 +26,78 @@ HARD_SIGMOID_FACTOR = (2731 / 16384) / (1 / 6)
 """The NPU's slope is 2731/2^14, a little above the 1/6 of ONNX's."""
 
 
-def _nodes(model: ir.Model, op_type: str) -> list[ir.Node]:
-    return [
-        node
-        for _, graph in iter_graphs(model)
-        for node in graph
-        if node.op_type == op_type and not node.domain
-        if element_type(node.outputs[0]) in (ir.DataType.FLOAT, None)
-    ]
+def _is_float(node: ir.Node) -> bool:
+    return element_type(node.outputs[0]) in (ir.DataType.FLOAT, None)
 
 
-def round_leaky_slopes(model: ir.Model) -> int:
+def round_leaky_slopes(model: ir.Model) -> PassResult:
     """Make the slope of every LeakyRelu a multiple of 1/256; return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> round_leaky_slopes(ir.Model(graph, ir_version=10))
+    >>> round_leaky_slopes(ir.Model(graph, ir_version=10)).changed
     0
     """
-    nodes = _nodes(model, "LeakyRelu")
-    for node in nodes:
-        alpha = node.attributes.get_float("alpha", 0.01)
-        node.attributes["alpha"] = ir.AttrFloat32("alpha", round(alpha * 256) / 256)
-    return len(nodes)
+    return rewrite_nodes(model, ("LeakyRelu",), _round_slope)
 
 
-def harden_sigmoids(model: ir.Model) -> int:
+def _round_slope(node: ir.Node, names: NameScope) -> bool:
+    if not _is_float(node):
+        return False
+    alpha = node.attributes.get_float("alpha", 0.01)
+    node.attributes["alpha"] = ir.AttrFloat32("alpha", round(alpha * 256) / 256)
+    return True
+
+
+def harden_sigmoids(model: ir.Model) -> PassResult:
     """Replace every Sigmoid by max(0, min(1, x / 6 + 1 / 2)); return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> harden_sigmoids(ir.Model(graph, ir_version=10))
+    >>> harden_sigmoids(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
-    nodes = _nodes(model, "Sigmoid")
-    for node in nodes:
-        build = Builder(node, names)
-        name = f"{node.outputs[0].name}_hard"
-        settings = {"alpha": 1 / 6, "beta": 0.5}
-        build.finish(
-            build.add("HardSigmoid", [node.inputs[0]], name, settings, node_name=node.name)
-        )
-    return len(nodes)
+    return rewrite_nodes(model, ("Sigmoid",), _harden)
 
 
-def scale_hard_sigmoids(model: ir.Model) -> int:
+def _harden(node: ir.Node, names: NameScope) -> bool:
+    if not _is_float(node):
+        return False
+    build = Builder(node, names)
+    name = f"{node.outputs[0].name}_hard"
+    settings = {"alpha": 1 / 6, "beta": 0.5}
+    build.finish(build.add("HardSigmoid", [node.inputs[0]], name, settings, node_name=node.name))
+    return True
+
+
+def scale_hard_sigmoids(model: ir.Model) -> PassResult:
     """Put the NPU's slope behind every HardSigmoid that it has; return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> scale_hard_sigmoids(ir.Model(graph, ir_version=10))
+    >>> scale_hard_sigmoids(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
-    nodes = [node for node in _nodes(model, "HardSigmoid") if is_npu_hard_sigmoid(node)]
-    for node in nodes:
-        multiply_behind(node, HARD_SIGMOID_FACTOR, names)
-    return len(nodes)
+    return rewrite_nodes(model, ("HardSigmoid",), _scale_hard_sigmoid)
 
 
-def round_clip_bounds(model: ir.Model, notes: list[str]) -> int:
+def _scale_hard_sigmoid(node: ir.Node, names: NameScope) -> bool:
+    applies = _is_float(node) and is_npu_hard_sigmoid(node)
+    return applies and multiply_behind(node, HARD_SIGMOID_FACTOR, names)
+
+
+def round_clip_bounds(model: ir.Model) -> PassResult:
     """Make the bounds of every Clip integers of 8 bits, a missing one the last; return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> round_clip_bounds(ir.Model(graph, ir_version=10), [])
+    >>> round_clip_bounds(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
     opset = model.opset_imports.get("", 0)
-    rounded = 0
-    for node in _nodes(model, "Clip"):
+
+    def rewrite(node: ir.Node, names: NameScope) -> bool | str:
         limits = clip_limits(node)
+        if not _is_float(node):
+            return False
         if limits is None:
-            notes.append(f"Clip {node.name!r} was not simulated: its bounds come at run time")
-            continue
+            return f"Clip {node.name!r} was not simulated: its bounds come at run time"
         low, high = (
             missing if limit is None else max(-128, min(127, round(limit)))
             for limit, missing in zip(limits, (-128, 127), strict=True)
@@ -108,5 +109,6 @@ def round_clip_bounds(model: ir.Model, notes: list[str]) -> int:
             for index, bound in ((1, low), (2, high)):
                 name = f"{node.outputs[0].name}_bound"
                 replace_constant(node, index, np.array(bound, np.float32), name, names)
-        rounded += 1
-    return rounded
+        return True
+
+    return rewrite_nodes(model, ("Clip",), rewrite)

@@ -14,33 +14,27 @@ import onnx_ir as ir
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.linear import Array
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 from bitwright.prepare.simulation.bfloat16 import Bfloat16Steps
 
 __all__ = ["simulate_instance_norm"]
 
 
-def simulate_instance_norm(model: ir.Model, notes: list[str]) -> int:
+def simulate_instance_norm(model: ir.Model) -> PassResult:
     """Write every InstanceNormalization as the NPU's steps; return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> simulate_instance_norm(ir.Model(graph, ir_version=10), [])
+    >>> simulate_instance_norm(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
     opset = model.opset_imports.get("", 0)
-    replaced = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.op_type != "InstanceNormalization" or node.domain:
-                continue
-            reason = _replace(node, opset, names)
-            if reason is None:
-                replaced += 1
-            else:
-                notes.append(f"InstanceNormalization {node.name!r} was not simulated: {reason}")
-    return replaced
+
+    def rewrite(node: ir.Node, names: NameScope) -> bool | str:
+        reason = _replace(node, opset, names)
+        return reason is None or f"{node.op_type} {node.name!r} was not simulated: {reason}"
+
+    return rewrite_nodes(model, ("InstanceNormalization",), rewrite)
 
 
 def _replace(norm: ir.Node, opset: int, names: NameScope) -> str | None:

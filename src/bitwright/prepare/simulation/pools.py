@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.subgraphs import iter_graphs
-from bitwright.prepare.building import known_axes
+from bitwright.prepare.matching import known_axes
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 from bitwright.prepare.simulation.scaling import multiply_behind
 
 __all__ = ["mean_factor", "pool_factor", "scale_average_pools", "scale_means"]
@@ -50,31 +50,24 @@ def pool_factor(height: int, width: int) -> float:
     return mean_factor(height * width)
 
 
-def scale_average_pools(model: ir.Model, notes: list[str]) -> int:
+def scale_average_pools(model: ir.Model) -> PassResult:
     """Put the NPU's factor behind every average pool of a square window; return how many.
 
     A window that reaches over the edge divides by fewer values, so pools with such windows stay
-    exact, as do rectangular ones and those of unknown size; `notes` names them.
+    exact, as do rectangular ones and those of unknown size; the notes name them.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> scale_average_pools(ir.Model(graph, ir_version=10), [])
+    >>> scale_average_pools(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
-    scaled = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.domain or node.op_type not in ("AveragePool", "GlobalAveragePool"):
-                continue
-            window = _window(node)
-            if isinstance(window, str):
-                notes.append(f"pool {node.name!r} was not simulated: {window}")
-                continue
-            factor = pool_factor(*window)
-            if factor != 1:
-                multiply_behind(node, factor, names)
-                scaled += 1
-    return scaled
+    return rewrite_nodes(model, ("AveragePool", "GlobalAveragePool"), _scale_pool)
+
+
+def _scale_pool(pool: ir.Node, names: NameScope) -> bool | str:
+    window = _window(pool)
+    if isinstance(window, str):
+        return f"pool {pool.name!r} was not simulated: {window}"
+    return multiply_behind(pool, pool_factor(*window), names)
 
 
 def _window(pool: ir.Node) -> tuple[int, int] | str:
@@ -123,28 +116,23 @@ def _reaches_over(pool: ir.Node, x: ir.Value | None) -> bool:
     return False
 
 
-def scale_means(model: ir.Model, notes: list[str]) -> int:
+def scale_means(model: ir.Model) -> PassResult:
     """Put the NPU's factor behind every ReduceMean over a fixed number of values; return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> scale_means(ir.Model(graph, ir_version=10), [])
+    >>> scale_means(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
-    scaled = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.op_type != "ReduceMean" or node.domain:
-                continue
-            if element_type(node.outputs[0]) not in (ir.DataType.FLOAT, None):
-                continue
-            count = _reduced(node)
-            if count is None:
-                notes.append(f"mean {node.name!r} was not simulated: how much it covers varies")
-            elif count > 0 and (factor := mean_factor(count)) != 1:
-                multiply_behind(node, factor, names)
-                scaled += 1
-    return scaled
+    return rewrite_nodes(model, ("ReduceMean",), _scale_mean)
+
+
+def _scale_mean(mean: ir.Node, names: NameScope) -> bool | str:
+    if element_type(mean.outputs[0]) not in (ir.DataType.FLOAT, None):
+        return False
+    count = _reduced(mean)
+    if count is None:
+        return f"mean {mean.name!r} was not simulated: how much it covers varies"
+    return count > 0 and multiply_behind(mean, mean_factor(count), names)
 
 
 def _reduced(mean: ir.Node) -> int | None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.graph.subgraphs import iter_graphs
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 from bitwright.prepare.simulation.bfloat16 import Bfloat16Steps
 
 __all__ = ["simulate_softmax"]
@@ -23,32 +23,27 @@ _LARGEST = 87.0
 have, counts as minus this: its weight is 1e-38."""
 
 
-def simulate_softmax(model: ir.Model, notes: list[str]) -> int:
+def simulate_softmax(model: ir.Model) -> PassResult:
     """Write every Softmax as the NPU's steps; return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> simulate_softmax(ir.Model(graph, ir_version=10), [])
+    >>> simulate_softmax(ir.Model(graph, ir_version=10)).changed
     0
     """
-    names = NameScope(model)
     opset = model.opset_imports.get("", 0)
-    replaced = 0
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.op_type != "Softmax" or node.domain:
-                continue
-            if opset < 13:
-                # Before, it flattens all dimensions from its axis on.
-                notes.append(f"Softmax {node.name!r} was not simulated: opset {opset} is below 13")
-            elif node.inputs[0] is not None and element_type(node.inputs[0]) == ir.DataType.FLOAT:
-                _replace(node, names)
-                replaced += 1
-    return replaced
+
+    def rewrite(node: ir.Node, names: NameScope) -> bool | str:
+        if opset < 13:  # where it flattens all dimensions from its axis on
+            return f"Softmax {node.name!r} was not simulated: opset {opset} is below 13"
+        return _replace(node, names)
+
+    return rewrite_nodes(model, ("Softmax",), rewrite)
 
 
-def _replace(softmax: ir.Node, names: NameScope) -> None:
+def _replace(softmax: ir.Node, names: NameScope) -> bool:
     x = softmax.inputs[0]
-    assert x is not None
+    if x is None or element_type(x) != ir.DataType.FLOAT:
+        return False
     steps = Bfloat16Steps(softmax, names)
     low, high = steps.number(-_LARGEST, "low"), steps.number(_LARGEST, "high")
     x = steps.rounded(steps.exact("Clip", x, low, high, name="clipped"), "x")
@@ -67,3 +62,4 @@ def _replace(softmax: ir.Node, names: NameScope) -> None:
     axis = steps.integers([softmax.attributes.get_int("axis", -1)], "axis")
     total = steps.step("ReduceSum", exponential, axis, name="total", attributes={"keepdims": 1})
     steps.finish(steps.step("Div", exponential, total, name="quotient"))
+    return True

@@ -1,0 +1,83 @@
+"""What a pass is: it changes a model in place, and returns how often and what it left, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from bitwright.graph import NameScope, iter_graphs
+
+__all__ = ["Pass", "PassResult", "rewrite_nodes", "run_passes", "run_until_stable"]
+
+
+class PassResult(NamedTuple):
+    """What a pass did to a model."""
+
+    changed: int = 0
+    """How many places it changed."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each place that it had to leave."""
+
+
+class Pass(NamedTuple):
+    """A pass, and how to report what it did."""
+
+    run: Callable[[ir.Model], PassResult]
+    sentence: str
+    """Holds {} for the number of changes; an s behind it makes it many."""
+    option: str = ""
+    """The option that asks for it; "": it always runs."""
+
+    def report(self, result: PassResult) -> list[str]:
+        """Return what it did as sentences.
+
+        >>> Pass(lambda model: PassResult(2), "dropped {} no-op").report(PassResult(2))
+        ['dropped 2 no-ops']
+        """
+        plural = "" if result.changed == 1 else "s"
+        done = [self.sentence.format(result.changed) + plural] if result.changed else []
+        return [*done, *result.notes]
+
+
+def run_passes(model: ir.Model, passes: Sequence[Pass], options: object = None) -> list[str]:
+    """Run the passes that `options` asks for, one after the other; return what they did."""
+    return [
+        sentence
+        for step in passes
+        if not step.option or getattr(options, step.option)
+        for sentence in step.report(step.run(model))
+    ]
+
+
+def run_until_stable(model: ir.Model, passes: Sequence[Pass]) -> list[str]:
+    """Run passes again and again until none of them finds anything more; return what they did."""
+    totals = [0] * len(passes)
+    while any(found := [step.run(model).changed for step in passes]):
+        totals = [sum(pair) for pair in zip(totals, found, strict=True)]
+    reports = (step.report(PassResult(n)) for step, n in zip(passes, totals, strict=True))
+    return [sentence for report in reports for sentence in report]
+
+
+def rewrite_nodes(
+    model: ir.Model,
+    op_types: Collection[str],
+    rewrite: Callable[[ir.Node, NameScope], bool | str],
+) -> PassResult:
+    """Offer each standard node of these types to a rewrite, at every level of the model.
+
+    It returns whether it changed the node, or a sentence that says why it did not.
+    """
+    names = NameScope(model)
+    changed, notes = 0, []
+    for _, graph in iter_graphs(model):
+        for node in list(graph):
+            if node.domain or node.op_type not in op_types or node.graph is not graph:
+                continue  # the last of these: it is gone with another one
+            result = rewrite(node, names)
+            if isinstance(result, str):
+                notes.append(result)
+            else:
+                changed += result
+    return PassResult(changed, tuple(notes))
