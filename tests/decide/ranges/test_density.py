@@ -1,4 +1,4 @@
-"""The error of a distribution on a grid: compiled, in numpy, and value by value."""
+"""The error of a distribution on given levels: compiled, in numpy, and value by value."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bitwright.decide.ranges.density import Density, Grid
+from bitwright.decide.ranges.density import Density, Levels
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.observe import TensorSketch
 
@@ -24,12 +24,12 @@ def density_of(x):
 def test_compiled_and_numpy_give_the_same_errors(x, symmetric):
     pytest.importorskip("numba")
     ends = np.geomspace(0.01, 70.0, 12)
-    grid = Grid.over(-ends / 2, ends, UINT8, symmetric=symmetric)
+    levels = Levels.over(-ends / 2, ends, UINT8, symmetric=symmetric)
     for density in (
         density_of(x),
         Density.of_points(np.unique(x).astype(float), np.ones(np.unique(x).size)),
     ):
-        numpy, compiled = (density.error(grid, engine=engine) for engine in ("numpy", "numba"))
+        numpy, compiled = (density.error(levels, engine=engine) for engine in ("numpy", "numba"))
         np.testing.assert_allclose(compiled, numpy, rtol=1e-9, atol=1e-9)
 
 
@@ -37,7 +37,7 @@ def test_compiled_and_numpy_give_the_same_errors(x, symmetric):
 def test_points_are_judged_one_by_one(engine):
     pytest.importorskip("numba")
     points, masses = np.array([-3.0, 0.3, 5.0]), np.array([1.0, 4.0, 2.0])
-    grid = Grid.over(np.array([-1.0, -4.0]), np.array([1.0, 4.0]), INT8, symmetric=True)
+    levels = Levels.over(np.array([-1.0, -4.0]), np.array([1.0, 4.0]), INT8, symmetric=True)
     expected = [
         sum(
             mass * (point - np.clip(np.rint(point / scale), -127, 127) * scale) ** 2
@@ -45,5 +45,5 @@ def test_points_are_judged_one_by_one(engine):
         )
         for scale in (1 / 127, 4 / 127)
     ]
-    found = Density.of_points(points, masses).error(grid, engine=engine)
+    found = Density.of_points(points, masses).error(levels, engine=engine)
     assert found == pytest.approx(expected, rel=1e-12)

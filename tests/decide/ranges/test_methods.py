@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bitwright.decide.ranges.density import Density, Grid
+from bitwright.decide.ranges.density import Density, Levels
 from bitwright.decide.ranges.methods import METHODS, choose_range, sketch_std, weight_range
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.quantize import dequantize, quantize
@@ -198,7 +198,7 @@ def test_min_mse_chooses_the_power_of_two_that_the_raw_data_chooses(name, scale,
     errors = {}
     for finer in range(-1, 4):
         s = base * 2.0**-finer
-        grid = Grid.of(np.float64(s), np.float64(zero), qmin, qmax)
+        grid = Levels.of(np.float64(s), np.float64(zero), qmin, qmax)
         errors[s] = grid.squared_error(x.astype(np.float64)).sum()
     best = min(errors, key=errors.get)
     # Where two scales are as good as each other, either is right.
@@ -290,7 +290,7 @@ def test_the_error_model_is_the_true_error_on_smooth_data():
         TensorSketch.of(x).values().astype(float), TensorSketch.of(x).counts().astype(float)
     )
     for high in (0.5, 2.0, 4.0, 8.0):
-        grid = Grid.over(np.array([-high]), np.array([high]), UINT8)
+        grid = Levels.over(np.array([-high]), np.array([high]), UINT8)
         true = grid.squared_error(x.astype(np.float64)).sum()
         assert density.error(grid)[0] == pytest.approx(true, rel=0.02)
 

@@ -13,7 +13,7 @@ from bitwright.numerics.compiling import compiled, default_engine
 from bitwright.numerics.scales import symmetric_zero_point
 from bitwright.numerics.types import QType
 
-__all__ = ["Density", "Grid"]
+__all__ = ["Density", "Levels"]
 
 F64 = npt.NDArray[np.float64]
 
@@ -24,11 +24,11 @@ _TAIL = 160
 """Bins at either end that are not merged."""
 
 _WORTH_COMPILING = 1 << 14
-"""Grids times intervals from which on compiled code is faster, its loading counted in."""
+"""Sets of levels times intervals from which on compiled code is faster, its loading counted in."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class Levels:
     """The values that a quantized tensor can take: k * scale from bottom to top (arrays)."""
 
     scale: F64
@@ -38,12 +38,12 @@ class Grid:
     @classmethod
     def over(
         cls, low: F64, high: F64, qtype: QType, *, symmetric: bool = False, reduced: bool = False
-    ) -> Grid:
-        """Return the grid that `affine_parameters` would give for these ranges.
+    ) -> Levels:
+        """Return the levels that `affine_parameters` would give for these ranges.
 
         >>> from bitwright.numerics.types import UINT8
-        >>> grid = Grid.over(np.array([-1.0]), np.array([4.1]), UINT8)
-        >>> grid.scale.round(6), grid.bottom.round(6)
+        >>> levels = Levels.over(np.array([-1.0]), np.array([4.1]), UINT8)
+        >>> levels.scale.round(6), levels.bottom.round(6)
         (array([0.02]), array([-1.]))
         """
         qmin, qmax = qtype.bounds(symmetric=symmetric, reduced=reduced)
@@ -57,9 +57,13 @@ class Grid:
         return cls.of(scale, zero_point, qmin, qmax)
 
     @classmethod
-    def of(cls, scale: F64, zero_point: F64 | np.float64, qmin: int, qmax: int) -> Grid:
-        """Return the grid of this scale and zero point."""
+    def of(cls, scale: F64, zero_point: F64 | np.float64, qmin: int, qmax: int) -> Levels:
+        """Return the levels of this scale and zero point."""
         return cls(scale, (qmin - zero_point) * scale, (qmax - zero_point) * scale)
+
+    def as_column(self) -> Levels:
+        """Return one-dimensional arrays of levels as columns, which broadcast over points."""
+        return Levels(self.scale[:, None], self.bottom[:, None], self.top[:, None])
 
     def squared_error(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return (x - quantized x)^2, in the values' own precision; the arrays broadcast."""
@@ -77,8 +81,8 @@ class Grid:
     def integral(self, points: F64) -> F64:
         """Return the integral of the squared error from 0 to each point.
 
-        Inside the grid the error is periodic: each step adds scale^3 / 12, and the fraction d of a
-        step (-1/2..1/2 from the grid's value) adds scale^3 d^3 / 3. Outside it grows cubically.
+        Between the outermost levels the error is periodic: each step adds scale^3 / 12, and the
+        fraction d of a step (-1/2..1/2 from a level) scale^3 d^3 / 3. Outside it grows cubically.
         """
         inside = np.minimum(np.maximum(points, self.bottom), self.top)
         outside = points - inside
@@ -130,28 +134,30 @@ class Density:
         self._points = points
         self._masses = masses
 
-    def error(self, grid: Grid, *, engine: str | None = None) -> F64:
-        """Return the sum of squared errors for each grid (one-dimensional arrays)."""
-        if engine is None:  # for a few grids the compiler is not worth loading
-            size = grid.scale.size * (self._edges.size + self._points.size)
+    def error(self, levels: Levels, *, engine: str | None = None) -> F64:
+        """Return the sum of squared errors for each set of levels (one-dimensional arrays)."""
+        if engine is None:  # for a few of them the compiler is not worth loading
+            size = levels.scale.size * (self._edges.size + self._points.size)
             engine = default_engine() if size > _WORTH_COMPILING else "numpy"
         if engine == "numba":
-            total = np.empty(grid.scale.shape)
+            total = np.empty(levels.scale.shape)
             mass = (self._edges, self._weights, self._points, self._masses)
-            compiled(_sum_errors, reorder=True)(grid.scale, grid.bottom, grid.top, *mass, total)
+            compiled(_sum_errors, reorder=True)(
+                levels.scale, levels.bottom, levels.top, *mass, total
+            )
             return total
-        column = Grid(grid.scale[:, None], grid.bottom[:, None], grid.top[:, None])
-        total = np.zeros(grid.scale.shape)
+        column = levels.as_column()
+        total = np.zeros(levels.scale.shape)
         if self._edges.size:
             total += column.integral(self._edges[None, :]) @ self._weights
         if self._points.size:
             total += column.squared_error(self._points[None, :]) @ self._masses
         return total
 
-    def absolute_error(self, grid: Grid) -> F64:
-        """Return the sum of absolute errors for each grid (one-dimensional arrays)."""
-        column = Grid(grid.scale[:, None], grid.bottom[:, None], grid.top[:, None])
-        total = np.zeros(grid.scale.shape)
+    def absolute_error(self, levels: Levels) -> F64:
+        """Return the sum of absolute errors for each set of levels (one-dimensional arrays)."""
+        column = levels.as_column()
+        total = np.zeros(levels.scale.shape)
         if self._edges.size:
             total += column.absolute_integral(self._edges[None, :]) @ self._weights
         if self._points.size:
@@ -166,7 +172,7 @@ class Density:
     @classmethod
     def of_bins(cls, values: F64, counts: F64) -> Density:
         """Return the density of bfloat16 bins, given their values, ascending, and counts."""
-        # Far below the largest value every grid rounds to zero, or its error does not matter.
+        # Far below the largest value every scale rounds to zero, or its error does not matter.
         size = np.abs(values)
         matters = size > 2.0**-24 * size.max(initial=0.0)
         values, counts = values[matters], counts[matters]
@@ -195,7 +201,7 @@ def _sum_errors(
     masses: Any,
     total: Any,
 ) -> None:
-    """Compiled body of `Density.error`: `Grid.integral` and `Grid.squared_error` in one loop."""
+    """Compiled body of `Density.error`: integral and squared error of `Levels` in one loop."""
     for which in range(scales.size):
         scale, bottom, top = scales[which], bottoms[which], tops[which]
         cube = scale * scale * scale

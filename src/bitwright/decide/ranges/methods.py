@@ -1,15 +1,16 @@
-"""From what was observed of a tensor to the range that is quantized: one function a method."""
+"""From what was observed of a tensor to the range that is quantized: one function per method."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.decide.ranges.density import Density, Grid
+from bitwright.decide.ranges.density import Density, Levels
+from bitwright.decide.ranges.mse import least_error_range, row_ranges, starting_fractions
 from bitwright.decide.ranges.power_of_two import (
     exact_min_mse,
     least_error_position,
@@ -46,8 +47,8 @@ Range = tuple[float, float] | tuple[F64, F64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """One tensor and the grid it is going to lie on. Its range contains zero."""
+class _Observed:
+    """One tensor and the levels it is going to have. Its range contains zero."""
 
     sketch: Sketch
     qtype: QType
@@ -73,8 +74,17 @@ class _Case:
         make = Density.of_points if isinstance(self.sketch, _Exact) else Density.of_bins
         return make(*self.points())
 
-    def grid(self, low: F64, high: F64) -> Grid:
-        return Grid.over(low, high, self.qtype, symmetric=self.symmetric, reduced=self.reduced)
+    def levels(self, low: F64, high: F64) -> Levels:
+        return Levels.over(low, high, self.qtype, symmetric=self.symmetric, reduced=self.reduced)
+
+
+class _Weight(NamedTuple):
+    """The rows of a weight, each of which gets a range, and the levels it is going to have."""
+
+    rows: npt.NDArray[Any]
+    qtype: QType
+    symmetric: bool
+    reduced: bool
 
 
 def choose_range(
@@ -88,7 +98,7 @@ def choose_range(
     """Return the (low, high) that a tensor is quantized over; arrays for per-channel ranges.
 
     The range contains zero, and ends at the observed extremes at the latest. `symmetric` and
-    `reduced` say how the grid will be laid, as for `affine_parameters`.
+    `reduced` say how the levels will lie, as for `affine_parameters`.
 
     >>> from bitwright.numerics.types import UINT8
     >>> from bitwright.observe import TensorSketch
@@ -99,11 +109,10 @@ def choose_range(
     """
     if not sketch.finite:
         raise DataError("no finite value was observed, so there is no range to choose.")
-    case = _Case(sketch, qtype, symmetric, reduced)
-    low, high = METHODS[type(method)](case, method)
-    if method.symmetric and not isinstance(method, MinMSE):  # whose grid is centred already
-        most = np.maximum(-np.asarray(low), high)
-        low, high = -most, most
+    found = METHODS[type(method)]
+    low, high = found.of_sketch(_Observed(sketch, qtype, symmetric, reduced), method)
+    if method.symmetric and not found.centres:
+        low, high = _centred(low, high)
     if np.ndim(low):
         return np.asarray(low, np.float64), np.asarray(high, np.float64)
     return float(low), float(high)
@@ -130,25 +139,17 @@ def weight_range(
         return (0.0, 0.0) if axis is None else (np.zeros(len(rows)), np.zeros(len(rows)))
     if not np.isfinite(rows).all():
         raise DataError("a weight holds NaN or infinite values; repair the model.")
-    if isinstance(method, MinMax | NonOverflow | Distribution):
-        low = np.minimum(rows.min(axis=1), 0).astype(np.float64)
-        high = np.maximum(rows.max(axis=1), 0).astype(np.float64)
-        if method.symmetric or isinstance(method, Distribution):
-            high = np.maximum(-low, high)
-            low = -high
-    elif isinstance(method, MSE):
-        low, high = _weight_mse(rows, method, qtype, symmetric, reduced)
-    elif isinstance(method, MinMSE):
-        # All of a weight is one batch, so both modes are the same.
-        grid = position_grid(method, qtype, symmetric=symmetric, reduced=reduced)
-        low, high = np.array([exact_min_mse(row, grid) for row in rows], np.float64).T
-    else:
-        found = [
-            choose_range(_Exact(row), method, qtype, symmetric=symmetric, reduced=reduced)
-            for row in rows
-        ]
-        low, high = np.array(found, np.float64).T
+    weight = _Weight(rows, qtype, symmetric, reduced)
+    found = METHODS[type(method)]
+    low, high = (found.of_rows or _row_by_row)(weight, method)
+    if method.symmetric and not found.centres:
+        low, high = _centred(low, high)
     return (float(low[0]), float(high[0])) if axis is None else (low, high)
+
+
+def _centred(low: Any, high: Any) -> tuple[Any, Any]:
+    most = np.maximum(-np.asarray(low), high)
+    return -most, most
 
 
 def sketch_std(sketch: Sketch) -> float:
@@ -161,8 +162,8 @@ def sketch_std(sketch: Sketch) -> float:
     return moments(*sketch_points(sketch))[1]
 
 
-def _min_max(case: _Case, method: MinMax) -> tuple[Any, Any]:
-    sketch, weight = case.sketch, method.moving_average
+def _min_max(tensor: _Observed, method: MinMax) -> tuple[Any, Any]:
+    sketch, weight = tensor.sketch, method.moving_average
     if method.per_channel:
         if weight is not None:
             raise RecipeError("MinMax takes moving_average or per_channel, not both.")
@@ -171,139 +172,127 @@ def _min_max(case: _Case, method: MinMax) -> tuple[Any, Any]:
         # A channel without a finite value has inf and -inf: like one of zeros.
         return np.minimum(sketch.channel_low, 0.0), np.maximum(sketch.channel_high, 0.0)
     if weight is None:
-        return case.low, case.high
+        return tensor.low, tensor.high
     low, high = averaged_extremes(sketch, weight)
     return min(low, 0.0), max(high, 0.0)
 
 
-def _percentile(case: _Case, method: Percentile) -> tuple[float, float]:
+def _percentile(tensor: _Observed, method: Percentile) -> tuple[float, float]:
     cut = percentile_cut(
-        case.sketch, method.percentile, symmetric=case.symmetric or method.symmetric
+        tensor.sketch, method.percentile, symmetric=tensor.symmetric or method.symmetric
     )
     return min(cut[0], 0.0), max(cut[1], 0.0)
 
 
-def _layerwise_percentile(case: _Case, method: LayerwisePercentile) -> tuple[float, float]:
-    cuts = [_percentile(case, Percentile(percentile=p)) for p in method.candidates]
+def _layerwise_percentile(tensor: _Observed, method: LayerwisePercentile) -> tuple[float, float]:
+    cuts = [_percentile(tensor, Percentile(percentile=p)) for p in method.candidates]
     if method.symmetric:
         cuts = [(-max(-low, high), max(-low, high)) for low, high in cuts]
-    grid, density = case.grid(*np.array(cuts, np.float64).T), case.density()
-    error = density.error(grid) if method.metric == "mse" else density.absolute_error(grid)
+    levels, density = tensor.levels(*np.array(cuts, np.float64).T), tensor.density()
+    error = density.error(levels) if method.metric == "mse" else density.absolute_error(levels)
     return cuts[int(np.argmin(error))]  # of equal ones the first
 
 
-def _entropy(case: _Case, method: Entropy) -> tuple[float, float]:
+def _entropy(tensor: _Observed, method: Entropy) -> tuple[float, float]:
     # The levels are meant for 8 bits: a finer grid has as many more, a coarser one as many less.
-    levels = max(int(method.levels * 2.0 ** (case.qtype.bits - 8)), 2)
-    cut = entropy_cut(case.sketch, method.bins, levels, symmetric=case.symmetric)
+    levels = max(int(method.levels * 2.0 ** (tensor.qtype.bits - 8)), 2)
+    cut = entropy_cut(tensor.sketch, method.bins, levels, symmetric=tensor.symmetric)
     return min(cut[0], 0.0), max(cut[1], 0.0)
 
 
-def _extremes(case: _Case, method: NonOverflow) -> tuple[float, float]:
-    return case.low, case.high
+def _extremes(tensor: _Observed, method: NonOverflow) -> tuple[float, float]:
+    return tensor.low, tensor.high
 
 
-def _symmetric_extremes(case: _Case, method: Distribution) -> tuple[float, float]:
-    return -case.largest, case.largest
+def _symmetric_extremes(tensor: _Observed, method: Distribution) -> tuple[float, float]:
+    return -tensor.largest, tensor.largest
 
 
-_REFINEMENTS = (0.95, 0.975, 0.9875)
-
-
-def _shares(least: float) -> F64:
-    """Return the shares of the full range to try first, so close that no valley is missed."""
-    least = min(max(least, 2.0**-12), 0.4)
-    few = int(np.ceil(np.log(0.4 / least) / 0.4))
-    return np.concatenate(
-        [np.geomspace(least, 0.4, few, endpoint=False), np.linspace(0.4, 1.0, 16)]
-    )
-
-
-def _mse(case: _Case, method: MSE) -> tuple[float, float]:
-    density = case.density()
-    values, counts = case.points()
+def _mse(tensor: _Observed, method: MSE) -> tuple[float, float]:
+    density = tensor.density()
+    values, counts = tensor.points()
     # Clipping at half the mean magnitude is never the best, so the search ends there.
     mean = float(np.abs(values) @ counts) / max(float(counts[values != 0].sum()), 1.0)
-    shares = _shares(mean / 2 / case.largest if case.largest else 1.0)
+    fractions = starting_fractions(mean / 2 / tensor.largest if tensor.largest else 1.0)
 
     def error(low: F64, high: F64) -> F64:
-        return density.error(case.grid(low[0], high[0]))[None, :]
+        return density.error(tensor.levels(low[0], high[0]))[None, :]
 
-    one_end = case.symmetric or method.symmetric or case.low == 0 or case.high == 0
-    low, high = _least_error(np.array([case.low]), np.array([case.high]), error, shares, one_end)
+    one_end = tensor.symmetric or method.symmetric or tensor.low == 0 or tensor.high == 0
+    low, high = least_error_range(
+        np.array([tensor.low]), np.array([tensor.high]), error, fractions, one_end
+    )
     return float(low[0]), float(high[0])
 
 
-def _least_error(
-    low: F64, high: F64, error: Callable[[F64, F64], F64], shares: F64, one_end: bool
-) -> tuple[F64, F64]:
-    """Return the ranges within (low, high), an array each, of the least error.
-
-    `error` takes candidates (one row for each range; they broadcast) and returns their errors.
-    Both ends shrink together first, then each alone, then both by small steps around the best.
-    """
-    rows = np.arange(low.size)[:, None]
-    best_low, best_high = low[:, None], high[:, None]
-    least = error(best_low, best_high)
-
-    def consider(lows: F64, highs: F64) -> None:
-        nonlocal best_low, best_high, least
-        found = error(lows, highs)
-        first = np.argmin(found, axis=1)[:, None]
-        of_first = found[rows, first]
-        better = of_first < least
-        if better.any():
-            least = np.where(better, of_first, least)
-            best_low = np.where(better, _chosen(lows, rows, first), best_low)
-            best_high = np.where(better, _chosen(highs, rows, first), best_high)
-
-    if one_end:
-        # One number: the largest magnitude that is kept.
-        most = np.maximum(-low, high)[:, None]
-
-        def keep(size: F64) -> None:
-            consider(np.maximum(-size, low[:, None]), np.minimum(size, high[:, None]))
-
-        keep(most * shares)
-        for step in _REFINEMENTS:
-            root = np.sqrt(step)
-            keep(np.maximum(-best_low, best_high) * np.array([step, root, 1 / root, 1 / step]))
-        return best_low[:, 0], best_high[:, 0]
-    consider(low[:, None] * shares, high[:, None] * shares)
-    consider(low[:, None] * shares, best_high)
-    consider(best_low, high[:, None] * shares)
-    for step in _REFINEMENTS:
-        around = np.array([step, 1.0, 1 / step])
-        consider(
-            np.maximum(best_low * np.tile(around, 3), low[:, None]),
-            np.minimum(best_high * np.repeat(around, 3), high[:, None]),
-        )
-    return best_low[:, 0], best_high[:, 0]
-
-
-def _chosen(ends: F64, rows: Any, columns: Any) -> F64:
-    """Return one end of each row; a single column stands for all."""
-    return ends if ends.shape[1] == 1 else ends[rows, columns]
-
-
-def _min_mse(case: _Case, method: MinMSE) -> tuple[float, float]:
-    grid = position_grid(method, case.qtype, symmetric=case.symmetric, reduced=case.reduced)
+def _min_mse(tensor: _Observed, method: MinMSE) -> tuple[float, float]:
+    grid = position_grid(method, tensor.qtype, symmetric=tensor.symmetric, reduced=tensor.reduced)
     if method.mode == "most-common":
-        position = most_common_position(case.sketch, grid)
+        position = most_common_position(tensor.sketch, grid)
     else:
-        position = least_error_position(case.density, grid, case.low, case.high)
-    return (case.low, case.high) if position is None else grid.ends(position, case.low, case.high)
+        position = least_error_position(tensor.density, grid, tensor.low, tensor.high)
+    return (
+        (tensor.low, tensor.high)
+        if position is None
+        else grid.ends(position, tensor.low, tensor.high)
+    )
 
 
-METHODS: dict[type, Callable[[_Case, Any], tuple[Any, Any]]] = {
-    MinMax: _min_max,
-    Percentile: _percentile,
-    LayerwisePercentile: _layerwise_percentile,
-    Entropy: _entropy,
-    Distribution: _symmetric_extremes,
-    MSE: _mse,
-    NonOverflow: _extremes,
-    MinMSE: _min_mse,
+def _row_extremes(weight: _Weight, method: MinMax | NonOverflow) -> tuple[F64, F64]:
+    rows = weight.rows
+    return (
+        np.minimum(rows.min(axis=1), 0).astype(np.float64),
+        np.maximum(rows.max(axis=1), 0).astype(np.float64),
+    )
+
+
+def _symmetric_row_extremes(weight: _Weight, method: Distribution) -> tuple[F64, F64]:
+    return _centred(*_row_extremes(weight, NonOverflow()))
+
+
+def _row_mse(weight: _Weight, method: MSE) -> tuple[F64, F64]:
+    return row_ranges(
+        weight.rows,
+        weight.qtype,
+        symmetric=weight.symmetric,
+        reduced=weight.reduced,
+        one_end=method.symmetric,
+    )
+
+
+def _row_min_mse(weight: _Weight, method: MinMSE) -> tuple[F64, F64]:
+    # All of a weight is one batch, so both modes are the same.
+    grid = position_grid(method, weight.qtype, symmetric=weight.symmetric, reduced=weight.reduced)
+    low, high = np.array([exact_min_mse(row, grid) for row in weight.rows], np.float64).T
+    return low, high
+
+
+def _row_by_row(weight: _Weight, method: RangeMethod) -> tuple[F64, F64]:
+    options = {"symmetric": weight.symmetric, "reduced": weight.reduced}
+    found = [choose_range(_Exact(row), method, weight.qtype, **options) for row in weight.rows]
+    low, high = np.array(found, np.float64).T
+    return low, high
+
+
+class Method(NamedTuple):
+    """How a range method works: on a sketch, and on the rows of a weight."""
+
+    of_sketch: Callable[[_Observed, Any], tuple[Any, Any]]
+    of_rows: Callable[[_Weight, Any], tuple[F64, F64]] | None = None
+    """From exact values, all rows at once; None: each row as a sketch of its own."""
+    centres: bool = False
+    """Whether a range that is asked to be symmetric already is."""
+
+
+METHODS: dict[type, Method] = {
+    MinMax: Method(_min_max, _row_extremes),
+    Percentile: Method(_percentile),
+    LayerwisePercentile: Method(_layerwise_percentile),
+    Entropy: Method(_entropy),
+    Distribution: Method(_symmetric_extremes, _symmetric_row_extremes),
+    MSE: Method(_mse, _row_mse),
+    NonOverflow: Method(_extremes, _row_extremes),
+    MinMSE: Method(_min_mse, _row_min_mse, centres=True),
 }
 
 
@@ -333,38 +322,3 @@ def _rows(array: npt.NDArray[Any], axis: int | None) -> npt.NDArray[Any]:
         return array.reshape(1, -1)
     first = np.moveaxis(array, axis, 0)
     return np.ascontiguousarray(first.reshape(first.shape[0], -1))
-
-
-def _weight_mse(
-    rows: npt.NDArray[Any], method: MSE, qtype: QType, symmetric: bool, reduced: bool
-) -> tuple[F64, F64]:
-    low = np.minimum(rows.min(axis=1), 0).astype(np.float64)
-    high = np.maximum(rows.max(axis=1), 0).astype(np.float64)
-    # The largest of each row becomes 1, so that no square overflows or vanishes.
-    sizes = np.maximum(-low, high)
-    sizes[sizes == 0] = 1.0
-    # Few rows at a time, so that they and the temporary stay in the cache.
-    height = max(1, (1 << 16) // rows.shape[1])
-    shares = _shares(0.05)  # no weight is as long-tailed as an activation can be
-    for start in range(0, len(rows), height):
-        chosen = slice(start, start + height)
-        size = sizes[chosen]
-        part = rows[chosen] / size[:, None].astype(rows.dtype)
-
-        def error(lows: F64, highs: F64, part: npt.NDArray[Any] = part) -> F64:
-            columns = []
-            for a, b in zip(*(ends.T for ends in np.broadcast_arrays(lows, highs)), strict=True):
-                grid = Grid.over(
-                    a[:, None], b[:, None], qtype, symmetric=symmetric, reduced=reduced
-                )
-                columns.append(grid.squared_error(part).sum(axis=1, dtype=np.float64))
-            return np.stack(columns, axis=1)
-
-        one_end = symmetric or method.symmetric
-        ends = _least_error(low[chosen] / size, high[chosen] / size, error, shares, one_end)
-        low[chosen] = np.maximum(ends[0] * size, low[chosen])
-        high[chosen] = np.minimum(ends[1] * size, high[chosen])
-    if method.symmetric:
-        high = np.maximum(-low, high)
-        low = -high
-    return low, high

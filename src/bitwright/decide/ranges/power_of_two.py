@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.decide.ranges.density import Density, Grid
+from bitwright.decide.ranges.density import Density, Levels
 from bitwright.decide.ranges.statistics import Sketch
 from bitwright.errors import DataError
 from bitwright.numerics.positions import PositionGrid
@@ -44,7 +44,7 @@ def least_error_position(
     if found is None:
         return None
     scales, zero_point = found
-    errors = density().error(Grid.of(scales, np.float64(zero_point), grid.qmin, grid.qmax))
+    errors = density().error(Levels.of(scales, np.float64(zero_point), grid.qmin, grid.qmax))
     return round(-float(np.log2(scales[int(np.argmin(errors))])))
 
 

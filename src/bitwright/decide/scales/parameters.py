@@ -1,8 +1,8 @@
-"""From ranges to scales: what each entry of a layout gets, given what was observed."""
+"""Scale and zero point of each tensor in a layout, from its override, its range or its values."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from bitwright.numerics.scales import (
 )
 from bitwright.numerics.types import QType
 from bitwright.plan import TensorPlan
-from bitwright.recipe import Distribution, MinMax, MinMSE, RangeMethod, Recipe, ScaleKind
+from bitwright.recipe import Distribution, MinMax, MinMSE, Override, RangeMethod, Recipe, ScaleKind
 
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
@@ -42,56 +42,43 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 
+class _Choice(NamedTuple):
+    """How a tensor is quantized, by the recipe and the tensor's override."""
+
+    ranges: RangeMethod
+    symmetric: bool
+    reduced: bool = False
+
+
+class _Range(NamedTuple):
+    """What a scale is to cover, and the name of the method that it comes from."""
+
+    low: Any
+    high: Any
+    method: str
+
+
 def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -> TensorPlan:
     """Return the plan of an activation that has parameters of its own."""
-    given = entry.override
-    if given is not None and given.scale is not None:
+    if entry.override is not None and entry.override.scale is not None:
         return _given_plan(entry)
     if not entry.qtype.needs_range:
         return _unscaled_plan(entry)
-    if not entry.qtype.is_integer and isinstance(_activation_ranges(entry, recipe), Distribution):
+    choice = _Choice(_activation_ranges(entry, recipe), _is_symmetric(entry, recipe))
+    if not entry.qtype.is_integer and isinstance(choice.ranges, Distribution):
         return _deviation_plan(entry, 1.0 if sketch is None else sketch_std(sketch))
-    symmetric = _is_symmetric(entry, recipe)
-    axis: int | None = None
-    low: Any
-    high: Any
-    if given is not None and given.rmin is not None:
-        low, high, method = given.rmin, given.rmax, "given"
-    elif entry.fixed_range is not None:
-        (low, high), method = entry.fixed_range, "by definition"
-    else:
+    found = _given_range(entry)
+    if found is None and entry.fixed_range is not None:
+        found = _Range(*entry.fixed_range, "by definition")
+    if found is None:
         assert sketch is not None
-        ranges = _activation_ranges(entry, recipe)
-        if isinstance(ranges, MinMax) and ranges.per_channel and sketch.channel_low is None:
-            ranges = msgspec.structs.replace(ranges, per_channel=False)
-        low, high = choose_range(sketch, ranges, entry.qtype, symmetric=symmetric)
-        method = _method_name(ranges)
-        if np.ndim(low):
-            axis = 1
-    dtype = _float_dtype(entry)
-    if not entry.qtype.is_integer:
-        return _spread_plan(entry, low, high, method, recipe.scales)
-    if recipe.restricted_asymmetric and not symmetric:
-        scale, zero = restricted_asymmetric_parameters(
-            low, high, dtype, min_real_range=recipe.min_real_range
-        )
-    else:
-        scale, zero = affine_parameters(
-            low,
-            high,
-            entry.qtype,
-            symmetric=symmetric,
-            min_real_range=recipe.min_real_range,
-            kind=recipe.scales,
-            dtype=dtype,
-        )
-    return _own_plan(entry, scale, zero, axis, (low, high), method)
+        found = _observed_range(sketch, entry.qtype, choice)
+    return _covering_plan(entry, found, choice, recipe)
 
 
 def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
     """Return the plan of a constant, from its own values."""
-    given = entry.override
-    if given is not None and given.scale is not None:
+    if entry.override is not None and entry.override.scale is not None:
         return _given_plan(entry)
     array = constant_of(entry.value)
     assert array is not None
@@ -104,43 +91,83 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
         return _unscaled_plan(entry)
     if not entry.qtype.is_integer and isinstance(recipe.weight_ranges, Distribution):
         return _deviation_plan(entry, float(np.std(array, dtype=np.float64)))
-    if entry.operand:
+    choice = _weight_choice(entry, recipe)
+    found = _given_range(entry) or _constant_range(array, entry, choice)
+    return _covering_plan(entry, found, choice, recipe)
+
+
+def _weight_choice(entry: Entry, recipe: Recipe) -> _Choice:
+    given = entry.override or Override()
+    symmetric = given.symmetric
+    if symmetric is None and entry.operand:
         symmetric = recipe.activation_symmetric
-    elif recipe.weight_symmetric is not None:
+    elif symmetric is None:
         symmetric = recipe.weight_symmetric
-    else:
+    if symmetric is None:
         symmetric = entry.qtype.signed
-    reduced = recipe.reduce_range
-    ranges: RangeMethod = recipe.weight_ranges
-    low: Any
-    high: Any
-    if given is not None:
-        symmetric = symmetric if given.symmetric is None else given.symmetric
-        reduced = reduced if given.reduce_range is None else given.reduce_range
-        ranges = given.ranges or ranges
     # Kernels with one zero point a channel are rare: channels are symmetric, whatever the type,
     # unless an override says otherwise.
     if entry.axis is not None and not entry.block_size:
-        symmetric = symmetric or given is None or given.symmetric is not False
-    if given is not None and given.rmin is not None:
-        low, high, method = given.rmin, given.rmax, "given"
-    else:
-        low, high = _constant_range(array, entry, ranges, symmetric=symmetric, reduced=reduced)
-        method = _method_name(ranges)
+        symmetric = symmetric or given.symmetric is not False
+    reduced = recipe.reduce_range if given.reduce_range is None else given.reduce_range
+    return _Choice(given.ranges or recipe.weight_ranges, symmetric, reduced)
+
+
+def _given_range(entry: Entry) -> _Range | None:
+    given = entry.override
+    if given is None or given.rmin is None:
+        return None
+    return _Range(given.rmin, given.rmax, "given")
+
+
+def _observed_range(sketch: TensorSketch, qtype: QType, choice: _Choice) -> _Range:
+    ranges = choice.ranges
+    if isinstance(ranges, MinMax) and ranges.per_channel and sketch.channel_low is None:
+        ranges = msgspec.structs.replace(ranges, per_channel=False)
+    low, high = choose_range(sketch, ranges, qtype, symmetric=choice.symmetric)
+    return _Range(low, high, _method_name(ranges))
+
+
+def _covering_plan(entry: Entry, found: _Range, choice: _Choice, recipe: Recipe) -> TensorPlan:
+    """Return the plan of a tensor whose scale covers a range."""
+    is_activation = entry.role == "activation"
+    dtype = _float_dtype(entry)
     if not entry.qtype.is_integer:
-        return _spread_plan(entry, low, high, method, recipe.scales)
-    scale, zero = affine_parameters(
-        low,
-        high,
-        entry.qtype,
-        symmetric=symmetric,
-        reduced=reduced,
-        min_real_range=recipe.min_real_range,
-        kind=recipe.scales,
-        dtype=_float_dtype(entry),
-    )
+        scale, zero = _float8_parameters(found, entry.qtype, recipe.scales, dtype)
+    elif is_activation and recipe.restricted_asymmetric and not choice.symmetric:
+        scale, zero = restricted_asymmetric_parameters(
+            found.low, found.high, dtype, min_real_range=recipe.min_real_range
+        )
+    else:
+        scale, zero = affine_parameters(
+            found.low,
+            found.high,
+            entry.qtype,
+            symmetric=choice.symmetric,
+            reduced=choice.reduced,
+            min_real_range=recipe.min_real_range,
+            kind=recipe.scales,
+            dtype=dtype,
+        )
     # A weight's range is a fact of the model; only an activation's is worth keeping in the plan.
-    return _own_plan(entry, scale, zero, entry.axis, None, method)
+    return _own_plan(
+        entry,
+        scale,
+        zero,
+        axis=1 if is_activation else entry.axis,
+        span=found[:2] if is_activation else None,
+        method=found.method,
+    )
+
+
+def _float8_parameters(
+    found: _Range, qtype: QType, kind: ScaleKind, dtype: npt.DTypeLike
+) -> tuple[Array, Array]:
+    """Return the scale with which the largest value of the range is that of the type."""
+    most = max(abs(float(found.low)), abs(float(found.high)))
+    scale = np.asarray(most / qtype.highest, dtype)
+    scale = ceil_scale(scale, kind) if scale > 0 else np.ones_like(scale)
+    return scale, np.zeros((), np.int64)
 
 
 def linked_plan(entry: Entry) -> TensorPlan:
@@ -226,19 +253,19 @@ def widened_for_bias(
     return wider.astype(np.float32).astype(np.float64) if np.any(wider != scale) else None
 
 
-def _constant_range(
-    array: Array, entry: Entry, ranges: RangeMethod, *, symmetric: bool, reduced: bool
-) -> tuple[Any, Any]:
+def _constant_range(array: Array, entry: Entry, choice: _Choice) -> _Range:
+    ranges, axis = choice.ranges, entry.axis
     if not entry.block_size:
-        return weight_range(array, ranges, entry.qtype, symmetric, axis=entry.axis, reduced=reduced)
+        low, high = weight_range(
+            array, ranges, entry.qtype, choice.symmetric, axis=axis, reduced=choice.reduced
+        )
+        return _Range(low, high, _method_name(ranges))
     if not isinstance(ranges, MinMax):
         raise RecipeError("weights in blocks take the range method minmax only.")
-    assert entry.axis is not None
-    edges = np.arange(0, array.shape[entry.axis], entry.block_size)
-    return (
-        np.minimum.reduceat(array, edges, axis=entry.axis),
-        np.maximum.reduceat(array, edges, axis=entry.axis),
-    )
+    assert axis is not None
+    edges = np.arange(0, array.shape[axis], entry.block_size)
+    low, high = (end.reduceat(array, edges, axis=axis) for end in (np.minimum, np.maximum))
+    return _Range(low, high, _method_name(ranges))
 
 
 def _given_plan(entry: Entry) -> TensorPlan:
@@ -247,33 +274,30 @@ def _given_plan(entry: Entry) -> TensorPlan:
     scale = np.asarray(given.scale, dtype=_float_dtype(entry))
     zero = np.asarray(given.zero_point, dtype=np.int64)
     axis = entry.axis if given.axis is None else given.axis
-    return _own_plan(entry, scale, zero, axis if scale.ndim else None, None, "given")
-
-
-def _spread_plan(entry: Entry, low: Any, high: Any, method: str, kind: ScaleKind) -> TensorPlan:
-    """Return the plan of a small float: the largest value of the range is that of the type."""
-    most = max(abs(float(low)), abs(float(high)))
-    scale = np.asarray(most / entry.qtype.highest, _float_dtype(entry))
-    scale = ceil_scale(scale, kind) if scale > 0 else np.ones_like(scale)
-    span = (low, high) if entry.role == "activation" else None
-    return _own_plan(entry, scale, np.zeros((), np.int64), None, span, method)
+    return _own_plan(entry, scale, zero, axis=axis, method="given")
 
 
 def _deviation_plan(entry: Entry, deviation: float) -> TensorPlan:
     scale, zero = float_scale(deviation, entry.qtype, dtype=_float_dtype(entry))
-    return _own_plan(entry, scale, zero, None, None, "standard deviation")
+    return _own_plan(entry, scale, zero, method="standard deviation")
 
 
 def _unscaled_plan(entry: Entry) -> TensorPlan:
     """Return the plan of a tensor whose type holds any value: each one, or block, has exponents."""
-    plan = _own_plan(entry, np.ones(()), np.zeros((), np.int64), None, None, "no scale needed")
+    plan = _own_plan(entry, np.ones(()), np.zeros((), np.int64), method="no scale needed")
     if entry.qtype.kind == "block":
         return msgspec.structs.replace(plan, axis=entry.axis)
     return plan
 
 
 def _own_plan(
-    entry: Entry, scale: Array, zero: Array, axis: int | None, span: Any, method: str
+    entry: Entry,
+    scale: Array,
+    zero: Array,
+    *,
+    method: str,
+    axis: int | None = None,
+    span: tuple[Any, Any] | None = None,
 ) -> TensorPlan:
     return TensorPlan(
         tensor=entry.name,
