@@ -5,7 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bitwright.cli.groups import spread_groups
+from bitwright.cli.groups import expand_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class ThickPaint(Paint):
 
 def run(command, *words):
     app = typer.Typer(rich_markup_mode=None)
-    app.command()(spread_groups(command))
+    app.command()(expand_groups(command))
     return CliRunner().invoke(app, words)
 
 
@@ -52,4 +52,4 @@ def test_an_option_that_two_groups_declare_is_refused():
         raise AssertionError("never called")
 
     with pytest.raises(ValueError, match="duplicate parameter name"):
-        spread_groups(paint)
+        expand_groups(paint)

@@ -21,7 +21,7 @@ def stream(count):
 def test_every_sample_goes_to_exactly_one_side_in_order(count, every, most):
     split = split_holdout(stream(count), every=every, most=most)
     kept = numbers(split)
-    held = numbers(split.held)
+    held = numbers(split.holdout)
     assert sorted(kept + held) == list(range(count))
     assert kept == sorted(kept)
     assert held == list(range(every - 1, count, every))[:most]
@@ -49,13 +49,13 @@ def test_kept_samples_survive_a_reused_buffer():
     split = split_holdout(reuse())
     for _ in split:
         pass
-    assert [int(sample["x"][0]) for sample in split.held] == [7, 15]
+    assert [int(sample["x"][0]) for sample in split.holdout] == [7, 15]
 
 
 def test_a_second_pass_starts_anew():
     split = split_holdout(list(stream(8)))
     assert numbers(split) == numbers(split)
-    assert numbers(split.held) == [7]
+    assert numbers(split.holdout) == [7]
 
 
 @pytest.mark.parametrize(("options", "words"), [({"every": 1}, "every=1"), ({"most": -1}, "most")])
@@ -75,4 +75,4 @@ def test_three_parts_of_the_samples_make_the_whole(count):
     assert len(parts[1]) == min(-(-(count - 1) // 4), 32)
     held = split_holdout(stream)
     list(held)
-    assert parts[2] == [int(sample["x"][0]) for sample in held.held]
+    assert parts[2] == [int(sample["x"][0]) for sample in held.holdout]

@@ -119,7 +119,7 @@ def test_pictures_of_varying_size_calibrate_the_detector():
 
 def test_a_model_of_dynamic_shapes_needs_shapes_for_random_data():
     path = real_model("rapidocr_onnxruntime", OCR["cls"][0])
-    with pytest.raises(bitwright.DataError, match="random data cannot settle it"):
+    with pytest.raises(bitwright.DataError, match="random data cannot choose it"):
         bitwright.quantize(path, data=bitwright.RandomData(count=2))
     shapes = {"x": (1, 3, 48, 192)}
     result = bitwright.quantize(path, data=bitwright.RandomData(count=2, shapes=shapes))

@@ -20,7 +20,7 @@ from bitwright.cli.apply import apply_command
 from bitwright.cli.bench import bench_command
 from bitwright.cli.compare import compare_command
 from bitwright.cli.demo import demo_command
-from bitwright.cli.groups import spread_groups
+from bitwright.cli.groups import expand_groups
 from bitwright.cli.inspect import inspect_command
 from bitwright.cli.plan import plan_command
 from bitwright.cli.preprocess import preprocess_command
@@ -132,7 +132,7 @@ def _make_app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_top)
     for name, command in _COMMANDS.items():
-        app.command(name)(spread_groups(command))
+        app.command(name)(expand_groups(command))
     return app
 
 

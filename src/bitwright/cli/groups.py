@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
-__all__ = ["spread_groups"]
+__all__ = ["expand_groups"]
 
 
-def spread_groups(command: Callable[..., None]) -> Callable[..., None]:
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with each dataclass among its parameters spread into its fields.
 
     Typer makes an option of each field, in the place where the dataclass stands; the command gets
@@ -24,9 +24,9 @@ def spread_groups(command: Callable[..., None]) -> Callable[..., None]:
     ...     height: int = 2
     >>> def draw(name: str, *, size: Size, bold: bool = False) -> None:
     ...     print(name, size)
-    >>> list(inspect.signature(spread_groups(draw)).parameters)
+    >>> list(inspect.signature(expand_groups(draw)).parameters)
     ['name', 'width', 'height', 'bold']
-    >>> spread_groups(draw)(name="box", width=5, height=2, bold=True)
+    >>> expand_groups(draw)(name="box", width=5, height=2, bold=True)
     box Size(width=5, height=2)
     """
     hints = get_type_hints(command, include_extras=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bitwright.data.cache import keep_samples
+from bitwright.data.cache import cache_samples
 from bitwright.data.holdout import HoldoutSplit, Split, split_holdout, split_samples
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
 from bitwright.data.layouts import channels_first_specs, to_channels_last
@@ -21,9 +21,9 @@ __all__ = [
     "Samples",
     "Split",
     "TextData",
+    "cache_samples",
     "channels_first_specs",
     "check_sample",
-    "keep_samples",
     "open_data",
     "random_samples",
     "session_inputs",

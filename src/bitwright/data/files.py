@@ -17,25 +17,25 @@ from bitwright.data.stacks import split_stack
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.wording import counted
 
-__all__ = ["Found", "load_arrays", "open_path"]
+__all__ = ["FileSamples", "load_arrays", "open_path"]
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 
-_Origin: TypeAlias = tuple[Mapping[str, Any], str | None]
+_NamedSample: TypeAlias = tuple[Mapping[str, Any], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a path turned out to hold: samples with their file names, made anew for each pass."""
+class FileSamples:
+    """The samples in a file or folder, with their file names; read again for each pass."""
 
-    produce: Callable[[], Iterator[_Origin]]
+    produce: Callable[[], Iterator[_NamedSample]]
     description: str
     count: int | None
 
 
 def open_path(
     path: Path, specs: Sequence[InputSpec], preprocess: ImagePreprocess | None = None
-) -> Found:
+) -> FileSamples:
     """Find the samples in a file or folder, in the order of their names.
 
     * A `.npz` file has one array for each input, under the input's name; a model with one input
@@ -66,7 +66,7 @@ of a .npy or .npz file, of an image, or of a folder of these.
 
 def _open_file(
     path: Path, specs: tuple[InputSpec, ...], preprocess: ImagePreprocess | None
-) -> Found:
+) -> FileSamples:
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         return _image_source([path], path, specs, preprocess)
@@ -80,16 +80,16 @@ def _open_file(
     if count == 0:
         raise DataError(f"{str(path)!r} holds no samples; give at least one.")
 
-    def produce() -> Iterator[_Origin]:
+    def produce() -> Iterator[_NamedSample]:
         for sample in _file_samples(path, specs, lone=True)[1]:
             yield sample, path.name
 
-    return Found(produce, str(path), count)
+    return FileSamples(produce, str(path), count)
 
 
 def _open_folder(
     folder: Path, specs: tuple[InputSpec, ...], preprocess: ImagePreprocess | None
-) -> Found:
+) -> FileSamples:
     files, folders = _list_folder(folder)
     if files and folders:
         raise DataError(
@@ -108,12 +108,12 @@ def _open_folder(
     if len(specs) > 1 and {file.stem for file in files} == {spec.name for spec in specs}:
         return _open_named_files(folder, files, specs)
 
-    def produce() -> Iterator[_Origin]:
+    def produce() -> Iterator[_NamedSample]:
         for file in files:
             for sample in _file_samples(file, specs, lone=len(files) == 1)[1]:
                 yield sample, file.name
 
-    return Found(produce, f"{folder} ({counted(len(files), 'file')})", None)
+    return FileSamples(produce, f"{folder} ({counted(len(files), 'file')})", None)
 
 
 def _list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -157,7 +157,7 @@ def _open_subfolders(
     folders: list[Path],
     specs: tuple[InputSpec, ...],
     preprocess: ImagePreprocess | None,
-) -> Found:
+) -> FileSamples:
     names = {spec.name for spec in specs}
     contents: dict[str, list[Path]] = {}
     for sub in folders:
@@ -170,7 +170,7 @@ def _open_subfolders(
         contents[sub.name] = files
     everything = [file for files in contents.values() for file in files]
     if _one_kind(folder, everything) == "images" and not names <= contents.keys():
-        return _image_source(_take_turns(list(contents.values())), folder, specs, preprocess)
+        return _image_source(_interleave(list(contents.values())), folder, specs, preprocess)
     _refuse_preprocess(folder, preprocess)
     for name in contents.keys() - names:
         raise DataError(
@@ -187,7 +187,7 @@ def _open_subfolders(
 
 def _open_input_folders(
     folder: Path, contents: Mapping[str, Sequence[Path]], specs: tuple[InputSpec, ...]
-) -> Found:
+) -> FileSamples:
     """One subfolder for each input: files of the same name make one sample."""
     stems = {name: [file.stem for file in files] for name, files in contents.items()}
     first = specs[0].name
@@ -205,16 +205,20 @@ def _open_input_folders(
                 "save every array with np.save."
             )
 
-    def produce() -> Iterator[_Origin]:
+    def produce() -> Iterator[_NamedSample]:
         for position, stem in enumerate(stems[first]):
             arrays = {spec.name: _load_npy(contents[spec.name][position]) for spec in specs}
             for sample in split_stack(arrays, specs, origin=stem, lone=False)[1]:
                 yield sample, stem
 
-    return Found(produce, f"{folder} ({counted(len(stems[first]), 'file')} for each input)", None)
+    return FileSamples(
+        produce, f"{folder} ({counted(len(stems[first]), 'file')} for each input)", None
+    )
 
 
-def _open_named_files(folder: Path, files: Sequence[Path], specs: tuple[InputSpec, ...]) -> Found:
+def _open_named_files(
+    folder: Path, files: Sequence[Path], specs: tuple[InputSpec, ...]
+) -> FileSamples:
     """One file for each input, named after it, as if they were the arrays of one `.npz`."""
     for file in files:
         if file.suffix.lower() != ".npy":
@@ -225,16 +229,17 @@ def _open_named_files(folder: Path, files: Sequence[Path], specs: tuple[InputSpe
     origin = str(folder)
     count, _ = split_stack(arrays, specs, origin=origin, lone=True)
 
-    def produce() -> Iterator[_Origin]:
+    def produce() -> Iterator[_NamedSample]:
         for sample in split_stack(arrays, specs, origin=origin, lone=True)[1]:
             yield sample, folder.name
 
-    return Found(produce, origin, count)
+    return FileSamples(produce, origin, count)
 
 
-def _take_turns(groups: Sequence[Sequence[Path]]) -> list[Path]:
+def _interleave(groups: Sequence[Sequence[Path]]) -> list[Path]:
+    """Return one file of each group in turn, until none is left."""
     longest = max(map(len, groups))
-    return [group[turn] for turn in range(longest) for group in groups if turn < len(group)]
+    return [group[index] for index in range(longest) for group in groups if index < len(group)]
 
 
 def _image_source(
@@ -242,9 +247,9 @@ def _image_source(
     path: Path,
     specs: tuple[InputSpec, ...],
     preprocess: ImagePreprocess | None,
-) -> Found:
+) -> FileSamples:
     count, produce = open_images(images, specs, preprocess)
-    return Found(produce, f"{path} ({counted(len(images), 'image')})", count)
+    return FileSamples(produce, f"{path} ({counted(len(images), 'image')})", count)
 
 
 def _refuse_preprocess(path: Path, preprocess: ImagePreprocess | None) -> None:

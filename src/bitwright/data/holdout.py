@@ -1,4 +1,4 @@
-"""Keep samples out of calibration, to measure the result on data it has not seen, or to choose."""
+"""Split samples into calibration and holdout, and, where settings are chosen, selection."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from bitwright.errors import DataError
 
 __all__ = ["HoldoutSplit", "Split", "split_holdout", "split_samples"]
 
-_FIRST = 2
+_MAX_FIRST = 2
 
 
 class HoldoutSplit:
-    """The calibration part of a stream; what was held back gathers in `held` as it is read.
+    """The calibration part of a stream; the rest gathers in `holdout` as it is read.
 
-    `first` has up to two samples of a stream that was too short to hold any back, and is empty
+    `first` has up to two samples of a stream that was too short for a holdout, and is empty
     otherwise; `evaluation` is whichever of the two there is.
 
     >>> import numpy as np
     >>> short = split_holdout([{"x": np.array(number)} for number in range(3)])
-    >>> len(list(short)), len(short.held), len(short.first)
+    >>> len(list(short)), len(short.holdout), len(short.first)
     (3, 0, 2)
     """
 
@@ -31,13 +31,13 @@ class HoldoutSplit:
         self._samples = samples
         self._every = every
         self._most = most
-        self.held: list[Sample] = []
+        self.holdout: list[Sample] = []
         self.first: list[Sample] = []
 
     @property
     def evaluation(self) -> list[Sample]:
-        """The samples to measure with: those held back, else the first ones."""
-        return self.held or self.first
+        """The samples to measure with: the holdout, else the first ones."""
+        return self.holdout or self.first
 
     @property
     def len_hint(self) -> int | None:
@@ -48,18 +48,18 @@ class HoldoutSplit:
         return None if total is None else int(total) - min(int(total) // self._every, self._most)
 
     def __iter__(self) -> Iterator[Sample]:
-        self.held, self.first = [], []
+        self.holdout, self.first = [], []
         for index, sample in enumerate(self._samples):
-            if index % self._every == self._every - 1 and len(self.held) < self._most:
-                self.held.append(_keep(sample))
+            if index % self._every == self._every - 1 and len(self.holdout) < self._most:
+                self.holdout.append(_copy(sample))
                 self.first = []
                 continue
-            if not self.held and len(self.first) < _FIRST:
-                self.first.append(_keep(sample))
+            if not self.holdout and len(self.first) < _MAX_FIRST:
+                self.first.append(_copy(sample))
             yield dict(sample)
 
 
-def _keep(sample: Mapping[str, Any]) -> Sample:
+def _copy(sample: Mapping[str, Any]) -> Sample:
     # A source may reuse its buffers, and a view would hold a whole stacked file in memory.
     return {name: array.copy() for name, array in sample.items()}
 
@@ -73,12 +73,12 @@ def split_holdout(
     >>> stream = split_holdout([{"x": np.array(number)} for number in range(10)])
     >>> [int(sample["x"]) for sample in stream]
     [0, 1, 2, 3, 4, 5, 6, 8, 9]
-    >>> [int(sample["x"]) for sample in stream.held]
+    >>> [int(sample["x"]) for sample in stream.holdout]
     [7]
     """
     if every < 2:
         raise DataError(
-            f"every={every} would hold back all calibration data; give 2 or more (8 is usual)."
+            f"every={every} would leave no calibration data; give 2 or more (8 is usual)."
         )
     if most < 0:
         raise DataError(f"most={most} is not a number of samples; give 0 or more.")
@@ -89,18 +89,20 @@ class Split(NamedTuple):
     """Samples in three parts, none of which shares any with another."""
 
     calibration: Samples
-    choosing: Samples
-    measuring: Samples
+    selection: Samples
+    """To choose settings by."""
+    holdout: Samples
+    """To measure the result with."""
 
 
-_CHOSEN_BY, _MEASURED_BY = 32, 8
+_MAX_SELECTION, _MAX_HOLDOUT = 32, 8
 
 
 def split_samples(samples: Samples) -> Split:
-    """Divide samples that can be read again: to calibrate with, to choose by, to measure with.
+    """Divide samples that can be read again into calibration, selection and holdout.
 
-    Every fourth sample (number 1, 5, …), at most 32, is to choose by; what is to measure with is
-    what `split_holdout` would hold back.
+    Every fourth sample (number 1, 5, …), at most 32, is for selection; the holdout is that of
+    `split_holdout`.
 
     >>> import numpy as np
     >>> from bitwright.data import InputSpec, open_data
@@ -111,9 +113,9 @@ def split_samples(samples: Samples) -> Split:
     """
 
     def part(index: int) -> int:
-        if index % 8 == 7 and index < 8 * _MEASURED_BY:
+        if index % 8 == 7 and index < 8 * _MAX_HOLDOUT:
             return 2
-        return 1 if index % 4 == 1 and index < 4 * _CHOSEN_BY else 0
+        return 1 if index % 4 == 1 and index < 4 * _MAX_SELECTION else 0
 
     def select(wanted: int, last: int | None) -> Samples:
         def produce() -> Iterator[tuple[Sample, str | None]]:
@@ -125,4 +127,4 @@ def split_samples(samples: Samples) -> Split:
         count = None if total is None else sum(part(i) == wanted for i in range(total))
         return Samples(produce, samples.specs, description=samples.description, len_hint=count)
 
-    return Split(select(0, None), select(1, 4 * _CHOSEN_BY), select(2, 8 * _MEASURED_BY))
+    return Split(select(0, None), select(1, 4 * _MAX_SELECTION), select(2, 8 * _MAX_HOLDOUT))

@@ -1,4 +1,4 @@
-"""Images as calibration data: a small description of how a picture becomes a model input."""
+"""Images as calibration data: resizing, cropping, normalizing and the layout of pixels."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def _read_image(file: Path, spec: InputSpec, preprocess: ImagePreprocess) -> Arr
 def _image_shape(
     spec: InputSpec, layout: Literal["nchw", "nhwc"] | None
 ) -> tuple[Literal["nchw", "nhwc"], int | None, Size | None]:
-    """Settle layout, channels and size from the input's shape and what the user said."""
+    """Read layout, channels and size from the input's shape and the user's settings."""
     dims: tuple[int | str | None, ...] = (None, None, None)
     if spec.shape is not None:
         if len(spec.shape) not in (3, 4):

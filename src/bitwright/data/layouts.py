@@ -1,4 +1,4 @@
-"""Samples in the layout of the given model, for a model whose inputs were turned to NHWC."""
+"""Convert samples to NHWC for a model whose inputs were converted from NCHW."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random data on request: it shows that a model quantizes and runs, not how well."""
+"""Random samples: they show that a model quantizes and runs, not how accurate it is."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def random_samples(
         raise DataError(f"random data needs a count of at least 1, not {count}.")
     if not low < high:
         raise DataError(f"random data needs low < high, not low={low} and high={high}.")
-    settled = _settle_shapes(tuple(specs), shapes)
+    settled = _resolve_shapes(tuple(specs), shapes)
     ends = _check_ranges(specs, ranges or {})
     for spec in specs:
         if spec.dtype.kind == "O":
@@ -134,7 +134,7 @@ def _draw(
     return (low + drawn * (high - low)).astype(dtype)
 
 
-def _settle_shapes(
+def _resolve_shapes(
     specs: tuple[InputSpec, ...], shapes: Shapes | None
 ) -> dict[str, tuple[int, ...]]:
     by_input, symbols = _read_shapes(specs, shapes)
@@ -153,7 +153,7 @@ def _settle_shapes(
         if spec.shape and isinstance(spec.shape[0], str):
             symbols.setdefault(spec.shape[0], 1)
     return {
-        spec.name: by_input[spec.name] if spec.name in by_input else _settle(spec, symbols)
+        spec.name: by_input[spec.name] if spec.name in by_input else _resolve_shape(spec, symbols)
         for spec in specs
     }
 
@@ -193,7 +193,7 @@ def _read_shapes(
     return by_input, symbols
 
 
-def _settle(spec: InputSpec, symbols: Mapping[str, int]) -> tuple[int, ...]:
+def _resolve_shape(spec: InputSpec, symbols: Mapping[str, int]) -> tuple[int, ...]:
     if spec.shape is None:
         raise DataError(
             f"input {spec.name!r} has no shape in the model; "
@@ -208,7 +208,7 @@ def _settle(spec: InputSpec, symbols: Mapping[str, int]) -> tuple[int, ...]:
             label = f"{axis} ({dim!r})" if isinstance(dim, str) else str(axis)
             raise DataError(
                 f"dimension {label} of input {spec.name!r} {show_shape(spec.shape)} is open and "
-                f"random data cannot settle it; give shapes={{{spec.name!r}: (...)}} "
+                f"random data cannot choose it; give shapes={{{spec.name!r}: (...)}} "
                 "or real data."
             )
         sizes.append(size)

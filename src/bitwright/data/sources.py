@@ -1,4 +1,4 @@
-"""One door for calibration data: whatever the user has becomes a stream of checked samples."""
+"""Open calibration data of any kind as a stream of checked samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model's inputs expect, and the check that every sample passes before it is run."""
+"""Specifications of a model's inputs, and the check of every sample against them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that hold many samples along their first dimension, and the rule that takes them apart."""
+"""Split arrays that stack many samples along their first dimension."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from bitwright.data import (
     RandomData,
     Samples,
     TextData,
+    cache_samples,
     channels_first_specs,
-    keep_samples,
     open_data,
     to_channels_last,
 )
@@ -50,7 +50,7 @@ class Calibration:
 
     def keep(self, model: ir.Model) -> Calibration:
         """Return the same data in a form that two passes can read."""
-        kept = keep_samples(self._read(model), most_bytes=self.memory_budget)
+        kept = cache_samples(self._read(model), max_bytes=self.memory_budget)
         return replace(self, data=kept, limit=None, preprocess=None)
 
     def _read(self, model: ir.Model) -> Samples:

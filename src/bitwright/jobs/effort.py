@@ -166,7 +166,7 @@ class _Search:
         self._calibration = replace(kept, data=parts.calibration, holdout=False)
         self._choosing, self._measuring = (
             list(job.open_data(replace(kept, data=part)))
-            for part in (parts.choosing, parts.measuring)
+            for part in (parts.selection, parts.holdout)
         )
         self._sketches: dict[bytes, Mapping[str, TensorSketch]] = {}
         self._description = job.data_description

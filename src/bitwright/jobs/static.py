@@ -320,7 +320,7 @@ class Job:
             means=means,
         )
         self.samples = stream.evaluation
-        self.samples_are_unseen = bool(stream.held)
+        self.samples_are_unseen = bool(stream.holdout)
         return seen.sketches
 
     def _take(

@@ -3,14 +3,14 @@ import time
 
 import pytest
 
-from bitwright.support.processes import Child, ChildLost, ChildRefused, client
+from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess, client
 
 WORKER = """
 import os, sys, time
 
 class Worker:
     def add(self, a, b):
-        print("not an answer")
+        print("not a result")
         return a + b
 
     def fail(self, words):
@@ -20,7 +20,7 @@ class Worker:
         os._exit(code)
 
     def babble(self, words):
-        # The pipe that answers go to, whatever its number is here.
+        # The pipe that results go to, whatever its number is here.
         for number in range(3, 20):
             try:
                 os.write(number, words.encode())
@@ -50,75 +50,75 @@ def worker(tmp_path):
 
 
 @pytest.fixture
-def child(worker):
-    with Child(worker) as child:
-        yield child
+def process(worker):
+    with WorkerProcess(worker) as process:
+        yield process
 
 
-def test_a_child_answers_whatever_it_prints_besides(child):
-    assert [child.ask("add", a=n, b=0.5) for n in range(3)] == [0.5, 1.5, 2.5]
+def test_a_worker_returns_results_whatever_it_prints_besides(process):
+    assert [process.call("add", a=n, b=0.5) for n in range(3)] == [0.5, 1.5, 2.5]
 
 
-def test_a_child_finds_the_same_modules_and_has_none_of_ours(child):
-    assert child.ask("path") == sys.path
-    assert not {"bitwright", "numpy"} & set(child.ask("modules"))
+def test_a_worker_finds_the_same_modules_and_has_none_of_ours(process):
+    assert process.call("path") == sys.path
+    assert not {"bitwright", "numpy"} & set(process.call("modules"))
 
 
-def test_what_goes_wrong_there_is_raised_here_and_the_child_lives_on(child):
-    with pytest.raises(ChildRefused, match=r"^too warm$"):
-        child.ask("fail", words="too warm")
-    with pytest.raises(ChildRefused, match=r"^ValueError$"):
-        child.ask("fail", words="")
-    with pytest.raises(ChildRefused, match="dance"):
-        child.ask("dance")
-    assert child.is_alive and child.ask("add", a=1, b=1) == 2
+def test_what_goes_wrong_there_is_raised_here_and_the_worker_lives_on(process):
+    with pytest.raises(WorkerError, match=r"^too warm$"):
+        process.call("fail", words="too warm")
+    with pytest.raises(WorkerError, match=r"^ValueError$"):
+        process.call("fail", words="")
+    with pytest.raises(WorkerError, match="dance"):
+        process.call("dance")
+    assert process.is_alive and process.call("add", a=1, b=1) == 2
 
 
 def test_a_worker_that_does_not_load_says_why(tmp_path):
     (tmp_path / "broken.py").write_text("import nothing_like_this")
-    with Child(tmp_path / "broken.py") as child:
+    with WorkerProcess(tmp_path / "broken.py") as process:
         for _ in range(2):
-            with pytest.raises(ChildRefused, match="nothing_like_this"):
-                child.ask("add")
+            with pytest.raises(WorkerError, match="nothing_like_this"):
+                process.call("add")
 
 
-def test_a_child_that_dies_is_lost_with_its_code(child):
-    with pytest.raises(ChildLost, match="ended with code 7"):
-        child.ask("die", code=7)
-    with pytest.raises(ChildLost, match="ended with code 7"):
-        child.ask("add", a=1, b=1)
-    assert not child.is_alive
+def test_a_worker_that_dies_is_lost_with_its_code(process):
+    with pytest.raises(WorkerLost, match="ended with code 7"):
+        process.call("die", code=7)
+    with pytest.raises(WorkerLost, match="ended with code 7"):
+        process.call("add", a=1, b=1)
+    assert not process.is_alive
 
 
 @pytest.mark.parametrize("words", ["nonsense\n", "[1, 2]\n", "{}\n", "7\n"])
-def test_a_child_that_talks_nonsense_is_lost_and_ended(child, words):
-    with pytest.raises(ChildLost, match="makes no sense"):
-        child.ask("babble", words=words)
-    assert not child.is_alive
+def test_a_worker_that_talks_nonsense_is_lost_and_ended(process, words):
+    with pytest.raises(WorkerLost, match="is no result"):
+        process.call("babble", words=words)
+    assert not process.is_alive
 
 
-def test_half_an_answer_is_none(child):
-    with pytest.raises(ChildLost, match="ended with code 3"):
-        child.ask("stutter", words='{"answer": 12')
+def test_half_a_result_is_none(process):
+    with pytest.raises(WorkerLost, match="ended with code 3"):
+        process.call("stutter", words='{"result": 12')
 
 
-def test_nobody_answers_after_the_end(child):
-    child.kill()
-    with pytest.raises(ChildLost, match="ended with code"):
-        child.ask("add", a=1, b=1)
+def test_a_call_after_the_end_fails(process):
+    process.kill()
+    with pytest.raises(WorkerLost, match="ended with code"):
+        process.call("add", a=1, b=1)
 
 
-def test_a_child_ends_by_itself_when_it_is_closed(worker):
-    with Child(worker) as child:
-        child.ask("add", a=1, b=1)
-    assert child._process.returncode == 0
-    child.close()  # a second time does no harm
+def test_a_worker_ends_by_itself_when_it_is_closed(worker):
+    with WorkerProcess(worker) as process:
+        process.call("add", a=1, b=1)
+    assert process._process.returncode == 0
+    process.close()  # a second time does no harm
 
 
-def test_a_child_that_does_not_end_in_time_is_killed(worker, monkeypatch):
-    monkeypatch.setattr(client, "_PATIENCE", 0.2)
-    child = Child(worker)
-    child._write({"do": "sleep", "seconds": 60})
+def test_a_worker_that_does_not_end_in_time_is_killed(worker, monkeypatch):
+    monkeypatch.setattr(client, "_CLOSE_TIMEOUT", 0.2)
+    process = WorkerProcess(worker)
+    process._write({"method": "sleep", "arguments": {"seconds": 60}})
     start = time.perf_counter()
-    child.close()
-    assert not child.is_alive and time.perf_counter() - start < 30
+    process.close()
+    assert not process.is_alive and time.perf_counter() - start < 30

@@ -1,4 +1,4 @@
-"""One model in a process of its own, asked to run for a while and to say what it took."""
+"""A model in a worker process, which times its runs and measures its memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bitwright.data import InputSpec, session_inputs
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph import runtime_reason
 from bitwright.support.files import Closing
-from bitwright.support.processes import Child, ChildLost, ChildRefused
+from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 
 __all__ = ["ModelProcess"]
 
@@ -25,9 +25,9 @@ class ModelProcess(Closing):
         self, name: str, path: Path, *, threads: int | None, providers: Sequence[str]
     ) -> None:
         self._name = name
-        self._child = Child(_WORKER)
+        self._process = WorkerProcess(_WORKER)
         try:
-            opened = self._ask(
+            opened = self._call(
                 "open", model=str(path.absolute()), threads=threads, providers=list(providers)
             )
             missing = [each for each in providers if each not in opened["providers"]]
@@ -49,30 +49,30 @@ class ModelProcess(Closing):
 
     def load(self, files: Sequence[Path]) -> None:
         """Give it the samples to run, which it takes in turn."""
-        self._ask("load", files=[str(file) for file in files])
+        self._call("load", files=[str(file) for file in files])
 
     def burst(self, *, runs: int | None = None, seconds: float = 0.0) -> list[float]:
         """Run so many times, or else so long, and return the seconds of each run."""
-        times: list[float] = self._ask("burst", runs=runs, seconds=seconds)
+        times: list[float] = self._call("burst", runs=runs, seconds=seconds)
         return times
 
     def peak_memory(self) -> tuple[int | None, str]:
         """Return the most bytes that were resident, and how that is known."""
-        found = self._ask("memory")
+        found = self._call("memory")
         return found["bytes"], found["source"]
 
     def close(self) -> None:
         """End the process."""
-        self._child.close()
+        self._process.close()
 
-    def _ask(self, what: str, **more: Any) -> Any:
+    def _call(self, what: str, **more: Any) -> Any:
         try:
-            return self._child.ask(what, **more)
-        except ChildLost as error:
+            return self._process.call(what, **more)
+        except WorkerLost as error:
             raise ModelError(
                 f"the process that ran {self._name!r} {error}; the machine may have too little "
                 "memory for the model."
             ) from error
-        except ChildRefused as error:
+        except WorkerError as error:
             verb = "ONNX Runtime refuses" if what == "open" else "cannot run"
             raise ModelError(f"{verb} {self._name!r}: {runtime_reason(error)}") from error

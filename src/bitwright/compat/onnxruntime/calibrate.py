@@ -27,7 +27,7 @@ from bitwright.compat.onnxruntime.tensors_data import (
     load_tensors_data,
     save_tensors_data,
 )
-from bitwright.data import keep_samples
+from bitwright.data import cache_samples
 from bitwright.decide.ranges.statistics import averaged_extremes, moments, percentile_edges
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.observe import TensorSketch
@@ -149,7 +149,7 @@ class HistogramCalibrater(CalibraterBase):
 
     def collect_data(self, data_reader: Any) -> None:
         """Count the values of each tensor; the bins of earlier calls are kept, and extended."""
-        samples = keep_samples(self._open(data_reader))
+        samples = cache_samples(self._open(data_reader))
         reach = {name: Magnitudes(histogram=False) for name in self._tensors()}
         self._seen.samples += self._observe(samples, sketches=reach).samples
         for name, sizes in reach.items():

@@ -46,6 +46,6 @@ def tune_job(
         progress=calibration.progress,
     )
     if not job.samples:
-        job.samples, job.samples_are_unseen = stream.evaluation, bool(stream.held)
+        job.samples, job.samples_are_unseen = stream.evaluation, bool(stream.holdout)
     job.constants.update(tuned.constants)
     return tuned.plan.with_notes(notes_of(tuned.reports))

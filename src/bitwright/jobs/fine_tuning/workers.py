@@ -26,7 +26,7 @@ from bitwright.observe import LayerInputs
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
 from bitwright.support.files import Closing
-from bitwright.support.processes import Child, ChildLost, ChildRefused
+from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["Workers", "one_thread"]
@@ -98,7 +98,7 @@ class Workers(Closing):
             }
             for lane, stop in (("quantized", quantized), ("floats", floats))
         }
-        self._pending[self._threads.submit(self._ask, index, name, shared, folder)] = index
+        self._pending[self._threads.submit(self._call, index, name, shared, folder)] = index
         # One more than are at work may wait, so that nobody does.
         return self._collect(self._count)
 
@@ -117,7 +117,7 @@ class Workers(Closing):
                 done.append(index)
         return done
 
-    def _ask(self, index: int, name: str, shared: dict[str, Any], folder: Path) -> None:
+    def _call(self, index: int, name: str, shared: dict[str, Any], folder: Path) -> None:
         process = self._idle.get()
         try:
             process.learn(index=index, name=name, **shared)
@@ -135,7 +135,7 @@ class Workers(Closing):
         self._scratch.close()
 
 
-class _SegmentProcess(Child):
+class _SegmentProcess(WorkerProcess):
     """A worker for the segments of one job."""
 
     def __init__(self, order: dict[str, Any]) -> None:
@@ -148,14 +148,14 @@ class _SegmentProcess(Child):
         try:
             if order is not None:
                 # Not before: opening takes a while, and all workers can do so at once.
-                self.ask("open", **order)
-            self.ask("learn", **request)
-        except ChildLost as error:
+                self.call("open", **order)
+            self.call("learn", **request)
+        except WorkerLost as error:
             raise ModelError(
                 f"a worker of fine-tuning {error}; the machine may have too little memory for so "
                 "many, set fewer workers."
             ) from error
-        except ChildRefused as error:
+        except WorkerError as error:
             raise ModelError(f"a worker of fine-tuning failed: {error}") from error
 
 

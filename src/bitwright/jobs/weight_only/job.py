@@ -150,7 +150,7 @@ class WeightJob:
             count += 1
             yield sample
         self.job.samples = stream.evaluation
-        self.job.samples_are_unseen = bool(stream.held)
+        self.job.samples_are_unseen = bool(stream.holdout)
         self.job.data_description = f"{counted(count, 'sample')} of {samples.description}"
 
     def _arrays(self) -> Arrays:

@@ -1,5 +1,5 @@
-"""Work in a Python process of its own: one side asks, the other answers."""
+"""Worker processes: a client here calls methods of a server there, in lines of JSON."""
 
-from bitwright.support.processes.client import Child, ChildLost, ChildRefused
+from bitwright.support.processes.client import WorkerError, WorkerLost, WorkerProcess
 
-__all__ = ["Child", "ChildLost", "ChildRefused"]
+__all__ = ["WorkerError", "WorkerLost", "WorkerProcess"]

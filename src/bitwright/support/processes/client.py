@@ -1,4 +1,4 @@
-"""The side that asks: a child process, spoken to in lines of JSON."""
+"""The client of a worker process: calls and results are lines of JSON."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 
 from bitwright.support.files import Closing
 
-__all__ = ["Child", "ChildLost", "ChildRefused"]
+__all__ = ["WorkerError", "WorkerLost", "WorkerProcess"]
 
 _SERVER = Path(__file__).with_name("server.py")
-_PATIENCE = 5.0
-"""Seconds that a child has to end by itself."""
+_CLOSE_TIMEOUT = 5.0
+"""Seconds that a worker has to end by itself."""
 
 
-class ChildLost(Exception):
-    """The child is gone, or no longer makes sense; it answers nothing more.
+class WorkerLost(Exception):
+    """The worker process has ended, or sent what is no result; it cannot be called again.
 
-    Whoever asked tells the user what that means for the job.
+    The caller tells the user what that means for the job.
     """
 
 
-class ChildRefused(Exception):
-    """What was asked went wrong in the child, which lives on; this is what it said."""
+class WorkerError(Exception):
+    """The called method raised this; the worker goes on and can be called again."""
 
 
-class Child(Closing):
+class WorkerProcess(Closing):
     """A process that runs the methods of the `Worker` in a file, one at a time.
 
     >>> import tempfile
@@ -37,8 +37,8 @@ class Child(Closing):
     ...     file = Path(folder) / "adding.py"
     ...     code = "class Worker:\\n    def add(self, a, b):\\n        return a + b"
     ...     _ = file.write_text(code)
-    ...     with Child(file) as child:
-    ...         child.ask("add", a=2, b=3)
+    ...     with WorkerProcess(file) as worker:
+    ...         worker.call("add", a=2, b=3)
     5
     """
 
@@ -51,7 +51,7 @@ class Child(Closing):
             stderr=subprocess.DEVNULL,
             encoding="utf-8",
         )
-        # A child that is gone already is found out by the first question.
+        # A worker that is gone already is noticed by the first call.
         with suppress(OSError):
             # The same modules as here, wherever they come from.
             self._write({"file": str(file.absolute()), "path": sys.path})
@@ -61,33 +61,33 @@ class Child(Closing):
         """Whether it still runs."""
         return self._process.poll() is None
 
-    def ask(self, what: str, **arguments: Any) -> Any:
-        """Call a method of the worker there, with arguments that JSON can hold.
+    def call(self, method: str, /, **arguments: Any) -> Any:
+        """Call a method of the worker with arguments that JSON can hold, and return its result.
 
-        What it returns is returned here; what it raises, as `ChildRefused`.
+        What the method raises is raised here as `WorkerError`.
         """
         try:
-            self._write({"do": what, **arguments})
+            self._write({"method": method, "arguments": arguments})
             assert self._process.stdout is not None
             line = self._process.stdout.readline()
         except (OSError, ValueError):  # the pipe is broken, or was closed here
             line = ""
-        if not line.endswith("\n"):  # half a line is the last word of a dying child
-            raise ChildLost(f"ended with code {self._process.wait()}")
+        if not line.endswith("\n"):  # it died while it wrote
+            raise WorkerLost(f"ended with code {self._process.wait()}")
         try:
             reply = json.loads(line)
             if "error" not in reply:
-                return reply["answer"]
+                return reply["result"]
         except (ValueError, TypeError, KeyError) as error:
             self.kill()
-            raise ChildLost(f"answered {line.strip()[:80]!r}, which makes no sense") from error
-        raise ChildRefused(reply["error"])
+            raise WorkerLost(f"sent {line.strip()[:80]!r}, which is no result") from error
+        raise WorkerError(reply["error"])
 
     def close(self) -> None:
         """End it: it finishes what it does, if that does not take long."""
         self._close_pipes()
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(_CLOSE_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.kill()
 

@@ -1,4 +1,4 @@
-"""The side that answers, started as a script by `asking.py`.
+"""The server in a worker process, started as a script by `client.py`.
 
 It imports the standard library and nothing of ours, so that what a worker measures of its process
 is its own.
@@ -22,29 +22,30 @@ def _load_worker(file: str) -> Any:
     return module.Worker()
 
 
-def _answer(requests: TextIO, answers: TextIO) -> None:
-    """Answer until nobody asks any more."""
+def _serve(requests: TextIO, replies: TextIO) -> None:
+    """Run the called methods until the client closes its end."""
     first = json.loads(requests.readline())
     sys.path[:] = first["path"]
     worker, failure = None, None
     try:
         worker = _load_worker(first["file"])
-    except Exception as error:  # noqa: BLE001 - the answer to whatever is asked
+    except Exception as error:  # noqa: BLE001 - the reply to every call
         failure = error
     for line in requests:
         request = json.loads(line)
         try:
             if failure is not None:
                 raise failure
-            answer = {"answer": getattr(worker, request.pop("do"))(**request)}
-        except Exception as error:  # noqa: BLE001 - the one that asked tells the user what it was
-            answer = {"error": str(error) or type(error).__name__}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            method = getattr(worker, request["method"])
+            reply = {"result": method(**request["arguments"])}
+        except Exception as error:  # noqa: BLE001 - the client tells the user what it was
+            reply = {"error": str(error) or type(error).__name__}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
 
 
 if __name__ == "__main__":
-    # Whatever a library prints goes to the other stream; this one is for answers.
+    # Whatever a library prints goes to the other stream; this one is for replies.
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    _answer(sys.stdin, own)
+    _serve(sys.stdin, own)
