@@ -12,6 +12,7 @@ from bitwright.decide.layout.dedicated_pairs import dedicate_pairs
 from bitwright.decide.layout.entries import Layout, plan_as_float
 from bitwright.decide.layout.float16 import half_float_refusals
 from bitwright.decide.layout.fusion import fused_reader
+from bitwright.decide.layout.refusals import Candidate, refuse
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.layout.shared_exponent_axis import choose_block_axes
 from bitwright.decide.layout.tensors import TensorMarks, is_float
@@ -27,7 +28,7 @@ from bitwright.decide.ops import RULES, OpRule, Skip, rule_of
 from bitwright.graph.constants import is_constant
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
-from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation
+from bitwright.targets.npu_operations import is_simulation
 
 __all__ = ["lay_out"]
 
@@ -60,14 +61,6 @@ class _Builder:
         self._fused: dict[ir.Value, bool] = {}
         self._half_floats = half_float_refusals(model, recipe)
         self._channelwise_activations = has_channelwise_activations(recipe)
-        # What nobody named, for a runtime that has integer kernels for all that is worth one.
-        self._only_for_cpu = (
-            recipe.format == "qdq"
-            and recipe.activation.bits == 8
-            and recipe.select.op_types is None
-            and not recipe.place.isolated
-        )
-        self._for_npu = recipe.limits is not None or recipe.simulate is not None
 
     def build(self) -> Layout:
         check_recipe(self._recipe, self._marks.names)
@@ -134,41 +127,19 @@ class _Builder:
         )
 
     def _refuse(self, node: ir.Node, rule: OpRule) -> Skip | None:
-        if self._opset < rule.min_opset and node.domain in ("", "ai.onnx"):
-            return Skip(f"{node.op_type} takes quantized values from opset {rule.min_opset} on")
-        if self._recipe.format == "qoperator" and rule.integer_op is None:
-            return Skip(f"ONNX Runtime has no integer {node.op_type} for the format qoperator")
-        if rule.float_only and self._only_for_cpu:
-            return Skip(f"ONNX Runtime has no integer {node.op_type}: pairs would only cost time")
-        if (node.name or "") in self._half_floats:
-            return Skip(self._half_floats[node.name or ""])
-        if rule.refuse is not None and (refusal := rule.refuse(node)) is not None:
-            return refusal
-        if is_simulation(node) and not any(value in self._fused for value in node.inputs):
-            return Skip("it completes a node that is float")
-        if node.op_type == "HardSigmoid" and self._for_npu and not is_npu_hard_sigmoid(node):
-            return Skip("the NPU's HardSigmoid has alpha 1/6 and beta 0.5")
-        data = [node.inputs[i] for i in self._data_inputs(node, rule)]
-        if not data:
-            kinds = {str(v.dtype.name).lower() for v in node.inputs if v is not None and v.dtype}
-            return Skip(f"it works on {' and '.join(sorted(kinds)) or 'values of unknown type'}")
-        if all(value is None or is_constant(value) for value in node.inputs):
-            return Skip("all its inputs are constant") if not rule.needs_quantized_input else None
-        unknown = [v for v in node.inputs if v is not None and v.dtype is None]
-        if unknown and rule.weights:
-            return Skip(f"the type of its input {unknown[0].name!r} is not known")
-        lone = any(self._is_loose(value) for value in data)
-        if rule.needs_quantized_input and lone and not self._recipe.place.force_shared:
-            return Skip("its input is not quantized, so quantizing it alone would gain nothing")
-        if rule.needs_all_inputs_quantized and not self._recipe.place.isolated:
-            if lone:
-                return Skip("an input of it is float, so quantizing it would only add rounding")
-            if all(v.is_graph_output() and not v.uses() for v in node.outputs):
-                return Skip("its result leaves the model, so quantizing it would only add rounding")
-        only_constant = node.op_type == "MatMul" and self._recipe.select.constant_weights_only
-        if only_constant and not is_constant(node.inputs[1]):
-            return Skip("its second input is not constant")
-        return None
+        data = [node.inputs[index] for index in self._data_inputs(node, rule)]
+        return refuse(
+            Candidate(
+                node=node,
+                rule=rule,
+                recipe=self._recipe,
+                opset=self._opset,
+                float16_reason=self._half_floats.get(node.name or ""),
+                has_data=bool(data),
+                has_float_input=any(self._is_loose(value) for value in data),
+                has_fused_input=any(value in self._fused for value in node.inputs),
+            )
+        )
 
     def _is_loose(self, value: ir.Value | None) -> bool:
         """Return whether a value is computed in float and stays so."""

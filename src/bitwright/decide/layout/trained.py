@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout
+from bitwright.decide.layout.trained_refusals import why_float
 from bitwright.decide.layout.trained_scales import (
     TrainedScales,
     Use,
@@ -151,7 +152,8 @@ class _TrainedLayout:
             self._key(value, self._scales.written[value]) if value in self._scales.written else None
             for value in node.outputs
         ]
-        reason = self._reason(node, outputs)
+        with_pairs = self._recipe.format == "qdq"
+        reason = why_float(node, self._scales, outputs, with_pairs=with_pairs)
         rule = RULES.get(node.op_type)
         if rule is not None and rule.bias is not None and reason is None:
             self._add_bias(node, rule, inputs)
@@ -162,45 +164,6 @@ class _TrainedLayout:
             inputs=tuple(inputs),
             outputs=tuple(outputs),
         )
-
-    def _reason(self, node: ir.Node, outputs: list[str | None]) -> str | None:
-        """Return why a node is left float, or None if it works on integers."""
-        rule = RULES.get(node.op_type)
-        if node in self._scales.refused:
-            return self._scales.refused[node]
-        if rule is None:
-            return f"there is no integer {node.op_type}"
-        if rule.refuse is not None and (refusal := rule.refuse(node)) is not None:
-            return refusal.reason
-        data = list(self._scales.data_inputs(node, rule))
-        missing = [index for index in data if (node, index) not in self._scales.reads]
-        if not data:
-            return "it works on no floats"
-        stored = [i for i in rule.weights if (node, i) in self._scales.reads and i not in missing]
-        only_weights = any(is_constant(node.inputs[i]) for i in stored)
-        if missing and not (only_weights and self._recipe.format == "qdq"):
-            value = node.inputs[missing[0]]
-            is_weight = missing[0] in rule.weights and is_constant(value)
-            kind = "weight" if is_weight else "input"
-            name = "" if value is None else value.name
-            return f"its {kind} {name!r} has no trained scale"
-        activations = [self._scales.reads[node, i] for i in data if i not in (*missing, *stored)]
-        if any(scale.axis is not None for scale in activations):
-            return "its input has a scale for each channel, which no integer kernel takes"
-        if missing or rule.outputs == () or rule.linear == "matrix":
-            return None
-        for index, value in enumerate(node.outputs):
-            wanted = rule.outputs is None or index in rule.outputs
-            if wanted and outputs[index] is None and (value.uses() or value.is_graph_output()):
-                return f"its output {value.name!r} has no trained scale"
-        if only_moves(node, rule):
-            before, behind = (
-                self._scales.reads[node, data[0]],
-                self._scales.written[node.outputs[0]],
-            )
-            if not same_scale(before, behind) and not is_constant(node.inputs[data[0]]):
-                return "its trained scales before and behind it differ"
-        return None
 
     def _add_bias(self, node: ir.Node, rule: OpRule, inputs: list[str | None]) -> None:
         index = rule.bias

@@ -1,0 +1,145 @@
+"""Why a node that the recipe selects stays float all the same: a table of reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from bitwright.decide.ops import OpRule, Skip
+from bitwright.graph.constants import is_constant
+from bitwright.recipe import Recipe
+from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation
+
+__all__ = ["Candidate", "refuse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A node that might be quantized, and what has been decided about its inputs."""
+
+    node: ir.Node
+    rule: OpRule
+    recipe: Recipe
+    opset: int
+    float16_reason: str | None
+    """Why it cannot be quantized with float16 scales."""
+    has_data: bool
+    """Whether it reads float tensors that its rule quantizes."""
+    has_float_input: bool
+    """Whether one of these is computed in float and stays so."""
+    has_fused_input: bool
+    """Whether an input stays inside a fused operation."""
+
+
+def refuse(candidate: Candidate) -> Skip | None:
+    """Return the first reason to leave a node float, or None."""
+    return next((skip for reason in _REASONS if (skip := reason(candidate)) is not None), None)
+
+
+def _opset_is_too_old(c: Candidate) -> Skip | None:
+    if c.opset < c.rule.min_opset and c.node.domain in ("", "ai.onnx"):
+        return Skip(f"{c.node.op_type} takes quantized values from opset {c.rule.min_opset} on")
+    return None
+
+
+def _has_no_integer_form(c: Candidate) -> Skip | None:
+    if c.recipe.format == "qoperator" and c.rule.integer_op is None:
+        return Skip(f"ONNX Runtime has no integer {c.node.op_type} for the format qoperator")
+    return None
+
+
+def _has_no_integer_kernel(c: Candidate) -> Skip | None:
+    # What nobody named, for a runtime that has integer kernels for all that is worth one.
+    only_for_cpu = (
+        c.recipe.format == "qdq"
+        and c.recipe.activation.bits == 8
+        and c.recipe.select.op_types is None
+        and not c.recipe.place.isolated
+    )
+    if c.rule.float_only and only_for_cpu:
+        return Skip(f"ONNX Runtime has no integer {c.node.op_type}: pairs would only cost time")
+    return None
+
+
+def _keeps_float16(c: Candidate) -> Skip | None:
+    return None if c.float16_reason is None else Skip(c.float16_reason)
+
+
+def _is_refused_by_its_rule(c: Candidate) -> Skip | None:
+    return None if c.rule.refuse is None else c.rule.refuse(c.node)
+
+
+def _completes_a_float_node(c: Candidate) -> Skip | None:
+    if is_simulation(c.node) and not c.has_fused_input:
+        return Skip("it completes a node that is float")
+    return None
+
+
+def _is_no_npu_hard_sigmoid(c: Candidate) -> Skip | None:
+    for_npu = c.recipe.limits is not None or c.recipe.simulate is not None
+    if c.node.op_type == "HardSigmoid" and for_npu and not is_npu_hard_sigmoid(c.node):
+        return Skip("the NPU's HardSigmoid has alpha 1/6 and beta 0.5")
+    return None
+
+
+def _reads_no_floats(c: Candidate) -> Skip | None:
+    if c.has_data:
+        return None
+    kinds = {str(v.dtype.name).lower() for v in c.node.inputs if v is not None and v.dtype}
+    return Skip(f"it works on {' and '.join(sorted(kinds)) or 'values of unknown type'}")
+
+
+def _reads_only_constants(c: Candidate) -> Skip | None:
+    constant = all(value is None or is_constant(value) for value in c.node.inputs)
+    if constant and not c.rule.needs_quantized_input:
+        return Skip("all its inputs are constant")
+    return None
+
+
+def _has_input_of_unknown_type(c: Candidate) -> Skip | None:
+    unknown = [v for v in c.node.inputs if v is not None and v.dtype is None]
+    if unknown and c.rule.weights:
+        return Skip(f"the type of its input {unknown[0].name!r} is not known")
+    return None
+
+
+def _stands_alone(c: Candidate) -> Skip | None:
+    if c.rule.needs_quantized_input and c.has_float_input and not c.recipe.place.force_shared:
+        return Skip("its input is not quantized, so quantizing it alone would gain nothing")
+    return None
+
+
+def _stands_between_floats(c: Candidate) -> Skip | None:
+    if not c.rule.needs_all_inputs_quantized or c.recipe.place.isolated:
+        return None
+    if c.has_float_input:
+        return Skip("an input of it is float, so quantizing it would only add rounding")
+    if all(value.is_graph_output() and not value.uses() for value in c.node.outputs):
+        return Skip("its result leaves the model, so quantizing it would only add rounding")
+    return None
+
+
+def _multiplies_two_activations(c: Candidate) -> Skip | None:
+    only_constant = c.node.op_type == "MatMul" and c.recipe.select.constant_weights_only
+    if only_constant and not is_constant(c.node.inputs[1]):
+        return Skip("its second input is not constant")
+    return None
+
+
+_REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
+    _opset_is_too_old,
+    _has_no_integer_form,
+    _has_no_integer_kernel,
+    _keeps_float16,
+    _is_refused_by_its_rule,
+    _completes_a_float_node,
+    _is_no_npu_hard_sigmoid,
+    _reads_no_floats,
+    _reads_only_constants,
+    _has_input_of_unknown_type,
+    _stands_alone,
+    _stands_between_floats,
+    _multiplies_two_activations,
+)

@@ -1,0 +1,78 @@
+import dataclasses
+
+import onnx_ir as ir
+import pytest
+
+from bitwright.decide.layout.refusals import Candidate, refuse
+from bitwright.decide.ops import Skip, rule_of
+from bitwright.numerics.types import UINT16
+from bitwright.recipe import Placement, Recipe, Selection, Simulation
+
+FLOAT = ir.TensorType(ir.DataType.FLOAT)
+
+
+def candidate(op_type="Mul", **changes):
+    """Return a node that nothing speaks against, changed."""
+    inputs = [ir.Value(name=name, type=FLOAT) for name in "ab"]
+    node = ir.node(op_type, inputs, changes.pop("attributes", {}))
+    fine = Candidate(
+        node=node,
+        rule=rule_of(op_type),
+        recipe=Recipe(),
+        opset=21,
+        float16_reason=None,
+        has_data=True,
+        has_float_input=False,
+        has_fused_input=False,
+    )
+    return dataclasses.replace(fine, **changes)
+
+
+def test_a_node_that_nothing_speaks_against_is_not_refused():
+    assert refuse(candidate()) is None
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        (candidate("MaxPool", opset=11), "from opset 12 on"),
+        (candidate("Sub", recipe=Recipe(format="qoperator")), "no integer Sub for the format"),
+        (candidate("LayerNormalization"), "pairs would only cost time"),
+        (candidate(float16_reason="float16 is kept"), "float16 is kept"),
+        (candidate("Conv"), "its weight is computed at run time"),
+        (
+            candidate("HardSigmoid", recipe=Recipe(simulate=Simulation())),
+            "alpha 1/6 and beta 0.5",
+        ),
+        (candidate(has_data=False), "it works on float"),
+        (candidate("Reshape", has_float_input=True), "quantizing it alone would gain nothing"),
+        (candidate(has_float_input=True), "an input of it is float"),
+        (
+            candidate("MatMul", recipe=Recipe(select=Selection(constant_weights_only=True))),
+            "its second input is not constant",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_refusal_says_why(refused, reason):
+    skip = refuse(refused)
+    assert isinstance(skip, Skip) and reason in skip.reason
+
+
+def test_the_first_of_several_reasons_is_given():
+    several = candidate("MaxPool", opset=11, has_float_input=True, has_data=False)
+    assert "opset 12" in refuse(several).reason
+
+
+@pytest.mark.parametrize(
+    ("op_type", "recipe"),
+    [
+        ("LayerNormalization", Recipe(activation=UINT16)),
+        ("LayerNormalization", Recipe(select=Selection(op_types=("LayerNormalization",)))),
+        ("Mul", Recipe(place=Placement(isolated=True))),
+        ("Reshape", Recipe(place=Placement(force_shared=True))),
+    ],
+)
+def test_what_is_asked_for_is_not_refused(op_type, recipe):
+    isolated = op_type in ("Mul", "Reshape")
+    assert refuse(candidate(op_type, recipe=recipe, has_float_input=isolated)) is None
