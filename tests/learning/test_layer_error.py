@@ -11,7 +11,8 @@ from support.models import normal
 torch = pytest.importorskip("torch", reason="learning is torch code")
 
 from bitwright.learning import layer_error  # noqa: E402
-from bitwright.learning.layer_error import LinearError, is_linear  # noqa: E402
+from bitwright.learning.layer_error import GramError, SampledError  # noqa: E402
+from bitwright.learning.layer_error import layer_error as make_error  # noqa: E402
 from bitwright.learning.torch_graph import OPS  # noqa: E402
 from bitwright.learning.torch_graph.attributes import Attributes  # noqa: E402
 
@@ -44,8 +45,8 @@ def layer_of(case):
 @pytest.mark.parametrize("case", LAYERS)
 def test_the_gradient_is_that_of_the_layer(case):
     op_type, attributes, samples, weight, change = layer_of(case)
-    assert is_linear(attributes, weight)
-    layer = LinearError(attributes, weight)
+    layer = make_error(attributes, weight)
+    assert isinstance(layer, GramError)
     run = OPS[op_type]
     targets = [run(attributes, x, weight) + tensor(1, seed=5) for x in samples]
     for x, target in zip(samples, targets, strict=True):
@@ -63,9 +64,9 @@ def test_the_gradient_is_that_of_the_layer(case):
 
 
 def test_wide_layers_see_some_rows_at_each_step(monkeypatch):
-    monkeypatch.setattr(layer_error, "WIDEST", 4)
+    monkeypatch.setattr(layer_error, "MAX_GRAM_WIDTH", 4)
     _, attributes, samples, weight, change = layer_of("matmul")
-    layer = LinearError(attributes, weight)
+    layer = make_error(attributes, weight)
     for x in samples:
         layer.add(x, x @ (0.5 * change))
     generator = torch.Generator().manual_seed(0)
@@ -78,9 +79,9 @@ def test_wide_layers_see_some_rows_at_each_step(monkeypatch):
 
 def test_no_more_samples_are_taken_than_say_something_new(monkeypatch):
     monkeypatch.setattr(layer_error, "ROWS", 10)
-    monkeypatch.setattr(layer_error, "ENOUGH", 2)
+    monkeypatch.setattr(layer_error, "ROWS_PER_WEIGHT", 2)
     _, attributes, samples, weight, _ = layer_of("matmul")
-    layer = LinearError(attributes, weight)
+    layer = make_error(attributes, weight)
     layer.add(samples[0], torch.zeros(2, 3, 4).double())
     assert not layer.is_full
     layer.add(samples[1], torch.zeros(2, 3, 4).double())
@@ -102,9 +103,9 @@ def test_depthwise_convolutions_have_the_gradients_of_torch():
 
 
 @pytest.mark.parametrize("case", LAYERS)
-def test_after_turning_no_single_weight_would_lower_the_error(case):
+def test_after_coordinate_descent_no_single_weight_would_lower_the_error(case):
     op_type, attributes, samples, weight, _ = layer_of(case)
-    layer, run = LinearError(attributes, weight), OPS[op_type]
+    layer, run = make_error(attributes, weight), OPS[op_type]
     for x in samples:
         layer.add(x, run(attributes, x, 0.3 * tensor(*weight.shape, seed=6)))
     step = torch.full_like(weight, 0.25)
@@ -115,20 +116,20 @@ def test_after_turning_no_single_weight_would_lower_the_error(case):
         change = (chosen.double() - 0.5) * step
         return layer.excess(change, layer.gradient(change))
 
-    turned = layer.turn((up.double() - 0.5) * step, up, step, free)
-    assert torch.equal(turned[~free], up[~free])
-    reached = error(turned)
+    flipped = layer.coordinate_descent((up.double() - 0.5) * step, up, step, free)
+    assert torch.equal(flipped[~free], up[~free])
+    reached = error(flipped)
     assert reached < error(up)
     for index in range(weight.numel()):
-        other = turned.clone().reshape(-1)
+        other = flipped.clone().reshape(-1)
         other[index] = ~other[index]
         if free.reshape(-1)[index]:
-            assert error(other.reshape(turned.shape)) >= reached - 1e-12
+            assert error(other.reshape(flipped.shape)) >= reached - 1e-12
 
 
 def test_few_rows_say_little_about_how_inputs_go_together():
     _, attributes, samples, weight, _ = layer_of("matmul")
-    few, many = LinearError(attributes, weight), LinearError(attributes, weight)
+    few, many = make_error(attributes, weight), make_error(attributes, weight)
     for layer, repeats in ((few, 1), (many, 1000)):
         x = torch.cat(samples).repeat(repeats, 1, 1)
         layer.add(x, torch.ones(*x.shape[:-1], 4, dtype=torch.double))
@@ -136,7 +137,7 @@ def test_few_rows_say_little_about_how_inputs_go_together():
     before = [layer.gradient(change) for layer in (few, many)]
     torch.testing.assert_close(*before)
     for layer in (few, many):
-        layer.settle(torch.zeros_like(weight))
+        layer.finish(torch.zeros_like(weight))
     moved = [
         (layer.gradient(change) - old).norm()
         for layer, old in zip((few, many), before, strict=True)
@@ -146,43 +147,43 @@ def test_few_rows_say_little_about_how_inputs_go_together():
 
 @pytest.mark.parametrize("case", LAYERS)
 def test_a_bias_that_follows_takes_the_means_over(case, monkeypatch):
-    monkeypatch.setattr(layer_error, "ALIKE", 1e-12)  # moments are taken as they are
+    monkeypatch.setattr(layer_error, "CORRELATED_ROWS", 1e-12)  # moments are taken as they are
     op_type, attributes, samples, weight, change = layer_of(case)
-    layer, run = LinearError(attributes, weight, bias_follows=True), OPS[op_type]
+    layer, run = make_error(attributes, weight, bias_follows=True), OPS[op_type]
     is_image = op_type in ("Conv", "ConvTranspose")
     channels = 1 if is_image else -1
     targets = [run(attributes, x, weight) + 0.3 + tensor(1, seed=5) for x in samples]
     targets = [target + 0.1 * tensor(*target.shape, seed=6) for target in targets]
     for x, target in zip(samples, targets, strict=True):
         layer.add(x, target - run(attributes, x, weight))
-    layer.settle(torch.zeros_like(weight))
+    layer.finish(torch.zeros_like(weight))
 
-    def missing(weights):
-        lacks = [
+    def residual(weights):
+        residuals = [
             target - run(attributes, x, weights) for x, target in zip(samples, targets, strict=True)
         ]
-        return torch.cat([lack.movedim(channels, 0).flatten(1) for lack in lacks], dim=1)
+        return torch.cat([each.movedim(channels, 0).flatten(1) for each in residuals], dim=1)
 
     bias = layer.bias(change)
-    torch.testing.assert_close(bias, missing(weight + change).mean(dim=1))
+    torch.testing.assert_close(bias, residual(weight + change).mean(dim=1))
     moved = (weight + change).requires_grad_()
-    places = missing(weight).shape[1]
+    places = residual(weight).shape[1]
     if op_type == "ConvTranspose":
         places //= weight[0, 0].numel()  # a row for each place that is read
     else:
-        lacks = missing(moved)
-        error = (lacks - lacks.mean(dim=1, keepdim=True)).square().sum() / places
+        residuals = residual(moved)
+        error = (residuals - residuals.mean(dim=1, keepdim=True)).square().sum() / places
         torch.testing.assert_close(layer.gradient(change), torch.autograd.grad(error, moved)[0])
-    layer.hold_bias(bias)
-    error = (missing(moved) - bias[:, None]).square().sum() / places
+    layer.fix_bias(bias)
+    error = (residual(moved) - bias[:, None]).square().sum() / places
     torch.testing.assert_close(layer.gradient(change), torch.autograd.grad(error, moved)[0])
 
 
 def test_where_samples_say_nothing_weights_stay_near_to_float():
     _, attributes, samples, weight, lost = layer_of("matmul")
-    layer = LinearError(attributes, weight)
+    layer = make_error(attributes, weight)
     layer.add(samples[0][:1, :1], torch.zeros(1, 1, 4).double())
-    layer.settle(lost)
+    layer.finish(lost)
     still = layer.gradient(torch.zeros_like(weight))
     # Down the slope is the way to what the weights were.
     assert float((still * lost).sum()) < 0
@@ -190,13 +191,13 @@ def test_where_samples_say_nothing_weights_stay_near_to_float():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_choosing_comes_close_to_the_best_of_all_roundings(seed):
+def test_gptq_comes_close_to_the_best_of_all_roundings(seed):
     """Of each output every rounding is tried."""
     inputs, outputs = 8, 3
     # Inputs that go together, so that one weight can make up for another.
     x = tensor(60, inputs, seed=seed) + 2 * tensor(60, 1, seed=seed + 50)
     weight = tensor(inputs, outputs, seed=seed + 99)
-    layer = LinearError(Attributes(ir.node("MatMul", []), 21), weight)
+    layer = make_error(Attributes(ir.node("MatMul", []), 21), weight)
     layer.add(x, 0 * x @ weight)
     step = torch.full_like(weight, 0.5)
     lower = torch.floor(weight / step) * step - weight
@@ -205,38 +206,34 @@ def test_choosing_comes_close_to_the_best_of_all_roundings(seed):
     def errors(up):
         return (x @ (lower + up * step)).square().sum(dim=0)
 
-    chosen = layer.choose(lower, nearest, step, free)
-    turned = layer.turn(lower + chosen * step, chosen, step, free)
+    chosen = layer.round_by_gptq(lower, nearest, step, free)
+    flipped = layer.coordinate_descent(lower + chosen * step, chosen, step, free)
     ways = torch.tensor(list(itertools.product([False, True], repeat=inputs)))
     best = (
         torch.stack([errors(way[:, None].expand(inputs, outputs)) for way in ways])
         .min(dim=0)
         .values
     )
-    assert (errors(turned) <= errors(chosen)).all()
-    gained, possible = (errors(nearest).sum() - found.sum() for found in (errors(turned), best))
+    assert (errors(flipped) <= errors(chosen)).all()
+    gained, possible = (errors(nearest).sum() - found.sum() for found in (errors(flipped), best))
     assert gained >= 0.8 * possible > 0
     # What is not free stays.
     few = free.clone()
     few[::2] = False
-    some = layer.choose(lower, nearest, step, few)
+    some = layer.round_by_gptq(lower, nearest, step, few)
     assert (some == nearest)[::2].all() and (errors(some) <= errors(nearest)).any()
 
 
-def test_choosing_leaves_layers_whose_inputs_are_not_finite():
+def test_gptq_leaves_layers_whose_inputs_are_not_finite():
     op_type, attributes, samples, weight, _ = layer_of("matmul")
-    layer = LinearError(attributes, weight)
+    layer = make_error(attributes, weight)
     samples[0][0, 0, 0] = float("inf")
     layer.add(samples[0], OPS[op_type](attributes, samples[1], weight))
     up = torch.zeros_like(weight, dtype=torch.bool)
-    assert layer.choose(0 * weight, up, 0 * weight + 1, ~up) is up
+    assert layer.round_by_gptq(0 * weight, up, 0 * weight + 1, ~up) is up
 
 
-def test_choosing_leaves_wide_layers_and_fixed_weights(monkeypatch):
-    op_type, attributes, samples, weight, _ = layer_of("matmul")
-    up = torch.zeros_like(weight, dtype=torch.bool)
-    monkeypatch.setattr(layer_error, "WIDEST", 2)
-    layer = LinearError(attributes, weight)
-    assert layer.is_wide
-    layer.add(samples[0], OPS[op_type](attributes, samples[0], weight))
-    assert layer.choose(0 * weight, up, 0 * weight + 1, ~up) is up
+def test_wide_layers_have_no_second_moment(monkeypatch):
+    _, attributes, _, weight, _ = layer_of("matmul")
+    monkeypatch.setattr(layer_error, "MAX_GRAM_WIDTH", 2)
+    assert isinstance(make_error(attributes, weight), SampledError)

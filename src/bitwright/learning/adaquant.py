@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import torch
 
 from bitwright.learning.grid import Grid
-from bitwright.learning.layer_error import LinearError
+from bitwright.learning.layer_error import LayerError
 from bitwright.recipe import AdaQuant
 
 __all__ = ["AdaQuantLearner"]
@@ -84,11 +84,11 @@ class AdaQuantLearner:
         """False: a bias learns as a weight does."""
         return False
 
-    def solve(self, name: str, layer: LinearError, stored: torch.Tensor) -> bool:
+    def solve(self, name: str, layer: LayerError, stored: torch.Tensor) -> bool:
         """False: weights that may be anywhere are found step by step."""
         return False
 
-    def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+    def polish(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
         """Leave it: what learns is stored after every step."""
 
     def parameters(self) -> list[torch.Tensor]:

@@ -18,7 +18,7 @@ from bitwright.learning.fake_quantize import (
     rounding_for,
 )
 from bitwright.learning.grid import Grid
-from bitwright.learning.layer_error import LinearError
+from bitwright.learning.layer_error import GramError, LayerError
 from bitwright.recipe import AdaRound
 
 __all__ = ["AdaRoundLearner", "Bias"]
@@ -117,39 +117,43 @@ class AdaRoundLearner:
         """Whether a weight has a bias that goes with it."""
         return name in self._biases
 
-    def solve(self, name: str, layer: LinearError, stored: torch.Tensor) -> bool:
+    def solve(self, name: str, layer: LayerError, stored: torch.Tensor) -> bool:
         """Choose the roundings of a layer by itself without a step; False where it is too wide."""
-        if layer.is_wide:
+        if not isinstance(layer, GramError):
             return False
         with torch.no_grad():
             up, free, step = self._roundings(name)
-            self._put(name, layer.choose(self._bases[name] - stored, up, step, free))
+            self._put(name, layer.round_by_gptq(self._bases[name] - stored, up, step, free))
         self.polish(name, layer, stored)
         return True
 
-    def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
-        """Turn single weights of a layer while its error falls.
+    def polish(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
+        """Flip single roundings of a layer while its error falls, and fit its bias to them.
 
-        Gradients bring weights to rest one by one; whether one should turn now that all others
+        Gradients bring weights to rest one by one; whether one should flip now that all others
         rest, they do not say.
         """
         with torch.no_grad():
-            self._turn(name, layer, stored)
+            self._descend(name, layer, stored)
             if name in self._biases:
                 bias, shift = self._biases[name], self._shifts[name]
                 wanted = layer.bias(self.hard([name])[name] - stored).reshape(shift.shape)
                 shift.add_(wanted / self._units[name])
-                # Few bits bring it near to where it should be; the weights see to the rest.
-                moved = self._bias(name)[bias.name] - bias.value
-                layer.hold_bias(moved.reshape(-1))
-                self._turn(name, layer, stored)
+                if isinstance(layer, GramError):
+                    # A low-bit bias comes near to where it should be; the weights do the rest.
+                    moved = self._bias(name)[bias.name] - bias.value
+                    layer.fix_bias(moved.reshape(-1))
+                    self._descend(name, layer, stored)
 
-    def _turn(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+    def _descend(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
         up, free, step = self._roundings(name)
-        self._put(name, layer.turn(self._bases[name] + up * step - stored, up, step, free))
+        if isinstance(layer, GramError):
+            change = self._bases[name] + up * step - stored
+            up = layer.coordinate_descent(change, up, step, free)
+        self._put(name, up)
 
     def _roundings(self, name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return which weights are up, which may turn, and by how much that moves them."""
+        """Return which weights are up, which may flip, and by how much that moves them."""
         alpha = self._alphas[name]
         return alpha >= 0, alpha.abs() < DECIDED, self._grids[name].scale.expand_as(alpha)
 

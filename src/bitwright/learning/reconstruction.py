@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from bitwright.learning.adam import Adam
-from bitwright.learning.layer_error import LinearError
+from bitwright.learning.layer_error import LayerError
 from bitwright.learning.segment_target import SegmentTarget, Tensors, distance_between, mix
 from bitwright.recipe import FineTuning
 
@@ -63,10 +63,10 @@ class Learner(Protocol):
     def bias_follows(self, name: str) -> bool:
         """Whether a weight has a bias that goes with it."""
 
-    def solve(self, name: str, layer: LinearError, stored: torch.Tensor) -> bool:
+    def solve(self, name: str, layer: LayerError, stored: torch.Tensor) -> bool:
         """Find what is best for a layer by itself without a step; False: there is no way to."""
 
-    def polish(self, name: str, layer: LinearError, stored: torch.Tensor) -> None:
+    def polish(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
         """Better what was learned for a layer by itself, where there is a way to."""
 
     def parameters(self) -> list[torch.Tensor]:
@@ -156,7 +156,7 @@ class _Run:
         self.learner.reopen()
         return steps
 
-    def _learn_layer(self, layer: LinearError, name: str, steps: int) -> bool:
+    def _learn_layer(self, layer: LayerError, name: str, steps: int) -> bool:
         """Let a weight learn for its own layer; return whether it is now the best it can be."""
         stored, unit = self.target.fixed[name], layer.error or 1.0
         if self.learner.solve(name, layer, stored):

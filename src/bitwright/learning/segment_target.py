@@ -1,7 +1,7 @@
-"""What a segment should give: its inputs in both models, its outputs in float (needs torch).
+"""The target of a segment: its inputs in both models, its outputs in float (needs torch).
 
-The segment reads what the quantized model before it gives, and is held against what the float model
-computes from float inputs. So it also makes good what came before.
+The segment reads what the quantized model before it gives, and is compared with what the float
+model computes from float inputs. So it also corrects errors that came before it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bitwright.learning.layer_error import LinearError, is_linear
+from bitwright.learning.layer_error import LayerError, layer_error
 from bitwright.learning.torch_graph import TorchGraph
 
 __all__ = ["Constants", "SegmentTarget", "Tensors", "distance_between", "mix"]
@@ -113,7 +113,7 @@ class SegmentTarget:
         generator: Any,
         *,
         bias_follows: bool = False,
-    ) -> LinearError | None:
+    ) -> LayerError | None:
         """Return the error of the one layer that reads a weight; None where it is not linear.
 
         The layer reads what the segment gives it with these constants.
@@ -123,9 +123,9 @@ class SegmentTarget:
         if len(readers) != 1 or weight is None:
             return None
         reader = readers[0]
-        if not is_linear(reader.attributes, weight):
+        found = layer_error(reader.attributes, weight, bias_follows=bias_follows)
+        if found is None:
             return None
-        found = LinearError(reader.attributes, weight, bias_follows=bias_follows)
         known = {**self.fixed, **constants}
         with torch.no_grad():
             for part in samples.split(8):
@@ -136,10 +136,10 @@ class SegmentTarget:
                         self._graph.read_by(reader.name, feeds, read=self._read, constants=known),
                     )
                     wanted, given = (reader.run(reader.attributes, *reads) for reads in both)
-                    found.add(both[1][0], wanted - given)
+                    found.add(both[1][0], residual=wanted - given)
                 if found.is_full:
                     break
-        found.settle(self._graph.constants[name].to(weight.dtype) - weight)
+        found.finish(self._graph.constants[name].to(weight.dtype) - weight)
         return found
 
     @property
