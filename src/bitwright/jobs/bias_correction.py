@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -14,26 +15,26 @@ import onnx_ir as ir
 
 from bitwright.data import Sample, split_holdout
 from bitwright.decide.scales.corrected_biases import fit_biases
-from bitwright.emit import EMITTERS
 from bitwright.errors import DataError
 from bitwright.graph import (
     Piece,
-    clone_model,
-    cut_model,
     extract_piece,
     open_session,
     run_session,
 )
-from bitwright.jobs.fine_tuning.constants import Constant, activations_only, find_constants
+from bitwright.jobs.fine_tuning.constants import (
+    Constant,
+    find_constants,
+    with_quantized_activations,
+)
 from bitwright.jobs.static import Calibration, Job
-from bitwright.observe import LayerInputs, LayerwiseRun
+from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.rounding import (
     BiasSite,
     add_to_bias,
     find_bias_sites,
     mean_error,
-    round_as_planned,
 )
 from bitwright.support.wording import counted
 
@@ -117,39 +118,33 @@ def _shifts_side_by_side(
 ) -> Shifts:
     """Return what brings the mean output of each layer to that of the float model.
 
-    Two models walk over the same samples: the float one, and one that is quantized and whose
-    biases are corrected so far. A layer runs a second time, alone, and nothing else does.
+    Two models run over the same samples: the float one, and one that is quantized and whose
+    biases are corrected so far. A layer runs a second time, by itself, and nothing else does.
     """
     if not sites:
         return {}
     by_node = {site.node.name or "": site for site in sites}
-    lane = _quantized_lane(job.model, plan, constants)
-    pieces = cut_model(job.model, list(by_node))
+    quantized_model = with_quantized_activations(job.model, plan, constants)
     biases = {site.bias.name or "": _bias_of(job, site) for site in sites}
+    # Whatever rounding a bias takes away comes after its correction.
+    weights = biases | {
+        name: constant.stored(plan.parameters(constant.key), job.constants.get(name))
+        for name, constant in constants.items()
+        if name not in biases
+    }
     shifts: Shifts = {}
-    with (
-        LayerwiseRun(
-            job.model, list(by_node), _samples(job, calibration), providers=job.providers
-        ) as one,
-        LayerwiseRun(
-            lane,
-            list(by_node),
-            _samples(job, calibration),
-            providers=job.providers,
-            pieces=pieces,
-        ) as other,
-    ):
-        for name, constant in constants.items():
-            # Whatever rounding a bias takes away comes after its correction.
-            array = biases.get(name)
-            if array is None:
-                parameters = plan.parameters(constant.key)
-                array = constant.stored(parameters, job.constants.get(name))
-            other.weights[name] = ir.tensor(np.ascontiguousarray(array), name=name)
-        for floats, quantized in zip(one, other, strict=True):
+    with run_side_by_side(
+        job.model,
+        quantized_model,
+        list(by_node),
+        partial(_samples, job, calibration),
+        weights=weights,
+        providers=job.providers,
+    ) as layers:
+        for floats, quantized in layers:
             site = by_node[floats.node]
             wanted = _outputs(job.model, site, floats, {}, job.providers)
-            given = _outputs(lane, site, quantized, other.weights, job.providers)
+            given = _outputs(quantized_model, site, quantized, quantized.weights, job.providers)
             shift = mean_gap(wanted, given, site.output_axis) / site.factor
             bias = site.bias.name or ""
             shifts[bias] = shift
@@ -179,31 +174,20 @@ def _samples(job: Job, calibration: Calibration) -> Iterator[Sample]:
     return islice(iter(kept), SAMPLES)
 
 
-def _quantized_lane(
-    model: ir.Model, plan: QuantPlan, constants: Mapping[str, Constant]
-) -> ir.Model:
-    """Return the model with quantized activations; weights are put in as they are stored."""
-    activations = activations_only(plan, dict(constants))
-    lane = clone_model(model)
-    form = "extended" if plan.recipe.format in ("extended", "fix-neuron") else "qdq"
-    EMITTERS["static", form](lane, activations, round_as_planned)
-    return lane
-
-
 def _outputs(
     model: ir.Model,
     site: BiasSite,
-    stop: LayerInputs,
+    inputs: LayerInputs,
     weights: Mapping[str, ir.TensorProtocol],
     providers: Sequence[str] | None,
 ) -> Iterator[Array]:
-    """Yield what a layer alone makes of its inputs at a stop, sample by sample."""
+    """Yield what a layer makes of its inputs, sample by sample."""
     source, result = site.source.name or "", site.node.outputs[0].name or ""
     part = extract_piece(model, Piece(site.node.name or "", (source,), (result,)), weights)
     for value in part.graph.inputs:
         value.type = value.type or site.source.type
     session = open_session(part, providers=providers, as_written=True)
-    for array in stop.values(source):
+    for array in inputs.values(source):
         yield run_session(session, {source: array})[result]
 
 

@@ -172,6 +172,10 @@ class AdaRoundLearner:
         """Return all roundings, and what is added to biases."""
         return [*self._alphas.values(), *self._shifts.values()]
 
+    def scales(self) -> dict[str, torch.Tensor]:
+        """Return none: scales stay."""
+        return {}
+
     def pace(self, part: float) -> float:
         """Return 1: the pull brings weights to rest."""
         return 1.0

@@ -14,6 +14,7 @@ import torch
 
 from bitwright.learning.adam import Adam
 from bitwright.learning.layer_error import LayerError
+from bitwright.learning.reports import SegmentReport
 from bitwright.learning.segment_target import SegmentTarget, Tensors, distance_between, mix
 from bitwright.recipe import FineTuning
 
@@ -72,6 +73,9 @@ class Learner(Protocol):
     def parameters(self) -> list[torch.Tensor]:
         """Return all that learns."""
 
+    def scales(self) -> Tensors:
+        """Return the scales that learned."""
+
     def reopen(self) -> None:
         """Let what has been learned so far change again."""
 
@@ -85,6 +89,11 @@ class Outcome:
     steps: int
     constants: Tensors | None
     """What was learned; None where the error did not fall and selection is on."""
+
+    def report(self, first: str, weights: int) -> SegmentReport:
+        """Return it as the report of a segment, by its first node."""
+        is_kept = self.constants is not None
+        return SegmentReport(first, weights, self.before, self.after, self.steps, is_kept)
 
 
 def reconstruct(

@@ -7,17 +7,22 @@ model computes from float inputs. So it also corrects errors that came before it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
+import numpy.typing as npt
 import torch
 
 from bitwright.learning.layer_error import LayerError, layer_error
-from bitwright.learning.torch_graph import TorchGraph
+from bitwright.learning.segments import Segment
+from bitwright.learning.torch_graph import TorchGraph, as_tensor
 
-__all__ = ["Constants", "SegmentTarget", "Tensors", "distance_between", "mix"]
+__all__ = ["Constants", "Rows", "SegmentTarget", "Tensors", "distance_between", "mix"]
 
 Tensors = dict[str, torch.Tensor]
 Constants = Mapping[str, torch.Tensor]
+Change = Callable[[torch.Tensor], torch.Tensor]
+Rows = Mapping[str, Iterable[npt.NDArray[Any]]]
+"""Tensor -> what it holds, sample by sample."""
 
 
 class SegmentTarget:
@@ -39,8 +44,8 @@ class SegmentTarget:
         floats: Sequence[Tensors],
         *,
         fixed: Constants | None = None,
-        read: Mapping[tuple[str, int], Callable[[torch.Tensor], torch.Tensor]] | None = None,
-        outputs: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] | None = None,
+        read: Mapping[tuple[str, int], Change] | None = None,
+        outputs: Mapping[str, Change] | None = None,
     ) -> None:
         self._graph = graph
         self.fixed = dict(fixed or {})
@@ -51,6 +56,31 @@ class SegmentTarget:
             self.targets = [graph.run(sample) for sample in self.floats]
         self.count = len(self.targets)
         self.rows = self._stack()
+
+    @classmethod
+    def of(
+        cls,
+        segment: Segment,
+        quantized: Rows,
+        floats: Rows,
+        *,
+        stored: Mapping[str, npt.NDArray[Any]],
+        opset: int,
+        device: str,
+        read: Mapping[tuple[str, int], Change] | None = None,
+        outputs: Mapping[str, Change] | None = None,
+    ) -> Self:
+        """Return the target of a model's segment; an error where torch cannot run a node."""
+        graph = TorchGraph(segment.nodes, segment.outputs, opset=opset, device=device)
+        feeds = (
+            [
+                {n: as_tensor(a, device) for n, a in zip(segment.inputs, row, strict=True)}
+                for row in zip(*(rows[name] for name in segment.inputs), strict=True)
+            ]
+            for rows in (quantized, floats)
+        )
+        fixed = {name: as_tensor(array, device) for name, array in stored.items()}
+        return cls(graph, *feeds, fixed=fixed, read=read, outputs=outputs)
 
     def _stack(self) -> int:
         """Lay all samples behind each other where the segment computes each row by itself.

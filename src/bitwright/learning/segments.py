@@ -33,6 +33,12 @@ class Segment:
         """The name of the first node."""
         return self.nodes[0].name or ""
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Everything that its nodes read, constants too."""
+        read = (value.name or "" for node in self.nodes for value in node.inputs if value)
+        return tuple(dict.fromkeys(read))
+
 
 def segments_to_learn(
     model: ir.Model, learning: Collection[str], method: FineTuning

@@ -1,7 +1,7 @@
 """Observe a model's tensors: one streaming pass over the data, in constant memory."""
 
 from bitwright.observe.engines import LocalEngine, RayEngine
-from bitwright.observe.layerwise import LayerInputs, LayerwiseRun
+from bitwright.observe.layerwise import LayerInputs, LayerwiseRun, run_side_by_side
 from bitwright.observe.observer import MEMORY_BUDGET, Detail, Engine, Observation, Runner, observe
 from bitwright.observe.sketch import TensorSketch
 from bitwright.observe.spool import Spool
@@ -21,5 +21,6 @@ __all__ = [
     "TensorSketch",
     "load_sketches",
     "observe",
+    "run_side_by_side",
     "save_sketches",
 ]

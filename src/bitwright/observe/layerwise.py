@@ -10,6 +10,7 @@ runs is seen by all layers behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from bitwright.graph import Piece, cut_model, extract_piece, open_session, run_s
 from bitwright.observe.spool import SharedRow, Spool
 from bitwright.support.files import Closing
 
-__all__ = ["LayerInputs", "LayerwiseRun"]
+__all__ = ["LayerInputs", "LayerwiseRun", "run_side_by_side"]
 
 Array = npt.NDArray[Any]
+Samples = Iterable[Mapping[str, Array]]
 
 
 class LayerInputs:
@@ -34,9 +36,18 @@ class LayerInputs:
         self._run = run
         self.node = node
 
+    @property
+    def weights(self) -> Mapping[str, ir.TensorProtocol]:
+        """The weights that are not the model's own."""
+        return self._run.weights
+
     def values(self, tensor: str) -> Iterator[Array]:
         """Yield what a tensor holds, sample by sample."""
         return self._run.spool.rows(tensor)
+
+    def rows(self, tensors: Iterable[str]) -> dict[str, Iterator[Array]]:
+        """Return what tensors hold, each sample by sample."""
+        return {tensor: self.values(tensor) for tensor in tensors}
 
     def share(self, tensor: str, file: Path) -> SharedRow:
         """Give what a tensor holds to other processes, as a file of its own."""
@@ -44,9 +55,7 @@ class LayerInputs:
 
     def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
         """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
-        if isinstance(array, np.ndarray):
-            array = ir.tensor(np.ascontiguousarray(array), name=name)
-        self._run.weights[name] = array
+        self._run.put_weight(name, array)
 
 
 class LayerwiseRun(Closing):
@@ -65,7 +74,7 @@ class LayerwiseRun(Closing):
         self,
         model: ir.Model,
         layers: Sequence[str],
-        samples: Iterable[Mapping[str, Array]],
+        samples: Samples,
         *,
         providers: Sequence[str] | None = None,
         folder: str | Path | None = None,
@@ -99,6 +108,12 @@ class LayerwiseRun(Closing):
             if self._progress is not None:
                 self._progress(index + 1, len(self._pieces))
 
+    def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
+        """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
+        if isinstance(array, np.ndarray):
+            array = ir.tensor(np.ascontiguousarray(array), name=name)
+        self.weights[name] = array
+
     def _run_piece(self, piece: Piece) -> None:
         if not piece.outputs:
             return
@@ -122,3 +137,29 @@ class LayerwiseRun(Closing):
     def close(self) -> None:
         """Remove the spool."""
         self.spool.close()
+
+
+@contextmanager
+def run_side_by_side(
+    model: ir.Model,
+    quantized: ir.Model,
+    layers: Sequence[str],
+    samples: Callable[[], Samples],
+    *,
+    weights: Mapping[str, Array | ir.TensorProtocol],
+    providers: Sequence[str] | None = None,
+) -> Iterator[Iterator[tuple[LayerInputs, LayerInputs]]]:
+    """Run a float model and a quantized form of it, and give the inputs of each layer in both.
+
+    `samples` is called for each model, the second time when all samples have been read once.
+    `weights` are what the quantized model has instead of its own.
+    """
+    with (
+        LayerwiseRun(model, layers, samples(), providers=providers) as floats,
+        LayerwiseRun(
+            quantized, layers, samples(), providers=providers, pieces=cut_model(model, layers)
+        ) as other,
+    ):
+        for name, array in weights.items():
+            other.put_weight(name, array)
+        yield zip(floats, other, strict=True)

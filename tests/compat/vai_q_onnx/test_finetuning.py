@@ -68,7 +68,7 @@ def test_biases_learn_where_they_are_asked_to(torch):
 
 
 def test_layers_apart_learn_from_what_plain_ones_give(torch, monkeypatch):
-    monkeypatch.setattr("bitwright.jobs.fine_tuning.workers._MOST", 1)
+    monkeypatch.setattr("bitwright.jobs.fine_tuning.workers.MAX_WORKERS", 1)
     apart = quantized(Parallel=True)
     assert equal(apart, quantized(), "w1") and not equal(apart, quantized(), "w2")
 

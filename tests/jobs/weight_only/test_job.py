@@ -174,7 +174,7 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     model.write_bytes(make_block().SerializeToString())
     script = f"""
 import sys, time
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import bitwright
 from bitwright import Recipe
 from bitwright.recipe import GPTQ, WeightOnly

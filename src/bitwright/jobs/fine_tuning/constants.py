@@ -1,8 +1,8 @@
-"""The constants of a plan: which of them can learn, and what each reads as once it is stored."""
+"""The constants of a plan with the values they are stored as, and the model that runs with them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.graph import iter_values
+from bitwright.emit import EMITTERS
+from bitwright.graph import clone_model, iter_values
 from bitwright.numerics.quantize import dequantize
 from bitwright.plan import Parameters, QuantPlan
 from bitwright.rounding import round_as_planned
 
-__all__ = ["Constant", "activations_only", "find_constants"]
+__all__ = ["Constant", "find_constants", "with_quantized_activations"]
 
 Array = npt.NDArray[Any]
 
@@ -50,7 +51,7 @@ class Constant:
 
 
 def find_constants(model: ir.Model, plan: QuantPlan) -> dict[str, Constant]:
-    """Return the plan's constants of the main graph by name; those stored in two ways are left."""
+    """Return the plan's constants of the main graph by name, without those stored in two ways."""
     values = dict(iter_values(model))
     inside = {node.name for node in model.graph}
     found: dict[str, Constant] = {}
@@ -73,7 +74,17 @@ def find_constants(model: ir.Model, plan: QuantPlan) -> dict[str, Constant]:
     return {name: constant for name, constant in found.items() if name not in several}
 
 
-def activations_only(plan: QuantPlan, constants: dict[str, Constant]) -> QuantPlan:
+def with_quantized_activations(
+    model: ir.Model, plan: QuantPlan, constants: Mapping[str, Constant]
+) -> ir.Model:
+    """Return the model with quantized activations, and with these constants in float."""
+    quantized = clone_model(model)
+    form = "extended" if plan.recipe.format in ("extended", "fix-neuron") else "qdq"
+    EMITTERS["static", form](quantized, _activations_only(plan, constants), round_as_planned)
+    return quantized
+
+
+def _activations_only(plan: QuantPlan, constants: Mapping[str, Constant]) -> QuantPlan:
     """Return a plan that leaves these constants float, and every node and name of the model."""
     keys = {constant.key for constant in constants.values()}
     nodes = {}

@@ -1,8 +1,8 @@
-"""One segment at a time: what it learns, and what that changes for those behind it."""
+"""Learn the weights of one segment after the other, and keep what each learned."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     import torch
 
     from bitwright.learning.grid import Grid
+    from bitwright.learning.reconstruction import Learner
+    from bitwright.learning.segment_target import Rows, SegmentTarget
 
     Weights = dict[str, tuple[torch.Tensor, Grid]]
 
 __all__ = ["Learned", "SegmentLearner", "SegmentReport", "Tuned", "require_torch"]
 
 Array = npt.NDArray[Any]
-Rows = Mapping[str, Iterable[Array]]
-"""Tensor -> what it holds, sample by sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,46 +93,25 @@ class SegmentLearner:
 
     def learn(self, index: int, quantized: Rows, floats: Rows) -> Learned:
         """Let a segment learn from what it reads in both models; nothing is changed by it."""
-        from bitwright.jobs.fine_tuning.quantizers import quantizers_of, reading_quantizers
         from bitwright.learning.reconstruction import reconstruct
-        from bitwright.learning.segment_target import SegmentTarget
-        from bitwright.learning.torch_graph import TorchGraph, as_tensor
 
-        segment, plan = self.segments[index], self._plan
+        segment = self.segments[index]
         names = self._names(segment)
         mine = [n for n in names if n in self._learning and self._is_free(n, index)]
         if not mine:
             reason = "its weights are learned in another segment"
             return Learned(SegmentReport(segment.first, 0, reason=reason))
         try:
-            graph = TorchGraph(
-                segment.nodes, segment.outputs, opset=self._opset, device=self._device
-            )
-            read = reading_quantizers(segment.nodes, plan)
-            behind = {}
-            if self._method.output_pairs:
-                keys = {e.tensor: k for k, e in plan.tensors.items() if e.source is None}
-                behind = {n: quantizers_of(keys[n], plan) for n in segment.outputs if n in keys}
+            target = self._target(segment, names, quantized, floats)
         except ModelError as error:
             return Learned(SegmentReport(segment.first, len(mine), reason=str(error).rstrip(".")))
-        target = SegmentTarget(
-            graph,
-            self._feeds(segment, quantized),
-            self._feeds(segment, floats),
-            fixed={name: as_tensor(self.stored[name], self._device) for name in names},
-            read=read,
-            outputs=behind,
-        )
         biases = [n for n in names if self._is_bias(n) and self._is_free(n, index)]
-        learner, scales = self._learner(mine, biases)
+        learner = self._learner(mine, biases)
         outcome = reconstruct(target, learner, self._method, seed=index)
-        is_kept = outcome.constants is not None
-        report = SegmentReport(
-            segment.first, len(mine), outcome.before, outcome.after, outcome.steps, is_kept
-        )
+        report = outcome.report(segment.first, len(mine))
         if outcome.constants is None:
             return Learned(report)
-        return Learned(report, _to_numpy(outcome.constants), _to_numpy(scales()))
+        return Learned(report, _to_numpy(outcome.constants), _to_numpy(learner.scales()))
 
     def keep(self, index: int, learned: Learned) -> dict[str, Array]:
         """Take over what a segment learned; return what its constants read as from here on."""
@@ -161,8 +140,7 @@ class SegmentLearner:
 
     def _names(self, segment: Segment) -> list[str]:
         """Return the plan's constants that a segment reads."""
-        read = [value.name or "" for node in segment.nodes for value in node.inputs if value]
-        return [name for name in dict.fromkeys(read) if name in self.constants]
+        return [name for name in segment.reads if name in self.constants]
 
     def _is_bias(self, name: str) -> bool:
         return self.constants[name].role == "bias" or name in self._biases.values()
@@ -173,17 +151,28 @@ class SegmentLearner:
             return name not in self.tuned.constants
         return self._owners[name] == index
 
-    def _feeds(self, segment: Segment, rows: Rows) -> list[dict[str, torch.Tensor]]:
-        """Return what a segment reads, sample by sample."""
-        from bitwright.learning.torch_graph import as_tensor
+    def _target(
+        self, segment: Segment, names: Sequence[str], quantized: Rows, floats: Rows
+    ) -> SegmentTarget:
+        from bitwright.jobs.fine_tuning.quantizers import quantizers_of, reading_quantizers
+        from bitwright.learning.segment_target import SegmentTarget
 
-        return [
-            {n: as_tensor(a, self._device) for n, a in zip(segment.inputs, row, strict=True)}
-            for row in zip(*(rows[name] for name in segment.inputs), strict=True)
-        ]
+        plan, outputs = self._plan, {}
+        if self._method.output_pairs:
+            keys = {e.tensor: k for k, e in plan.tensors.items() if e.source is None}
+            outputs = {n: quantizers_of(keys[n], plan) for n in segment.outputs if n in keys}
+        return SegmentTarget.of(
+            segment,
+            quantized,
+            floats,
+            stored={name: self.stored[name] for name in names},
+            opset=self._opset,
+            device=self._device,
+            read=reading_quantizers(segment.nodes, plan),
+            outputs=outputs,
+        )
 
-    def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> tuple[Any, Any]:
-        """Return what learns, and what gives its scales."""
+    def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> Learner:
         from bitwright.learning.adaquant import AdaQuantLearner
         from bitwright.learning.adaround import AdaRoundLearner, Bias
         from bitwright.learning.torch_graph import as_tensor
@@ -195,11 +184,10 @@ class SegmentLearner:
                 for name in mine
                 if (bias := self._biases.get(name, "")) in grids
             }
-            return AdaRoundLearner(self._grids(mine), self._method, following), dict
+            return AdaRoundLearner(self._grids(mine), self._method, following)
         free = [name for name in mine if self._may_rescale(name)]
         learning = [*mine, *biases] if self._method.update_bias else mine
-        learner = AdaQuantLearner(self._grids(learning), self._method, free)
-        return learner, learner.scales
+        return AdaQuantLearner(self._grids(learning), self._method, free)
 
     def _grids(self, names: Sequence[str]) -> Weights:
         from bitwright.learning.grid import Grid

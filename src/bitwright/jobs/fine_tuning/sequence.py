@@ -1,7 +1,7 @@
-"""Segments learned one after the other, each for the inputs that those before it leave it.
+"""Learn segments one after the other, each for the inputs that the learned ones before it give.
 
-Two models walk side by side over the same samples: the float one, and one whose activations are
-quantized and whose weights are what was learned so far. Each node of both runs once a sample.
+Two models run side by side over the same samples: the float one, and one whose activations are
+quantized and whose weights are what was learned so far. Each node of both runs once per sample.
 Where segments are not sequential the weights stay as plain quantization has them, so that any
 number of segments can learn at the same time.
 """
@@ -20,16 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit import EMITTERS
-from bitwright.graph import clone_model, cut_model, fingerprint
+from bitwright.graph import fingerprint
 from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
-from bitwright.jobs.fine_tuning.constants import activations_only
+from bitwright.jobs.fine_tuning.constants import with_quantized_activations
 from bitwright.jobs.fine_tuning.segment import SegmentLearner, Tuned
 from bitwright.jobs.fine_tuning.workers import Workers
-from bitwright.observe import LayerInputs, LayerwiseRun
+from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
-from bitwright.rounding import round_as_planned
 from bitwright.support.progress import Progress, Report, show_progress
 
 __all__ = ["fine_tune"]
@@ -59,48 +57,43 @@ def fine_tune(
     starts = list(dict.fromkeys(segment.first for segment in learner.segments))
     digest = hashlib.sha256()
     with ExitStack() as stack:
-        fed = _digested(islice(samples, method.samples), digest)
-        floats = stack.enter_context(LayerwiseRun(model, starts, fed, providers=providers))
-        quantized = stack.enter_context(
-            LayerwiseRun(
-                _quantized_lane(model, learner),
+        inputs = stack.enter_context(
+            run_side_by_side(
+                model,
+                with_quantized_activations(model, plan, learner.constants),
                 starts,
-                islice(samples, method.samples),
+                lambda: _digested(islice(samples, method.samples), digest),
+                weights=learner.stored,
                 providers=providers,
-                pieces=cut_model(model, starts),
             )
         )
-        for name, array in learner.stored.items():
-            quantized.weights[name] = ir.tensor(array, name=name)
         job = "" if work is None else _job_name(model, plan, method, device, digest.digest())
         store = stack.enter_context(Checkpoints(work, job=job))
-        stops = zip(floats, quantized, strict=True)
         report = stack.enter_context(show_progress(progress, "Fine-tuning", len(learner.segments)))
         if method.sequential:
-            _learn_in_turn(learner, stops, store if work is not None else None, report)
+            _learn_in_sequence(learner, inputs, store if work is not None else None, report)
         else:
             with Workers(model, plan, method, device, store, learner) as workers:
-                _learn_apart(learner, stops, store, report, workers)
+                _learn_in_parallel(learner, inputs, store, report, workers)
     return learner.tuned
 
 
-def _learn_in_turn(
+def _learn_in_sequence(
     learner: SegmentLearner,
-    stops: Iterable[tuple[LayerInputs, LayerInputs]],
+    inputs: Iterable[tuple[LayerInputs, LayerInputs]],
     store: Checkpoints | None,
     report: Report,
 ) -> None:
-    """Let each segment learn from what those before it, learned already, give."""
+    """Let each segment learn from what the learned segments before it give."""
     done = 0
-    for floats, quantized in stops:
+    for floats, quantized in inputs:
         for index in _segments_at(learner, floats.node):
             name = Checkpoints.segment_name(index, floats.node)
             if store is not None and name in store:
                 learned = store.get(name)
             else:
-                inputs = learner.segments[index].inputs
-                rows = ({n: stop.values(n) for n in inputs} for stop in (quantized, floats))
-                learned = learner.learn(index, *rows)
+                read = learner.segments[index].inputs
+                learned = learner.learn(index, quantized.rows(read), floats.rows(read))
                 if store is not None:
                     store.put(name, learned)
             for constant, array in learner.keep(index, learned).items():
@@ -109,47 +102,38 @@ def _learn_in_turn(
             report(done, str(learned.report))
 
 
-def _learn_apart(
+def _learn_in_parallel(
     learner: SegmentLearner,
-    stops: Iterable[tuple[LayerInputs, LayerInputs]],
+    inputs: Iterable[tuple[LayerInputs, LayerInputs]],
     store: Checkpoints,
     report: Report,
     workers: Workers,
 ) -> None:
-    """Let each segment learn from what plainly quantized ones give, several at a time."""
+    """Let segments learn from what plainly quantized ones give, several at a time."""
     names = [
         store.segment_name(index, segment.first) for index, segment in enumerate(learner.segments)
     ]
     done = 0
 
-    def tell(finished: Iterable[int]) -> None:
+    def report_finished(finished: Iterable[int]) -> None:
         nonlocal done
         for index in finished:
             done += 1
             report(done, str(store.get(names[index]).report))
 
-    tell(index for index, name in enumerate(names) if name in store)
+    report_finished(index for index, name in enumerate(names) if name in store)
     if done < len(names):
-        for floats, quantized in stops:
+        for floats, quantized in inputs:
             for index in _segments_at(learner, floats.node):
                 if names[index] not in store:
-                    tell(workers.learn(index, quantized, floats))
-        tell(workers.finish())
+                    report_finished(workers.learn(index, quantized, floats))
+        report_finished(workers.finish())
     for index, name in enumerate(names):
         learner.keep(index, store.get(name))
 
 
 def _segments_at(learner: SegmentLearner, node: str) -> list[int]:
     return [index for index, segment in enumerate(learner.segments) if segment.first == node]
-
-
-def _quantized_lane(model: ir.Model, learner: SegmentLearner) -> ir.Model:
-    """Return the model with quantized activations; weights are put in as they are learned."""
-    plan = activations_only(learner.tuned.plan, learner.constants)
-    lane = clone_model(model)
-    form = "extended" if plan.recipe.format in ("extended", "fix-neuron") else "qdq"
-    EMITTERS["static", form](lane, plan, round_as_planned)
-    return lane
 
 
 def _digested(samples: Iterable[Mapping[str, Array]], digest: Any) -> Iterator[Mapping[str, Array]]:

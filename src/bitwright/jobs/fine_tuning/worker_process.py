@@ -1,4 +1,4 @@
-"""What runs in a process that learns segments for another; what it learns goes into the store."""
+"""The worker process of fine-tuning: learns segments, and stores what it learned."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Worker:
     ) -> None:
         """Learn a segment and store it."""
         rows = (
-            {tensor: msgspec.convert(row, SharedRow) for tensor, row in lane.items()}
-            for lane in (quantized, floats)
+            {tensor: msgspec.convert(row, SharedRow) for tensor, row in side.items()}
+            for side in (quantized, floats)
         )
         with one_thread():
             self._store.put(name, self._learner.learn(index, *rows))

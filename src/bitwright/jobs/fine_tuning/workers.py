@@ -1,8 +1,8 @@
-"""Segments spread over worker processes, each of which learns one at a time.
+"""Learn segments in worker processes, each of which learns one at a time.
 
 A segment learns with one thread wherever it learns, so that the result does not depend on how many
-there are. What it reads travels as files that the worker maps into memory, what it learned as the
-file that the store keeps; of neither are there more than segments at work, and one that waits.
+workers there are. What it reads travels as files that the worker maps into memory, what it learned
+as its checkpoint; of neither are there more than segments at work, and one that waits.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["Workers", "one_thread"]
 
-_MOST = 8
+MAX_WORKERS = 8
 """Workers where no number is asked for: each takes the memory of torch, the model and a segment."""
 
 _WORKER = Path(__file__).with_name("worker_process.py")
 
 
 class Workers(Closing):
-    """Those who learn: worker processes, or this one where a single worker is asked for."""
+    """Worker processes that learn, or this process where a single worker is asked for."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Workers(Closing):
             for index, segment in enumerate(learner.segments)
             if store.segment_name(index, segment.first) not in store
         ]
-        wanted = method.workers or min(os.cpu_count() or 1, _MOST)
+        wanted = method.workers or min(os.cpu_count() or 1, MAX_WORKERS)
         self._count = max(1, min(wanted, len(missing)))
         self._pending: dict[Future[None], int] = {}
         self._processes: list[_SegmentProcess] = []
@@ -81,25 +81,26 @@ class Workers(Closing):
             self._idle.put(process)
 
     def learn(self, index: int, quantized: LayerInputs, floats: LayerInputs) -> list[int]:
-        """Let somebody learn a segment; return the segments that were finished meanwhile."""
+        """Let a worker learn a segment; return the segments that were finished meanwhile."""
         segment = self._learner.segments[index]
         name = self._store.segment_name(index, segment.first)
         if not self._processes:
-            rows = ({n: stop.values(n) for n in segment.inputs} for stop in (quantized, floats))
+            read = segment.inputs
             with one_thread():
-                self._store.put(name, self._learner.learn(index, *rows))
+                learned = self._learner.learn(index, quantized.rows(read), floats.rows(read))
+            self._store.put(name, learned)
             return [index]
         folder = self._scratch.path / str(index)
         folder.mkdir()
         shared = {
-            lane: {
-                tensor: msgspec.to_builtins(stop.share(tensor, folder / f"{lane}{place}.bin"))
+            kind: {
+                tensor: msgspec.to_builtins(inputs.share(tensor, folder / f"{kind}{place}.bin"))
                 for place, tensor in enumerate(segment.inputs)
             }
-            for lane, stop in (("quantized", quantized), ("floats", floats))
+            for kind, inputs in (("quantized", quantized), ("floats", floats))
         }
         self._pending[self._threads.submit(self._call, index, name, shared, folder)] = index
-        # One more than are at work may wait, so that nobody does.
+        # One more than there are workers may wait, so that no worker does.
         return self._collect(self._count)
 
     def finish(self) -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""Weights in blocks of few bits, learned so that the layers around them come closer to float.
+"""Fine-tune the roundings of weight-only quantization, segment by segment.
 
-Scales and zero points stay as the rounding left them; what is learned is which weights are rounded
-up and which down, for all layers between two places that a single tensor passes.
+Scales and zero points stay as the rounding left them; AdaRound learns which weights are rounded up
+and which down.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph import opset_of
-from bitwright.jobs.weight_only.layers import Site, weight_sites
+from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.learning.reports import SegmentReport, require_torch
-from bitwright.learning.segments import Segment, segments_to_learn
+from bitwright.learning.segments import segments_to_learn
 from bitwright.numerics.blocks import QuantizedBlocks
-from bitwright.observe import LayerInputs, LayerwiseRun
+from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound
 from bitwright.rounding import BlockStore
@@ -55,31 +55,34 @@ def tune_weights(
     method = plan.recipe.fine_tune
     assert isinstance(method, AdaRound)
     require_torch(device)
-    session = _Session(model, plan, method, rounded, tuned, device)
-    reports = []
-    starts = list(dict.fromkeys(block.first for block in session.blocks))
+    learner = _SegmentLearner(model, plan, method, rounded, tuned, device)
+    reports: list[SegmentReport] = []
+    starts = list(dict.fromkeys(segment.first for segment in learner.segments))
     if starts:
-        walks = [
-            LayerwiseRun(model, starts, islice(samples(), method.samples), providers=providers)
-            for _ in range(2)
-        ]
-        with walks[0] as floats, walks[1] as quantized:
-            for site in session.sites.values():
-                quantized.weights[site.value.name or ""] = session.restored(site)
-            for float_stop, stop in zip(floats, quantized, strict=True):
-                for index, block in enumerate(session.blocks):
-                    if block.first == stop.node:
-                        reports.append(session.learn(index, float_stop, stop))
+        # Read when the model runs, so that layers see what those before them have learned.
+        weights = {name: w.restored(learner.blocks) for name, w in learner.weights.items()}
+        with run_side_by_side(
+            model,
+            model,
+            starts,
+            lambda: islice(samples(), method.samples),
+            weights=weights,
+            providers=providers,
+        ) as layers:
+            for floats, quantized in layers:
+                for index, segment in enumerate(learner.segments):
+                    if segment.first == floats.node:
+                        reports.append(learner.learn(index, floats, quantized))
                         if progress is not None:
-                            progress(len(reports), len(session.blocks))
+                            progress(len(reports), len(learner.segments))
     for name in plan.weights:
         if name not in tuned:
             tuned.put(name, rounded.get(name))
     return reports
 
 
-class _Session:
-    """The blocks of a model, and where their weights are kept."""
+class _SegmentLearner:
+    """Learns the segments of a model, from the weights of one store into another."""
 
     def __init__(
         self,
@@ -94,98 +97,70 @@ class _Session:
         self._rounded, self._tuned = rounded, tuned
         self._opset = opset_of(model)
         # By the name of the value: what nodes read.
-        self.sites = {site.value.name or "": site for site in weight_sites(model, plan)}
-        readers = {node for site in self.sites.values() for node in site.plan.nodes}
-        self.blocks: list[Segment] = segments_to_learn(model, readers, method)
+        self.weights = {w.value.name or "": w for w in planned_weights(model, plan)}
+        readers = {node for weight in self.weights.values() for node in weight.plan.nodes}
+        self.segments = segments_to_learn(model, readers, method)
 
     def learn(self, index: int, floats: LayerInputs, quantized: LayerInputs) -> SegmentReport:
-        """Let a block learn, unless it has before, and go on with its weights as they are then."""
+        """Let a segment learn, unless it has before or cannot, and store its weights."""
         from bitwright.learning.adaround import AdaRoundLearner
         from bitwright.learning.reconstruction import reconstruct
         from bitwright.learning.segment_target import SegmentTarget
-        from bitwright.learning.torch_graph import TorchGraph, as_tensor
 
-        block = self.blocks[index]
-        read = [value.name or "" for node in block.nodes for value in node.inputs if value]
-        sites = [self.sites[name] for name in dict.fromkeys(read) if name in self.sites]
-        mine = [site for site in sites if site.name not in self._tuned]
-        report = SegmentReport(block.first, len(mine), reason="its weights have learned before")
-        if reason := next((r for r in map(self._why_not, mine) if r is not None), None):
-            return SegmentReport(block.first, len(mine), reason=reason)
-        if mine:
-            try:
-                graph = TorchGraph(
-                    block.nodes, block.outputs, opset=self._opset, device=self._device
-                )
-            except ModelError as error:
-                return SegmentReport(block.first, len(mine), reason=str(error).rstrip("."))
-            target = SegmentTarget(
-                graph,
-                self._feeds(block, quantized),
-                self._feeds(block, floats),
-                fixed={
-                    site.value.name or "": as_tensor(site.restore(self._blocks(site)), self._device)
-                    for site in sites
-                },
+        segment = self.segments[index]
+        weights = {name: self.weights[name] for name in segment.reads if name in self.weights}
+        mine = {name: w for name, w in weights.items() if w.name not in self._tuned}
+        reason = self._why_not(mine.values())
+        if reason is not None:
+            return SegmentReport(segment.first, len(mine), reason=reason)
+        try:
+            target = SegmentTarget.of(
+                segment,
+                quantized.rows(segment.inputs),
+                floats.rows(segment.inputs),
+                stored={name: w.restore(self.blocks(w.name)) for name, w in weights.items()},
+                opset=self._opset,
+                device=self._device,
             )
-            weights = {site.value.name or "": self._on_grid(site) for site in mine}
-            learner = AdaRoundLearner(weights, self._method)
-            outcome = reconstruct(target, learner, self._method, seed=index)
-            learned = outcome.constants or {}
-            for site in mine:
-                found = learned.get(site.value.name or "")
-                blocks = self._rounded.get(site.name)
-                self._tuned.put(site.name, blocks if found is None else _codes(site, blocks, found))
-            report = SegmentReport(
-                block.first, len(mine), outcome.before, outcome.after, outcome.steps, bool(learned)
-            )
-        for site in sites:
-            quantized.put_weight(site.value.name or "", self.restored(site))
-        return report
+        except ModelError as error:
+            return SegmentReport(segment.first, len(mine), reason=str(error).rstrip("."))
+        learner = AdaRoundLearner({n: self._on_grid(w) for n, w in mine.items()}, self._method)
+        outcome = reconstruct(target, learner, self._method, seed=index)
+        learned = outcome.constants or {}
+        for name, weight in mine.items():
+            blocks = self._rounded.get(weight.name)
+            if name in learned:
+                blocks = _codes(weight, blocks, learned[name])
+            self._tuned.put(weight.name, blocks)
+        return outcome.report(segment.first, len(mine))
 
-    def restored(self, site: Site) -> ir.LazyTensor:
-        """Return a weight as the model would hold it, read when the model runs."""
-        assert site.value.dtype is not None and site.value.shape is not None
-        return ir.LazyTensor(
-            lambda: ir.tensor(np.ascontiguousarray(site.restore(self._blocks(site)))),
-            dtype=site.value.dtype,
-            shape=ir.Shape(site.value.shape),
-            name=site.value.name,
-            cache=False,
-        )
+    def blocks(self, name: str) -> QuantizedBlocks:
+        """Return a weight as it was learned, or else as it was rounded."""
+        return (self._tuned if name in self._tuned else self._rounded).get(name)
 
-    def _blocks(self, site: Site) -> QuantizedBlocks:
-        return (self._tuned if site.name in self._tuned else self._rounded).get(site.name)
+    def _why_not(self, weights: Iterable[PlannedWeight]) -> str | None:
+        """Return why these weights of a segment do not learn, None where they do."""
+        reason: str | None = "its weights have learned before"
+        for weight in weights:
+            reason = None
+            if weight.value.dtype is not ir.DataType.FLOAT:
+                return f"weights of {weight.value.dtype} do not learn"
+            zero_points = self._rounded.get(weight.name).zero_points
+            if zero_points is not None and zero_points.dtype.kind == "f":
+                return "its zero points are no integers"
+        return reason
 
-    def _why_not(self, site: Site) -> str | None:
-        if site.value.dtype is not ir.DataType.FLOAT:
-            return f"weights of {site.value.dtype} do not learn"
-        zero_points = self._rounded.get(site.name).zero_points
-        if zero_points is not None and zero_points.dtype.kind == "f":
-            return "its zero points are no integers"
-        return None
-
-    def _on_grid(self, site: Site) -> tuple[torch.Tensor, Grid]:
+    def _on_grid(self, weight: PlannedWeight) -> tuple[torch.Tensor, Grid]:
         """Return a float weight, and the values that its scales and zero points leave it."""
         from bitwright.learning.grid import Grid
         from bitwright.learning.torch_graph import as_tensor
 
-        scales, zero_points = _per_weight(self._rounded.get(site.name))
-        parts = [site.read(), scales, zero_points]
-        weight, scale, zero_point = (
-            as_tensor(np.ascontiguousarray(a.T if site.transposed else a), self._device).float()
+        parts = [weight.read(), *_per_weight(self._rounded.get(weight.name))]
+        given, scale, zero_point = (
+            as_tensor(np.ascontiguousarray(a.T if weight.transposed else a), self._device).float()
             for a in parts
         )
-        return weight, Grid(scale, zero_point, 0, float((1 << site.plan.bits) - 1))
-
-    def _feeds(self, block: Segment, stop: LayerInputs) -> list[dict[str, torch.Tensor]]:
-        from bitwright.learning.torch_graph import as_tensor
-
-        rows = zip(*(stop.values(name) for name in block.inputs), strict=True)
-        return [
-            {n: as_tensor(a, self._device) for n, a in zip(block.inputs, row, strict=True)}
-            for row in rows
-        ]
+        return given, Grid(scale, zero_point, 0, float((1 << weight.plan.bits) - 1))
 
 
 def _per_weight(blocks: QuantizedBlocks) -> tuple[Array, Array]:
@@ -197,9 +172,11 @@ def _per_weight(blocks: QuantizedBlocks) -> tuple[Array, Array]:
     return scales, format.per_weight(blocks.zero_points.astype(np.float32), rows)
 
 
-def _codes(site: Site, blocks: QuantizedBlocks, learned: torch.Tensor) -> QuantizedBlocks:
+def _codes(
+    planned: PlannedWeight, blocks: QuantizedBlocks, learned: torch.Tensor
+) -> QuantizedBlocks:
     """Return the codes of a weight that lies on its grid."""
     array = learned.cpu().numpy()
     scales, zero_points = _per_weight(blocks)
-    codes = np.rint((array.T if site.transposed else array) / scales + zero_points)
+    codes = np.rint((array.T if planned.transposed else array) / scales + zero_points)
     return QuantizedBlocks(blocks.format, codes.astype(np.uint8), blocks.scales, blocks.zero_points)

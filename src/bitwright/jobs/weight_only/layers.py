@@ -1,7 +1,8 @@
-"""The weights of a plan in their model: where each is, which way round, and what it multiplies."""
+"""The weights of a plan in their model: how each is stored, and what it is multiplied with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +17,14 @@ from bitwright.graph.tensors import inline_copy
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.plan import QuantPlan, WeightPlan
 
-__all__ = ["Site", "weight_sites"]
+__all__ = ["PlannedWeight", "planned_weights"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """One weight of the plan in its model: where it is, which way round, and what it reads."""
+class PlannedWeight:
+    """One weight of the plan in its model, and the tensor that it is multiplied with."""
 
     name: str
     """The plan's name for it."""
@@ -49,7 +50,7 @@ class Site:
         array = inline_copy(tensor).numpy()
         if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
             raise ModelError(
-                f"weight {self.name!r} holds NaN or infinite values; mend the model or exclude "
+                f"weight {self.name!r} holds NaN or infinite values; repair the model or exclude "
                 f"the nodes that read it ({', '.join(map(repr, self.plan.nodes[:3]))})."
             )
         return array.T if self.transposed else array
@@ -71,22 +72,29 @@ class Site:
         array = blocks.dequantize(np.float32)
         return (array.T if self.transposed else array).astype(self.value.dtype.numpy())
 
+    def restored(self, read: Callable[[str], QuantizedBlocks]) -> ir.LazyTensor:
+        """Return what `read` gives for it, as the model stores it; read when the model runs."""
+        assert self.value.dtype is not None and self.value.shape is not None
+        return ir.LazyTensor(
+            lambda: ir.tensor(np.ascontiguousarray(self.restore(read(self.name)))),
+            dtype=self.value.dtype,
+            shape=ir.Shape(self.value.shape),
+            name=self.value.name,
+            cache=False,
+        )
 
-def weight_sites(model: ir.Model, plan: QuantPlan) -> list[Site]:
+
+def planned_weights(model: ir.Model, plan: QuantPlan) -> list[PlannedWeight]:
     """Return the plan's weights, in the order in which the model reads them."""
     values = dict(iter_values(model))
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
-    places = {name: index for index, name in enumerate(nodes)}
+    order = {name: index for index, name in enumerate(nodes)}
     found = []
     for name, planned in plan.weights.items():
-        readers = [nodes[reader] for reader in sorted(planned.nodes, key=places.__getitem__)]
+        readers = [nodes[reader] for reader in sorted(planned.nodes, key=order.__getitem__)]
         weight = weight_of(readers[0])
         assert weight is not None and weight.value is values[name]
         sources = [product_source(node) for node in readers if node.graph is model.graph]
-        source = next((s for s in sources if s is not None), None)
-        told = None if source is None else source.name
-        found.append(Site(name, weight.value, planned, weight.transposed, told))
-    order = {
-        name: places[min(plan.weights[name].nodes, key=places.__getitem__)] for name in plan.weights
-    }
-    return sorted(found, key=lambda site: order[site.name])
+        source = next((s.name for s in sources if s is not None), None)
+        found.append(PlannedWeight(name, weight.value, planned, weight.transposed, source))
+    return sorted(found, key=lambda weight: min(order[node] for node in weight.plan.nodes))

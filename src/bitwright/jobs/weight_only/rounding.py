@@ -1,0 +1,108 @@
+"""The weight-only algorithms by their settings: one table, one function per algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from bitwright.equalize import awq_clip
+from bitwright.jobs.weight_only.layers import PlannedWeight
+from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.numerics.blocks import (
+    SHRINKS,
+    BlockFormat,
+    QuantizedBlocks,
+    quantize_in_blocks,
+    round_on_grid,
+)
+from bitwright.numerics.second_moment import SecondMoment
+from bitwright.observe import LayerInputs
+from bitwright.recipe import GPTQ, HQQ, Nearest, WeightOnly
+from bitwright.rounding import HessianFactor, factor_hessian, gptq, hqq, refine
+
+__all__ = ["ROUNDINGS", "InputMoments", "Task", "round_weight"]
+
+
+class InputMoments:
+    """The moments of a layer's inputs, made once for all layers that read them."""
+
+    def __init__(self, inputs: LayerInputs, source: str, channels: int, xp: Arrays) -> None:
+        moment = SecondMoment(channels, xp=xp)
+        for array in inputs.values(source):
+            moment.update(array)
+        self.matrix = moment.matrix()
+        self.magnitudes = moment.mean_magnitudes()
+        self._xp = xp
+        self._factors: dict[tuple[float, bool], HessianFactor] = {}
+
+    def factor(self, method: GPTQ) -> HessianFactor:
+        """Return the second moment factored for GPTQ."""
+        key = (method.damping, method.act_order)
+        if key not in self._factors:
+            self._factors[key] = factor_hessian(
+                self.matrix, damping=method.damping, act_order=method.act_order, xp=self._xp
+            )
+        return self._factors[key]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """One weight [K, N] to round."""
+
+    weight: npt.NDArray[Any]
+    format: BlockFormat
+    inputs: InputMoments | None
+    """None where the layer's inputs were not observed."""
+    awq_clip: bool = False
+    """Whether AWQ chooses the range of each block."""
+    xp: Arrays = field(default=NUMPY)
+
+
+def _round_to_nearest(task: Task, method: Nearest) -> QuantizedBlocks:
+    if task.inputs is not None and (task.awq_clip or method.clip):
+        grid = awq_clip(task.weight, task.inputs.matrix, task.format, xp=task.xp)
+        return round_on_grid(task.weight, grid, task.format, xp=task.xp)
+    shrinks: Sequence[float] = SHRINKS if method.clip else (method.shrink,)
+    return quantize_in_blocks(task.weight, task.format, shrinks=shrinks, xp=task.xp)
+
+
+def _round_by_gptq(task: Task, method: GPTQ) -> QuantizedBlocks:
+    assert task.inputs is not None
+    grid = None
+    if task.awq_clip:
+        grid = awq_clip(task.weight, task.inputs.matrix, task.format, xp=task.xp)
+    return gptq(
+        task.weight,
+        task.inputs.factor(method),
+        task.format,
+        grid=grid,
+        shrinks=SHRINKS if method.clip else (1.0,),
+        per_column=method.per_column,
+    )
+
+
+def _round_by_hqq(task: Task, method: HQQ) -> QuantizedBlocks:
+    return hqq(task.weight, task.format, float_zero_points=method.float_zero_points, xp=task.xp)
+
+
+ROUNDINGS: dict[type, Callable[[Task, Any], QuantizedBlocks]] = {
+    Nearest: _round_to_nearest,
+    GPTQ: _round_by_gptq,
+    HQQ: _round_by_hqq,
+}
+
+
+def round_weight(
+    planned: PlannedWeight, inputs: InputMoments | None, options: WeightOnly, xp: Arrays
+) -> QuantizedBlocks:
+    """Return one weight rounded as its plan says, and refined where the recipe asks for it."""
+    weight, method = planned.read(), planned.plan.rounding
+    clips = options.awq is not None and options.awq.clip and planned.plan.awq
+    task = Task(weight, planned.format(), inputs, clips, xp)
+    blocks = ROUNDINGS[type(method)](task, method)
+    if options.refine and inputs is not None:
+        blocks = refine(weight, blocks, inputs.matrix, rounds=options.refine, xp=xp)
+    return blocks
