@@ -5,16 +5,118 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide.ops.quantized import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
+from bitwright.decide.ops.quantized import DEQUANTIZERS, FIX_NEURONS, INTEGER_OPS, QUANTIZERS
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of, input_at
+from bitwright.numerics import dequantize
+from bitwright.numerics.types import QTYPES, QType
 
-__all__ = ["Quantizer", "Quantizers", "name_of", "position_of"]
+__all__ = [
+    "QuantizationParameters",
+    "Quantizer",
+    "Quantizers",
+    "StoredWeight",
+    "name_of",
+    "position_of",
+    "stored_weight",
+]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizationParameters:
+    """The scale and zero point of integers, as a graph has them: number = (integer - zero) * scale.
+
+    >>> scale = ir.Value(name="scale", const_value=ir.tensor([0.5]))
+    >>> QuantizationParameters(scale, None).dequantize(np.array([3, 4]))
+    array([1.5, 2. ], dtype=float32)
+    """
+
+    scale: ir.Value
+    zero_point: ir.Value | None
+    axis: int = 1
+    """The axis that several scales belong to."""
+    block_size: int = 0
+
+    @classmethod
+    def at(cls, node: ir.Node, scale: int = 1, zero_point: int = 2) -> Self | None:
+        """Return those that a node has at these inputs."""
+        factor = input_at(node, scale)
+        if factor is None:
+            return None
+        axis = node.attributes.get_int("axis", 1)
+        block_size = node.attributes.get_int("block_size", 0)
+        return cls(factor, input_at(node, zero_point), axis, block_size)
+
+    @property
+    def inputs(self) -> tuple[ir.Value, ...]:
+        """What a quantizer reads besides the tensor."""
+        return (self.scale,) if self.zero_point is None else (self.scale, self.zero_point)
+
+    def constants(self) -> tuple[Array, Array] | None:
+        """Return scales and zero points, or None where they are computed at run time."""
+        scale, zero = constant_of(self.scale), constant_of(self.zero_point)
+        if scale is None or not scale.size or (zero is None and self.zero_point is not None):
+            return None
+        whole = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)
+        return scale.astype(np.float64), whole
+
+    def type_of(self, integers: ir.Value) -> QType | None:
+        """Return the number type of the integers, where it is one that we know."""
+        dtype = integers.dtype
+        if dtype is None and self.zero_point is not None:
+            dtype = self.zero_point.dtype
+        return QTYPES.get("uint8" if dtype is None else dtype.name.lower())
+
+    def dequantize(self, integers: Array) -> Array | None:
+        """Return the numbers that integers stand for."""
+        found = self.constants()
+        if found is None:
+            return None
+        return dequantize(
+            integers.astype(np.int64),
+            found[0].astype(np.float32),
+            found[1],
+            axis=self.axis,
+            block_size=self.block_size,
+        )
+
+
+class StoredWeight(NamedTuple):
+    """A constant of integers, and what they stand for."""
+
+    value: ir.Value
+    integers: Array
+    parameters: QuantizationParameters
+
+    def numbers(self) -> Array | None:
+        """Return the dequantized weight."""
+        return self.parameters.dequantize(self.integers)
+
+
+def stored_weight(node: ir.Node) -> StoredWeight | None:
+    """Return what a dequantizer or an integer op reads as a constant of integers."""
+    op = INTEGER_OPS.get(node.op_type)
+    places = None if op is None or op.result is None else op.weight
+    index, scale, zero_point = (0, 1, 2) if node.op_type in DEQUANTIZERS else places or (0, None, 0)
+    if scale is None:
+        return None
+    value, parameters = input_at(node, index), QuantizationParameters.at(node, scale, zero_point)
+    integers = constant_of(value)
+    if value is None or integers is None or parameters is None:
+        return None
+    if op is not None:
+        transposed = node.op_type == "QGemm" and node.attributes.get_int("transB", 0) == 1
+        axis = 0 if transposed or op.weight_axis is None else op.weight_axis % integers.ndim
+        parameters = QuantizationParameters(parameters.scale, parameters.zero_point, axis)
+    return StoredWeight(value, integers, parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +124,8 @@ class Quantizer:
     """One Q, DQ or FixNeuron with its parameters; None for those computed at run time."""
 
     node: ir.Node
-    scale: npt.NDArray[Any] | None
-    zero_point: npt.NDArray[Any] | None
+    scale: Array | None
+    zero_point: Array | None
     zero_point_type: ir.DataType | None
     stored_type: ir.DataType | None
     """The type of the integers, where the graph says it."""
@@ -32,7 +134,7 @@ class Quantizer:
 class Quantizers:
     """All quantizers of a model, and through which of them its nodes read and write.
 
-    It tells where the scales are as `graph.npu_sites.Edges` wants to know it.
+    It says where the scales are, as `targets.npu_operations` asks for them.
     """
 
     def __init__(self, model: ir.Model) -> None:

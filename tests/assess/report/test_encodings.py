@@ -47,8 +47,9 @@ def test_every_activation_and_weight_has_the_scale_of_the_plan(recipe):
     assert len(checked) > 15
 
 
-def test_stored_weights_are_the_float_ones_rounded():
-    plain, result = jobs("int8-per-channel")
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_stored_weights_are_the_float_ones_rounded(form):
+    plain, result = jobs({"base": "int8-per-channel", "format": form})
     for encodings in read_encodings(open_units(plain, result.model)).values():
         for one in encodings:
             if one.label == "weight":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.comparison.packed import packed_weight
+from bitwright.assess.quantizers import QuantizationParameters, stored_weight
 from bitwright.assess.sums import Codes
 from bitwright.decide.ops import OPERATORS, op_types
 from bitwright.decide.ops.quantized import (
@@ -20,7 +20,6 @@ from bitwright.decide.ops.quantized import (
     is_integer_op,
 )
 from bitwright.graph.constants import constant_of, input_at, is_constant
-from bitwright.numerics import dequantize
 
 __all__ = ["QuantizedGraph"]
 
@@ -37,17 +36,15 @@ class QuantizedGraph:
         self.nodes = list(model.graph)
 
     @cached_property
-    def parameters(self) -> dict[ir.Value, tuple[ir.Value, ir.Value | None]]:
-        """Integer activation -> the values of its scale and zero point."""
-        found: dict[ir.Value, tuple[ir.Value, ir.Value | None]] = {}
+    def parameters(self) -> dict[ir.Value, QuantizationParameters]:
+        """Integer activation -> its scale and zero point."""
+        found: dict[ir.Value, QuantizationParameters] = {}
         for node in self.nodes:
-            integer_op = INTEGER_OPS.get(node.op_type)
-            at = None if integer_op is None else integer_op.result
-            at = (1, 2) if node.op_type in QUANTIZERS else at
-            if at is not None:
-                scale, zero_point = input_at(node, at[0]), input_at(node, at[1])
-                if scale is not None:
-                    found[node.outputs[0]] = scale, zero_point
+            op = INTEGER_OPS.get(node.op_type)
+            places = (1, 2) if node.op_type in QUANTIZERS else None if op is None else op.result
+            if places is not None:
+                if (own := QuantizationParameters.at(node, *places)) is not None:
+                    found[node.outputs[0]] = own
             elif node.op_type in _MOVES and (first := input_at(node, 0)) in found:
                 assert first is not None
                 for index in OPERATORS[node.op_type].output_indices(node):
@@ -56,17 +53,15 @@ class QuantizedGraph:
 
     def codes_of(self, value: ir.Value) -> Codes | None:
         """Return what the integers of a tensor stand for, where one constant scale says it."""
-        scale, zero_point = self.parameters.get(value, (None, None))
-        factor, zero = constant_of(scale), constant_of(zero_point)
-        if factor is None or factor.size != 1 or (zero is None and zero_point is not None):
+        parameters = self.parameters.get(value)
+        found = None if parameters is None else parameters.constants()
+        if parameters is None or found is None or found[0].size != 1:
             return None
-        dtype = value.dtype if zero_point is None else zero_point.dtype
-        kind = (dtype or ir.DataType.UINT8).numpy()
-        if np.dtype(kind).kind not in "iu" or np.dtype(kind).itemsize > 2:
+        kind = parameters.type_of(value)
+        if kind is None or not kind.is_integer or kind.bits not in (8, 16):
             return None
-        info = np.iinfo(kind)
-        offset = 0 if zero is None else int(zero.reshape(-1)[0])
-        return Codes(float(factor.reshape(-1)[0]), offset, int(info.min), int(info.max))
+        scale, zero = (array.reshape(-1)[0] for array in found)
+        return Codes(float(scale), int(zero), int(kind.lowest), int(kind.highest))
 
     def origin(self, value: ir.Value) -> ir.Value:
         """Return the tensor that a value is a rounded or dequantized form of."""
@@ -115,54 +110,36 @@ class QuantizedGraph:
             return array if array is not None and array.dtype.kind == "f" else None
         if maker.op_type not in DEQUANTIZERS:
             return None
-        stored, scale = maker.inputs[0], input_at(maker, 1)
-        assert stored is not None
-        integers, factor = constant_of(stored), constant_of(scale)
-        zero = constant_of(input_at(maker, 2))
-        if factor is None:
+        if (stored := stored_weight(maker)) is not None:
+            return stored.numbers()
+        # A weight may be kept in float behind a pair.
+        source = maker.inputs[0]
+        quantizer = None if source is None else source.producer()
+        if quantizer is None or quantizer.op_type not in QUANTIZERS:
             return None
-        if integers is None:  # a weight kept in float behind a pair
-            quantizer = stored.producer()
-            if quantizer is None or quantizer.op_type not in QUANTIZERS:
-                return None
-            return None if constant_of(quantizer.inputs[0]) is None else self._through_pair(maker)
-        return _restore(
-            integers,
-            factor,
-            zero,
-            maker.attributes.get_int("axis", 1),
-            maker.attributes.get_int("block_size", 0),
-        )
+        return None if constant_of(quantizer.inputs[0]) is None else self._through_pair(maker)
 
     def weights_of(self, node: ir.Node) -> list[npt.NDArray[Any]]:
         """Return the numbers of all constants that a node reads, its integers dequantized."""
-        found = [array for v in node.inputs if (array := self.weight(v)) is not None]
-        integer_op = INTEGER_OPS.get(node.op_type)
-        axis = None if integer_op is None else integer_op.weight_axis
-        if axis is not None:
-            integers, factor, zero = (constant_of(input_at(node, index)) for index in (3, 4, 5))
-            if integers is not None and factor is not None:
-                turned = node.op_type == "QGemm" and node.attributes.get_int("transB", 0) == 1
-                axis = 0 if turned else axis % integers.ndim
-                found.append(_restore(integers, factor, zero, axis))
+        found = [self.weight(value) for value in node.inputs]
+        op = INTEGER_OPS.get(node.op_type)
+        if op is not None and op.weight_axis is not None and (stored := stored_weight(node)):
+            found.append(stored.numbers())
         elif (packed := packed_weight(node)) is not None:
             found.append(packed.numbers())
-        return found
+        return [array for array in found if array is not None]
 
     def _through_pair(self, dequantizer: ir.Node) -> npt.NDArray[Any] | None:
         """Return what a constant becomes behind a quantizer and a dequantizer."""
         from bitwright.graph import open_session, run_session
 
-        stored = dequantizer.inputs[0]
-        assert stored is not None
-        maker = stored.producer()
-        assert maker is not None and dequantizer.outputs[0].name
-        if dequantizer.domain not in ("", "com.microsoft"):
+        name = dequantizer.outputs[0].name
+        if dequantizer.domain not in ("", "com.microsoft") or not name:
             return None
-        graph = ir.convenience.extract(self.model.graph, [], [dequantizer.outputs[0].name])
+        graph = ir.convenience.extract(self.model.graph, [], [name])
         graph.opset_imports.update(self.model.opset_imports)
         part = ir.Model(graph, ir_version=self.model.ir_version)
-        return run_session(open_session(part), {})[dequantizer.outputs[0].name]
+        return run_session(open_session(part), {})[name]
 
 
 def is_plumbing(node: ir.Node) -> bool:
@@ -192,19 +169,3 @@ def _is_fixed(value: ir.Value) -> bool:
         value = maker.inputs[0]
         maker = value.producer()
     return is_constant(value)
-
-
-def _restore(
-    integers: npt.NDArray[Any],
-    scale: npt.NDArray[Any],
-    zero: npt.NDArray[Any] | None,
-    axis: int,
-    block_size: int = 0,
-) -> npt.NDArray[Any]:
-    return dequantize(
-        integers.astype(np.int64),
-        scale.astype(np.float32),
-        0 if zero is None else zero.astype(np.int64),
-        axis=axis,
-        block_size=block_size,
-    )

@@ -80,20 +80,17 @@ class MergedGraph:
 
     def quantize(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
         """Return a float tensor as the integers that the quantized model has in its place."""
-        scale, zero_point = self._units.graph.parameters[cut.value]
-        inputs = [value, self._find(scale, known)]
-        if zero_point is not None:
-            inputs.append(self._find(zero_point, known))
+        parameters = self._units.graph.parameters[cut.value]
+        zero_point = parameters.zero_point
+        inputs = (value, *(self._find(given, known) for given in parameters.inputs))
         dtype = None if zero_point is None else zero_point.dtype
-        return self._make("QuantizeLinear", tuple(inputs), dtype or cut.value.dtype)
+        return self._make("QuantizeLinear", inputs, dtype or cut.value.dtype)
 
     def dequantize(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
         """Return integers of a cut as the numbers that they stand for."""
-        scale, zero_point = self._units.graph.parameters[cut.measured]
-        inputs = [value, self._find(scale, known)]
-        if zero_point is not None:
-            inputs.append(self._find(zero_point, known))
-        return self._make("DequantizeLinear", tuple(inputs), scale.dtype)
+        parameters = self._units.graph.parameters[cut.measured]
+        inputs = (value, *(self._find(given, known) for given in parameters.inputs))
+        return self._make("DequantizeLinear", inputs, parameters.scale.dtype)
 
     def cast(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
         """Return a tensor in another float type, or itself."""

@@ -13,18 +13,15 @@ import onnx_ir as ir
 from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.comparison.packed import PackedWeight, packed_weight
 from bitwright.assess.comparison.units import Units
-from bitwright.decide.ops.quantized import DEQUANTIZERS, INTEGER_OPS, ROUNDERS
+from bitwright.assess.quantizers import QuantizationParameters, StoredWeight, stored_weight
+from bitwright.decide.ops.quantized import DEQUANTIZERS, ROUNDERS
 from bitwright.graph.constants import constant_of, input_at
-from bitwright.numerics import dequantize
-from bitwright.numerics.types import QTYPES
 from bitwright.plan import QuantPlan
 
 __all__ = ["Encoding", "planned_weights", "read_encodings"]
 
 Array = npt.NDArray[Any]
 
-# Integer op -> where a weight, its scale and its zero point stand among the inputs.
-_WEIGHTS = {op.op_type: op.weight for op in INTEGER_OPS.values() if op.weight and op.result}
 _ENDING = "_quantized"
 
 
@@ -44,8 +41,8 @@ class Encoding:
     """The numbers that the integers of a constant stand for."""
     packed: PackedWeight | None = None
     """A weight in blocks of few bits instead; it has a scale for each block."""
-    turned: bool = False
-    """Whether the float model has such a weight the other way round."""
+    transposed: bool = False
+    """Whether the float model has such a weight transposed."""
 
 
 def read_encodings(units: Units) -> dict[str, list[Encoding]]:
@@ -53,7 +50,11 @@ def read_encodings(units: Units) -> dict[str, list[Encoding]]:
 
     Only what has constant scales is there: a dynamic quantizer has none before it runs.
     """
-    return _Reader(units).read()
+    encodings = _NodeEncodings(units)
+    return {
+        node.name or node.outputs[0].name or "": list(encodings.read(node))
+        for node in units.graph.nodes
+    }
 
 
 def planned_weights(
@@ -84,58 +85,52 @@ def planned_weights(
     return found
 
 
-class _Reader:
+class _NodeEncodings:
+    """Reads the encodings of nodes, under the names that tensors have in the float model."""
+
     def __init__(self, units: Units) -> None:
         self._graph = units.graph
         self._floats = {cut.main: cut.plain_main for cut in units.cuts if cut.main is not None}
-        matched = match_tensors(units.plain, self._graph)
-        self._names = {value: original.name or "" for value, original in matched.items()}
         inputs = {value.name for value in units.plain.graph.inputs}
-        for value in units.quantized.graph.inputs:
-            if value.name in inputs:
-                self._names.setdefault(value, value.name or "")
-
-    def read(self) -> dict[str, list[Encoding]]:
-        return {
-            node.name or node.outputs[0].name or "": list(self._encodings(node))
-            for node in self._graph.nodes
+        self._names = {
+            value: value.name or ""
+            for value in units.quantized.graph.inputs
+            if value.name in inputs
         }
+        for value, original in match_tensors(units.plain, self._graph).items():
+            self._names[value] = original.name or ""
 
-    def _encodings(self, node: ir.Node) -> Iterator[Encoding]:
+    def read(self, node: ir.Node) -> Iterator[Encoding]:
         yield from self._blocks(node)
-        weight = _WEIGHTS.get(node.op_type)
+        weight = None if node.op_type in DEQUANTIZERS else stored_weight(node)
         for index, value in enumerate(node.inputs):
-            if value is None:
-                continue
-            if weight is not None and index == weight[0] and constant_of(value) is not None:
-                scale, zero_point = (None if at is None else node.inputs[at] for at in weight[1:])
-                yield from self._constant(value, scale, zero_point, index, 0)
-                continue
-            maker = value.producer()
-            if maker is not None and maker.op_type in ROUNDERS:
-                yield from self._rounded("input", maker)
-                continue
-            if maker is None or maker.op_type not in DEQUANTIZERS:
-                yield from self._activation("input", value)
-                continue
-            stored = maker.inputs[0]
-            assert stored is not None
-            if constant_of(stored) is None:
-                yield from self._activation("input", stored)
-            else:
-                zero = input_at(maker, 2)
-                axis = maker.attributes.get_int("axis", 1)
-                block = maker.attributes.get_int("block_size", 0)
-                yield from self._constant(stored, maker.inputs[1], zero, index, axis, block)
+            if value is not None:
+                stored = weight if weight is not None and value is weight.value else None
+                yield from self._input(index, value, stored)
         for value in node.outputs[:1]:
             rounder = next((use.node for use in value.uses() if use.node.op_type in ROUNDERS), None)
+            quantizer = self._graph.quantizer_of(value)
             if rounder is not None:
                 yield from self._rounded("output", rounder)
-                continue
-            quantizer = self._graph.quantizer_of(value)
-            yield from self._activation(
-                "output", value if quantizer is None else quantizer.outputs[0]
-            )
+            else:
+                yield from self._activation(
+                    "output", value if quantizer is None else quantizer.outputs[0]
+                )
+
+    def _input(
+        self, index: int, value: ir.Value, stored: StoredWeight | None
+    ) -> Iterator[Encoding]:
+        maker = value.producer()
+        op_type = None if maker is None else maker.op_type
+        if maker is not None and op_type in ROUNDERS:
+            yield from self._rounded("input", maker)
+            return
+        if maker is not None and op_type in DEQUANTIZERS:
+            stored, value = stored_weight(maker), maker.inputs[0] or value
+        if stored is not None:
+            yield from self._constant(stored, index)
+        else:
+            yield from self._activation("input", value)
 
     def _blocks(self, node: ir.Node) -> Iterator[Encoding]:
         """Yield the weight that a node keeps in blocks, by the name of the float one."""
@@ -154,75 +149,57 @@ class _Reader:
             np.array([sizes.min(), sizes.max()], np.float64),
             np.array(1 << (packed.tensors.bits - 1)),
             packed=packed,
-            turned=packed.is_table or bool(original.attributes.get_int("transB", 0)),
+            transposed=packed.is_table or bool(original.attributes.get_int("transB", 0)),
         )
 
     def _rounded(self, label: str, rounder: ir.Node) -> Iterator[Encoding]:
         """Yield what one op rounds to a format, which has a scale only as FixNeuron."""
-        source, scale, zero_point = ([*rounder.inputs, None, None])[:3]
+        source, zero_point = rounder.inputs[0], input_at(rounder, 2)
         if source is None:
             return
         stored = constant_of(source)
         name = self._names.get(source) if stored is None else (source.name or "")
-        numbers = None if zero_point is None else _numbers(scale, zero_point, zero_point)
-        if numbers is None:
-            numbers = _block_format(rounder), np.zeros(0), np.zeros(0)
-        axis = rounder.attributes.get_int("axis", 1) if numbers[1].size > 1 else None
         if name is None or (stored is not None and stored.ndim < 2):
             return
         if stored is not None:
             label, name = "weight", name.removesuffix(_ENDING)
-        qtype, factor, zero = numbers
-        yield Encoding(label, name, qtype, factor, zero, axis, stored)
+        parameters = QuantizationParameters.at(rounder)
+        numbers = None
+        if parameters is not None and zero_point is not None:
+            numbers = _numbers(parameters, zero_point)
+        if parameters is None or numbers is None:
+            format_name = _block_format(rounder)
+            yield Encoding(label, name, format_name, np.zeros(0), np.zeros(0), None, stored)
+        else:
+            axis = parameters.axis if numbers[1].size > 1 else None
+            yield Encoding(label, name, *numbers, axis, stored)
 
     def _activation(self, label: str, integers: ir.Value) -> Iterator[Encoding]:
         """Yield the encoding of an integer tensor, if it is one and known in the float model."""
-        scale, zero_point = self._graph.parameters.get(integers, (None, None))
+        parameters = self._graph.parameters.get(integers)
         name = self._names.get(self._graph.origin(integers), self._names.get(integers))
-        if name is not None and (numbers := _numbers(scale, zero_point, integers)) is not None:
+        numbers = None if parameters is None else _numbers(parameters, integers)
+        if name is not None and numbers is not None:
             yield Encoding(label, name, *numbers)
 
-    def _constant(
-        self,
-        stored: ir.Value,
-        scale: ir.Value | None,
-        zero_point: ir.Value | None,
-        index: int,
-        axis: int,
-        block_size: int = 0,
-    ) -> Iterator[Encoding]:
-        integers = constant_of(stored)
-        numbers = _numbers(scale, zero_point, stored)
-        if integers is None or numbers is None:
+    def _constant(self, stored: StoredWeight, index: int) -> Iterator[Encoding]:
+        numbers = _numbers(stored.parameters, stored.value)
+        if numbers is None:
             return
-        qtype, factor, zero = numbers
-        values = dequantize(
-            integers.astype(np.int64), factor.astype(np.float32), zero, axis=axis,
-            block_size=block_size,
-        )  # fmt: skip
+        qtype, scale, _ = numbers
         label = "bias" if index > 1 and qtype == "int32" else "weight"
-        name = (stored.name or "").removesuffix(_ENDING)
-        per_channel = factor.size > 1 and not block_size
-        yield Encoding(label, name, qtype, factor, zero, axis if per_channel else None, values)
+        name = (stored.value.name or "").removesuffix(_ENDING)
+        per_channel = scale.size > 1 and not stored.parameters.block_size
+        axis = stored.parameters.axis if per_channel else None
+        yield Encoding(label, name, *numbers, axis, stored.numbers())
 
 
 def _numbers(
-    scale: ir.Value | None, zero_point: ir.Value | None, integers: ir.Value
+    parameters: QuantizationParameters, integers: ir.Value
 ) -> tuple[str, Array, Array] | None:
     """Return the type, scale and zero point of an integer tensor, where they are constant."""
-    factor = constant_of(scale)
-    if factor is None or not factor.size:
-        return None
-    zero = constant_of(zero_point)
-    dtype = integers.dtype if integers.dtype is not None else None
-    if dtype is None and zero_point is not None:
-        dtype = zero_point.dtype
-    qtype = "uint8" if dtype is None else dtype.name.lower()
-    if qtype not in QTYPES:
-        return None
-    factor = factor.astype(np.float64)
-    whole = np.zeros(factor.shape, np.int64) if zero is None else zero.astype(np.int64)
-    return qtype, factor, whole
+    qtype, found = parameters.type_of(integers), parameters.constants()
+    return None if qtype is None or found is None else (qtype.name, *found)
 
 
 def _block_format(rounder: ir.Node) -> str:

@@ -104,7 +104,7 @@ class Views:
         blocks = packed.unpack()
         stored = blocks.dequantize(np.float32)
         array = self._weight(one.tensor)
-        float_weight = None if array is None else (array.T if one.turned else array)
+        float_weight = None if array is None else (array.T if one.transposed else array)
         if float_weight is None or float_weight.shape != stored.shape:
             float_weight, clipped = stored, None
         else:
