@@ -11,9 +11,9 @@ from bitwright import CrossLayerEqualization, Override, Placement, Recipe, Selec
 from bitwright.compat import vai_q_onnx
 from bitwright.compat.neural_compressor import weight_only
 from bitwright.compat.onnxruntime import matmul_nbits_quantizer, quantize_static
-from bitwright.compat.onnxruntime.options import _HANDLERS
-from bitwright.compat.vai_q_onnx.options import _HANDLERS as VITIS_HANDLERS
+from bitwright.compat.onnxruntime.options import OPTIONS
 from bitwright.compat.vai_q_onnx.options import OLD_NAMES
+from bitwright.compat.vai_q_onnx.options import OPTIONS as VITIS_OPTIONS
 from bitwright.data import PREPROCESS_PRESETS
 from bitwright.recipe import (
     AWQ,
@@ -66,13 +66,13 @@ def test_every_key_of_a_plan():
 def test_every_argument_and_option_of_quantize_static():
     named = quoted("from-onnxruntime.md")
     assert set(signature(quantize_static).parameters) <= named
-    assert set(_HANDLERS) <= named
+    assert set(OPTIONS) <= named
 
 
 def test_every_argument_and_option_of_vai_q_onnx():
     named = quoted("from-vitis-ai.md")
     assert set(signature(vai_q_onnx.quantize_static).parameters) - {"others"} <= named
-    assert {*VITIS_HANDLERS, *OLD_NAMES} <= named
+    assert {*VITIS_OPTIONS, *OLD_NAMES} <= named
 
 
 def test_every_function_of_neural_compressor_and_every_nbits_configuration():

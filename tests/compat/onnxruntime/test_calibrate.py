@@ -276,7 +276,7 @@ def test_nothing_collected_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("method", "options", "said"),
     [
-        ("MinMax", {"num_bins": 3}, "no option 'num_bins'"),
+        ("MinMax", {"num_bins": 3}, "unknown option 'num_bins' of MinMaxCalibrater"),
         ("MinMax", {"moving_average": True, "averaging_constant": 2}, "averaging_constant"),
         ("MinMax", {"moving_average": True, "per_channel": True}, "per_channel"),
         ("Percentile", {"percentil": 3}, "Did you mean 'percentile'"),

@@ -82,8 +82,8 @@ def test_every_option_of_the_peer_is_known_and_runs(tmp_path, key):
         ({"TensorQuantOverrides": {"w1": [{"rmin": 0, "rmax": 1}, {}]}}, "needs 'axis'"),
         ({"TensorQuantOverrides": {"x": [{"convert": {}}]}}, "convert needs a qtype"),
         ({"TensorQuantOverrides": 3}, "TensorQuantOverrides"),
-        ({"CalibMaxIntermediateOutputs": 0}, "positive number"),
-        ({"CalibMaxIntermediateOutputs": "few"}, "positive number"),
+        ({"CalibMaxIntermediateOutputs": 0}, "whole number of at least 1"),
+        ({"CalibMaxIntermediateOutputs": "few"}, "whole number"),
     ],
     ids=str,
 )

@@ -29,7 +29,7 @@ from bitwright.compat.quark import (
     UInt8Spec,
     get_default_config,
 )
-from bitwright.compat.vai_q_onnx.finetuning import _CHECKED, _FIELDS, read_fast_finetune
+from bitwright.compat.vai_q_onnx.finetuning import OPTIONS, read_fast_finetune
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.errors import RecipeError
 from bitwright.recipe import AdaQuant, AdaRound, load_recipe
@@ -61,11 +61,11 @@ def test_every_argument_of_a_step_is_passed_on():
     for kind in (AdaRoundConfig, AdaQuantConfig):
         options = kind(reg_param=0.1, beta_range=(5, 2), warm_start=0.3).options()["FastFinetune"]
         silent = {"LRAdjust", "SelectiveUpdate", "CacheDir", "LogPeriod", "RefModelPath"}
-        known = {*_FIELDS, *_CHECKED, "OptimAlgorithm", "OptimDevice"}
+        known = set(OPTIONS)
         assert options.keys() | silent == known
         assert len(dataclasses.fields(kind)) == len(known) - 1  # its name is the algorithm
-    assert read_fast_finetune(AdaRoundConfig().options()["FastFinetune"]).sentences == []
-    assert read_fast_finetune(AdaQuantConfig().options()["FastFinetune"]).sentences == []
+    assert read_fast_finetune(AdaRoundConfig().options()["FastFinetune"]).notes == ()
+    assert read_fast_finetune(AdaQuantConfig().options()["FastFinetune"]).notes == ()
 
 
 def test_a_step_changes_what_it_says():
@@ -82,7 +82,7 @@ def test_a_step_changes_what_it_says():
     assert (method.regularization, method.beta, method.warm_start) == (5.0, (15.0, 2.0), 0.4)
     method = read_fast_finetune(AdaQuantConfig().options()["FastFinetune"]).method
     assert (method.iterations, method.learning_rate, method.update_bias) == (3000, 1e-5, False)
-    with pytest.raises(RecipeError, match="held against the float model that is given"):
+    with pytest.raises(RecipeError, match="compared with the float model that is given"):
         read_options(AdaRoundConfig(ref_model_path="other.onnx").options())
 
 

@@ -87,7 +87,7 @@ def test_the_defaults_are_those_of_the_option():
     assert read_fast_finetune(None).method == AdaRound(scope="layer", batch_size=1)
     asked = read_fast_finetune({"OptimAlgorithm": "adaquant"})
     assert asked.method == AdaQuant(scope="layer", batch_size=1, learn_scales=False)
-    assert (asked.device, asked.sentences) == ("cpu", [])
+    assert (asked.device, asked.notes) == ("cpu", ())
 
 
 def test_every_key_finds_its_field():
@@ -122,7 +122,7 @@ def test_every_key_finds_its_field():
         }
     )
     assert asked.device == "cuda:1"
-    assert asked.sentences == []
+    assert asked.notes == ()
     assert asked.method == AdaRound(
         scope="layer",
         seed=3,
@@ -155,7 +155,7 @@ def test_every_key_finds_its_field():
         ({"InferDevice": "cuda:0"}, "take execution_providers"),
         ({"NumIterations": 0}, "a whole number of at least 1, not 0"),
         ({"NumIterations": 1.5}, "a whole number of at least 1, not 1.5"),
-        ({"BatchSize": "two"}, "is a number, not 'two'"),
+        ({"BatchSize": "two"}, "is a whole number, not 'two'"),
         ({"EarlyStop": "yes"}, "True or False, not 'yes'"),
         ({"BetaRange": 5}, "a pair of numbers, not 5"),
         ({"TargetOpType": "Conv"}, "a list of op types"),
@@ -163,7 +163,7 @@ def test_every_key_finds_its_field():
         ({"DropRatio": 2}, "drop_ratio must lie in 0..1"),
         ({"MemOptLevel": 3}, "0, 1 or 2, not 3"),
         ({"OutputIndex": 1}, "each segment is judged by its own outputs"),
-        ({"RefModelPath": "other.onnx"}, "held against the float model that is given"),
+        ({"RefModelPath": "other.onnx"}, "compared with the float model that is given"),
         ({"CacheDir": "cache"}, "set TMPDIR"),
         ({"SelectMaxMemLayer": True}, "in the order of the graph"),
         ({"NumWorkers": 4}, "set Parallel"),
@@ -179,9 +179,9 @@ def test_what_makes_no_sense_here_is_refused(options, said):
 
 def test_what_has_no_effect_is_told():
     quant = {"OptimAlgorithm": "adaquant", "RegParam": 0.1, "LogPeriod": 50}
-    first, second = read_fast_finetune(quant).sentences
+    first, second = read_fast_finetune(quant).notes
     assert "'RegParam' of FastFinetune has no effect with adaquant" in first
-    assert "'LogPeriod' of FastFinetune has no effect: each segment is told once" in second
+    assert "'LogPeriod' of FastFinetune has no effect: progress shows each segment once" in second
 
 
 def test_options_without_their_switch_are_told(monkeypatch):

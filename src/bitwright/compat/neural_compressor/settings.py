@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitwright.compat.neural_compressor.tensors import is_symmetric
+from bitwright.compat.options import choice, refuse_unknown
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import load_model, normalize, weight_of
 
 __all__ = ["NodeSettings", "node_settings", "ratios_by_node"]
 
 _KEYS = ("bits", "group_size", "scheme", "algorithm")
-_ALGORITHMS = ("RTN", "AWQ", "GPTQ")
+_read_algorithm = choice({name: name for name in ("RTN", "AWQ", "GPTQ")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,10 @@ def _read(name: str, given: Any) -> NodeSettings:
         raise RecipeError(
             f"weight_config of {name!r} is 'fp32' or a dict with {', '.join(_KEYS)}, not {given!r}."
         )
-    for key in given:
-        if key not in _KEYS:
-            raise RecipeError(
-                f"weight_config of {name!r}: unknown {key!r}.{did_you_mean(key, _KEYS)}"
-            )
+    refuse_unknown(given, _KEYS, f" in weight_config of {name!r}")
     algorithm = given.get("algorithm")
-    if algorithm is not None and algorithm not in _ALGORITHMS:
-        hint = did_you_mean(str(algorithm), _ALGORITHMS)
-        raise RecipeError(f"weight_config of {name!r}: unknown algorithm {algorithm!r}.{hint}")
+    if algorithm is not None:
+        algorithm = _read_algorithm(f"the algorithm of {name!r}", algorithm)
     return NodeSettings(
         bits=given.get("bits"),
         group_size=given.get("group_size"),

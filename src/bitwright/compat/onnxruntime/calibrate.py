@@ -27,6 +27,7 @@ from bitwright.compat.onnxruntime.tensors_data import (
     load_tensors_data,
     save_tensors_data,
 )
+from bitwright.compat.options import refuse_unknown
 from bitwright.data import cache_samples
 from bitwright.decide.ranges.statistics import averaged_extremes, moments, percentile_edges
 from bitwright.errors import RecipeError, did_you_mean
@@ -336,9 +337,7 @@ def create_calibrator(
     method = as_member(CalibrationMethod, calibrate_method, "calibration method")
     kind, known, defaults = _CALIBRATORS[method]
     options = {**defaults, **(extra_options or {})}
-    for name in options:
-        if name not in known:
-            raise RecipeError(f"{kind.__name__} has no option {name!r}.{did_you_mean(name, known)}")
+    refuse_unknown(options, known, f" of {kind.__name__}")
     calibrator = kind(
         model,
         op_types_to_calibrate,

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantType, as_member
-from bitwright.compat.onnxruntime.options import (
-    RecipeParts,
-    read_names,
-    read_switch,
-    translate_options,
-)
+from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.options import RecipeParts, read_names, read_switch
 from bitwright.errors import RecipeError
 from bitwright.recipe import Recipe
 

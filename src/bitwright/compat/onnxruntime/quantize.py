@@ -39,7 +39,7 @@ from bitwright.compat.onnxruntime.tensors_data import (
     load_tensors_data,
     save_tensors_data,
 )
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.compat.options import refuse_unknown
 from bitwright.graph import file_size
 
 __all__ = [
@@ -298,10 +298,7 @@ def _is_wanted(op_type: str, chosen: Names) -> bool:
 
 
 def _calibration_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    for name in arguments:
-        if name not in _CALIBRATION_OPTIONS:
-            hint = did_you_mean(name, _CALIBRATION_OPTIONS)
-            raise RecipeError(f"calibrate_args has the unknown key {name!r}.{hint}")
+    refuse_unknown(arguments, _CALIBRATION_OPTIONS, " in calibrate_args")
     return {_CALIBRATION_OPTIONS[name]: value for name, value in arguments.items()}
 
 

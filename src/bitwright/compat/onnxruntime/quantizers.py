@@ -16,9 +16,10 @@ import onnx
 from bitwright.compat.onnxruntime.dynamic import dynamic_recipe
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantizationMode, QuantType, as_member
 from bitwright.compat.onnxruntime.onnx_model import ONNXModel
-from bitwright.compat.onnxruntime.options import RecipeParts, translate_options
+from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.static import static_recipe
 from bitwright.compat.onnxruntime.tensors_data import TensorData
+from bitwright.compat.options import RecipeParts
 from bitwright.errors import DataError, RecipeError
 from bitwright.jobs.static import Calibration, Job
 from bitwright.observe import TensorSketch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,12 @@ from bitwright.compat.onnxruntime.enums import (
     QuantType,
     as_member,
 )
-from bitwright.compat.onnxruntime.options import RecipeParts, read_switch, translate_options
+from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.onnxruntime.range_methods import range_method
 from bitwright.compat.onnxruntime.readers import read_in_strides
-from bitwright.errors import DataError, RecipeError
-from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMethod, Recipe
+from bitwright.compat.options import RecipeParts, read_switch
+from bitwright.errors import DataError
+from bitwright.recipe import Recipe
 
 if TYPE_CHECKING:
     import onnx
@@ -66,7 +68,7 @@ def quantize_static(
         per_channel=read_switch("per_channel", per_channel),
         reduce_range=read_switch("reduce_range", reduce_range),
     )
-    parts.recipe["ranges"] = _range_method(method, parts.calibration)
+    parts.recipe["ranges"] = range_method(method, parts)
     recipe = static_recipe(parts, quant_format, activation_type, weight_type)
     if calibration_data_reader is None and calibration_cache_path is None:
         raise DataError(
@@ -104,23 +106,3 @@ def static_recipe(
     # Its placement, too: every op of a listed type gets its pairs.
     parts.place.update(isolated=True, float_bias_add=False)
     return Recipe(**parts.build())
-
-
-def _range_method(method: CalibrationMethod, options: Mapping[str, Any]) -> RangeMethod:
-    symmetric = bool(options.get("symmetric", False))
-    if options.get("moving_average") and method is not CalibrationMethod.MinMax:
-        raise RecipeError("CalibMovingAverage goes with CalibrationMethod.MinMax only.")
-    if "percentile" in options and method is not CalibrationMethod.Percentile:
-        raise RecipeError("CalibPercentile goes with CalibrationMethod.Percentile only.")
-    builders: dict[CalibrationMethod, Callable[[], RangeMethod]] = {
-        CalibrationMethod.MinMax: lambda: MinMax(
-            symmetric=symmetric,
-            moving_average=options.get("constant", 0.01) if options.get("moving_average") else None,
-        ),
-        CalibrationMethod.Entropy: lambda: Entropy(symmetric=symmetric),
-        CalibrationMethod.Percentile: lambda: Percentile(
-            symmetric=symmetric, percentile=options.get("percentile", 99.999)
-        ),
-        CalibrationMethod.Distribution: lambda: Distribution(symmetric=symmetric),
-    }
-    return builders[method]()

@@ -22,14 +22,16 @@ from bitwright.compat.onnxruntime.enums import (
     QuantizedValueType,
     as_member,
 )
+from bitwright.compat.options import RecipeParts
 from bitwright.compat.quark.given_ranges import (
     QuantizationParams,
     QuantizerError,
     parameters_of_ranges,
 )
 from bitwright.compat.vai_q_onnx.enums import read_method, read_type
-from bitwright.compat.vai_q_onnx.options import VitisParts, read_options
-from bitwright.compat.vai_q_onnx.translate import Request, choose_ranges, to_recipe
+from bitwright.compat.vai_q_onnx.options import read_options
+from bitwright.compat.vai_q_onnx.range_methods import choose_ranges
+from bitwright.compat.vai_q_onnx.translate import Request, to_recipe
 from bitwright.decide.ranges.methods import weight_range
 from bitwright.numerics import INT32, QTYPES, QType, affine_parameters, quantize
 from bitwright.recipe import Recipe
@@ -183,7 +185,7 @@ class PieceQuantizer:
         if not qtype.needs_range:
             return np.asarray(1.0), np.asarray(0)
         chosen = self.calibrate_method if method is None else read_method(method)
-        fields = choose_ranges(chosen, VitisParts())
+        fields = choose_ranges(chosen, RecipeParts())
         symmetric = self.recipe.weight_symmetric
         if symmetric is None or (axis is not None and qtype.signed):
             symmetric = qtype.signed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
-from bitwright.compat.onnxruntime.options import read_names, read_switch
+from bitwright.compat.options import read_names, read_switch
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.compat.vai_q_onnx.translate import Hardware, Request, to_recipe
@@ -113,7 +113,7 @@ def quantize_static(
         "inclue_cle": inclue_cle,
     }
     old = {name: read_switch(name, given) for name, given in old.items()}
-    parts.sentences[:0] = [
+    parts.notes[:0] = [
         f"{name} is called {_OLD_ARGUMENTS[name]} today." for name, given in old.items() if given
     ]
     request = Request(
@@ -155,7 +155,7 @@ def quantize_static(
         parts.data,
         is_needed=_needs_data(recipe) and not _is_there(parts.data.get("sketches")),
     )
-    _tell_once(parts.sentences)
+    _tell_once(parts.notes)
     result = quantize(
         model_input,
         model_output,
@@ -166,7 +166,7 @@ def quantize_static(
         sketches=parts.data.get("sketches"),
         external_data=read_switch("use_external_data_format", use_external_data_format) or None,
         providers=execution_providers,
-        device="cpu" if parts.fine_tune is None else parts.fine_tune.device,
+        device=parts.fine_tune["asked"].device if parts.fine_tune else "cpu",
     )
     if print_summary:
         print(result.summary())

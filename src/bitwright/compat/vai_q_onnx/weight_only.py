@@ -1,11 +1,12 @@
-"""`UseMatMulNBits` of Quark's `quantize_static`: only weights, in few bits."""
+"""`UseMatMulNBits` of Quark's `quantize_static`: low-bit weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.compat.options import choice, read_mapping, refuse_unknown
+from bitwright.errors import RecipeError
 from bitwright.recipe import GPTQ, HQQ, Nearest, Recipe, Selection, WeightOnly
 
 __all__ = ["WEIGHT_KEYS", "weight_recipe"]
@@ -68,9 +69,6 @@ def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> R
             per_column=tuned["PerChannel"],
         ),
     }
-    if given["Algorithm"] not in methods:
-        hint = did_you_mean(str(given["Algorithm"]), methods)
-        raise RecipeError(f"unknown Algorithm {given['Algorithm']!r} in MatMulNBitsParams.{hint}")
     return Recipe(
         name=name,
         mode="weight-only",
@@ -80,7 +78,7 @@ def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> R
             block_size=given["GroupSize"],
             # HQQ searches for a zero point, which a symmetric grid does not have.
             symmetric=given["Symmetric"] and given["Algorithm"] != "HQQ",
-            rounding=methods[given["Algorithm"]],
+            rounding=choice(methods)("Algorithm in MatMulNBitsParams", given["Algorithm"]),
             accuracy_level=given["AccuracyLevel"] or None,
         ),
     )
@@ -93,12 +91,9 @@ def _refuse_alone(options: Mapping[str, Any]) -> None:
 
 
 def _read(options: Mapping[str, Any], key: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    given = options.get(key) or {}
-    if not isinstance(given, Mapping):
-        raise RecipeError(f"option {key!r} is a dict, not {given!r}.")
+    given = read_mapping(f"option {key!r}", options.get(key), "settings")
+    refuse_unknown(given, defaults, f" in {key}")
     for name, value in given.items():
-        if name not in defaults:
-            raise RecipeError(f"unknown key {name!r} in {key}.{did_you_mean(name, defaults)}")
         wanted = type(defaults[name])
         fits = isinstance(value, int if wanted is float else wanted) or type(value) is wanted
         if not fits or (wanted is int and isinstance(value, bool)):

@@ -1,0 +1,72 @@
+"""Calibration methods of the Vitis AI quantizer, as range methods and scales of a recipe."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from bitwright.compat.onnxruntime.range_methods import (
+    CALIBRATION_METHODS,
+    Calibrated,
+    check_settings,
+)
+from bitwright.compat.options import RecipeParts
+from bitwright.compat.vai_q_onnx.enums import (
+    ExtendedCalibrationMethod,
+    Int16Method,
+    LayerWiseMethod,
+    PowerOfTwoMethod,
+)
+from bitwright.errors import RecipeError
+from bitwright.recipe import MSE, LayerwisePercentile, MinMax, MinMSE, NonOverflow, RangeMethod
+
+__all__ = ["choose_ranges"]
+
+_METHODS: dict[Enum, Calibrated] = {
+    **CALIBRATION_METHODS,
+    PowerOfTwoMethod.NonOverflow: Calibrated(NonOverflow),
+    PowerOfTwoMethod.MinMSE: Calibrated(MinMSE, ("mode",)),
+    LayerWiseMethod.LayerWisePercentile: Calibrated(LayerwisePercentile, ("candidates", "metric")),
+    ExtendedCalibrationMethod.MinMSE: Calibrated(MSE),
+    Int16Method.MinMax: Calibrated(MinMax),
+}
+
+# The same aim with scales M/2^N, which are finer than powers of two: the least error, or nothing
+# clipped.
+_WITH_INT16_SCALES: dict[Enum, Calibrated] = {
+    PowerOfTwoMethod.NonOverflow: Calibrated(MinMax),
+    PowerOfTwoMethod.MinMSE: Calibrated(MSE),
+    LayerWiseMethod.LayerWisePercentile: Calibrated(MinMax),
+}
+
+# How the ranges of weights are chosen, where no option says it.
+_WEIGHT_METHODS: dict[Enum, RangeMethod] = {
+    PowerOfTwoMethod.NonOverflow: NonOverflow(),
+    PowerOfTwoMethod.MinMSE: MinMSE(),
+    ExtendedCalibrationMethod.MinMSE: MSE(),
+}
+
+
+def choose_ranges(method: Enum, parts: RecipeParts) -> dict[str, Any]:
+    """Return how ranges and scales are chosen, as fields of a recipe.
+
+    >>> choose_ranges(PowerOfTwoMethod.NonOverflow, RecipeParts())["scales"]
+    'power-of-two'
+    """
+    check_settings(method, parts, _METHODS)
+    asked = parts.calibration
+    in_powers = isinstance(method, PowerOfTwoMethod)
+    if in_powers and "weight" in asked:
+        raise RecipeError("WeightCalibrateMethod is for float scales; weights get the same method.")
+    symmetric = bool(asked.get("symmetric", in_powers))
+    weights = asked.get("weight", MinMax())
+    if asked.get("int16") or isinstance(method, Int16Method):
+        make = _WITH_INT16_SCALES.get(method, _METHODS[method])
+        if not in_powers:
+            weights = _WEIGHT_METHODS.get(method, weights)
+        return {"ranges": make(asked, symmetric), "weight_ranges": weights, "scales": "int16"}
+    return {
+        "ranges": _METHODS[method](asked, symmetric),
+        "weight_ranges": _WEIGHT_METHODS.get(method, weights),
+        "scales": "power-of-two" if in_powers else "float",
+    }
