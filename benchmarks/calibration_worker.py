@@ -58,27 +58,30 @@ def run_float(model: Path, paths: list[Path]) -> None:
 
 def run_ours(model: Path, method: str, paths: list[Path]) -> None:
     """From the prepared model and the samples to the finished plan, then to the file."""
-    from bitwright import Recipe
-    from bitwright.decide import lay_out
+    from bitwright import load_recipe
+    from bitwright.decide.layout.static import lay_out
     from bitwright.decide.ranges.methods import choose_range
-    from bitwright.jobs.static import Calibration, Job, _detail
+    from bitwright.jobs.calibration import Calibration, detail_for
+    from bitwright.jobs.opening import open_model
+    from bitwright.jobs.output import Planned, emit_model
+    from bitwright.jobs.static import plan_static
     from bitwright.observe import observe
 
-    ranges = {"method": method}
-    recipe = Recipe.from_mapping({"base": "int8-per-channel", "ranges": ranges})
+    recipe = load_recipe({"base": "int8-per-channel", "ranges": {"method": method}})
     begin = time.perf_counter()
-    job = Job.open(model, recipe)
-    layout = lay_out(job.model, recipe)
+    prepared = open_model(model, recipe)
+    layout = lay_out(prepared.model, recipe)
     # Loading and compiling happen once a machine and once a model; they are in `total`.
-    observe(job.model, layout.observed, read(paths[:1]), detail=_detail(recipe, keep=False))
+    observe(prepared.model, layout.observed, read(paths[:1]), detail=detail_for(recipe, keep=False))
     opened = time.perf_counter()
-    plan = job.make_plan(Calibration(data=read(paths), holdout=False, progress=False))
+    calibration = Calibration(data=read(paths), holdout=False, progress=False)
+    decided = plan_static(prepared, calibration)
     planned = time.perf_counter()
-    job.write(plan)
+    emit_model(decided.prepared, Planned(decided.plan))
     total = time.perf_counter() - begin
     peak = peak_memory()
     # What another method would cost, once the pass is done.
-    sketches = observe(job.model, layout.observed, read(paths[:2])).sketches
+    sketches = observe(prepared.model, layout.observed, read(paths[:2])).sketches
     start = time.perf_counter()
     for entry in layout.entries.values():
         if entry.needs_data:

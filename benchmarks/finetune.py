@@ -128,7 +128,7 @@ class Case:
 
     def __init__(self, name: str, folder: Path, samples: int, unseen: int = UNSEEN) -> None:
         from bitwright import graph
-        from bitwright.jobs.static import Job
+        from bitwright.jobs.opening import open_model
         from bitwright.recipe import load_recipe
 
         subject = SUBJECTS[name]
@@ -144,7 +144,7 @@ class Case:
         model = graph.upgrade_opset(model, max(17, graph.opset_of(model)))
         self.model = self.folder / "float.onnx"
         # Batch norms folded and weights named: the peer's fine-tuning looks for nothing else.
-        graph.save_model(Job.open(model, load_recipe("int8")).model, self.model)
+        graph.save_model(open_model(model, load_recipe("int8")).model, self.model)
         for seed in range(samples):
             np.savez(self.data / f"{seed:04d}.npz", **subject.sample(seed))
         self._unseen = [subject.sample(FIRST_UNSEEN + i) for i in range(unseen)]

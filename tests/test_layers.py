@@ -50,10 +50,7 @@ class _Imports(ast.NodeVisitor):
 
     def visit_ImportFrom(self, node):
         assert node.level == 0, f"line {node.lineno}: relative imports hide the layer"
-        if node.module == "bitwright":
-            self.found += [(node.lineno, f"bitwright.{alias.name}") for alias in node.names]
-        else:
-            self.found.append((node.lineno, node.module or ""))
+        self.found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
 
 
 def room_of(module):
@@ -112,6 +109,52 @@ def test_imports_run_downward_only(path):
         if (problem := breaks(importer, room_of(imported))) is not None
     ]
     assert not problems, "\n".join(problems)
+
+
+def file_imports():
+    """Return which of our own modules each module imports, by file."""
+    known = {module_of(path): path for path in files()}
+
+    def found(name):
+        parts = name.split(".")
+        names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        return next((module for module in names if module in known), None)
+
+    return {
+        module: {found(name) for _, name in imports_of(path)} - {module, None}
+        for module, path in known.items()
+    }
+
+
+def find_circle(imports):
+    """Return modules that import each other in a circle, or nothing."""
+    done, trail = set(), []
+
+    def visit(module):
+        if module in trail:
+            return trail[trail.index(module) :]
+        if module in done:
+            return []
+        trail.append(module)
+        circle = next(filter(None, map(visit, sorted(imports[module]))), [])
+        trail.pop()
+        done.add(module)
+        return circle
+
+    return next(filter(None, map(visit, sorted(imports))), [])
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert find_circle(file_imports()) == []
+
+
+def test_a_circle_is_found():
+    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
+
+
+def test_the_top_folder_holds_only_what_every_package_has_there():
+    names = {path.stem for path in ROOT.glob("*.py")}
+    assert names <= {"__init__", "__main__", "_version", "errors", "plan"}
 
 
 @pytest.mark.parametrize("part", ["graph", "data", "demo"])

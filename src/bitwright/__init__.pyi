@@ -45,6 +45,7 @@ from .errors import PlanError as PlanError
 from .errors import RecipeError as RecipeError
 from .errors import TargetError as TargetError
 from .jobs.report import Report as Report
+from .jobs.report import save_report as save_report
 from .jobs.report import write_report as write_report
 from .jobs.result import Result as Result
 from .plan import NodePlan as NodePlan

@@ -151,6 +151,10 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Graph output -> the entry it is read through, if any."""
     rounded_by_runtime: tuple[str, ...] = ()
     """Nodes whose float weights ONNX Runtime stores in 8 bits, as the written model showed."""
+    trained: bool = False
+    """Whether scales were read from a model that was trained with quantizers."""
+    random_data: bool = False
+    """Whether ranges were observed on random data, which tells nothing of accuracy."""
     notes: list[str] = []
 
     def root(self, key: str) -> str:

@@ -11,7 +11,7 @@ from support.models import build, info, make_transformer, node, normal, run, wei
 import bitwright
 from bitwright.assess.optimized import find_unfused, optimize_model
 from bitwright.decide.layout.static import lay_out
-from bitwright.jobs.static import Job
+from bitwright.jobs.opening import open_model
 from bitwright.numerics.quantize import dequantize, quantize
 from bitwright.numerics.types import INT4, INT32, UINT16
 from bitwright.recipe import Override, Placement, Recipe
@@ -69,7 +69,7 @@ def optimized_ops(result):
 
 def entry_of_sum(model, **fields):
     recipe = Recipe(name="test", **fields)
-    layout = lay_out(Job.open(model, recipe).model, recipe)
+    layout = lay_out(open_model(model, recipe).model, recipe)
     key = layout.nodes["sum"].inputs[1]
     return None if key is None else layout.entries[key]
 
@@ -156,7 +156,7 @@ def test_the_bias_is_int32_where_an_integer_product_adds_it(fields, stored):
 
 def test_without_float_bias_add_the_product_and_the_sum_have_pairs_of_their_own():
     recipe = Recipe(name="test", place=Placement(float_bias_add=False, isolated=True))
-    layout = lay_out(Job.open(make_sum([6, 16]), recipe).model, recipe)
+    layout = lay_out(open_model(make_sum([6, 16]), recipe).model, recipe)
     assert layout.nodes["product"].outputs == ("m",)
     assert layout.nodes["sum"].inputs == ("m", "b")
 
@@ -168,5 +168,5 @@ def test_a_sum_is_quantized_at_once_where_a_product_reads_it_only_moved_or_clipp
     model = make_sum([2, 6, 16], activation=activation)
     model.opset_import[0].version = 20
     recipe = Recipe(name="test")
-    layout = lay_out(Job.open(model, recipe).model, recipe)
+    layout = lay_out(open_model(model, recipe).model, recipe)
     assert layout.nodes["sum"].outputs == (("s",) if written else (None,))

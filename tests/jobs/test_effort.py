@@ -217,7 +217,7 @@ def test_a_step_that_cannot_be_taken_is_left_out_with_the_reason(monkeypatch):
     def refuse(*_):
         raise ModelError("it runs nowhere.")
 
-    monkeypatch.setattr("bitwright.jobs.effort.correct_biases", refuse)
+    monkeypatch.setattr("bitwright.jobs.bias_correction.correct_biases", refuse)
     model = make_cnn()
     result = quantized("medium", model, make_samples(model, 16))
     assert "effort: bias correction: left out, it runs nowhere" in result.plan.notes

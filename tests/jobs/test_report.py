@@ -79,7 +79,7 @@ def test_a_page_has_everything_about_a_real_model(tmp_path, result, demo):
 def test_a_report_proposes_what_it_has_tried_out(sabotaged, demo, tmp_path):
     result = bitwright.quantize(sabotaged, data=demo.calibration[:32], recipe="int8")
     page = tmp_path / "report.html"
-    report = result.save_report(page, latency=False, sensitivity=True)
+    report = bitwright.save_report(result, page, latency=False, sensitivity=True)
     found = report.to_dict()["sensitivity"]
     assert found["proposal"]["nodes"] and found["ranking"][0]["place"] is not None
     plan = tmp_path / "report.plan.json"
@@ -116,7 +116,7 @@ def test_a_model_in_memory_has_its_own_name_and_size(demo, result):
 
 def test_the_result_of_a_run_reports_on_the_samples_it_was_measured_on(tmp_path, result):
     path = tmp_path / "report.html"
-    report = result.save_report(path, latency=False)
+    report = bitwright.save_report(result, path, latency=False)
     assert path.stat().st_size > 50_000
     assert report.subject.samples == result.samples
     [told], [again] = result.outputs, report.subject.outputs
@@ -159,7 +159,7 @@ def test_without_data_it_is_refused_in_a_sentence(demo, result):
     with pytest.raises(DataError, match="a report runs both models and needs samples"):
         bitwright.write_report(demo.model_path, result.model)
     with pytest.raises(DataError, match="no samples to report on; give data"):
-        bitwright.quantize(demo.model_path, recipe="int8-dynamic").save_report("x.html")
+        bitwright.save_report(bitwright.quantize(demo.model_path, recipe="int8-dynamic"), "x.html")
 
 
 def test_two_models_that_have_nothing_in_common_are_refused(result):

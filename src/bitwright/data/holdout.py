@@ -33,6 +33,13 @@ class HoldoutSplit:
         self._most = most
         self.holdout: list[Sample] = []
         self.first: list[Sample] = []
+        self.count = 0
+        """How many samples the last pass gave to calibration."""
+
+    @property
+    def description(self) -> str:
+        """What the data is, in words."""
+        return str(getattr(self._samples, "description", "samples"))
 
     @property
     def evaluation(self) -> list[Sample]:
@@ -48,7 +55,7 @@ class HoldoutSplit:
         return None if total is None else int(total) - min(int(total) // self._every, self._most)
 
     def __iter__(self) -> Iterator[Sample]:
-        self.holdout, self.first = [], []
+        self.holdout, self.first, self.count = [], [], 0
         for index, sample in enumerate(self._samples):
             if index % self._every == self._every - 1 and len(self.holdout) < self._most:
                 self.holdout.append(_copy(sample))
@@ -56,6 +63,7 @@ class HoldoutSplit:
                 continue
             if not self.holdout and len(self.first) < _MAX_FIRST:
                 self.first.append(_copy(sample))
+            self.count += 1
             yield dict(sample)
 
 

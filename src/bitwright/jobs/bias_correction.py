@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.data import Sample, split_holdout
+from bitwright.data import Sample
 from bitwright.decide.scales.corrected_biases import fit_biases
 from bitwright.errors import DataError
 from bitwright.graph import (
@@ -22,14 +22,15 @@ from bitwright.graph import (
     open_session,
     run_session,
 )
+from bitwright.jobs.calibration import Calibrated, Calibration, find_input_means
 from bitwright.jobs.fine_tuning.constants import (
     Constant,
     find_constants,
     with_quantized_activations,
 )
-from bitwright.jobs.static import Calibration, Job
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.output import Planned, float_model_to_round
 from bitwright.observe import LayerInputs, run_side_by_side
-from bitwright.plan import QuantPlan
 from bitwright.rounding import (
     BiasSite,
     add_to_bias,
@@ -48,51 +49,53 @@ F64 = npt.NDArray[np.float64]
 Shifts = dict[str, F64]
 
 
-def correct_biases(job: Job, plan: QuantPlan, calibration: Calibration) -> QuantPlan:
+def correct_biases(
+    prepared: Prepared, planned: Planned, calibrated: Calibrated, calibration: Calibration
+) -> Planned:
     """Return the plan with what its recipe's `bias_correction` adds to each bias.
 
     The samples that the result is measured on are not looked at.
     """
+    plan = planned.plan
     if calibration.data is None:
         raise DataError(
             f"recipe {plan.recipe.name!r} corrects biases and needs calibration data; give data, "
             "or take a recipe with bias_correction='off'."
         )
-    constants = find_constants(job.model, plan)
+    constants = find_constants(prepared.model, plan)
     stored = {c.key for c in constants.values() if c.role == "weight"}
     layers = {
         name
         for name, node in plan.nodes.items()
         if node.action == "quantize" and len(node.inputs) > 1 and node.inputs[1] in stored
     }
-    sites, left = find_bias_sites(job.model, layers)
+    sites, left = find_bias_sites(prepared.model, layers)
     if plan.recipe.bias_correction == "fast":
-        shifts = _shifts_by_means(job, plan, sites, constants, calibration, left)
+        axes = _input_axes(sites)
+        means = find_input_means(prepared, axes, calibrated, calibration) if sites else {}
+        shifts = _shifts_by_means(planned, sites, constants, means, left)
     else:
-        shifts = _shifts_side_by_side(job, plan, sites, constants, calibration)
+        shifts = _shifts_layer_by_layer(prepared, planned, sites, constants, calibration)
     # What was there before belongs to other weights.
     given = {name: shift.tolist() for name, shift in shifts.items()}
     plan = msgspec.structs.replace(plan, bias_shifts=given)
-    plan = fit_biases(job.model_to_round(plan), plan)
-    return plan.with_notes(_notes(plan.recipe.bias_correction, len(shifts), left))
+    plan = fit_biases(float_model_to_round(prepared, replace(planned, plan=plan)), plan)
+    notes = _notes(plan.recipe.bias_correction, len(shifts), left)
+    return replace(planned, plan=plan.with_notes(notes))
 
 
 # From means ---------------------------------------------------------------------------------
 
 
 def _shifts_by_means(
-    job: Job,
-    plan: QuantPlan,
+    planned: Planned,
     sites: Sequence[BiasSite],
     constants: Mapping[str, Constant],
-    calibration: Calibration,
+    means: Mapping[str, F64],
     left: dict[str, str],
 ) -> Shifts:
     """Return what takes back E[dy] = dW E[x], with the mean inputs of the float model."""
-    axes: dict[str, int] = {}
-    for site in sites:
-        axes.setdefault(site.source.name or "", site.input_axis)
-    means = job.input_means(axes, calibration) if sites else {}
+    axes = _input_axes(sites)
     shifts = {}
     for site in sites:
         source = site.source.name or ""
@@ -100,18 +103,19 @@ def _shifts_by_means(
             left[site.node.name or ""] = "its input is read along two axes"
             continue
         constant = constants[site.weight.name or ""]
-        stored = constant.stored(plan.parameters(constant.key), job.constants.get(constant.name))
+        parameters = planned.plan.parameters(constant.key)
+        stored = constant.stored(parameters, planned.constants.get(constant.name))
         difference = stored.astype(np.float64) - constant.array
         shifts[site.bias.name or ""] = -mean_error(site, difference, means[source]) / site.factor
     return shifts
 
 
-# Side by side -------------------------------------------------------------------------------
+# Layer by layer -----------------------------------------------------------------------------
 
 
-def _shifts_side_by_side(
-    job: Job,
-    plan: QuantPlan,
+def _shifts_layer_by_layer(
+    prepared: Prepared,
+    planned: Planned,
     sites: Sequence[BiasSite],
     constants: Mapping[str, Constant],
     calibration: Calibration,
@@ -123,28 +127,28 @@ def _shifts_side_by_side(
     """
     if not sites:
         return {}
+    model, plan, providers = prepared.model, planned.plan, prepared.providers
     by_node = {site.node.name or "": site for site in sites}
-    quantized_model = with_quantized_activations(job.model, plan, constants)
-    biases = {site.bias.name or "": _bias_of(job, site) for site in sites}
+    quantized_model = with_quantized_activations(model, plan, constants)
+    biases = {site.bias.name or "": _bias_of(site, planned) for site in sites}
     # Whatever rounding a bias takes away comes after its correction.
     weights = biases | {
-        name: constant.stored(plan.parameters(constant.key), job.constants.get(name))
+        name: constant.stored(plan.parameters(constant.key), planned.constants.get(name))
         for name, constant in constants.items()
         if name not in biases
     }
+
+    def samples() -> Iterator[Sample]:
+        return islice(iter(calibration.split(model)), SAMPLES)
+
     shifts: Shifts = {}
     with run_side_by_side(
-        job.model,
-        quantized_model,
-        list(by_node),
-        partial(_samples, job, calibration),
-        weights=weights,
-        providers=job.providers,
+        model, quantized_model, list(by_node), samples, weights=weights, providers=providers
     ) as layers:
         for floats, quantized in layers:
             site = by_node[floats.node]
-            wanted = _outputs(job.model, site, floats, {}, job.providers)
-            given = _outputs(quantized_model, site, quantized, quantized.weights, job.providers)
+            wanted = _outputs(model, site, floats, {}, providers)
+            given = _outputs(quantized_model, site, quantized, quantized.weights, providers)
             shift = mean_gap(wanted, given, site.output_axis) / site.factor
             bias = site.bias.name or ""
             shifts[bias] = shift
@@ -168,12 +172,6 @@ def mean_gap(wanted: Iterable[Array], given: Iterable[Array], axis: int) -> F64:
     return np.asarray(total / max(count, 1))
 
 
-def _samples(job: Job, calibration: Calibration) -> Iterator[Sample]:
-    samples = job.open_data(calibration)
-    kept = split_holdout(samples) if calibration.holdout else split_holdout(samples, most=0)
-    return islice(iter(kept), SAMPLES)
-
-
 def _outputs(
     model: ir.Model,
     site: BiasSite,
@@ -191,10 +189,18 @@ def _outputs(
         yield run_session(session, {source: array})[result]
 
 
-def _bias_of(job: Job, site: BiasSite) -> Array:
+def _input_axes(sites: Sequence[BiasSite]) -> dict[str, int]:
+    """Return what layers read, and along which axis they sum it up; the first reader counts."""
+    axes: dict[str, int] = {}
+    for site in sites:
+        axes.setdefault(site.source.name or "", site.input_axis)
+    return axes
+
+
+def _bias_of(site: BiasSite, planned: Planned) -> Array:
     name, tensor = site.bias.name or "", site.bias.const_value
     assert tensor is not None
-    return np.asarray(job.constants.get(name, tensor.numpy()))
+    return np.asarray(planned.constants.get(name, tensor.numpy()))
 
 
 def _notes(mode: str, corrected: int, left: Mapping[str, str]) -> list[str]:

@@ -1,32 +1,70 @@
-"""The data that ranges are observed on: how it is read, and what has to be seen of it."""
+"""Calibration: the data that ranges are observed on, and what is observed of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.data import (
+    HoldoutSplit,
     ImagePreprocess,
     RandomData,
+    Sample,
     Samples,
     TextData,
     cache_samples,
     channels_first_specs,
     open_data,
+    split_holdout,
     to_channels_last,
 )
 from bitwright.decide.layout.entries import Layout
-from bitwright.jobs.opening import input_specs
-from bitwright.observe import MEMORY_BUDGET, Detail, TensorSketch
+from bitwright.decide.scales.parameters import vote_grids
+from bitwright.errors import DataError
+from bitwright.jobs.opening import Prepared, input_specs
+from bitwright.observe import (
+    MEMORY_BUDGET,
+    Detail,
+    Observation,
+    TensorSketch,
+    load_sketches,
+    observe,
+    save_sketches,
+)
 from bitwright.prepare import channels_last_inputs
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.rounding import find_bias_sites
+from bitwright.support.wording import counted
 
-__all__ = ["Calibration", "channel_axes", "detail_for", "mean_axes"]
+__all__ = [
+    "EVALUATION_SAMPLES",
+    "NO_SAMPLES",
+    "Calibrated",
+    "Calibration",
+    "Evaluation",
+    "calibrate",
+    "channel_axes",
+    "detail_for",
+    "find_input_means",
+    "keep_data",
+    "mean_axes",
+    "measured_samples",
+    "observe_everything",
+    "observe_tensors",
+    "require_data",
+    "take_samples",
+    "unseen_samples",
+]
+
+EVALUATION_SAMPLES = 8
+"""How many samples a result is measured on where none are needed to calibrate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +81,27 @@ class Calibration:
     memory_budget: int = MEMORY_BUDGET
     engine: Any = None
     progress: bool | Callable[[int, int | None], None] = True
+    kept_random: bool = False
+    """Whether `data` are samples that `RandomData` gave."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the data is random numbers."""
+        return self.kept_random or isinstance(self.data, RandomData)
 
     def open(self, model: ir.Model) -> Samples:
         """Return the samples, which are in the layout of the given model, as checked feeds."""
         return to_channels_last(self._read(model), channels_last_inputs(model))
 
+    def split(self, model: ir.Model) -> HoldoutSplit:
+        """Return one pass over the samples; the same holdout stays out of it every time."""
+        samples = self.open(model)
+        return split_holdout(samples) if self.holdout else split_holdout(samples, most=0)
+
     def keep(self, model: ir.Model) -> Calibration:
         """Return the same data in a form that two passes can read."""
         kept = cache_samples(self._read(model), max_bytes=self.memory_budget)
-        return replace(self, data=kept, limit=None, preprocess=None)
+        return replace(self, data=kept, limit=None, preprocess=None, kept_random=self.is_random)
 
     def _read(self, model: ir.Model) -> Samples:
         specs = channels_first_specs(input_specs(model), channels_last_inputs(model))
@@ -60,6 +110,198 @@ class Calibration:
         if isinstance(self.data, TextData):
             return self.data.samples(specs, limit=self.limit)
         return open_data(self.data, specs, limit=self.limit, preprocess=self.preprocess)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The samples that a result is measured on."""
+
+    samples: Sequence[Sample] = ()
+    unseen: bool = False
+    """Whether nothing was calibrated on them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.samples)
+
+    @classmethod
+    def of(cls, split: HoldoutSplit) -> Evaluation:
+        """Return what a finished pass over the samples left out."""
+        return cls(split.evaluation, bool(split.holdout))
+
+
+NO_SAMPLES = Evaluation()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What was observed, on which data, and what is left to measure the result on."""
+
+    sketches: Mapping[str, TensorSketch] = field(default_factory=dict)
+    evaluation: Evaluation = NO_SAMPLES
+    data: str = "no data"
+    """The data, in words."""
+    random: bool = False
+    """Whether it was random numbers."""
+
+
+def calibrate(prepared: Prepared, layout: Layout, calibration: Calibration) -> Calibrated:
+    """Observe what a layout needs: in a pass over the data, or as it was observed before."""
+    if not layout.observed:
+        return Calibrated(data=f"no data: {_WITHOUT_DATA[prepared.recipe.mode]}")
+    stored = calibration.sketches
+    if isinstance(stored, Mapping):
+        return _given_sketches(layout, stored)
+    if stored is not None and Path(stored).exists():
+        return _stored_sketches(prepared, layout, stored, calibration)
+    recipe = prepared.recipe
+    found = _observe_layout(
+        prepared,
+        layout,
+        calibration,
+        detail=detail_for(recipe, keep=stored is not None),
+        means=mean_axes(prepared.model, layout) if recipe.bias_correction == "fast" else {},
+    )
+    if stored is not None:
+        save_sketches(stored, found.sketches, fingerprint=prepared.content_fingerprint)
+    return found
+
+
+_WITHOUT_DATA = {
+    "static": "these number types need none",
+    "dynamic": "each run measures its own activations",
+}
+
+
+def observe_everything(prepared: Prepared, layout: Layout, calibration: Calibration) -> Calibrated:
+    """Observe what any range method and the correction of biases need, in one pass."""
+    means = mean_axes(prepared.model, layout)
+    return _observe_layout(prepared, layout, calibration, detail="histogram", means=means)
+
+
+def _observe_layout(
+    prepared: Prepared,
+    layout: Layout,
+    calibration: Calibration,
+    *,
+    detail: Detail,
+    means: Mapping[str, int],
+) -> Calibrated:
+    return observe_tensors(
+        prepared,
+        list(dict.fromkeys([*layout.observed, *means])),
+        calibration,
+        detail=detail,
+        per_channel=channel_axes(prepared.recipe, layout),
+        per_batch=vote_grids(layout, prepared.recipe),
+        means=means,
+    )
+
+
+def observe_tensors(
+    prepared: Prepared, tensors: Sequence[str], calibration: Calibration, **options: Any
+) -> Calibrated:
+    """Observe tensors in one pass over the calibration data."""
+    require_data(prepared.recipe, calibration)
+    split = calibration.split(prepared.model)
+    seen: Observation = observe(
+        prepared.model,
+        tensors,
+        split,
+        memory_budget=calibration.memory_budget,
+        providers=prepared.providers,
+        engine=calibration.engine,
+        progress=calibration.progress,
+        **options,
+    )
+    return Calibrated(
+        sketches=seen.sketches,
+        evaluation=Evaluation.of(split),
+        data=f"{counted(seen.samples, 'sample')} of {split.description}",
+        random=calibration.is_random,
+    )
+
+
+def find_input_means(
+    prepared: Prepared,
+    axes: Mapping[str, int],
+    calibrated: Calibrated,
+    calibration: Calibration,
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the mean of each channel of these tensors: as observed, else from one more pass."""
+    found: Mapping[str, TensorSketch] = {
+        name: sketch
+        for name, sketch in calibrated.sketches.items()
+        if name in axes and sketch.mean_axis == axes[name]
+    }
+    if len(found) < len(axes):  # a file of sketches that were kept for ranges alone
+        again = observe_tensors(prepared, list(axes), calibration, detail="extremes", means=axes)
+        found = again.sketches
+    means = {name: sketch.channel_mean for name, sketch in found.items()}
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def take_samples(
+    prepared: Prepared, calibration: Calibration, count: int = EVALUATION_SAMPLES
+) -> list[Sample]:
+    """Return the first samples of the data."""
+    return list(islice(calibration.open(prepared.model), count))
+
+
+def unseen_samples(prepared: Prepared, calibration: Calibration) -> Evaluation:
+    """Return the first samples of data that nothing was calibrated on, if any was given."""
+    if calibration.data is None:
+        return NO_SAMPLES
+    return Evaluation(take_samples(prepared, calibration), unseen=True)
+
+
+def measured_samples(prepared: Prepared, calibration: Calibration) -> list[Sample]:
+    """Return the samples that only measure a result: all of them, up to the limit if given."""
+    limited = replace(calibration, limit=calibration.limit or EVALUATION_SAMPLES)
+    return list(limited.open(prepared.model))
+
+
+def keep_data(prepared: Prepared, calibration: Calibration) -> Calibration:
+    """Return the data, which must be given, in a form that two passes can read."""
+    require_data(prepared.recipe, calibration)
+    return calibration.keep(prepared.model)
+
+
+def require_data(recipe: Recipe, calibration: Calibration) -> None:
+    """Refuse to calibrate activations without data."""
+    if calibration.data is None:
+        raise DataError(
+            f"recipe {recipe.name!r} quantizes activations and needs calibration data; "
+            "give data (arrays, files, a folder of images, a data reader), or ask for random "
+            "data to try things out."
+        )
+
+
+def _given_sketches(layout: Layout, sketches: Mapping[str, TensorSketch]) -> Calibrated:
+    missing = [name for name in layout.observed if name not in sketches]
+    if missing:
+        raise DataError(
+            f"nothing was observed of {missing[0]!r} ({len(missing)} tensors are missing); "
+            "observe all that is to be quantized, or exclude its nodes."
+        )
+    return Calibrated(sketches=sketches, data="ranges that were observed elsewhere")
+
+
+def _stored_sketches(
+    prepared: Prepared, layout: Layout, stored: str | Path, calibration: Calibration
+) -> Calibrated:
+    sketches = load_sketches(stored, fingerprint=prepared.content_fingerprint)
+    missing = [name for name in layout.observed if name not in sketches]
+    if missing:
+        raise DataError(
+            f"{str(stored)!r} has no sketch of {missing[0]!r} "
+            f"({len(missing)} missing); delete the file to observe again."
+        )
+    measured = () if calibration.data is None else take_samples(prepared, calibration)
+    return Calibrated(
+        sketches=sketches,
+        evaluation=Evaluation(measured),
+        data=f"sketches from {Path(stored).name}",
+    )
 
 
 def detail_for(recipe: Recipe, *, keep: bool) -> Detail:

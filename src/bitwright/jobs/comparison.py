@@ -1,4 +1,4 @@
-"""A float model made ready to stand beside the quantized one, and the samples for both."""
+"""Comparison of a float and a quantized model: both opened with the same tensors, and run."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Comparison, compare_models
-from bitwright.data import ImagePreprocess, RandomData, Samples, TextData, open_data
+from bitwright.data import ImagePreprocess, Samples
 from bitwright.errors import BitwrightError, DataError
-from bitwright.jobs.opening import input_specs
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.opening import open_model
+from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
-from bitwright.jobs.static import Calibration, Job
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support.progress import Progress, show_progress
 
-__all__ = ["Twin", "compare_pair", "open_twin", "recipe_of"]
+__all__ = ["FloatSide", "compare_pair", "open_float_side", "recipe_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
+class FloatSide:
     """The float model as it was when it was quantized, and where its samples come from."""
 
     model: ir.Model
     """What tensors are compared with: their names, shapes and sizes are the quantized model's."""
     reference: ir.Model
-    """What outputs are compared with: the same before it was made to imitate hardware."""
+    """What outputs are compared with: the same before it was made to simulate hardware."""
     samples: Samples | None
 
     @property
@@ -59,16 +60,15 @@ def compare_pair(
             "images, a data reader), or ask for random data to try things out."
         )
     quantized = graph.load_model(quantized_model)
-    recipe = plan.recipe if plan is not None else recipe_of(quantized)
-    reading = Calibration(data=data, limit=limit, preprocess=preprocess)
-    twin = open_twin(float_model, recipe, plan, reading, providers)
-    assert twin.samples is not None
-    with show_progress(progress, "Comparing", twin.samples.len_hint) as report:
+    calibration = Calibration(data=data, limit=limit, preprocess=preprocess)
+    found = open_float_side(float_model, quantized, plan, calibration, providers)
+    assert found.samples is not None
+    with show_progress(progress, "Comparing", found.samples.len_hint) as report:
         return compare_models(
-            twin.model,
+            found.model,
             quantized,
-            twin.samples,
-            exact=twin.exact,
+            found.samples,
+            exact=found.exact,
             plan=plan,
             memory_budget=memory_budget,
             providers=providers,
@@ -76,28 +76,30 @@ def compare_pair(
         )
 
 
-def open_twin(
+def open_float_side(
     source: Any,
-    recipe: Recipe | None,
+    quantized: ir.Model,
     plan: QuantPlan | None,
-    reading: Calibration | None,
+    calibration: Calibration | None,
     providers: Sequence[str] | None = None,
-) -> Twin:
-    """Prepare a float model as its quantized twin was, so that both have the same tensors.
+) -> FloatSide:
+    """Prepare a float model as the quantized one was, so that both have the same tensors.
 
-    With batch norms folded, nodes rewritten and channels evened out, names, shapes and numbers are
-    those that the quantized model has. A model of another tool stands beside the float model as it
-    is given. No `reading`: the caller has samples.
+    With batch norms folded, nodes rewritten and channels equalized, names, shapes and numbers are
+    those that the quantized model has. A model of another tool, or one that was trained with
+    quantizers, stands beside the float model as it is given. No `calibration`: the caller has
+    samples.
     """
+    recipe = None if TRAINED in quantized.metadata_props else recipe_of(quantized)
     if plan is not None:
-        job = open_for_plan(source, plan, providers)
-        job.smooth(plan.smoothing)
-    elif recipe is not None and recipe.name != "trained":
-        job = Job.open(source, recipe, providers)
+        prepared = open_for_plan(source, plan, providers)
+        model, reference = prepared.model, prepared.reference
+    elif recipe is not None:
+        prepared = open_model(source, recipe, providers)
+        model, reference = prepared.model, prepared.reference
     else:
-        plain = graph.load_model(source)
-        return Twin(plain, plain, None if reading is None else _samples_for(plain, reading))
-    return Twin(job.model, job.reference, None if reading is None else job.open_data(reading))
+        model = reference = graph.load_model(source)
+    return FloatSide(model, reference, None if calibration is None else calibration.open(model))
 
 
 def recipe_of(model: ir.Model) -> Recipe | None:
@@ -107,12 +109,3 @@ def recipe_of(model: ir.Model) -> Recipe | None:
         return None if text is None else Recipe.from_json(text)
     except BitwrightError:
         return None
-
-
-def _samples_for(model: ir.Model, reading: Calibration) -> Samples:
-    specs, data = input_specs(model), reading.data
-    if isinstance(data, RandomData):
-        return data.samples(specs)
-    if isinstance(data, TextData):
-        return data.samples(specs, limit=reading.limit)
-    return open_data(data, specs, limit=reading.limit, preprocess=reading.preprocess)

@@ -11,24 +11,32 @@ either. What is kept is a recipe that gives the same model again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 
 from bitwright.data import Sample, split_samples
+from bitwright.decide.layout.static import lay_out
 from bitwright.errors import DataError, ModelError, RecipeError, did_you_mean
-from bitwright.jobs.bias_correction import correct_biases
-from bitwright.jobs.fine_tuning import require_torch, tune_job
+from bitwright.jobs.calibration import (
+    Calibrated,
+    Calibration,
+    Evaluation,
+    keep_data,
+    observe_everything,
+)
+from bitwright.jobs.compute import ON_CPU, Compute
+from bitwright.jobs.fine_tuning import require_torch
+from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.sensitivity import sense
-from bitwright.jobs.static import Calibration, Job
-from bitwright.observe import TensorSketch
-from bitwright.plan import QuantPlan
+from bitwright.jobs.smoothing import smooth_activations
+from bitwright.jobs.static import plan_static, random_data_notes, round_weights
 from bitwright.prepare.matching import clip_limits
 from bitwright.recipe import (
     MSE,
@@ -46,14 +54,16 @@ __all__ = ["EFFORTS", "Effort", "Step", "check_effort", "quantize_with_effort"]
 Effort = Literal["low", "medium", "high"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
 
-FEWEST = 8
+MIN_SAMPLES = 8
 """Samples that there must be: some to calibrate with, two to choose by, one to measure with."""
-GAIN = 0.02
-"""The part of the error that a step must take away: less is what chance does."""
-HURTING = 0.8
-"""AdaRound goes to the segments whose weights make this part of the error."""
-SENSED = 64, 8
-"""So many nodes are measured, those that lose most on their own, on so many samples."""
+MIN_GAIN = 0.02
+"""The fraction of the error that a step must take away: less is what chance does."""
+ERROR_FRACTION = 0.8
+"""AdaRound goes to the segments whose weights make this fraction of the error."""
+SENSITIVITY_NODES = 64
+"""How many nodes are measured, those that lose most on their own."""
+SENSITIVITY_SAMPLES = 8
+"""On how many samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +82,12 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _Candidate:
     """A recipe that was carried out up to a model, and how far its outputs are from float."""
 
     recipe: Recipe
-    job: Job
-    plan: QuantPlan
+    prepared: Prepared
+    planned: Planned
     error: float
 
 
@@ -112,9 +122,7 @@ def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
             f"sketches are of one model, and effort {effort!r} tries several; leave them out."
         )
     if not calibration.holdout:
-        raise RecipeError(
-            f"effort {effort!r} chooses by samples that are held back; leave out holdout=False."
-        )
+        raise RecipeError(f"effort {effort!r} chooses by holdout samples; leave out holdout=False.")
     if effort == "high":
         require_torch()
 
@@ -126,18 +134,15 @@ def quantize_with_effort(
     calibration: Calibration,
     *,
     providers: Sequence[str] | None = None,
-    device: str = "cpu",
-    work: str | Path | None = None,
+    compute: Compute = ON_CPU,
 ) -> Result:
     """Quantize a model, trying the steps of this effort one after the other."""
     check_effort(effort, recipe, calibration)
     if effort == "high":
-        require_torch(device)
-    search = _Search(source, recipe, calibration, providers, device, work)
-    search.take_step("equalization", _equalizations)
-    search.take_step("ranges of activations by least squared error", _activation_ranges)
-    search.take_step("ranges of weights by least squared error", _weight_ranges)
-    search.take_step("bias correction", _bias_corrections)
+        require_torch(compute.device)
+    search = _Search(source, recipe, calibration, providers, compute)
+    for name, changes in STEPS.items():
+        search.take_step(name, changes)
     if effort == "high":
         search.take_step("AdaRound", search.fine_tunings)
     return search.finish(effort)
@@ -152,140 +157,140 @@ class _Search:
         recipe: Recipe,
         calibration: Calibration,
         providers: Sequence[str] | None,
-        device: str,
-        work: str | Path | None,
+        compute: Compute,
     ) -> None:
-        self._source, self._providers = source, providers
-        self._device, self._work = device, work
+        self._source, self._providers, self._compute = source, providers, compute
         self._learning = recipe.fine_tune
         recipe = recipe.replace(fine_tune=None)
-        job = Job.open(source, recipe, providers)
-        kept = job.keep_data(calibration)
+        prepared = open_model(source, recipe, providers)
+        kept = keep_data(prepared, calibration)
         _refuse_few(kept.data)
         parts = split_samples(kept.data)
         self._calibration = replace(kept, data=parts.calibration, holdout=False)
-        self._choosing, self._measuring = (
-            list(job.open_data(replace(kept, data=part)))
+        self._selection, self._holdout = (
+            list(replace(kept, data=part).open(prepared.model))
             for part in (parts.selection, parts.holdout)
         )
-        self._sketches: dict[bytes, Mapping[str, TensorSketch]] = {}
-        self._description = job.data_description
+        self._observed: dict[bytes, Calibrated] = {}
         self.steps: list[Step] = []
-        self.notes: list[str] = [note for note in job.notes if "random data" in note]
+        self.notes: list[str] = []
         self.best = self._carry_out(recipe)
 
-    def take_step(self, name: str, changes: Callable[[Recipe, Job], Iterator[Recipe]]) -> None:
+    def take_step(self, name: str, changes: Changes) -> None:
         """Carry out the recipes that a step proposes, and go on with the best if it is better."""
         before = self.best
-        trials, refusals = [], []
-        for recipe in changes(before.recipe, before.job):
+        candidates, refusals = [], []
+        for recipe in changes(before.recipe, before.prepared):
             try:
-                trials.append(self._carry_out(recipe))
+                candidates.append(self._carry_out(recipe))
             except (ModelError, RecipeError) as error:
                 # What goes with no other option of this recipe, or runs nowhere.
                 refusals.append(f"effort: {name}: left out, {str(error).rstrip('.')}")
         self.notes += refusals
-        if not trials and not refusals:
+        if not candidates and not refusals:
             self.notes.append(f"effort: {name}: nothing to try")
-        if not trials:
+        if not candidates:
             return
-        found = min(trials, key=lambda trial: trial.error)
-        kept = found.error < (1 - GAIN) * before.error
+        found = min(candidates, key=lambda candidate: candidate.error)
+        kept = found.error < (1 - MIN_GAIN) * before.error
         self.steps.append(Step(name, before.error, found.error, kept))
         self.notes.append(f"effort: {self.steps[-1]}")
         if kept:
             self.best = found
 
-    def fine_tunings(self, recipe: Recipe, job: Job) -> Iterator[Recipe]:
+    def fine_tunings(self, recipe: Recipe, prepared: Prepared) -> Iterator[Recipe]:
         """Propose to fine-tune the most sensitive segments."""
         if self._learning is None and not recipe.weight.is_integer:
             return
-        nodes = self._hurting()
+        nodes = self._most_sensitive()
         if nodes:
             learning = msgspec.structs.replace(self._learning or AdaRound(), nodes=nodes)
             corrected = "off" if recipe.bias_correction == "off" else "sequential"
             yield recipe.replace(fine_tune=learning, bias_correction=corrected)
 
-    def _hurting(self) -> tuple[str, ...]:
+    def _most_sensitive(self) -> tuple[str, ...]:
         """Return the nodes that make most of the error, the worst first."""
-        candidates, limit = SENSED
         found = sense(
             self._source,
-            self.best.plan,
-            samples=self._choosing[:limit],
-            limit=limit,
-            candidates=candidates,
+            self.best.planned.plan,
+            samples=self._selection[:SENSITIVITY_SAMPLES],
+            limit=SENSITIVITY_SAMPLES,
+            candidates=SENSITIVITY_NODES,
             providers=self._providers,
             memory_budget=self._calibration.memory_budget,
             progress=self._calibration.progress,
         )
         learning = [node for node in found.nodes if node.op in LEARNING_OPS]
         ranked = sorted(learning, key=lambda node: node.weight, reverse=True)
-        shares = np.cumsum([node.weight for node in ranked])
-        if not shares.size or not np.isfinite(shares[-1]) or shares[-1] == 0:
+        sums = np.cumsum([node.weight for node in ranked])
+        if not sums.size or not np.isfinite(sums[-1]) or sums[-1] == 0:
             return ()
-        needed = int(np.searchsorted(shares, HURTING * shares[-1])) + 1
+        needed = int(np.searchsorted(sums, ERROR_FRACTION * sums[-1])) + 1
         return tuple(node.name for node in ranked[:needed])
 
-    def _carry_out(self, recipe: Recipe) -> _Trial:
+    def _carry_out(self, recipe: Recipe) -> _Candidate:
         """Do what `quantize` does, with what was observed already where that still holds."""
-        job = Job.open(self._source, recipe, self._providers)
-        calibration = replace(self._calibration, sketches=self._observed(recipe))
-        plan = job.make_plan(calibration)
-        if recipe.fine_tune is not None:
-            plan = tune_job(job, plan, calibration, device=self._device, work=self._work)
-        if recipe.bias_correction != "off":
-            plan = correct_biases(job, plan, calibration)
-        job.measure_on(self._choosing)
-        return _Trial(recipe, job, plan, _error(job.write(plan)))
+        sketches = self._observe(recipe).sketches
+        calibration = replace(self._calibration, sketches=sketches)
+        decided = plan_static(open_model(self._source, recipe, self._providers), calibration)
+        planned = round_weights(decided, calibration, self._compute)
+        written = emit_model(decided.prepared, planned)
+        result = assess_model(decided.prepared, written, Evaluation(self._selection))
+        return _Candidate(recipe, decided.prepared, planned, _error(result))
 
-    def _observed(self, recipe: Recipe) -> Mapping[str, TensorSketch]:
+    def _observe(self, recipe: Recipe) -> Calibrated:
         """Return what any range method needs of the model as this recipe prepares it."""
         plain = Recipe(equalize=recipe.equalize, rewrite=recipe.rewrite)
         key = plain.to_json(indent=0).encode()
-        if key not in self._sketches:
+        if key not in self._observed:
             # Layers without a bias get one for correction, which changes no activation.
             observed = recipe.replace(bias_correction="fast", fine_tune=None)
-            job = Job.open(self._source, observed, self._providers)
-            self._sketches[key] = job.observe_for_all(self._calibration)
-            self._description = job.data_description
-        return self._sketches[key]
+            prepared = open_model(self._source, observed, self._providers)
+            prepared, _ = smooth_activations(prepared, self._calibration)
+            layout = lay_out(prepared.model, observed, keep_float=prepared.keep_float)
+            self._observed[key] = observe_everything(prepared, layout, self._calibration)
+        return self._observed[key]
 
     def finish(self, effort: str) -> Result:
         """Write the best, and measure it on samples that nothing was chosen by."""
-        job, recipe = self.best.job, self.best.recipe
-        job.measure_on(self._measuring)
-        job.samples_are_unseen = True
-        job.data_description = self._description
+        recipe, planned = self.best.recipe, self.best.planned
         if any(step.kept for step in self.steps):
             recipe = recipe.replace(name=f"{recipe.name}, effort {effort}")
-        plan = msgspec.structs.replace(self.best.plan, recipe=recipe)
-        return job.write(plan.with_notes(self.notes))
+        random = self._calibration.is_random
+        plan = msgspec.structs.replace(planned.plan, recipe=recipe, random_data=random)
+        plan = plan.with_notes([*random_data_notes(random), *self.notes])
+        written = emit_model(self.best.prepared, replace(planned, plan=plan))
+        *_, observed = self._observed.values()
+        evaluation = Evaluation(self._holdout, unseen=True)
+        return assess_model(self.best.prepared, written, evaluation, observed.data)
 
 
 # Steps --------------------------------------------------------------------------------------
 
+Changes = Callable[[Recipe, Prepared], Iterator[Recipe]]
 
-def _equalizations(recipe: Recipe, job: Job) -> Iterator[Recipe]:
-    """Propose to even out consecutive weights, also behind clips that would be in the way."""
+
+def _equalizations(recipe: Recipe, prepared: Prepared) -> Iterator[Recipe]:
+    """Propose to equalize consecutive weights, also behind clips that would be in the way."""
     if recipe.equalize is not None:
         return
     wanted = recipe.replace(equalize=CrossLayerEqualization(steps=-1, weight_threshold=None))
-    if _changes(wanted, job):
+    if _changes_weights(wanted, prepared):
         yield wanted
     freed = wanted.replace(rewrite=msgspec.structs.replace(recipe.rewrite, clip6_to_relu=True))
-    if not (recipe.rewrite.clip6_to_relu or recipe.rewrite.clip_to_relu) and _clips_at_six(job):
+    clips = recipe.rewrite.clip6_to_relu or recipe.rewrite.clip_to_relu
+    if not clips and _clips_at_six(prepared):
         yield freed
 
 
-def _activation_ranges(recipe: Recipe, job: Job) -> Iterator[Recipe]:
+def _activation_ranges(recipe: Recipe, prepared: Prepared) -> Iterator[Recipe]:
     method = recipe.ranges
     channelwise = isinstance(method, MinMax) and method.per_channel
     if recipe.activation.is_integer and not channelwise:
         yield from _with_ranges(recipe, "ranges", method)
 
 
-def _weight_ranges(recipe: Recipe, job: Job) -> Iterator[Recipe]:
+def _weight_ranges(recipe: Recipe, prepared: Prepared) -> Iterator[Recipe]:
     if recipe.weight.is_integer and not recipe.block_size:
         yield from _with_ranges(recipe, "weight_ranges", recipe.weight_ranges)
 
@@ -296,20 +301,28 @@ def _with_ranges(recipe: Recipe, name: str, method: RangeMethod) -> Iterator[Rec
         yield recipe.replace(**{name: best(symmetric=method.symmetric)})
 
 
-def _bias_corrections(recipe: Recipe, job: Job) -> Iterator[Recipe]:
+def _bias_corrections(recipe: Recipe, prepared: Prepared) -> Iterator[Recipe]:
     if recipe.bias_correction == "off":
         yield recipe.replace(bias_correction="fast")
         yield recipe.replace(bias_correction="sequential")
 
 
-def _changes(recipe: Recipe, job: Job) -> bool:
-    """Whether a recipe prepares other weights than those of a job."""
-    prepared = Job.open(job.source, recipe, job.providers)
-    return prepared.content_fingerprint != job.content_fingerprint
+STEPS: dict[str, Changes] = {
+    "equalization": _equalizations,
+    "ranges of activations by least squared error": _activation_ranges,
+    "ranges of weights by least squared error": _weight_ranges,
+    "bias correction": _bias_corrections,
+}
 
 
-def _clips_at_six(job: Job) -> bool:
-    limits = (clip_limits(node) for node in job.model.graph.all_nodes())
+def _changes_weights(recipe: Recipe, prepared: Prepared) -> bool:
+    """Whether a recipe prepares other weights than those of a prepared model."""
+    other = open_model(prepared.source, recipe, prepared.providers)
+    return other.content_fingerprint != prepared.content_fingerprint
+
+
+def _clips_at_six(prepared: Prepared) -> bool:
+    limits = (clip_limits(node) for node in prepared.model.graph.all_nodes())
     return any(found is not None and found == (0, 6) for found in limits)
 
 
@@ -317,11 +330,11 @@ def _clips_at_six(job: Job) -> bool:
 
 
 def _refuse_few(samples: Iterable[Sample]) -> None:
-    count = sum(1 for _ in islice(samples, FEWEST))
-    if count < FEWEST:
+    count = sum(1 for _ in islice(samples, MIN_SAMPLES))
+    if count < MIN_SAMPLES:
         raise DataError(
-            f"effort needs {FEWEST} samples, to calibrate with some, choose by others and measure "
-            f"with the rest, and there are {count}; give more, or leave effort out."
+            f"effort needs {MIN_SAMPLES} samples, to calibrate with some, choose by others and "
+            f"measure with the rest, and there are {count}; give more, or leave effort out."
         )
 
 

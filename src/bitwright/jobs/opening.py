@@ -1,8 +1,10 @@
-"""From what the user gives to the float model that a job works on."""
+"""From what the user gives to the float model that the stages work on: load, prepare, equalize."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import onnx_ir as ir
@@ -21,29 +23,69 @@ from bitwright.prepare import (
 )
 from bitwright.recipe import Recipe
 
-__all__ = ["Opened", "input_specs", "open_model", "upgrade_for"]
+__all__ = ["Prepared", "input_specs", "open_model", "upgrade_for"]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A float model in the form that the stages work on."""
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A float model in the form that the stages work on, and what was done to it so far.
+
+    >>> import bitwright
+    >>> prepared = open_model(bitwright.load_demo().model_path, Recipe())
+    >>> [spec.name for spec in prepared.inputs], prepared.reference is prepared.model
+    (['image'], True)
+    """
 
     model: ir.Model
-    reference: ir.Model | None
-    """The model before it was made to imitate hardware; None: `model` itself."""
-    notes: list[str]
-    """What was done to it."""
-    keep_float: dict[str, str]
+    recipe: Recipe
+    source: Any
+    """What the user gave."""
+    float_size: int
+    """Bytes of the given model."""
+    notes: tuple[str, ...] = ()
+    before_simulation: ir.Model | None = None
+    """The model before it was made to simulate hardware; None: it was not."""
+    keep_float: Mapping[str, str] = field(default_factory=dict)
     """Nodes that must read and write float, and why."""
-    defaults: graph.HiddenDefaults
+    defaults: graph.HiddenDefaults = field(default_factory=graph.HiddenDefaults)
+    providers: Sequence[str] | None = None
+    trained_session: Any = None
+    """A session of the model as it was trained with quantizers; None: it was not."""
+
+    @property
+    def reference(self) -> ir.Model:
+        """What results are measured against: the model before it simulates hardware."""
+        return self.before_simulation or self.model
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What the model expects."""
+        return input_specs(self.model)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What a plan for this model must carry."""
+        return graph.fingerprint(self.model)
+
+    @cached_property
+    def content_fingerprint(self) -> str:
+        """What sketches of this model must carry: other weights make other activations."""
+        return graph.fingerprint(self.model, weights=True)
+
+    @cached_property
+    def reference_session(self) -> Any:
+        """A session of what results are measured against."""
+        if self.trained_session is not None:
+            return self.trained_session
+        return graph.open_session(self.reference, providers=self.providers)
 
 
-def open_model(source: Any, recipe: Recipe) -> Opened:
-    """Load a model, clean it up, and rewrite it as the recipe asks."""
+def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Prepared:
+    """Load a model, clean it up, and rewrite and equalize it as the recipe asks."""
     model = graph.load_model(source)
     notes = graph.normalize(model, keep_defaults=recipe.keep_defaults)
     _infer_shapes(model, recipe)
-    # Other products of the model may be stored in few bits already.
+    # Other products of the model may be stored in low-bit blocks already.
     graph.refuse_unsupported(model, allow_quantized=recipe.mode == "weight-only")
     model = upgrade_for(model, recipe, notes)
     named = {node.name for node in model.graph.all_nodes()}
@@ -59,29 +101,33 @@ def open_model(source: Any, recipe: Recipe) -> Opened:
         )
     if recipe.bias_correction != "off":
         give_biases(model)
-    reference = None
+    before_simulation = None
     if approximates(recipe.rewrite, recipe.simulate):
         # This changes the function on purpose: results are measured against what it was.
-        before = graph.clone_model(model)
-        told = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)
-        notes += told
-        reference = before if told else None
+        exact = graph.clone_model(model)
+        changes = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)
+        notes += changes
+        before_simulation = exact if changes else None
     _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
     _infer_shapes(model, recipe)
     if recipe.equalize is not None:
         from bitwright.equalize import equalize_layers  # few recipes ask for it
 
         notes.append(str(equalize_layers(model, recipe.equalize)))
-    for one in (model, reference):
+    for one in (model, before_simulation):
         if one is not None:
             graph.stamp_versions(one)
     replaceable = dict.fromkeys(defaults.nodes, "callers can replace what it gives")
-    return Opened(
-        model,
-        reference,
-        notes,
-        simulation_steps(model) | replaceable,
-        defaults,
+    return Prepared(
+        model=model,
+        recipe=recipe,
+        source=source,
+        float_size=graph.file_size(source),
+        notes=tuple(notes),
+        before_simulation=before_simulation,
+        keep_float=simulation_steps(model) | replaceable,
+        defaults=defaults,
+        providers=providers,
     )
 
 

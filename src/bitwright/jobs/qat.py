@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright._version import __version__
+from bitwright._version import TOOL
 from bitwright.decide.layout.trained import lay_out_trained, trained_recipe
 from bitwright.decide.planner import decide
 from bitwright.errors import ModelError, RecipeError, did_you_mean
-from bitwright.jobs.opening import upgrade_for
-from bitwright.jobs.static import Job
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.compute import ON_CPU
+from bitwright.jobs.opening import Prepared, open_model, upgrade_for
+from bitwright.jobs.result import Result
+from bitwright.jobs.smoothing import apply_factors
+from bitwright.jobs.static import apply_static
 from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare, read_trained
 from bitwright.recipe import Placement, Recipe, Selection
@@ -21,10 +26,26 @@ from bitwright.recipe import Placement, Recipe, Selection
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["Format", "open_for_plan", "open_trained"]
+__all__ = ["Format", "open_for_plan", "open_trained", "quantize_trained"]
 
 Format = Literal["qdq", "qoperator"]
 _FORMATS = ("qdq", "qoperator")
+
+
+def quantize_trained(
+    source: Any,
+    *,
+    format: Format,
+    select: Selection | None,
+    optimize: bool,
+    calibration: Calibration,
+    providers: Sequence[str] | None,
+) -> Result:
+    """Write the integers that a model was trained for; data only measures the result."""
+    prepared, plan = open_trained(
+        source, format=format, select=select, optimize=optimize, providers=providers
+    )
+    return apply_static(prepared, plan, calibration, ON_CPU)
 
 
 def open_trained(
@@ -34,10 +55,10 @@ def open_trained(
     select: Selection | None = None,
     optimize: bool = True,
     providers: Sequence[str] | None = None,
-) -> tuple[Job, QuantPlan]:
-    """Return a job on the float model inside, and the plan that its trained scales make.
+) -> tuple[Prepared, QuantPlan]:
+    """Return the float model inside a trained one, and the plan that its trained scales make.
 
-    The job compares what it writes with the model as it was trained.
+    Results are measured against the model as it was trained.
     """
     if format not in _FORMATS:
         raise RecipeError(f"unknown format {format!r}.{did_you_mean(str(format), _FORMATS)}")
@@ -61,31 +82,37 @@ def open_trained(
     trained = read_trained(model)
     graph.stamp_versions(model)
     recipe = trained_recipe(trained.reads, recipe)
-    job = Job(model, recipe, notes, size, source, providers, _session=reference)
-    layout, more = lay_out_trained(model, trained.reads, trained.results, recipe)
-    plan = decide(
-        model, layout, {}, recipe, fingerprint=job.fingerprint, tool=f"bitwright {__version__}"
+    prepared = Prepared(
+        model=model,
+        recipe=recipe,
+        source=source,
+        float_size=size,
+        notes=tuple(notes),
+        providers=providers,
+        trained_session=reference,
     )
-    plan.notes[:0] = [*notes, *trained.notes, *more]
-    return job, plan
+    layout, more = lay_out_trained(model, trained.reads, trained.results, recipe)
+    plan = decide(model, layout, {}, recipe, fingerprint=prepared.fingerprint, tool=TOOL)
+    notes += [*trained.notes, *more, *plan.notes]
+    return prepared, msgspec.structs.replace(plan, notes=notes, trained=True)
 
 
-def open_for_plan(source: Any, plan: QuantPlan, providers: Sequence[str] | None = None) -> Job:
-    """Return the job that a plan is for: on a float model, or on the one in a trained model."""
+def open_for_plan(source: Any, plan: QuantPlan, providers: Sequence[str] | None = None) -> Prepared:
+    """Return the model that a plan is for: a float model, or the one inside a trained model."""
     format = plan.recipe.format
     if (format == "qdq" or format == "qoperator") and graph.find_quantized_nodes(
         graph.load_model(source)
     ):
-        job, _ = open_trained(
+        prepared, _ = open_trained(
             source,
             format=format,
             select=plan.recipe.select,
             optimize=plan.recipe.optimize,
             providers=providers,
         )
-        if job.fingerprint == plan.fingerprint:
-            return job
-    return Job.open(source, plan.recipe, providers)
+        if prepared.fingerprint == plan.fingerprint:
+            return apply_factors(prepared, plan.smoothing)
+    return apply_factors(open_model(source, plan.recipe, providers), plan.smoothing)
 
 
 def _open_reference(

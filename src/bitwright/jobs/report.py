@@ -35,16 +35,17 @@ from bitwright.assess.report import (
 from bitwright.data import ImagePreprocess, RandomData, Sample, TextData
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
-from bitwright.jobs.comparison import open_twin, recipe_of
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.comparison import open_float_side, recipe_of
+from bitwright.jobs.result import Result
 from bitwright.jobs.sensitivity import SAMPLES, sense
-from bitwright.jobs.static import Calibration
 from bitwright.observe import MEMORY_BUDGET, observe
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import write_file
 from bitwright.support.progress import Progress, show_progress
 
-__all__ = ["Measuring", "Report", "make_report", "name_of", "write_report"]
+__all__ = ["Measuring", "Report", "make_report", "save_report", "write_report"]
 
 _SAMPLES = 16
 """How many samples are looked at unless told otherwise: errors settle after a few."""
@@ -191,6 +192,55 @@ def write_report(
     return report
 
 
+@check_arguments
+def save_report(
+    result: Result,
+    path: str | Path,
+    *,
+    data: Any = None,
+    limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    latency: bool = True,
+    sensitivity: bool = False,
+    providers: Sequence[str] | None = None,
+) -> Report:
+    """Write what `quantize` did as one HTML page, and return it.
+
+    Without data, the samples that the result was measured on are used. With `sensitivity` every
+    node is measured, and a plan in which the worst fall back to float lies beside the page.
+
+    >>> import bitwright, tempfile
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:32])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     report = bitwright.save_report(result, f"{folder}/report.html", latency=False)
+    >>> report.verdict.level
+    'good'
+    """
+    graph.check_destination(path, source=result.source)
+    if data is None and not result.evaluation:
+        raise DataError("there are no samples to report on; give data.")
+    report = make_report(
+        result.source,
+        result.model,
+        names=(name_of(result.source, "model.onnx"), str(result.path or "quantized.onnx")),
+        sizes=(result.float_size, result.size),
+        plan=result.plan,
+        output=path,
+        measuring=Measuring(
+            data=data,
+            samples=result.evaluation if data is None else None,
+            limit=limit,
+            preprocess=preprocess,
+            latency=latency,
+            sensitivity=sensitivity,
+            providers=providers,
+        ),
+    )
+    report.save(path)
+    return report
+
+
 def name_of(source: Any, otherwise: str) -> str:
     """Return what a user calls a model: its path, if it has one."""
     if isinstance(source, str | os.PathLike):
@@ -233,31 +283,31 @@ def make_report(
             "images, a data reader), or ask for random data to try things out."
         )
     recipe = plan.recipe if plan is not None else recipe_of(quantized)
-    reading = Calibration(data=measuring.data, preprocess=measuring.preprocess)
-    twin = open_twin(
+    calibration = Calibration(data=measuring.data, preprocess=measuring.preprocess)
+    side = open_float_side(
         float_source,
-        recipe,
+        quantized,
         plan,
-        reading if measuring.samples is None else None,
+        calibration if measuring.samples is None else None,
         measuring.providers,
     )
     samples = measuring.samples
     if samples is None:
-        assert twin.samples is not None
+        assert side.samples is not None
         most = _SAMPLES if measuring.limit is None else measuring.limit
-        samples = list(islice(twin.samples, most))
+        samples = list(islice(side.samples, most))
     with show_progress(measuring.progress, "Comparing", len(samples)) as show:
         comparison = compare_models(
-            twin.model,
+            side.model,
             quantized,
             samples,
-            exact=twin.exact,
+            exact=side.exact,
             plan=plan,
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
             report=show,
         )
-    nodes, views = _look_at_tensors(twin.model, quantized, comparison, plan, samples, measuring)
+    nodes, views = _look_at_tensors(side.model, quantized, comparison, plan, samples, measuring)
     fix = None
     if plan is not None and measuring.sensitivity:
         fix = _try_nodes(float_source, plan, samples, measuring)
@@ -272,9 +322,9 @@ def make_report(
             worst=[node.index for node in comparison.worst(len(nodes))],
             tensors=views.made,
             samples=comparison.samples,
-            data="" if twin.samples is None else twin.samples.description,
+            data="" if side.samples is None else side.samples.description,
             data_option=_data_option(measuring),
-            latency=_time(twin.reference, quantized, samples[0], measuring),
+            latency=_time(side.reference, quantized, samples[0], measuring),
             recipe=recipe,
             plan=plan,
             plan_name=plan_name,

@@ -14,16 +14,13 @@ from bitwright import graph
 from bitwright.assess import OutputComparison
 from bitwright.assess.frames import data_frame
 from bitwright.assess.notebook import html_tables, output_section
-from bitwright.data import ImagePreprocess, Sample
-from bitwright.errors import DataError
+from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
     import onnx
-
-    from bitwright.jobs.report import Report
 
 __all__ = ["Result"]
 
@@ -83,48 +80,6 @@ class Result:
         graph.save_model(self.model, path, external_data=external_data)
         self.path = Path(path)
         self.size = graph.file_size(path)
-
-    @check_arguments
-    def save_report(
-        self,
-        path: str | Path,
-        *,
-        data: Any = None,
-        limit: int | None = None,
-        preprocess: ImagePreprocess | str | None = None,
-        latency: bool = True,
-        sensitivity: bool = False,
-        providers: Sequence[str] | None = None,
-    ) -> Report:
-        """Write what happened as one HTML page, and return it.
-
-        Without data, the samples that the result was measured on are used. With `sensitivity`
-        every node is tried out, and a plan that puts the worst back lies beside the page.
-        """
-        from bitwright.jobs.report import Measuring, make_report, name_of
-
-        graph.check_destination(path, source=self.source)
-        if data is None and not self.evaluation:
-            raise DataError("there are no samples to report on; give data.")
-        report = make_report(
-            self.source,
-            self.model,
-            names=(name_of(self.source, "model.onnx"), str(self.path or "quantized.onnx")),
-            sizes=(self.float_size, self.size),
-            plan=self.plan,
-            output=path,
-            measuring=Measuring(
-                data=data,
-                samples=self.evaluation if data is None else None,
-                limit=limit,
-                preprocess=preprocess,
-                latency=latency,
-                sensitivity=sensitivity,
-                providers=providers,
-            ),
-        )
-        report.save(path)
-        return report
 
     def to_pandas(self) -> Any:
         """Return what became of each node as a pandas DataFrame."""

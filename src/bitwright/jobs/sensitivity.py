@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -25,9 +24,11 @@ from bitwright.data import ImagePreprocess, Sample
 from bitwright.decide.validation import check_plan
 from bitwright.errors import DataError
 from bitwright.graph import open_session, run_session
+from bitwright.jobs.calibration import Calibration, keep_data, take_samples
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
-from bitwright.jobs.static import Calibration, Job
-from bitwright.jobs.weight_only import WeightJob
+from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import QuantPlan
 from bitwright.support.progress import Progress, show_progress
 
@@ -61,16 +62,15 @@ def sense(
         )
     if limit < 1:
         raise DataError(f"at least one sample is needed, not {limit}.")
-    writer = _Writer(float_model, plan, providers)
-    check_plan(writer.job.model, plan, fingerprint=writer.job.fingerprint)
-    if samples is None:
-        given = writer.read(Calibration(data=data, preprocess=preprocess), limit)
-    else:
-        writer.keep(Calibration(data=samples))
-        given = list(samples[:limit])
-    quantized = writer.write(plan)
+    prepared = open_for_plan(float_model, plan, providers)
+    check_plan(prepared.model, plan, fingerprint=prepared.fingerprint)
+    calibration = Calibration(data=data if samples is None else samples, preprocess=preprocess)
+    if plan.recipe.mode == "weight-only" and plan.recipe.weights.needs_data:
+        calibration = replace(keep_data(prepared, calibration), holdout=False)
+    given = list(samples or ())[:limit] or take_samples(prepared, calibration, limit)
+    quantized = _write(prepared, plan, calibration)
     # Its channels are evened out as those of the quantized model are: units can change places.
-    units = open_units(writer.job.model, quantized)
+    units = open_units(prepared.model, quantized)
     named = {
         index: name_unit(cut)[0]
         for index, cut in enumerate(units.cuts)
@@ -83,7 +83,7 @@ def sense(
     }
     if candidates is not None and candidates < len(chosen):
         found = compare_models(
-            writer.job.model,
+            prepared.model,
             quantized,
             given,
             memory_budget=memory_budget,
@@ -91,7 +91,7 @@ def sense(
         )
         loud = {node.name for node in found.worst(candidates)}
         chosen = {name: index for name, index in chosen.items() if name in loud}
-    trial = _Trial(writer, plan, quantized, given, units, chosen, memory_budget)
+    trial = _Trial(prepared, calibration, plan, quantized, given, units, chosen, memory_budget)
     with show_progress(progress, "Measuring nodes", 2 * len(chosen)) as report:
         alone = trial.run("alone", report)
         without = trial.run("without", lambda done: report(len(chosen) + done))
@@ -103,48 +103,24 @@ def sense(
     return Sensitivity(plan, total, nodes, len(given), trial)
 
 
-class _Writer:
-    """Writes plans for one float model."""
+def _write(prepared: Prepared, plan: QuantPlan, calibration: Calibration) -> ir.Model:
+    """Return the quantized model of a plan; weights are rounded by the data where it asks so."""
+    if plan.recipe.mode == "weight-only":
+        if not plan.recipe.weights.needs_data:
+            calibration = Calibration()
+        return write_weight_only(prepared, plan, calibration).model
+    return emit_model(prepared, Planned(plan)).model
 
-    def __init__(self, source: Any, plan: QuantPlan, providers: Sequence[str] | None) -> None:
-        self._source = source
-        self.providers = providers
-        self.job = self._open(plan)
-        self.calibration = Calibration()
-        """What weights are rounded by, in recipes that ask for it."""
 
-    def read(self, reading: Calibration, limit: int) -> list[Sample]:
-        """Return the first samples of the data; all of it is kept where rounding needs it."""
-        return list(islice(self.job.open_data(self.keep(reading)), limit))
-
-    def keep(self, reading: Calibration) -> Calibration:
-        """Keep the data if weights are rounded by it, and return it to be read."""
-        recipe = self.job.recipe
-        if recipe.mode != "weight-only" or not recipe.weights.needs_data:
-            return reading
-        self.calibration = replace(self.job.keep_data(reading), holdout=False)
-        return self.calibration
-
-    def write(self, plan: QuantPlan) -> ir.Model:
-        """Return the quantized model."""
-        if plan.recipe.mode == "weight-only":
-            return WeightJob(self.job, self.calibration).write(plan).model
-        return self.job.write(plan).model
-
-    def fit(self, plan: QuantPlan) -> QuantPlan:
-        """Return a changed plan as it can be applied."""
-        if plan.recipe != self.job.recipe:
-            # Other types may need another opset, and then the prepared model is another.
-            self.job = self._open(plan)
-        if plan.fingerprint != self.job.fingerprint:
-            plan = msgspec.structs.replace(plan, fingerprint=self.job.fingerprint)
-        check_plan(self.job.model, plan, fingerprint=plan.fingerprint)
-        return plan
-
-    def _open(self, plan: QuantPlan) -> Job:
-        job = open_for_plan(self._source, plan, self.providers)
-        job.smooth(plan.smoothing)
-        return job
+def _fit(prepared: Prepared, plan: QuantPlan) -> tuple[Prepared, QuantPlan]:
+    """Return a changed plan as it can be applied, and the model that it is for."""
+    if plan.recipe != prepared.recipe:
+        # Other types may need another opset, and then the prepared model is another.
+        prepared = open_for_plan(prepared.source, plan, prepared.providers)
+    if plan.fingerprint != prepared.fingerprint:
+        plan = msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
+    check_plan(prepared.model, plan, fingerprint=plan.fingerprint)
+    return prepared, plan
 
 
 class _Trial:
@@ -152,7 +128,8 @@ class _Trial:
 
     def __init__(
         self,
-        writer: _Writer,
+        prepared: Prepared,
+        calibration: Calibration,
         plan: QuantPlan,
         quantized: ir.Model,
         samples: list[Sample],
@@ -160,15 +137,16 @@ class _Trial:
         places: dict[str, int],
         memory_budget: int,
     ) -> None:
-        self._writer = writer
+        self._prepared = prepared
+        self._calibration = calibration
         self._plan = plan
         self._quantized = quantized
         self._samples = samples
         self._units = units
         self._places = places
         self._memory_budget = memory_budget
-        # What is lost by imitating hardware comes back with no node: it is no part of the loss.
-        self._float = open_session(writer.job.model, providers=writer.providers)
+        # What is lost by simulating hardware comes back with no node: it is no part of the loss.
+        self._float = open_session(prepared.model, providers=prepared.providers)
 
     def run(self, kind: Kind, report: Callable[[int], None]) -> dict[Key, float]:
         """Measure every node by itself."""
@@ -183,11 +161,11 @@ class _Trial:
     def write(self, plan: QuantPlan) -> tuple[QuantPlan, float]:
         """Return the plan as it can be applied, and the error of its outputs."""
         if plan != self._plan:
-            plan = self._writer.fit(plan)
-            quantized = self._writer.write(plan)
+            prepared, plan = _fit(self._prepared, plan)
+            quantized = _write(prepared, plan, self._calibration)
         else:
             quantized = self._quantized
-        session = open_session(quantized, providers=self._writer.providers)
+        session = open_session(quantized, providers=self._prepared.providers)
         outputs = compare_outputs(
             lambda feeds: run_session(self._float, feeds),
             lambda feeds: run_session(session, feeds),
@@ -222,6 +200,6 @@ class _Trial:
             sets,
             self._samples,
             memory_budget=self._memory_budget,
-            providers=self._writer.providers,
+            providers=self._prepared.providers,
             report=report,
         )

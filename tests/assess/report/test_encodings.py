@@ -8,13 +8,13 @@ from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report import planned_weights, read_encodings
 from bitwright.graph import load_model
 from bitwright.graph.constants import float_constant_of
-from bitwright.jobs.static import Job
+from bitwright.jobs.opening import open_model
 
 
 def jobs(recipe):
     demo = bitwright.load_demo()
     result = bitwright.quantize(demo.model_path, data=demo.calibration[:8], recipe=recipe)
-    plain = Job.open(demo.model_path, result.plan.recipe).model
+    plain = open_model(demo.model_path, result.plan.recipe).model
     return plain, result
 
 
@@ -66,7 +66,7 @@ def test_a_float_model_has_none():
 def test_weights_of_dynamic_models_come_from_the_plan():
     demo = bitwright.load_demo()
     result = bitwright.quantize(demo.model_path, recipe="int8-dynamic")
-    plain = Job.open(demo.model_path, result.plan.recipe).model
+    plain = open_model(demo.model_path, result.plan.recipe).model
     known = plain.graph.initializers
     found = planned_weights(result.plan, lambda name: float_constant_of(known.get(name)))
     quantized = {name for name, node in result.plan.nodes.items() if node.quantized}

@@ -20,7 +20,7 @@ from support.op_models import OP_MODELS
 from bitwright.decide.layout.static import lay_out
 from bitwright.decide.ops import DEFAULT_OP_TYPES, RULES
 from bitwright.errors import RecipeError
-from bitwright.jobs.static import Job
+from bitwright.jobs.opening import open_model
 from bitwright.numerics.types import INT4, INT8, INT32, UINT8, UINT16
 from bitwright.recipe import Override, Placement, Recipe, Selection
 
@@ -29,7 +29,7 @@ EVERYTHING = Selection(op_types=tuple(RULES))
 
 def layout_of(model, **fields):
     recipe = Recipe(name="test", **fields)
-    return lay_out(Job.open(model, recipe).model, recipe)
+    return lay_out(open_model(model, recipe).model, recipe)
 
 
 def quantized_nodes(layout):

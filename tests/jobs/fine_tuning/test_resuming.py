@@ -17,7 +17,9 @@ import pytest
 from support.models import build, make_cnn, make_mlp, make_samples, node, normal
 
 from bitwright.errors import DataError, ModelError, RecipeError
-from bitwright.jobs.static import Calibration, Job
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.opening import open_model
+from bitwright.jobs.static import plan_static
 from bitwright.numerics.types import INT4
 from bitwright.recipe import AdaQuant, AdaRound, load_recipe
 
@@ -30,8 +32,8 @@ SHORT = AdaRound(iterations=12, scope="layer", selective=False)
 
 
 def prepared(model, samples):
-    job = Job.open(model, load_recipe("int8").replace(weight=INT4))
-    plan = job.make_plan(Calibration(data=samples, holdout=False, progress=False))
+    job = open_model(model, load_recipe("int8").replace(weight=INT4))
+    plan = plan_static(job, Calibration(data=samples, holdout=False, progress=False)).plan
     return job.model, plan
 
 

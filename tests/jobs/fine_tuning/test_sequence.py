@@ -21,7 +21,10 @@ from support.models import (
 import bitwright
 from bitwright.errors import DataError, MissingPackageError, RecipeError
 from bitwright.graph import expose, load_model, open_session, run_session
-from bitwright.jobs.static import Calibration, Job
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.opening import open_model
+from bitwright.jobs.output import Planned, emit_model
+from bitwright.jobs.static import plan_static
 from bitwright.numerics.types import BFLOAT16, INT4, INT8
 from bitwright.recipe import AdaQuant, AdaRound, MinMSE, Recipe, load_recipe
 
@@ -93,12 +96,12 @@ def test_power_of_two_scales_stay_powers_of_two():
 def test_the_written_integers_are_those_that_were_learned():
     model = make_mlp(opset=21, ir_version=10)
     samples = correlated(model)
-    job = Job.open(model, recipe())
-    plan = job.make_plan(Calibration(data=samples, holdout=False, progress=False))
+    job = open_model(model, recipe())
+    plan = plan_static(job, Calibration(data=samples, holdout=False, progress=False)).plan
     tuned = fine_tune(job.model, plan, AdaRound(iterations=60, selective=False), samples)
     assert set(tuned.constants) == {"w1", "w2"}
-    job.constants.update(tuned.constants)
-    stored = constants_of(bitwright_proto(job.write(tuned.plan)))
+    written = emit_model(job, Planned(tuned.plan, tuned.constants))
+    stored = constants_of(bitwright_proto(written))
     for name, array in tuned.constants.items():
         scale = np.float32(plan.parameters(name).scale)
         np.testing.assert_array_equal(
@@ -122,15 +125,15 @@ def bitwright_proto(result):
 def test_the_error_of_the_last_block_is_that_of_the_written_model():
     model = make_transformer(opset=21, ir_version=10)
     samples = correlated(model, 8)
-    job = Job.open(model, recipe())
-    plan = job.make_plan(Calibration(data=samples, holdout=False, progress=False))
+    job = open_model(model, recipe())
+    plan = plan_static(job, Calibration(data=samples, holdout=False, progress=False)).plan
     method = AdaRound(iterations=20, selective=False, holdout_fraction=0)
     tuned = fine_tune(job.model, plan, method, samples)
-    job.constants.update(tuned.constants)
+    written = emit_model(job, Planned(tuned.plan, tuned.constants))
     # What comes behind the last segment, a norm, learns nothing.
     inner = [
         [run_session(session, sample)[exposed.outputs["sum2"]] for sample in samples]
-        for exposed in (expose(m, ["sum2"]) for m in (job.write(tuned.plan).model, job.model))
+        for exposed in (expose(m, ["sum2"]) for m in (written.model, job.model))
         for session in [open_session(exposed.model)]
     ]
     errors = [np.mean((found - wanted) ** 2) for found, wanted in zip(*inner, strict=True)]

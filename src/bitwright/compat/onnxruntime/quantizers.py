@@ -21,7 +21,8 @@ from bitwright.compat.onnxruntime.static import static_recipe
 from bitwright.compat.onnxruntime.tensors_data import TensorData
 from bitwright.compat.options import RecipeParts
 from bitwright.errors import DataError, RecipeError
-from bitwright.jobs.static import Calibration, Job
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.static import quantize_static
 from bitwright.observe import TensorSketch
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
@@ -49,9 +50,9 @@ class _Quantizer:
 
     def quantize_model(self) -> onnx.ModelProto:
         """Return the quantized model, which is in `model` from then on; `plan` says why."""
-        job = Job.open(self.model.model, self.recipe)
-        self.plan = job.make_plan(Calibration(sketches=_as_sketches(self.tensors_range)))
-        self.model = ONNXModel(job.write(self.plan).to_proto())
+        ranges = Calibration(sketches=_as_sketches(self.tensors_range))
+        result = quantize_static(self.model.model, self.recipe, ranges)
+        self.plan, self.model = result.plan, ONNXModel(result.to_proto())
         return self.model.model
 
 

@@ -16,7 +16,7 @@ from bitwright.compat.quark.given_ranges import QuantizationParams, QuantizerErr
 from bitwright.compat.quark.pieces import PieceQuantizer, QuantizedValue, as_type
 from bitwright.compat.vai_q_onnx.translate import Request
 from bitwright.decide.layout.static import lay_out
-from bitwright.jobs.static import Job
+from bitwright.jobs.opening import open_model
 from bitwright.recipe import Override
 
 __all__ = [
@@ -88,7 +88,7 @@ class VitisONNXQuantizer(PieceQuantizer):
 
     def quantize_model(self) -> onnx.ModelProto:
         """Return the model in integer operators, with the parameters of the given ranges."""
-        layout = lay_out(Job.open(self._original, self.recipe).model, self.recipe)
+        layout = lay_out(open_model(self._original, self.recipe).model, self.recipe)
         overrides = dict(self.recipe.overrides)
         for name in layout.observed:
             params = self.known_params(name, repr(name))

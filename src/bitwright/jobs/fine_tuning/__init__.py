@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bitwright.jobs.fine_tuning.job import tune_job
+from bitwright.jobs.fine_tuning.job import fine_tune_weights
 from bitwright.jobs.fine_tuning.segment import SegmentReport, Tuned, require_torch
 from bitwright.jobs.fine_tuning.sequence import fine_tune
 
-__all__ = ["SegmentReport", "Tuned", "fine_tune", "require_torch", "tune_job"]
+__all__ = ["SegmentReport", "Tuned", "fine_tune", "fine_tune_weights", "require_torch"]

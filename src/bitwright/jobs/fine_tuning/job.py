@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from bitwright.data import split_holdout
 from bitwright.errors import DataError
+from bitwright.jobs.calibration import Calibration, Evaluation
+from bitwright.jobs.compute import Compute
 from bitwright.jobs.fine_tuning.sequence import fine_tune
-from bitwright.jobs.static import Calibration, Job
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.output import Planned
 from bitwright.learning.reports import notes_of
 from bitwright.plan import QuantPlan
 
-__all__ = ["tune_job"]
+__all__ = ["fine_tune_weights"]
 
 
-def tune_job(
-    job: Job,
-    plan: QuantPlan,
-    calibration: Calibration,
-    *,
-    device: str = "cpu",
-    work: str | Path | None = None,
-) -> QuantPlan:
-    """Learn the weights of a job for its plan; the job writes what was learned.
+def fine_tune_weights(
+    prepared: Prepared, plan: QuantPlan, calibration: Calibration, compute: Compute
+) -> Planned:
+    """Learn the weights of a model for its plan.
 
     The samples that the result is measured on are not learned from. Data is read twice.
     """
@@ -33,19 +28,17 @@ def tune_job(
             f"recipe {plan.recipe.name!r} fine-tunes weights and needs calibration data; give "
             "data, or take a recipe without fine_tune."
         )
-    samples = job.open_data(calibration)
-    stream = split_holdout(samples) if calibration.holdout else split_holdout(samples, most=0)
+    split = calibration.split(prepared.model)
     tuned = fine_tune(
-        job.model,
+        prepared.model,
         plan,
         method,
-        stream,
-        device=device,
-        providers=job.providers,
-        work=work,
+        split,
+        device=compute.device,
+        providers=prepared.providers,
+        work=compute.work,
         progress=calibration.progress,
     )
-    if not job.samples:
-        job.samples, job.samples_are_unseen = stream.evaluation, bool(stream.holdout)
-    job.constants.update(tuned.constants)
-    return tuned.plan.with_notes(notes_of(tuned.reports))
+    return Planned(
+        tuned.plan.with_notes(notes_of(tuned.reports)), tuned.constants, Evaluation.of(split)
+    )

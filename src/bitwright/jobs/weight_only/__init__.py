@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from bitwright.jobs.weight_only.job import WeightJob
+from bitwright.jobs.weight_only.job import (
+    make_weight_only_plan,
+    quantize_weight_only,
+    write_weight_only,
+)
 
-__all__ = ["WeightJob"]
+__all__ = ["make_weight_only_plan", "quantize_weight_only", "write_weight_only"]

@@ -1,172 +1,205 @@
-"""A weight-only job: plan, round in turn, write; data only where a method asks for it."""
+"""Weight-only quantization: plan, round layer by layer, emit; data only where a method needs it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from bitwright import graph
-from bitwright._version import __version__
-from bitwright.data import Sample, split_holdout
+from bitwright._version import TOOL
+from bitwright.data import HoldoutSplit
 from bitwright.decide.layout.weight_only import plan_weights
 from bitwright.emit import emit_blocks
 from bitwright.errors import DataError
+from bitwright.jobs.calibration import Calibration, Evaluation, unseen_samples
+from bitwright.jobs.compute import ON_CPU, Compute
+from bitwright.jobs.fine_tuning import require_torch
+from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.output import Written, assess_model, sign_model
 from bitwright.jobs.result import Result
-from bitwright.jobs.static import Calibration, Job, sign
+from bitwright.jobs.smoothing import apply_factors
+from bitwright.jobs.static import random_data_notes
 from bitwright.jobs.weight_only.fine_tuning import tune_weights
 from bitwright.jobs.weight_only.sequence import find_scaling, round_weights
 from bitwright.learning.reports import notes_of
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe
 from bitwright.rounding import BlockStore
 from bitwright.support.wording import counted
 
-__all__ = ["WeightJob"]
+__all__ = ["make_weight_only_plan", "plan_weight_only", "quantize_weight_only", "write_weight_only"]
 
-LARGEST_MEASURED = 1 << 30
-"""Bytes of float model up to which the result is run beside it."""
+MAX_MEASURED_BYTES = 1 << 30
+"""Size of the float model up to which the result is run beside it."""
 
 
-@dataclass(slots=True)
-class WeightJob:
-    """A job whose recipe quantizes weights only.
+def quantize_weight_only(
+    source: Any,
+    recipe: Recipe,
+    calibration: Calibration,
+    providers: Sequence[str] | None = None,
+    compute: Compute = ON_CPU,
+) -> Result:
+    """Quantize weights in blocks; activations stay float."""
+    if recipe.fine_tune is not None:
+        require_torch(compute.device)  # before hours of other work, not after it
+    prepared = open_model(source, recipe, providers)
+    calibration = _keep_for_passes(prepared, calibration)
+    prepared, plan = plan_weight_only(prepared, calibration, compute)
+    return write_weight_only(prepared, plan, calibration, compute)
 
-    `work` is a folder that keeps each weight as soon as it is rounded: a run that was interrupted
-    goes on from there. `device` is where the heavy arithmetic runs: "cpu", or "cuda" with torch.
-    """
 
-    job: Job
-    calibration: Calibration
-    work: str | Path | None = None
-    device: str = "cpu"
+def make_weight_only_plan(
+    source: Any, recipe: Recipe, calibration: Calibration, providers: Sequence[str] | None = None
+) -> QuantPlan:
+    """Decide everything, and write nothing."""
+    prepared = open_model(source, recipe, providers)
+    return plan_weight_only(prepared, _keep_for_passes(prepared, calibration))[1]
 
-    def make_plan(self) -> QuantPlan:
-        """Decide about every weight; with AWQ, also what inputs are divided by."""
-        job = self.job
-        plan = self._decide()
-        awq = job.recipe.weights.awq
-        if awq is not None and awq.scale:
-            if self.calibration.data is not None:
-                self.calibration = job.keep_data(self.calibration)
-            scaling = find_scaling(
-                job.model,
-                plan,
-                self._samples(),
-                xp=self._arrays(),
-                providers=job.providers,
-                progress=self._progress(),
-            )
-            if scaling:
-                job.smooth(scaling)
-                plan = msgspec.structs.replace(self._decide(), smoothing=scaling)
-        plan.notes[:0] = job.notes
-        return plan
 
-    def write(self, plan: QuantPlan) -> Result:
-        """Round every weight, emit the model, prove that it runs, and measure it."""
-        job = self.job
-        learns = plan.recipe.fine_tune is not None
-        needs_data = plan.recipe.weights.needs_data or learns
-        if learns and self.calibration.data is not None:
-            self.calibration = job.keep_data(self.calibration)
-        store = BlockStore(self.work, job=self._job_name(plan))
-        round_weights(
-            job.model,
+def plan_weight_only(
+    prepared: Prepared, calibration: Calibration, compute: Compute = ON_CPU
+) -> tuple[Prepared, QuantPlan]:
+    """Decide about every weight; with AWQ, the model that is returned is scaled."""
+    plan = _decide(prepared)
+    awq = prepared.recipe.weights.awq
+    if awq is not None and awq.scale:
+        scaling = find_scaling(
+            prepared.model,
             plan,
-            self._samples() if needs_data else None,
-            store,
-            xp=self._arrays(),
-            providers=job.providers,
-            progress=self._progress(),
+            _calibration_pass(prepared, calibration),
+            xp=_arrays(compute),
+            providers=prepared.providers,
+            progress=_progress(calibration),
         )
-        if learns:
-            store, plan = self._tune(plan, store)
-        if not needs_data and self.calibration.data is not None:
-            job.measure_on(islice(job.open_data(self.calibration), 8))
-            job.samples_are_unseen = True
-        quantized = graph.clone_model(job.model)
-        options = plan.recipe.weights
-        told = emit_blocks(
-            quantized,
-            _Stored(store, plan),
-            readers={name: planned.nodes for name, planned in plan.weights.items()},
-            output=options.output,
-            accuracy_level=options.accuracy_level,
+        if scaling:
+            prepared = apply_factors(prepared, scaling)
+            plan = msgspec.structs.replace(_decide(prepared), smoothing=scaling)
+    random = calibration.is_random and prepared.recipe.weights.needs_data
+    notes = [*prepared.notes, *random_data_notes(random), *plan.notes]
+    return prepared, msgspec.structs.replace(plan, notes=notes, random_data=random)
+
+
+def write_weight_only(
+    prepared: Prepared, plan: QuantPlan, calibration: Calibration, compute: Compute = ON_CPU
+) -> Result:
+    """Round every weight, emit the model, prove that it runs, and measure it."""
+    learns = plan.recipe.fine_tune is not None
+    needs_data = plan.recipe.weights.needs_data or learns
+    calibration = _keep_for_passes(prepared, calibration)
+    split = _calibration_pass(prepared, calibration) if needs_data else None
+    store = BlockStore(compute.work, job=_job_name(prepared, plan, compute))
+    round_weights(
+        prepared.model,
+        plan,
+        split,
+        store,
+        xp=_arrays(compute),
+        providers=prepared.providers,
+        progress=_progress(calibration),
+    )
+    if learns:
+        store, plan = _fine_tune(prepared, plan, store, calibration, compute)
+    if split is not None:
+        evaluation = Evaluation.of(split)
+        data = f"{counted(split.count, 'sample')} of {split.description}"
+    else:
+        evaluation, data = unseen_samples(prepared, calibration), "no data"
+    return assess_model(prepared, _emit(prepared, plan, store), evaluation, data)
+
+
+def _emit(prepared: Prepared, plan: QuantPlan, store: BlockStore) -> Written:
+    quantized = graph.clone_model(prepared.model)
+    options = plan.recipe.weights
+    notes = emit_blocks(
+        quantized,
+        _Stored(store, plan),
+        readers={name: planned.nodes for name, planned in plan.weights.items()},
+        output=options.output,
+        accuracy_level=options.accuracy_level,
+    )
+    sign_model(quantized, plan)
+    plan = plan.with_notes(notes)
+    if options.output == "matmul-fpq4":
+        note = "not run: ONNX Runtime has had no kernel of MatMulFpQ4 since 1.17"
+        return Written(quantized, plan.with_notes([note]))
+    if prepared.float_size > MAX_MEASURED_BYTES:
+        note = "not run beside the float model, which is too large to be open twice"
+        return Written(quantized, plan.with_notes([note]))
+    session = graph.open_session(quantized, providers=prepared.providers)
+    return Written(quantized, plan, session)
+
+
+def _fine_tune(
+    prepared: Prepared,
+    plan: QuantPlan,
+    rounded: BlockStore,
+    calibration: Calibration,
+    compute: Compute,
+) -> tuple[BlockStore, QuantPlan]:
+    """Learn the roundings; return where they are, and the plan that tells of it."""
+    folder = None if compute.work is None else Path(compute.work) / "tuned"
+    tuned = BlockStore(folder, job=_job_name(prepared, plan, compute))
+    reports = tune_weights(
+        prepared.model,
+        plan,
+        lambda: iter(_calibration_pass(prepared, calibration)),
+        rounded,
+        tuned,
+        device=compute.device,
+        providers=prepared.providers,
+        progress=_progress(calibration),
+    )
+    rounded.close()
+    return tuned, plan.with_notes(notes_of(reports))
+
+
+def _decide(prepared: Prepared) -> QuantPlan:
+    return plan_weights(
+        prepared.model, prepared.recipe, fingerprint=prepared.fingerprint, tool=TOOL
+    )
+
+
+def _keep_for_passes(prepared: Prepared, calibration: Calibration) -> Calibration:
+    """Return the data in a form that as many passes can read as the recipe takes."""
+    recipe = prepared.recipe
+    scales = recipe.weights.awq is not None and recipe.weights.awq.scale
+    if calibration.data is not None and (scales or recipe.fine_tune is not None):
+        return calibration.keep(prepared.model)
+    return calibration
+
+
+def _calibration_pass(prepared: Prepared, calibration: Calibration) -> HoldoutSplit:
+    if calibration.data is None:
+        raise DataError(
+            f"recipe {prepared.recipe.name!r} weighs errors by what each layer reads and needs "
+            "calibration data; give data, or take a recipe that needs none (int4-rtn)."
         )
-        sign(quantized, plan)
-        plan = plan.with_notes(told)
-        if options.output == "matmul-fpq4":
-            note = "not run: ONNX Runtime has had no kernel of MatMulFpQ4 since 1.17"
-            return job.result(plan.with_notes([note]), quantized, [])
-        if job.float_size > LARGEST_MEASURED:
-            note = "not run beside the float model, which is too large to be open twice"
-            return job.result(plan.with_notes([note]), quantized, [])
-        session = graph.open_session(quantized, providers=job.providers)
-        return job.result(plan, quantized, job.run_beside(session))
+    return calibration.split(prepared.model)
 
-    def _tune(self, plan: QuantPlan, rounded: BlockStore) -> tuple[BlockStore, QuantPlan]:
-        """Learn the roundings; return where they are, and the plan that tells of it."""
-        folder = None if self.work is None else Path(self.work) / "tuned"
-        tuned = BlockStore(folder, job=self._job_name(plan))
-        reports = tune_weights(
-            self.job.model,
-            plan,
-            self._samples,
-            rounded,
-            tuned,
-            device=self.device,
-            providers=self.job.providers,
-            progress=self._progress(),
-        )
-        rounded.close()
-        return tuned, plan.with_notes(notes_of(reports))
 
-    def _decide(self) -> QuantPlan:
-        return plan_weights(
-            self.job.model,
-            self.job.recipe,
-            fingerprint=self.job.fingerprint,
-            tool=f"bitwright {__version__}",
-        )
+def _arrays(compute: Compute) -> Arrays:
+    return NUMPY if compute.device == "cpu" else arrays_on(compute.device)
 
-    def _samples(self) -> Iterator[Sample]:
-        """Yield the calibration data, holding some back to measure on."""
-        if self.calibration.data is None:
-            raise DataError(
-                f"recipe {self.job.recipe.name!r} weighs errors by what each layer reads and needs "
-                "calibration data; give data, or take a recipe that needs none (int4-rtn)."
-            )
-        samples = self.job.open_data(self.calibration)
-        most = 8 if self.calibration.holdout else 0
-        stream = split_holdout(samples, most=most)
-        count = 0
-        for sample in stream:
-            count += 1
-            yield sample
-        self.job.samples = stream.evaluation
-        self.job.samples_are_unseen = bool(stream.holdout)
-        self.job.data_description = f"{counted(count, 'sample')} of {samples.description}"
 
-    def _arrays(self) -> Arrays:
-        return NUMPY if self.device == "cpu" else arrays_on(self.device)
+def _progress(calibration: Calibration) -> Callable[[int, int], None] | None:
+    return calibration.progress if callable(calibration.progress) else None
 
-    def _progress(self) -> Callable[[int, int], None] | None:
-        return self.calibration.progress if callable(self.calibration.progress) else None
 
-    def _job_name(self, plan: QuantPlan) -> str:
-        """Return what a folder of weights must belong to: this model, plan and data."""
-        if self.work is None:
-            return ""
-        digest = hashlib.sha256(self.job.content_fingerprint.encode())
-        chosen = (plan.weights, plan.smoothing, plan.recipe.weights, plan.recipe.fine_tune)
-        digest.update(msgspec.json.encode(chosen))
-        return digest.hexdigest()
+def _job_name(prepared: Prepared, plan: QuantPlan, compute: Compute) -> str:
+    """Return what a folder of weights must belong to: this model, plan and data."""
+    if compute.work is None:
+        return ""
+    digest = hashlib.sha256(prepared.content_fingerprint.encode())
+    chosen = (plan.weights, plan.smoothing, plan.recipe.weights, plan.recipe.fine_tune)
+    digest.update(msgspec.json.encode(chosen))
+    return digest.hexdigest()
 
 
 class _Stored(Mapping[str, QuantizedBlocks]):

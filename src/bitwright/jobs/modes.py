@@ -1,0 +1,65 @@
+"""The modes of a recipe, and the job that carries each of them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from bitwright.decide.validation import check_plan
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.compute import ON_CPU, Compute
+from bitwright.jobs.dynamic import make_dynamic_plan, quantize_dynamic
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.result import Result
+from bitwright.jobs.static import apply_static, make_static_plan, quantize_static
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe
+
+__all__ = ["MODES", "Mode", "apply_to_model", "mode_of"]
+
+Providers = Sequence[str] | None
+
+
+class Mode(NamedTuple):
+    """What can be done in one mode of a recipe."""
+
+    quantize: Callable[[Any, Recipe, Calibration, Providers, Compute], Result]
+    make_plan: Callable[[Any, Recipe, Calibration, Providers], QuantPlan]
+    apply: Callable[[Prepared, QuantPlan, Calibration, Compute], Result]
+
+
+def _weight_only() -> Mode:
+    from bitwright.jobs.weight_only import job  # loads what other modes do without
+
+    return Mode(job.quantize_weight_only, job.make_weight_only_plan, job.write_weight_only)
+
+
+MODES: dict[str, Callable[[], Mode]] = {
+    "static": lambda: Mode(quantize_static, make_static_plan, apply_static),
+    "dynamic": lambda: Mode(quantize_dynamic, make_dynamic_plan, apply_static),
+    "weight-only": _weight_only,
+}
+
+
+def mode_of(recipe: Recipe) -> Mode:
+    """Return how a recipe is carried out.
+
+    >>> mode_of(Recipe(mode="dynamic")).quantize.__name__
+    'quantize_dynamic'
+    """
+    return MODES[recipe.mode]()
+
+
+def apply_to_model(
+    plan: QuantPlan,
+    source: Any,
+    calibration: Calibration,
+    providers: Providers = None,
+    compute: Compute = ON_CPU,
+) -> Result:
+    """Quantize a model as a plan says."""
+    from bitwright.jobs.qat import open_for_plan
+
+    prepared = open_for_plan(source, plan, providers)
+    check_plan(prepared.model, plan, fingerprint=prepared.fingerprint)
+    return mode_of(plan.recipe).apply(prepared, plan, calibration, compute)

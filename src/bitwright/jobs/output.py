@@ -1,0 +1,185 @@
+"""From a plan to the result: the quantized model emitted, run, and measured against float."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright._version import __version__
+from bitwright.assess import OutputComparison, compare_outputs
+from bitwright.assess.optimized import note_rounded
+from bitwright.data import random_samples
+from bitwright.decide.scales.unsigned import shift_to_unsigned
+from bitwright.emit import EMITTERS, VENDOR_DOMAIN
+from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.jobs.calibration import NO_SAMPLES, Evaluation
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.result import Result
+from bitwright.plan import QuantPlan
+from bitwright.rounding import add_to_bias, find_bias_sites, round_as_planned
+
+__all__ = [
+    "TRAINED",
+    "Planned",
+    "Written",
+    "assess_model",
+    "emit_model",
+    "float_model_to_round",
+    "sign_model",
+]
+
+TRAINED = "bitwright.trained"
+"""The metadata of models whose scales come from training: float models have no such recipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and the constants that are rounded by it in place of the model's own."""
+
+    plan: QuantPlan
+    constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    """Weights and biases that learned."""
+    evaluation: Evaluation = NO_SAMPLES
+    """Samples that nothing was learned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A quantized model, with the plan that tells how it came out."""
+
+    model: ir.Model
+    plan: QuantPlan
+    session: Any = None
+    """None: it cannot be run here, as the plan's notes say."""
+
+
+def emit_model(prepared: Prepared, planned: Planned) -> Written:
+    """Write a plan into the model, and open it as users will."""
+    plan, quantized = _emit(prepared, planned)
+    if bare := _ops_without_body(quantized):
+        note = (
+            f"not run or measured here: {' and '.join(bare)} have no body "
+            "(place.portable is off), so only a runtime that knows them can run the model"
+        )
+        return Written(quantized, plan.with_notes([note]))
+    try:
+        session = graph.open_session(quantized, providers=prepared.providers)
+    except ModelError:
+        shifted = shift_to_unsigned(plan)
+        if shifted is None:
+            raise
+        plan, quantized = _emit(prepared, Planned(shifted, planned.constants))
+        session = graph.open_session(quantized, providers=prepared.providers)
+    return Written(quantized, note_rounded(plan, quantized, prepared.providers), session)
+
+
+def assess_model(
+    prepared: Prepared, written: Written, evaluation: Evaluation, data: str = "no data"
+) -> Result:
+    """Run the quantized model beside the float one, and return all that is known of it."""
+    outputs: list[OutputComparison] = []
+    if written.session is not None:
+        outputs = _compare_with_float(prepared, written.session, evaluation)
+    return Result(
+        model=written.model,
+        plan=written.plan,
+        outputs=outputs,
+        samples=len(evaluation.samples),
+        samples_are_unseen=evaluation.unseen,
+        data=data,
+        float_size=prepared.float_size,
+        size=graph.serialized_size(written.model),
+        source=prepared.source,
+        evaluation=tuple(evaluation.samples),
+    )
+
+
+def _compare_with_float(
+    prepared: Prepared, session: Any, evaluation: Evaluation
+) -> list[OutputComparison]:
+    if not evaluation.samples:
+        _try_out(prepared, session)
+    return compare_outputs(
+        lambda feeds: graph.run_session(prepared.reference_session, feeds),
+        lambda feeds: graph.run_session(session, feeds),
+        evaluation.samples,
+    )
+
+
+def _try_out(prepared: Prepared, session: Any) -> None:
+    """Run the result on a random sample, where the user gave none and shapes allow it."""
+    try:
+        sample = next(iter(random_samples(prepared.inputs, count=1)))
+    except DataError:
+        return
+    try:
+        graph.run_session(session, sample)
+    except ModelError:
+        # A sample may be no fit, such as a token beyond the vocabulary: then float fails too.
+        try:
+            graph.run_session(prepared.reference_session, sample)
+        except ModelError:
+            return
+        raise
+
+
+def _emit(prepared: Prepared, planned: Planned) -> tuple[QuantPlan, ir.Model]:
+    """Return the quantized model, and the plan with what its writing had to note."""
+    plan = planned.plan
+    quantized = float_model_to_round(prepared, planned)
+    emitter = EMITTERS.get((plan.recipe.mode, plan.recipe.format))
+    if emitter is None:
+        raise RecipeError(
+            f"{plan.recipe.mode} models cannot be written as {plan.recipe.format} yet."
+        )
+    notes = emitter(quantized, plan, round_as_planned) or ()
+    prepared.defaults.show(quantized)
+    sign_model(quantized, plan)
+    return plan.with_notes(notes), quantized
+
+
+def float_model_to_round(prepared: Prepared, planned: Planned) -> ir.Model:
+    """Return a copy of the float model with the constants that are rounded for the result."""
+    plan = planned.plan
+    model = graph.clone_model(prepared.model)
+    initializers = model.graph.initializers
+    for name, array in planned.constants.items():
+        initializers[name].const_value = ir.tensor(array, name=name)
+    # A layer that fell back to float since has no rounding to make up for.
+    quantized = {name for name, node in plan.nodes.items() if node.action == "quantize"}
+    sites, _ = find_bias_sites(model, quantized) if plan.bias_shifts else ([], {})
+    for name in (site.bias.name or "" for site in sites):
+        tensor, shift = initializers[name].const_value, plan.bias_shifts.get(name)
+        if tensor is None or shift is None:
+            continue
+        array = add_to_bias(tensor.numpy(), np.asarray(shift))
+        initializers[name].const_value = ir.tensor(array, name=name)
+    return model
+
+
+def sign_model(quantized: ir.Model, plan: QuantPlan) -> None:
+    """Say in a model which tool made it and how, and check that it is well formed."""
+    quantized.producer_name, quantized.producer_version = "bitwright", __version__
+    quantized.metadata_props["bitwright.version"] = __version__
+    quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)
+    if plan.trained:
+        quantized.metadata_props[TRAINED] = "true"
+    graph.stamp_versions(quantized)
+    graph.check_model(quantized)
+
+
+def _ops_without_body(model: ir.Model) -> list[str]:
+    """Return the vendor's operators that the model leaves to the runtime."""
+    return sorted(
+        {
+            node.op_type
+            for node in model.graph.all_nodes()
+            if node.domain == VENDOR_DOMAIN and node.op_identifier() not in model.functions
+        }
+    )
