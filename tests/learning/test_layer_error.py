@@ -149,7 +149,7 @@ def test_few_rows_say_little_about_how_inputs_go_together():
 def test_a_bias_that_follows_takes_the_means_over(case, monkeypatch):
     monkeypatch.setattr(layer_error, "CORRELATED_ROWS", 1e-12)  # moments are taken as they are
     op_type, attributes, samples, weight, change = layer_of(case)
-    layer, run = make_error(attributes, weight, bias_follows=True), OPS[op_type]
+    layer, run = make_error(attributes, weight, learns_bias=True), OPS[op_type]
     is_image = op_type in ("Conv", "ConvTranspose")
     channels = 1 if is_image else -1
     targets = [run(attributes, x, weight) + 0.3 + tensor(1, seed=5) for x in samples]

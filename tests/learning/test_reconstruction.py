@@ -17,8 +17,7 @@ torch = pytest.importorskip("torch", reason="learning is torch code")
 
 from bitwright.learning.adaquant import AdaQuantLearner  # noqa: E402
 from bitwright.learning.adaround import AdaRoundLearner, Bias  # noqa: E402
-from bitwright.learning.fake_quantize import soft_rounding  # noqa: E402
-from bitwright.learning.grid import Grid  # noqa: E402
+from bitwright.learning.fake_quantize import FakeQuantizer, soft_rounding  # noqa: E402
 from bitwright.learning.reconstruction import reconstruct  # noqa: E402
 from bitwright.learning.segment_target import SegmentTarget  # noqa: E402
 from bitwright.learning.torch_graph import TorchGraph  # noqa: E402
@@ -38,16 +37,16 @@ def target_of(samples, floats=None, **options):
                   {"w": WEIGHT})  # fmt: skip
     model = ir.serde.deserialize_model(proto)
     graph = TorchGraph(model.graph, ["y"], opset=17)
-    nearest = grid().nearest(torch.from_numpy(WEIGHT))
+    nearest = quantizer().nearest(torch.from_numpy(WEIGHT))
     return SegmentTarget(graph, samples, floats or samples, fixed={"w": nearest}, **options)
 
 
-def grid():
-    return Grid.of(PARAMETERS, WEIGHT.shape)
+def quantizer():
+    return FakeQuantizer.of(PARAMETERS, WEIGHT.shape)
 
 
 def learner_of(method):
-    weights = {"w": (torch.from_numpy(WEIGHT), grid())}
+    weights = {"w": (torch.from_numpy(WEIGHT), quantizer())}
     if isinstance(method, AdaRound):
         return AdaRoundLearner(weights, method)
     return AdaQuantLearner(weights, method)
@@ -93,7 +92,7 @@ def test_scales_learn_where_they_may():
     method = AdaQuant(
         iterations=80, learning_rate=1e-3, scale_learning_rate=1e-2, holdout_fraction=0
     )
-    learner = AdaQuantLearner({"w": (torch.from_numpy(WEIGHT), grid())}, method, ["w"])
+    learner = AdaQuantLearner({"w": (torch.from_numpy(WEIGHT), quantizer())}, method, ["w"])
     outcome = reconstruct(target_of(inputs()), learner, method)
     assert outcome.after < outcome.before
     scale = learner.scales()["w"]
@@ -152,7 +151,7 @@ def test_float_inputs_are_mixed_in_element_by_element():
         AdaQuant(iterations=30, learning_rate=0.01, holdout_fraction=0),
     )
     assert not torch.equal(moved, blind.hard()["w"])
-    assert torch.equal(blind.hard()["w"], grid().nearest(torch.from_numpy(WEIGHT)))
+    assert torch.equal(blind.hard()["w"], quantizer().nearest(torch.from_numpy(WEIGHT)))
 
 
 def test_samples_of_different_sizes_are_run_one_by_one():
@@ -166,22 +165,22 @@ def test_samples_of_different_sizes_are_run_one_by_one():
     assert reconstruct(mixed, learner_of(method), method).steps == 10
 
 
-def test_the_pull_to_integers_grows_steeper_and_comes_after_the_warm_start():
+def test_the_regularizer_grows_steeper_and_comes_after_the_warm_start():
     method = AdaRound(iterations=100, warm_start=0.2, beta=(20.0, 2.0), regularization=1.0)
     learner = learner_of(method)
-    assert learner.pull(0.19) is None
-    flat, steep = learner.pull(0.2), learner.pull(0.99)
+    assert learner.add_regularizer(0.19) is None
+    flat, steep = learner.add_regularizer(0.2), learner.add_regularizer(0.99)
     assert 0 < steep < flat <= 1
     fraction = WEIGHT / 0.5 - np.floor(WEIGHT / 0.5)
     expected = np.mean(1 - np.abs(2 * fraction - 1) ** 20)
     assert flat.item() == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_gradient_of_the_pull_is_that_of_its_size():
+def test_the_gradient_of_the_regularizer_is_that_of_its_size():
     method = AdaRound(warm_start=0.0, beta=(3.0, 3.0), regularization=7.0)
     learner = learner_of(method)
-    [alpha] = learner.groups(0.1)[0][0]
-    learner.pull(0.5)
+    [alpha] = learner.parameter_groups(0.1)[0][0]
+    learner.add_regularizer(0.5)
     given = alpha.grad.clone()
     up = soft_rounding(alpha)
     size = 7.0 * (1 - (2 * up - 1).abs() ** 3).mean()
@@ -190,7 +189,7 @@ def test_the_gradient_of_the_pull_is_that_of_its_size():
 
 def test_soft_weights_lie_between_their_integers_and_have_the_gradient_of_it():
     learner = learner_of(AdaRound())
-    [alpha] = learner.groups(0.1)[0][0]
+    [alpha] = learner.parameter_groups(0.1)[0][0]
     soft = learner.soft()["w"]
     torch.testing.assert_close(soft, torch.from_numpy(WEIGHT))  # it begins where float is
     (given,) = torch.autograd.grad((soft**2).sum(), alpha)
@@ -200,12 +199,12 @@ def test_soft_weights_lie_between_their_integers_and_have_the_gradient_of_it():
 
 def test_weights_beyond_the_type_have_one_integer_only():
     weight = torch.tensor([[9.0], [-9.0], [3.4], [-3.9], [3.9], [0.2]])
-    learner = AdaRoundLearner({"w": (weight, grid())}, AdaRound())
+    learner = AdaRoundLearner({"w": (weight, quantizer())}, AdaRound())
     expected = torch.tensor([[3.5], [-4.0], [3.5], [-4.0], [3.5], [0.0]])
     torch.testing.assert_close(learner.hard()["w"], expected)
-    [alpha] = learner.groups(0.1)[0][0]
+    [alpha] = learner.parameter_groups(0.1)[0][0]
     learner.soft()["w"].sum().backward()
-    learner.pull(0.9)
+    learner.add_regularizer(0.9)
     assert alpha.grad[[0, 1, 4]].abs().max() == 0
 
 
@@ -224,9 +223,9 @@ def test_rates_are_in_steps_of_each_weight_unless_they_are_given():
     small, large = (torch.from_numpy(WEIGHT) * size for size in (1e-3, 1e3))
     found = []
     for weight, size in ((small, 1e-3), (large, 1e3)):
-        own = Grid(torch.tensor(0.5 * size), torch.tensor(0), -8, 7)
+        own = FakeQuantizer(torch.tensor(0.5 * size), torch.tensor(0), -8, 7)
         learner = AdaQuantLearner({"w": (weight, own)}, method)
-        [(tensors, rate), _] = learner.groups(None)
+        [(tensors, rate), _] = learner.parameter_groups(None)
         found.append((tensors[0].detach(), rate))
     torch.testing.assert_close(found[0], found[1])
 
@@ -252,10 +251,10 @@ def test_a_bias_makes_up_for_what_weights_leave_on_average():
                   constants)  # fmt: skip
     graph = TorchGraph(ir.serde.deserialize_model(proto).graph, ["y"], opset=17)
     samples = [{"x": sample["x"] + 2} for sample in inputs()]
-    fixed = {"w": grid().nearest(torch.from_numpy(WEIGHT)), "b": torch.zeros(1)}
-    weights = {"w": (torch.from_numpy(WEIGHT), grid())}
-    coarse = Grid(torch.tensor(0.25), torch.tensor(0), -128, 127)
-    fine = Grid(torch.tensor(1e-6), torch.tensor(0), -(2.0**31), 2.0**31 - 1)
+    fixed = {"w": quantizer().nearest(torch.from_numpy(WEIGHT)), "b": torch.zeros(1)}
+    weights = {"w": (torch.from_numpy(WEIGHT), quantizer())}
+    coarse = FakeQuantizer(torch.tensor(0.25), torch.tensor(0), -128, 127)
+    fine = FakeQuantizer(torch.tensor(1e-6), torch.tensor(0), -(2.0**31), 2.0**31 - 1)
     method = AdaRound(iterations=40, holdout_fraction=0, layerwise_fraction=1.0)
     errors = []
     for own in (None, coarse, fine):

@@ -1,4 +1,4 @@
-"""Adam, without what torch's own loads and checks for other uses (needs torch)."""
+"""The Adam optimizer, without what torch's own loads and checks for other uses (needs torch)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Adam:
             for tensor in tensors
         ]
 
-    def step(self, pace: float = 1.0) -> None:
-        """Move every tensor against its gradient at this part of its rate; forget the gradient."""
+    def step(self, rate_factor: float = 1.0) -> None:
+        """Move every tensor against its gradient at this part of its rate; clear the gradient."""
         self._steps += 1
         first, second = self._betas
         with torch.no_grad():
@@ -47,5 +47,5 @@ class Adam:
                 mean.lerp_(tensor.grad, 1 - first)
                 square.mul_(second).addcmul_(tensor.grad, tensor.grad, value=1 - second)
                 root = (square / (1 - second**self._steps)).sqrt_().add_(self._epsilon)
-                tensor.addcdiv_(mean, root, value=-pace * rate / (1 - first**self._steps))
+                tensor.addcdiv_(mean, root, value=-rate_factor * rate / (1 - first**self._steps))
                 tensor.grad = None

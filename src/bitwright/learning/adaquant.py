@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 
-from bitwright.learning.grid import Grid
+from bitwright.learning.fake_quantize import FakeQuantizer
 from bitwright.learning.layer_error import LayerError
 from bitwright.recipe import AdaQuant
 
@@ -23,27 +23,27 @@ RATE = 0.01
 class AdaQuantLearner:
     """The weights and biases of a segment, and those scales that may learn.
 
-    >>> grid = Grid(torch.tensor(0.5), torch.tensor(0), -128, 127)
-    >>> learner = AdaQuantLearner({"w": (torch.tensor([0.3, 0.6]), grid)}, AdaQuant())
+    >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
+    >>> learner = AdaQuantLearner({"w": (torch.tensor([0.3, 0.6]), quantizer)}, AdaQuant())
     >>> learner.hard()["w"]
     tensor([0.5000, 0.5000])
     """
 
     def __init__(
         self,
-        constants: Mapping[str, tuple[torch.Tensor, Grid]],
+        constants: Mapping[str, tuple[torch.Tensor, FakeQuantizer]],
         method: AdaQuant,
         scales: Collection[str] = (),
     ) -> None:
         self._method = method
         self.names = tuple(constants)
-        self._grids = {name: grid for name, (_, grid) in constants.items()}
+        self._quantizers = {name: quantizer for name, (_, quantizer) in constants.items()}
         # In units that make one learning rate fit all, unless a rate in the weights' own is given.
         self._units = {
-            name: _unit(tensor, grid)
+            name: _unit(tensor, quantizer)
             if method.learning_rate is None
-            else torch.ones_like(grid.scale)
-            for name, (tensor, grid) in constants.items()
+            else torch.ones_like(quantizer.scale)
+            for name, (tensor, quantizer) in constants.items()
         }
         self._floats = {n: (t / self._units[n]).requires_grad_() for n, (t, _) in constants.items()}
         # By its logarithm a scale stays positive, and moves in proportion to its size.
@@ -51,7 +51,7 @@ class AdaQuantLearner:
             name: constants[name][1].scale.log().clone().requires_grad_() for name in scales
         }
 
-    def groups(
+    def parameter_groups(
         self, learning_rate: float | None, names: Iterable[str] | None = None
     ) -> list[tuple[list[torch.Tensor], float]]:
         """Return the weights, and the scales with a rate of their own."""
@@ -66,7 +66,7 @@ class AdaQuantLearner:
     def soft(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
         """Return the constants at their nearest values, gradients straight through."""
         return {
-            name: self._grid(name).nearest(self._floats[name] * self._units[name])
+            name: self._quantizer(name).nearest(self._floats[name] * self._units[name])
             for name in self._chosen(names)
         }
 
@@ -80,7 +80,7 @@ class AdaQuantLearner:
         """True: what is computed with is what is stored."""
         return True
 
-    def bias_follows(self, name: str) -> bool:
+    def learns_bias(self, name: str) -> bool:
         """False: a bias learns as a weight does."""
         return False
 
@@ -95,21 +95,21 @@ class AdaQuantLearner:
         """Return all weights, biases and scales that learn."""
         return [*self._floats.values(), *self._logs.values()]
 
-    def pace(self, part: float) -> float:
-        """Return less and less: weights near the middle of two integers would jump to the end.
+    def rate_factor(self, part: float) -> float:
+        """Return a falling factor: weights halfway between two integers would else jump to the end.
 
         A rate that was given stays what it is.
         """
         return 1 - part if self._method.learning_rate is None else 1.0
 
-    def reopen(self) -> None:
-        """Do nothing: a weight is never decided."""
+    def unfreeze(self) -> None:
+        """Do nothing: a weight is never frozen."""
 
-    def pull(self, part: float) -> torch.Tensor | None:
+    def add_regularizer(self, part: float) -> torch.Tensor | None:
         """Return nothing: every value is a stored one all along."""
         return None
 
-    def follow(
+    def backpropagate(
         self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
         """Set the gradients of one weight, and of its scale, from those of its layer's error."""
@@ -121,16 +121,16 @@ class AdaQuantLearner:
         with torch.no_grad():
             return {name: log.exp() for name, log in self._logs.items()}
 
-    def _grid(self, name: str) -> Grid:
-        grid = self._grids[name]
-        return grid._replace(scale=self._logs[name].exp()) if name in self._logs else grid
+    def _quantizer(self, name: str) -> FakeQuantizer:
+        quantizer = self._quantizers[name]
+        return quantizer._replace(scale=self._logs[name].exp()) if name in self._logs else quantizer
 
     def _chosen(self, names: Iterable[str] | None) -> Collection[str]:
         return self.names if names is None else [name for name in names if name in self._floats]
 
 
-def _unit(tensor: torch.Tensor, grid: Grid) -> torch.Tensor:
+def _unit(tensor: torch.Tensor, quantizer: FakeQuantizer) -> torch.Tensor:
     """Return the step of a weight; of a bias, whose steps are tiny, what 8 bits would have."""
-    if grid.high - grid.low < 1 << 17:
-        return grid.scale.detach()
-    return (tensor.square().mean().sqrt() / 64).clamp_min(1e-12).expand(grid.scale.shape)
+    if quantizer.high - quantizer.low < 1 << 17:
+        return quantizer.scale.detach()
+    return (tensor.square().mean().sqrt() / 64).clamp_min(1e-12).expand(quantizer.scale.shape)

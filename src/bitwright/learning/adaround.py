@@ -14,44 +14,44 @@ import torch
 from bitwright.learning.fake_quantize import (
     GAMMA,
     ZETA,
+    FakeQuantizer,
     dequantize,
     rounding_for,
 )
-from bitwright.learning.grid import Grid
 from bitwright.learning.layer_error import GramError, LayerError
 from bitwright.recipe import AdaRound
 
 __all__ = ["AdaRoundLearner", "Bias"]
 
-DECIDED = 20.0
-"""An alpha that no step brings back: the sigmoid of it has no slope."""
-OPEN = rounding_for(torch.tensor(0.9)).item()
-"""How far from the fence alphas start over: nine tenths of a step up, or down."""
+FROZEN = 20.0
+"""The alpha of a weight that has one integer only: its sigmoid has no slope."""
+UNFROZEN = rounding_for(torch.tensor(0.9)).item()
+"""The alpha of a weight that may change again: rounded up, or down, by nine tenths."""
 BIAS_RATE = 0.01
 """Adam moves a bias by about this part of a 64th of its typical size at a time."""
 
 
 class Bias(NamedTuple):
-    """A bias that follows what its layer's weights are rounded to."""
+    """A bias that is fitted to what its layer's weights are rounded to."""
 
     name: str
     value: torch.Tensor
     """What it is stored as, at first."""
-    grid: Grid
+    quantizer: FakeQuantizer
 
 
 class AdaRoundLearner:
     """The roundings of a segment's weights, and the biases that make up for them.
 
-    >>> grid = Grid(torch.tensor(0.5), torch.tensor(0), -128, 127)
-    >>> learner = AdaRoundLearner({"w": (torch.tensor([0.3, 0.6]), grid)}, AdaRound())
+    >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
+    >>> learner = AdaRoundLearner({"w": (torch.tensor([0.3, 0.6]), quantizer)}, AdaRound())
     >>> learner.hard()["w"]
     tensor([0.5000, 0.5000])
     """
 
     def __init__(
         self,
-        weights: Mapping[str, tuple[torch.Tensor, Grid]],
+        weights: Mapping[str, tuple[torch.Tensor, FakeQuantizer]],
         method: AdaRound,
         biases: Mapping[str, Bias] | None = None,
     ) -> None:
@@ -67,24 +67,24 @@ class AdaRoundLearner:
             for name, bias in self._biases.items()
         }
         self.names = tuple(weights)
-        self._grids = {name: grid for name, (_, grid) in weights.items()}
+        self._quantizers = {name: quantizer for name, (_, quantizer) in weights.items()}
         self._floors: dict[str, torch.Tensor] = {}
         self._bases: dict[str, torch.Tensor] = {}
         self._alphas: dict[str, torch.Tensor] = {}
-        for name, (weight, grid) in weights.items():
-            scaled = weight / grid.scale
+        for name, (weight, quantizer) in weights.items():
+            scaled = weight / quantizer.scale
             below = torch.floor(scaled)
-            floor = below + grid.zero_point
+            floor = below + quantizer.zero_point
             alpha = rounding_for(scaled - below)
             # Beyond the ends of the type there is one integer only.
-            alpha = alpha.masked_fill(floor < grid.low, -DECIDED)
-            alpha = alpha.masked_fill(floor >= grid.high, DECIDED)
-            floor = floor.clamp(grid.low, grid.high - 1)
+            alpha = alpha.masked_fill(floor < quantizer.low, -FROZEN)
+            alpha = alpha.masked_fill(floor >= quantizer.high, FROZEN)
+            floor = floor.clamp(quantizer.low, quantizer.high - 1)
             self._floors[name] = floor
-            self._bases[name] = dequantize(floor, grid.scale, grid.zero_point)
+            self._bases[name] = dequantize(floor, quantizer.scale, quantizer.zero_point)
             self._alphas[name] = alpha.requires_grad_()
 
-    def groups(
+    def parameter_groups(
         self, learning_rate: float | None, names: Iterable[str] | None = None
     ) -> list[tuple[list[torch.Tensor], float]]:
         """Return the roundings, all with one learning rate."""
@@ -97,8 +97,8 @@ class AdaRoundLearner:
         """Return weights between two integers, and their biases."""
         found = {}
         for name in self._chosen(names):
-            scale = self._grids[name].scale
-            found[name] = _Between.apply(self._alphas[name], self._bases[name], scale)
+            scale = self._quantizers[name].scale
+            found[name] = _SoftRounding.apply(self._alphas[name], self._bases[name], scale)
             found.update(self._bias(name))
         return found
 
@@ -108,13 +108,13 @@ class AdaRoundLearner:
         with torch.no_grad():
             for name in self._chosen(names):
                 integers = self._floors[name] + (self._alphas[name] >= 0)
-                grid = self._grids[name]
-                found[name] = dequantize(integers, grid.scale, grid.zero_point)
+                quantizer = self._quantizers[name]
+                found[name] = dequantize(integers, quantizer.scale, quantizer.zero_point)
                 found.update(self._bias(name))
         return found
 
-    def bias_follows(self, name: str) -> bool:
-        """Whether a weight has a bias that goes with it."""
+    def learns_bias(self, name: str) -> bool:
+        """Whether a weight has a bias that learns with it."""
         return name in self._biases
 
     def solve(self, name: str, layer: LayerError, stored: torch.Tensor) -> bool:
@@ -155,13 +155,13 @@ class AdaRoundLearner:
     def _roundings(self, name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return which weights are up, which may flip, and by how much that moves them."""
         alpha = self._alphas[name]
-        return alpha >= 0, alpha.abs() < DECIDED, self._grids[name].scale.expand_as(alpha)
+        return alpha >= 0, alpha.abs() < FROZEN, self._quantizers[name].scale.expand_as(alpha)
 
     def _put(self, name: str, up: torch.Tensor) -> None:
-        """Bring weights near to where they are rounded to, as `reopen` leaves them."""
+        """Set roundings, near to their integers as `unfreeze` leaves them."""
         alpha = self._alphas[name]
-        free = alpha.abs() < DECIDED
-        alpha.copy_(torch.where(free, torch.where(up, OPEN, -OPEN), alpha))
+        free = alpha.abs() < FROZEN
+        alpha.copy_(torch.where(free, torch.where(up, UNFROZEN, -UNFROZEN), alpha))
 
     @property
     def is_hard(self) -> bool:
@@ -176,21 +176,21 @@ class AdaRoundLearner:
         """Return none: scales stay."""
         return {}
 
-    def pace(self, part: float) -> float:
-        """Return 1: the pull brings weights to rest."""
+    def rate_factor(self, part: float) -> float:
+        """Return 1: the regularizer brings weights to rest."""
         return 1.0
 
-    def reopen(self) -> None:
-        """Let what was decided change its mind: near its integer, but not at it."""
+    def unfreeze(self) -> None:
+        """Bring weights near to their integers, but not to them, so that they can change again."""
         with torch.no_grad():
             for alpha in self._alphas.values():
-                fixed = alpha.abs() >= DECIDED
-                alpha.copy_(torch.where(fixed, alpha, alpha.clamp(-OPEN, OPEN)))
+                fixed = alpha.abs() >= FROZEN
+                alpha.copy_(torch.where(fixed, alpha, alpha.clamp(-UNFROZEN, UNFROZEN)))
 
-    def pull(self, part: float) -> torch.Tensor | None:
-        """Add to the gradients what drives weights to their integers, and return its size.
+    def add_regularizer(self, part: float) -> torch.Tensor | None:
+        """Add the gradient of the term that draws weights to their integers, and return the term.
 
-        It is steeper the larger the `part` of all steps that is done, and nothing at first.
+        It is steeper the larger the `part` of all steps that is done, and absent at first.
         """
         beta = self._beta(part)
         if beta is None:
@@ -201,7 +201,7 @@ class AdaRoundLearner:
         total = torch.zeros((), device=alphas[0].device)
         with torch.no_grad():
             for alpha in alphas:
-                up, slope = _rise(torch.sigmoid(alpha))
+                up, slope = _soft_rounding(torch.sigmoid(alpha))
                 ahead = up.mul_(2).sub_(1)
                 power = ahead.abs().pow_(beta - 1)
                 total += alpha.numel() - (power * ahead.abs()).sum()
@@ -209,31 +209,31 @@ class AdaRoundLearner:
                 alpha.grad = slope if alpha.grad is None else alpha.grad.add_(slope)
         return strength * total
 
-    def follow(
+    def backpropagate(
         self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        """Set the gradients of one weight, with the pull, from those of its layer's error."""
-        alpha, beta, scale = self._alphas[name], self._beta(part), self._grids[name].scale
+        """Set the gradients of one weight from those of its layer's error and the regularizer."""
+        alpha, beta, scale = self._alphas[name], self._beta(part), self._quantizers[name].scale
         with torch.no_grad():
-            up, slope = _rise(torch.sigmoid(alpha))
+            up, slope = _soft_rounding(torch.sigmoid(alpha))
             gradient = gradient_at(torch.addcmul(self._bases[name], up, scale)).mul_(scale)
             if beta is not None:
                 ahead = up.mul_(2).sub_(1)
-                pull = ahead.abs().pow_(beta - 1).mul_(torch.sign(ahead))
+                slope_to_integer = ahead.abs().pow_(beta - 1).mul_(torch.sign(ahead))
                 strength = self._method.regularization / alpha.numel()
-                gradient.add_(pull, alpha=-2 * beta * strength)
+                gradient.add_(slope_to_integer, alpha=-2 * beta * strength)
             alpha.grad = gradient.mul_(slope)
 
     def _bias(self, name: str) -> dict[str, torch.Tensor]:
-        """Return the bias of a weight, if it has one that follows."""
+        """Return the bias of a weight, if it has one that learns."""
         if name not in self._biases:
             return {}
         bias = self._biases[name]
         moved = torch.addcmul(bias.value, self._shifts[name], self._units[name])
-        return {bias.name: bias.grid.nearest(moved)}
+        return {bias.name: bias.quantizer.nearest(moved)}
 
     def _beta(self, part: float) -> float | None:
-        """Return how steep the pull is where this part of all steps is done; None: no pull yet."""
+        """Return beta of the regularizer where this part of all steps is done; None: absent yet."""
         method = self._method
         if part < method.warm_start:
             return None
@@ -245,7 +245,7 @@ class AdaRoundLearner:
         return self.names if names is None else [name for name in names if name in self._alphas]
 
 
-class _Between(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+class _SoftRounding(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
     """base + soft_rounding(alpha) * scale, in few passes over the weights."""
 
     @staticmethod
@@ -254,16 +254,16 @@ class _Between(torch.autograd.Function):  # type: ignore[misc]  # torch is untyp
     ) -> torch.Tensor:
         sigmoid = torch.sigmoid(alpha)
         ctx.save_for_backward(sigmoid, scale)
-        return torch.addcmul(base, _rise(sigmoid)[0], scale)
+        return torch.addcmul(base, _soft_rounding(sigmoid)[0], scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         sigmoid, scale = ctx.saved_tensors
-        return _rise(sigmoid)[1].mul_(gradient).mul_(scale), None, None
+        return _soft_rounding(sigmoid)[1].mul_(gradient).mul_(scale), None, None
 
 
-def _rise(sigmoid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return soft_rounding of an alpha, and its derivative: none where it has stopped."""
+def _soft_rounding(sigmoid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the soft rounding of a sigmoid, and its derivative: 0 where it is clipped."""
     up = (sigmoid * (ZETA - GAMMA)).add_(GAMMA)
     slope = (1 - sigmoid).mul_(sigmoid).mul_(ZETA - GAMMA)
     slope.masked_fill_((up < 0) | (up > 1), 0)

@@ -1,4 +1,4 @@
-"""Quantizers that gradients pass through, with the bits of ONNX Runtime's kernels (needs torch).
+"""Fake quantization with straight-through gradients, bit by bit as ONNX Runtime (needs torch).
 
 Rounding has no useful derivative. The straight-through estimate takes it for the identity, so that
 what is left of a quantizer is a clamp: the gradient passes inside the range and stops outside.
@@ -7,13 +7,18 @@ what is left of a quantizer is a clamp: the gradient passes inside the range and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
+
+from bitwright.numerics.broadcasting import broadcast_parameters
+from bitwright.plan import Parameters
 
 __all__ = [
     "GAMMA",
     "ZETA",
+    "FakeQuantizer",
     "RoundHalfToEven",
     "cast_to_type",
     "dequantize",
@@ -115,7 +120,7 @@ def fake_quantize(
 
 
 class _FakeQuantize(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
-    """The same for a tensor alone: a third of the passes over it, there and back."""
+    """The same with a gradient for the tensor only, in a third of the passes over it."""
 
     @staticmethod
     def forward(
@@ -135,6 +140,35 @@ class _FakeQuantize(torch.autograd.Function):  # type: ignore[misc]  # torch is 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         return gradient * ctx.saved_tensors[0], None, None, None, None
+
+
+class FakeQuantizer(NamedTuple):
+    """A scale and zero point in a shape that broadcasts over a tensor, and the ends of the type.
+
+    >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
+    >>> quantizer.nearest(torch.tensor([0.3, 99.0]))
+    tensor([ 0.5000, 63.5000])
+    """
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, parameters: Parameters, shape: tuple[int, ...], device: Any = "cpu") -> Self:
+        """Return the quantizer of a tensor of this shape, its scales in float32 as stored."""
+        layout = shape, parameters.axis, parameters.block_size
+        scale, zero_point = (
+            torch.tensor(broadcast_parameters(np.asarray(values, np.float32), *layout)).to(device)
+            for values in (parameters.scale, parameters.zero_point)
+        )
+        qtype = parameters.qtype
+        return cls(scale, zero_point, float(qtype.lowest), float(qtype.highest))
+
+    def nearest(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return each value at its nearest level; gradients pass straight through."""
+        return fake_quantize(tensor, self.scale, self.zero_point, self.low, self.high)
 
 
 def cast_to_type(

@@ -31,17 +31,17 @@ ROWS, STEP_ROWS = 4096, 256
 
 
 def layer_error(
-    attributes: Attributes, weight: torch.Tensor, *, bias_follows: bool = False
+    attributes: Attributes, weight: torch.Tensor, *, learns_bias: bool = False
 ) -> LayerError | None:
     """Return the error of a node as a function of its weight, None where that is not linear.
 
-    With `bias_follows` the bias takes the mean residual over, and weights are left with the rest.
+    With `learns_bias` the bias takes the mean residual over, and the weights the rest.
     """
     unfolding = unfolding_of(attributes, weight)
     if unfolding is None:
         return None
     kind = GramError if unfolding.inputs <= MAX_GRAM_WIDTH else SampledError
-    return kind(unfolding, weight, bias_follows=bias_follows)
+    return kind(unfolding, weight, learns_bias=learns_bias)
 
 
 class LayerError:
@@ -51,11 +51,11 @@ class LayerError:
     """Rows after which more samples would say nothing new."""
 
     def __init__(
-        self, unfolding: Unfolding, weight: torch.Tensor, *, bias_follows: bool = False
+        self, unfolding: Unfolding, weight: torch.Tensor, *, learns_bias: bool = False
     ) -> None:
         self._unfolding = unfolding
         # The outputs of a tile share a bias, but not their residuals.
-        self._is_centered = bias_follows and unfolding.has_own_biases
+        self._is_centered = learns_bias and unfolding.has_own_biases
         groups, outputs, inputs = unfolding.groups, unfolding.outputs, unfolding.inputs
         self._cross_moment = weight.new_zeros(groups, outputs, inputs)
         self._input_sums = weight.new_zeros(groups, inputs)
@@ -133,9 +133,9 @@ class GramError(LayerError):
     """
 
     def __init__(
-        self, unfolding: Unfolding, weight: torch.Tensor, *, bias_follows: bool = False
+        self, unfolding: Unfolding, weight: torch.Tensor, *, learns_bias: bool = False
     ) -> None:
-        super().__init__(unfolding, weight, bias_follows=bias_follows)
+        super().__init__(unfolding, weight, learns_bias=learns_bias)
         self._max_rows = max(ROWS_PER_WEIGHT * unfolding.inputs, ROWS)
         inputs = unfolding.inputs
         self._second_moment = weight.new_zeros(unfolding.groups, inputs, inputs)
@@ -146,7 +146,7 @@ class GramError(LayerError):
         self._samples += samples
 
     def finish(self, rounding_error: torch.Tensor) -> None:
-        """Make the moments ready: without means where a bias follows, and shrunk.
+        """Make the moments ready: without means where a bias learns, and shrunk.
 
         They are drawn toward those of inputs that are independent of each other. The fewer rows
         there are for each weight, the more of what they say is chance, and a weight that is fitted
@@ -164,7 +164,7 @@ class GramError(LayerError):
         self._cross_moment.mul_(kept).add_(mean[..., None] * lost)
 
     def fix_bias(self, shift: torch.Tensor) -> None:
-        """Take it that the bias has moved by this, and does not follow the weights any more."""
+        """Take it that the bias has moved by this, and does not learn with the weights any more."""
         kept = 1 - self._shrinkage
         if self._is_centered:
             self._add_means(kept)
@@ -267,9 +267,9 @@ class SampledError(LayerError):
     """An estimate for wide layers: each step sees some rows of their inputs."""
 
     def __init__(
-        self, unfolding: Unfolding, weight: torch.Tensor, *, bias_follows: bool = False
+        self, unfolding: Unfolding, weight: torch.Tensor, *, learns_bias: bool = False
     ) -> None:
-        super().__init__(unfolding, weight, bias_follows=bias_follows)
+        super().__init__(unfolding, weight, learns_bias=learns_bias)
         self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def _add_rows(self, rows: torch.Tensor, residuals: torch.Tensor, samples: int) -> None:

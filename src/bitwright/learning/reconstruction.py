@@ -1,4 +1,4 @@
-"""Learn the constants of a segment so that its quantized output comes close to float (needs torch).
+"""Reconstruct the float outputs of a segment by learning its constants (needs torch).
 
 First each weight learns for its own layer, then all of them together for the segment's outputs.
 """
@@ -20,19 +20,19 @@ from bitwright.recipe import FineTuning
 
 __all__ = ["Learner", "Outcome", "reconstruct"]
 
-WORTH_THREADS = 2e7
+MIN_THREADED_PRODUCTS = 2e7
 """Products of a step, some 2 ms of one core, from which threads pay."""
 
 
 class Learner(Protocol):
-    """Constants that learn: what the optimizer moves, and what the segment computes with.
+    """Constants that learn: the parameters of the optimizer, and what the segment computes with.
 
-    Everything can be asked for some of them, by name.
+    `names` choose some of them; None: all.
     """
 
     names: tuple[str, ...]
 
-    def groups(
+    def parameter_groups(
         self, learning_rate: float | None, names: Iterable[str] | None = None
     ) -> list[tuple[list[torch.Tensor], float]]:
         """Return the parameters with their learning rates; None: the method's own choice."""
@@ -43,32 +43,32 @@ class Learner(Protocol):
     def hard(self, names: Iterable[str] | None = None) -> Tensors:
         """Return the constants as they will be stored."""
 
-    def pull(self, part: float) -> torch.Tensor | None:
-        """Add to the gradients what makes constants fit to be stored, and return its size.
+    def add_regularizer(self, part: float) -> torch.Tensor | None:
+        """Add the gradient of a term that draws constants to stored values, and return the term.
 
-        `part` of all steps are done. It is held against a loss of 1 where all is at its nearest.
+        `part` of all steps are done. The loss is 1 where all is rounded to nearest.
         """
 
-    def follow(
+    def backpropagate(
         self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        """Set the gradients of one weight from what its layer's error has, with the pull."""
+        """Set the gradients of one weight from those of its layer's error and the regularizer."""
 
-    def pace(self, part: float) -> float:
-        """Return what the learning rate is multiplied with where this part of all steps is done."""
+    def rate_factor(self, part: float) -> float:
+        """Return the factor of the learning rate where this part of all steps is done."""
 
     @property
     def is_hard(self) -> bool:
         """Whether constants can be stored after every step, and not only in the end."""
 
-    def bias_follows(self, name: str) -> bool:
-        """Whether a weight has a bias that goes with it."""
+    def learns_bias(self, name: str) -> bool:
+        """Whether a weight has a bias that learns with it."""
 
     def solve(self, name: str, layer: LayerError, stored: torch.Tensor) -> bool:
-        """Find what is best for a layer by itself without a step; False: there is no way to."""
+        """Solve for a layer by itself without gradient steps; False where that is not possible."""
 
     def polish(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
-        """Better what was learned for a layer by itself, where there is a way to."""
+        """Improve what was learned for a layer by itself, where there is a way to."""
 
     def parameters(self) -> list[torch.Tensor]:
         """Return all that learns."""
@@ -76,7 +76,7 @@ class Learner(Protocol):
     def scales(self) -> Tensors:
         """Return the scales that learned."""
 
-    def reopen(self) -> None:
+    def unfreeze(self) -> None:
         """Let what has been learned so far change again."""
 
 
@@ -103,45 +103,45 @@ def reconstruct(
     generator = torch.Generator().manual_seed(method.seed + seed)
     order = torch.randperm(target.count, generator=generator)
     held = round(target.count * method.holdout_fraction) if target.count > 1 else 0
-    unseen, seen = order[:held], order[held:]
-    judge = unseen if held else seen
-    before = target.error({}, judge)
+    holdout, training = order[:held], order[held:]
+    judged = holdout if held else training
+    before = target.error({}, judged)
     rate = method.learning_rate
     if method.learning_rate_above is not None and before > method.learning_rate_above[0]:
         rate = method.learning_rate_above[1]
-    run = _Run(target, learner, method, rate, seen, judge, generator)
-    with _threads_for(target.work(learner.names, method.batch_size)):
-        steps = run.learn_alone(round(method.iterations * method.layerwise_fraction))
+    run = _Run(target, learner, method, rate, training, judged, generator)
+    with _threads_for(target.products(learner.names, method.batch_size)):
+        steps = run.learn_layerwise(round(method.iterations * method.layerwise_fraction))
         if not run.is_solved:
-            steps += run.learn_together(method.iterations - steps)
+            steps += run.learn_jointly(method.iterations - steps)
         if method.selective:
             run.best.restore()
         hard = learner.hard()
-        after = target.error(hard, judge)
+        after = target.error(hard, judged)
     better = after < before or not method.selective
     return Outcome(before, after, steps, hard if better else None)
 
 
 @dataclass(slots=True)
 class _Run:
-    """Both parts of learning a segment: each weight for its own layer, then all for the segment."""
+    """Learning of a segment: each weight for its own layer, then all for the segment's outputs."""
 
     target: SegmentTarget
     learner: Learner
     method: FineTuning
     rate: float | None
-    seen: torch.Tensor
-    judge: torch.Tensor
+    training: torch.Tensor
+    judged: torch.Tensor
     """Samples to choose by."""
     generator: torch.Generator
     best: _Best = field(init=False)
     is_solved: bool = False
-    """Whether the segment is one layer, whose best is known and kept."""
+    """Whether the segment is one layer that was solved without steps."""
 
     def __post_init__(self) -> None:
         self.best = _Best(self.learner)
 
-    def learn_alone(self, steps: int) -> int:
+    def learn_layerwise(self, steps: int) -> int:
         """Let weights of linear layers learn one after the other; return the steps of each."""
         learned: Tensors = {}
         for name in self.learner.names if steps else ():
@@ -149,28 +149,28 @@ class _Run:
             layer = self.target.layer(
                 name,
                 learned,
-                self.seen,
+                self.training,
                 self.method.drop_ratio,
                 self.generator,
-                bias_follows=self.learner.bias_follows(name),
+                learns_bias=self.learner.learns_bias(name),
             )
             if layer is not None:
-                is_best = self._learn_layer(layer, name, steps)
+                is_solved = self._learn_layer(layer, name, steps)
                 # Nothing that is learned from there on would be chosen.
-                self.is_solved = is_best and self.target.is_one_node and self.method.selective
+                self.is_solved = is_solved and self.target.is_one_node and self.method.selective
                 learned.update(self.learner.hard([name]))
         if not learned:
             return 0
         self._offer()
-        self.learner.reopen()
+        self.learner.unfreeze()
         return steps
 
     def _learn_layer(self, layer: LayerError, name: str, steps: int) -> bool:
-        """Let a weight learn for its own layer; return whether it is now the best it can be."""
+        """Let a weight learn for its own layer; return whether that was solved without steps."""
         stored, unit = self.target.fixed[name], layer.error or 1.0
         if self.learner.solve(name, layer, stored):
             return True
-        optimizer = Adam(self.learner.groups(self.rate, [name]))
+        optimizer = Adam(self.learner.parameter_groups(self.rate, [name]))
         best = _Best(self.learner)
 
         def gradient_at(weight: torch.Tensor) -> torch.Tensor:
@@ -181,23 +181,23 @@ class _Run:
             return gradient.div_(unit)
 
         for step in range(steps):
-            self.learner.follow(name, step / steps, gradient_at)
-            optimizer.step(self.learner.pace(step / steps))
+            self.learner.backpropagate(name, step / steps, gradient_at)
+            optimizer.step(self.learner.rate_factor(step / steps))
         if self.method.selective:
             best.restore()
         self.learner.polish(name, layer, stored)
         return False
 
-    def learn_together(self, steps: int) -> int:
+    def learn_jointly(self, steps: int) -> int:
         """Let all constants learn for the segment's outputs; return the steps that were taken."""
         target, learner, method, generator = self.target, self.learner, self.method, self.generator
-        optimizer = Adam(learner.groups(self.rate))
-        unit = target.distance({}, self.seen) or 1.0
+        optimizer = Adam(learner.parameter_groups(self.rate))
+        unit = target.distance({}, self.training) or 1.0
         patience = _Patience(method, steps) if method.early_stop else None
         check = max(steps // 10, 1)
         for step in range(steps):
-            order = torch.randperm(len(self.seen), generator=generator)
-            chosen = self.seen[order[: method.batch_size]]
+            order = torch.randperm(len(self.training), generator=generator)
+            chosen = self.training[order[: method.batch_size]]
             batches = target.batches(chosen, floats=method.drop_ratio < 1)
             constants = learner.soft()
             distance = torch.zeros(())
@@ -207,44 +207,46 @@ class _Run:
                     distance = distance.to(tensor.device) + distance_between(tensor, targets[name])
             loss = distance / (len(batches) * unit)
             loss.backward()
-            pull = learner.pull(step / steps)
-            optimizer.step(learner.pace(step / steps))
+            regularizer = learner.add_regularizer(step / steps)
+            optimizer.step(learner.rate_factor(step / steps))
             if (learner.is_hard and step % check == check - 1) or step == steps - 1:
                 self._offer()
-            if patience is not None and patience.is_over(step, loss if pull is None else pull):
+            if patience is not None and patience.is_over(
+                step, loss if regularizer is None else regularizer
+            ):
                 self._offer()
                 return step + 1
         return steps
 
     def _offer(self) -> None:
-        self.best.offer(self.target.distance(self.learner.hard(), self.judge))
+        self.best.offer(self.target.distance(self.learner.hard(), self.judged))
 
 
 class _Best:
-    """What a learner held when its error was smallest."""
+    """The parameters of a learner when its error was smallest."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
         self._error = float("inf")
-        self._kept: list[torch.Tensor] = []
+        self._parameters: list[torch.Tensor] = []
 
     def offer(self, error: float) -> None:
-        """Keep what the learner holds now if this error is the smallest so far."""
+        """Keep the parameters of now if this error is the smallest so far."""
         if error < self._error:
             self._error = error
-            self._kept = [tensor.detach().clone() for tensor in self._learner.parameters()]
+            self._parameters = [tensor.detach().clone() for tensor in self._learner.parameters()]
 
     def restore(self) -> None:
-        """Give it back to the learner."""
+        """Set the learner's parameters to the best ones."""
         with torch.no_grad():
             for tensor, kept in zip(
-                self._learner.parameters(), self._kept, strict=bool(self._kept)
+                self._learner.parameters(), self._parameters, strict=bool(self._parameters)
             ):
                 tensor.copy_(kept)
 
 
 class _Patience:
-    """Stops at the first window whose mean loss is not better than the best."""
+    """Early stopping: at the first window whose mean loss is not better than the best."""
 
     def __init__(self, method: FineTuning, steps: int) -> None:
         self._window = method.patience or max(steps // 10, 1)
@@ -267,9 +269,9 @@ class _Patience:
 
 @contextmanager
 def _threads_for(products: float) -> Iterator[None]:
-    """Compute with one thread where a step is too small to be worth the waiting for others."""
+    """Compute with one thread where a step is too small for several to pay."""
     before = torch.get_num_threads()
-    if products < WORTH_THREADS:
+    if products < MIN_THREADED_PRODUCTS:
         torch.set_num_threads(1)
     try:
         yield

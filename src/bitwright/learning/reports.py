@@ -1,4 +1,4 @@
-"""What segments need to learn, and what became of those that did, in words."""
+"""Reports of fine-tuned segments, and the check that torch is there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["SegmentReport", "notes_of", "require_torch"]
 
 
 class SegmentReport(msgspec.Struct, frozen=True):
-    """What became of one segment: its error before and after, or why it was left.
+    """The error of a segment before and after fine-tuning, or why it was not fine-tuned.
 
     >>> print(SegmentReport("conv", 2, before=0.5, after=0.25, kept=True))
     conv: error 0.5 -> 0.25

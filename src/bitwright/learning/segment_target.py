@@ -50,7 +50,7 @@ class SegmentTarget:
         self._graph = graph
         self.fixed = dict(fixed or {})
         self._read = dict(read or {})
-        self._behind = dict(outputs or {})
+        self._output_quantizers = dict(outputs or {})
         self.quantized, self.floats = list(quantized), list(floats)
         with torch.no_grad():
             self.targets = [graph.run(sample) for sample in self.floats]
@@ -83,7 +83,7 @@ class SegmentTarget:
         return cls(graph, *feeds, fixed=fixed, read=read, outputs=outputs)
 
     def _stack(self) -> int:
-        """Lay all samples behind each other where the segment computes each row by itself.
+        """Concatenate all samples where the segment computes each row by itself.
 
         Returns the rows of a sample, or 0 where samples have to be run one by one.
         """
@@ -132,7 +132,10 @@ class SegmentTarget:
     def run(self, feeds: Tensors, constants: Constants) -> Tensors:
         """Return the quantized segment's outputs."""
         found = self._graph.run(feeds, read=self._read, constants={**self.fixed, **constants})
-        return {n: self._behind[n](t) if n in self._behind else t for n, t in found.items()}
+        return {
+            n: self._output_quantizers[n](t) if n in self._output_quantizers else t
+            for n, t in found.items()
+        }
 
     def layer(
         self,
@@ -142,7 +145,7 @@ class SegmentTarget:
         ratio: float,
         generator: Any,
         *,
-        bias_follows: bool = False,
+        learns_bias: bool = False,
     ) -> LayerError | None:
         """Return the error of the one layer that reads a weight; None where it is not linear.
 
@@ -153,7 +156,7 @@ class SegmentTarget:
         if len(readers) != 1 or weight is None:
             return None
         reader = readers[0]
-        found = layer_error(reader.attributes, weight, bias_follows=bias_follows)
+        found = layer_error(reader.attributes, weight, learns_bias=learns_bias)
         if found is None:
             return None
         known = {**self.fixed, **constants}
@@ -175,9 +178,9 @@ class SegmentTarget:
     @property
     def is_one_node(self) -> bool:
         """Whether the segment is nothing but a layer: what is best for that is best for it."""
-        return len(self._graph) == 1 and not self._behind
+        return len(self._graph) == 1 and not self._output_quantizers
 
-    def work(self, names: Iterable[str], samples: int) -> float:
+    def products(self, names: Iterable[str], samples: int) -> float:
         """Return about how many products these weights are in, for some samples."""
         first = [part[0] for part in (self.quantized, self.targets)]
         places = [

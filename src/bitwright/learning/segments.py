@@ -72,7 +72,7 @@ def find_segments(
     """Return the segments that hold the learning nodes of the main graph, by name, in order.
 
     A segment ends where a single tensor crosses, of those that learning can change at all: what is
-    computed beside the layers, such as an attention mask, crosses every border. Where this makes a
+    computed beside the layers, such as an attention mask, crosses every cut. Where this makes a
     segment of more than `max_weights` learning nodes, or one with a node that is not `supported`,
     the longest skip connections, such as those from a backbone to a neck, do not count. Elementwise
     nodes behind a segment belong to it. Consecutive segments are joined while they have no more
@@ -106,14 +106,14 @@ def find_segments(
             len(found) <= max_weights and all(supported(nodes[i]) for i in flow.needed(start, end))
         )
 
-    def together(before: tuple[int, int], behind: tuple[int, int]) -> bool:
-        counts = [len(members(*stretch)) for stretch in (before, behind)]
+    def belong_together(before: tuple[int, int], behind: tuple[int, int]) -> bool:
+        counts = [len(members(*span)) for span in (before, behind)]
         # What has no weights is only joined to lead on to something that has.
         joined = counts[0] > 0 and sum(counts) + (not counts[1]) <= min_weights
         return joined and fits(before[0], behind[1])
 
     segments: list[list[int]] = []
-    for start, end in _joined(flow.stretches(fits), together):
+    for start, end in _joined(flow.spans(fits), belong_together):
         if members(start, end):
             segments.append(flow.needed(start, end))
         elif segments and flow.continues(segments[-1], range(start, end), supported):
@@ -122,21 +122,21 @@ def find_segments(
 
 
 def _joined(
-    stretches: Iterable[tuple[int, int]],
+    spans: Iterable[tuple[int, int]],
     together: Callable[[tuple[int, int], tuple[int, int]], bool],
 ) -> list[tuple[int, int]]:
-    """Return stretches, those that belong together made one."""
+    """Return spans, those that belong together made one."""
     found: list[tuple[int, int]] = []
-    for stretch in stretches:
-        if found and together(found[-1], stretch):
-            found[-1] = found[-1][0], stretch[1]
+    for span in spans:
+        if found and together(found[-1], span):
+            found[-1] = found[-1][0], span[1]
         else:
-            found.append(stretch)
+            found.append(span)
     return found
 
 
 class _Flow:
-    """Who reads what, by place in the graph."""
+    """Producers and consumers of tensors, by index in the graph."""
 
     def __init__(
         self, model: ir.Model, nodes: Sequence[ir.Node], learning: Collection[str]
@@ -146,46 +146,48 @@ class _Flow:
         # A piece for each node also knows what the bodies of If and Loop read.
         pieces: list[Piece] = cut_model(model, names)
         self._reads = [piece.inputs for piece in pieces]
-        self._leaves = {value.name for value in model.graph.outputs}
-        self._readers: dict[str, list[int]] = {}
+        self._graph_outputs = {value.name for value in model.graph.outputs}
+        self._consumers: dict[str, list[int]] = {}
         for index, read in enumerate(self._reads):
             for name in read:
-                self._readers.setdefault(name, []).append(index)
-        self._maker = {v.name or "": i for i, node in enumerate(nodes) for v in node.outputs}
-        self._touched: set[str] = set()
+                self._consumers.setdefault(name, []).append(index)
+        self._producer = {v.name or "": i for i, node in enumerate(nodes) for v in node.outputs}
+        self._learned: set[str] = set()
         for index, node in enumerate(nodes):
-            if names[index] in learning or self._touched.intersection(self._reads[index]):
-                self._touched.update(value.name or "" for value in node.outputs)
-        # Each way of a tensor from the node that makes or reads it to the next that reads it.
-        self._ways = [
-            way
-            for name in self._touched
-            for way in pairwise([self._maker[name], *sorted(set(self._readers.get(name, ())))])
+            if names[index] in learning or self._learned.intersection(self._reads[index]):
+                self._learned.update(value.name or "" for value in node.outputs)
+        # Each edge of a tensor from the node that makes or reads it to the next that reads it.
+        self._edges = [
+            edge
+            for name in self._learned
+            for edge in pairwise(
+                [self._producer[name], *sorted(set(self._consumers.get(name, ())))]
+            )
         ]
 
-    def stretches(self, fits: Callable[[int, int], bool]) -> list[tuple[int, int]]:
-        """Return the graph in stretches that fit, or are a single node, from place to place."""
+    def spans(self, fits: Callable[[int, int], bool]) -> list[tuple[int, int]]:
+        """Return the graph in spans that fit, or are a single node, from place to place."""
         found = []
         count = len(self._nodes)
-        left = [(0, count, count)]
-        while left:
-            start, end, longest = left.pop()
-            borders = self._borders(start, end, longest)
-            if not borders and end - start > 1 and not fits(start, end):
-                while not borders:  # at the latest where no way counts
+        pending = [(0, count, count)]
+        while pending:
+            start, end, longest = pending.pop()
+            cuts = self._cut_points(start, end, longest)
+            if not cuts and end - start > 1 and not fits(start, end):
+                while not cuts:  # at the latest where no edge counts
                     longest = self._next_longest(start, end, longest)
-                    borders = self._borders(start, end, longest)
-            if borders:
-                parts = zip([start, *borders], [*borders, end], strict=True)
-                left += reversed([(first, last, longest) for first, last in parts])
+                    cuts = self._cut_points(start, end, longest)
+            if cuts:
+                parts = zip([start, *cuts], [*cuts, end], strict=True)
+                pending += reversed([(first, last, longest) for first, last in parts])
             else:
                 found.append((start, end))
         return found
 
-    def _borders(self, start: int, end: int, longest: int) -> list[int]:
-        """Return the places in a stretch that at most one tensor crosses; long ways pass by."""
+    def _cut_points(self, start: int, end: int, longest: int) -> list[int]:
+        """Return the places in a span that at most one tensor crosses; long edges do not count."""
         changes = [0] * (end - start + 1)
-        for since, until in self._ways:
+        for since, until in self._edges:
             if until - since <= longest and since < end and until > start:
                 changes[max(since + 1 - start, 0)] += 1
                 if until + 1 <= end:
@@ -194,21 +196,21 @@ class _Flow:
         return [place for place in range(start + 1, end) if crossing[place - start] <= 1]
 
     def _next_longest(self, start: int, end: int, longest: int) -> int:
-        """Return what is left of the lengths of ways across a stretch, without the longest."""
+        """Return the longest edge across a span that is shorter than its longest."""
         lengths = {
             until - since
-            for since, until in self._ways
+            for since, until in self._edges
             if until - since <= longest and since + 1 < end and until > start
         }
         return max(lengths - {max(lengths, default=0)}, default=0)
 
     def needed(self, start: int, end: int) -> list[int]:
-        """Return the nodes of a stretch that learning changes, and those they need within it."""
+        """Return the nodes of a span that learning changes, and those that they need in it."""
         kept: set[int] = set()
         for index in reversed(range(start, end)):
             made = {value.name or "" for value in self._nodes[index].outputs}
-            wanted = any(kept.intersection(self._readers.get(name, ())) for name in made)
-            if wanted or made & self._touched:
+            wanted = any(kept.intersection(self._consumers.get(name, ())) for name in made)
+            if wanted or made & self._learned:
                 kept.add(index)
         return sorted(kept)
 
@@ -221,7 +223,7 @@ class _Flow:
         """Whether nodes behind a segment take, of what can change, only what it gives further."""
         made = {value.name or "" for i in segment for value in self._nodes[i].outputs}
         for place in places:
-            node, changing = self._nodes[place], self._touched.intersection(self._reads[place])
+            node, changing = self._nodes[place], self._learned.intersection(self._reads[place])
             if node.op_type not in ELEMENTWISE or not supported(node):
                 return False
             if not changing or changing - made:
@@ -230,16 +232,16 @@ class _Flow:
         return True
 
     def activation_of(self, index: int) -> int | None:
-        """Return the activation that alone reads a node's result, if that is what follows."""
+        """Return the activation behind a node, if it is the only consumer of its result."""
         names = [value.name or "" for value in self._nodes[index].outputs]
-        readers = {reader for name in names for reader in self._readers.get(name, ())}
-        if len(readers) != 1 or self._leaves.intersection(names):
+        readers = {reader for name in names for reader in self._consumers.get(name, ())}
+        if len(readers) != 1 or self._graph_outputs.intersection(names):
             return None
         reader = readers.pop()
         return reader if self._nodes[reader].op_type in ACTIVATIONS else None
 
     def segment(self, members: Sequence[int]) -> Segment:
-        """Return these nodes with their borders."""
+        """Return these nodes with their inputs and outputs."""
         inside = set(members)
         made = {v.name or "" for i in members for v in self._nodes[i].outputs}
         inputs = dict.fromkeys(n for i in members for n in self._reads[i] if n not in made)
@@ -247,8 +249,9 @@ class _Flow:
             name
             for i in members
             for name in (v.name or "" for v in self._nodes[i].outputs)
-            if name in self._leaves or any(r not in inside for r in self._readers.get(name, ()))
+            if name in self._graph_outputs
+            or any(r not in inside for r in self._consumers.get(name, ()))
         ]
         # Outputs that learning cannot change are not compared.
-        targets = tuple(name for name in outputs if name in self._touched)
+        targets = tuple(name for name in outputs if name in self._learned)
         return Segment(tuple(self._nodes[i] for i in members), tuple(inputs), targets)

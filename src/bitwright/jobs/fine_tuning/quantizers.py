@@ -8,8 +8,7 @@ import onnx_ir as ir
 import torch
 
 from bitwright.errors import ModelError
-from bitwright.learning.fake_quantize import cast_to_type, dequantize
-from bitwright.learning.grid import Grid
+from bitwright.learning.fake_quantize import FakeQuantizer, cast_to_type, dequantize
 from bitwright.plan import QuantPlan
 
 __all__ = ["Change", "quantizers_of", "reading_quantizers"]
@@ -44,7 +43,7 @@ def quantizers_of(key: str, plan: QuantPlan) -> Change:
     if not qtype.is_integer and qtype.name not in _FLOATS:
         raise ModelError(f"{qtype} activations have no form in torch here.")
 
-    grids: dict[tuple[str, int], Grid] = {}
+    quantizers: dict[tuple[str, int], FakeQuantizer] = {}
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
@@ -52,12 +51,12 @@ def quantizers_of(key: str, plan: QuantPlan) -> Change:
         if before is not None:
             tensor = before(tensor)
         place = str(tensor.device), tensor.ndim
-        if place not in grids:
-            grids[place] = Grid.of(parameters, tuple(tensor.shape), tensor.device)
-        grid = grids[place]
+        if place not in quantizers:
+            quantizers[place] = FakeQuantizer.of(parameters, tuple(tensor.shape), tensor.device)
+        quantizer = quantizers[place]
         if qtype.is_integer:
-            return grid.nearest(tensor)
-        stored = cast_to_type(tensor, *grid, _FLOATS[qtype.name])
-        return dequantize(stored, grid.scale, grid.zero_point, tensor.dtype)
+            return quantizer.nearest(tensor)
+        stored = cast_to_type(tensor, *quantizer, _FLOATS[qtype.name])
+        return dequantize(stored, quantizer.scale, quantizer.zero_point, tensor.dtype)
 
     return change

@@ -24,11 +24,11 @@ from bitwright.rounding.bias_correction import find_bias_sites
 if TYPE_CHECKING:
     import torch
 
-    from bitwright.learning.grid import Grid
+    from bitwright.learning.fake_quantize import FakeQuantizer
     from bitwright.learning.reconstruction import Learner
     from bitwright.learning.segment_target import Rows, SegmentTarget
 
-    Weights = dict[str, tuple[torch.Tensor, Grid]]
+    Weights = dict[str, tuple[torch.Tensor, FakeQuantizer]]
 
 __all__ = ["Learned", "SegmentLearner", "SegmentReport", "Tuned", "require_torch"]
 
@@ -46,7 +46,7 @@ class Learned:
 
 @dataclass(slots=True)
 class Tuned:
-    """The plan with learned scales, constants that lie on their grids, and what was learned."""
+    """The plan with learned scales, constants with learned values, and the reports."""
 
     plan: QuantPlan
     constants: dict[str, Array] = field(default_factory=dict)
@@ -178,27 +178,29 @@ class SegmentLearner:
         from bitwright.learning.torch_graph import as_tensor
 
         if isinstance(self._method, AdaRound):
-            grids = self._grids(biases if self._method.update_bias else [])
+            quantizers = self._quantizers(biases if self._method.update_bias else [])
             following = {
-                name: Bias(bias, as_tensor(self.stored[bias], self._device), grids[bias][1])
+                name: Bias(bias, as_tensor(self.stored[bias], self._device), quantizers[bias][1])
                 for name in mine
-                if (bias := self._biases.get(name, "")) in grids
+                if (bias := self._biases.get(name, "")) in quantizers
             }
-            return AdaRoundLearner(self._grids(mine), self._method, following)
+            return AdaRoundLearner(self._quantizers(mine), self._method, following)
         free = [name for name in mine if self._may_rescale(name)]
         learning = [*mine, *biases] if self._method.update_bias else mine
-        return AdaQuantLearner(self._grids(learning), self._method, free)
+        return AdaQuantLearner(self._quantizers(learning), self._method, free)
 
-    def _grids(self, names: Sequence[str]) -> Weights:
-        from bitwright.learning.grid import Grid
+    def _quantizers(self, names: Sequence[str]) -> Weights:
+        from bitwright.learning.fake_quantize import FakeQuantizer
         from bitwright.learning.torch_graph import as_tensor
 
-        grids = {}
+        quantizers = {}
         for name in names:
             constant = self.constants[name]
-            grid = Grid.of(self._plan.parameters(constant.key), constant.array.shape, self._device)
-            grids[name] = as_tensor(constant.array, self._device).float(), grid
-        return grids
+            quantizer = FakeQuantizer.of(
+                self._plan.parameters(constant.key), constant.array.shape, self._device
+            )
+            quantizers[name] = as_tensor(constant.array, self._device).float(), quantizer
+        return quantizers
 
     def _may_rescale(self, name: str) -> bool:
         method, plan = self._method, self._plan

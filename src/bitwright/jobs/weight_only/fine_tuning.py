@@ -28,7 +28,7 @@ from bitwright.rounding import BlockStore
 if TYPE_CHECKING:
     import torch
 
-    from bitwright.learning.grid import Grid
+    from bitwright.learning.fake_quantize import FakeQuantizer
 
 __all__ = ["tune_weights"]
 
@@ -124,7 +124,9 @@ class _SegmentLearner:
             )
         except ModelError as error:
             return SegmentReport(segment.first, len(mine), reason=str(error).rstrip("."))
-        learner = AdaRoundLearner({n: self._on_grid(w) for n, w in mine.items()}, self._method)
+        learner = AdaRoundLearner(
+            {n: self._with_quantizer(w) for n, w in mine.items()}, self._method
+        )
         outcome = reconstruct(target, learner, self._method, seed=index)
         learned = outcome.constants or {}
         for name, weight in mine.items():
@@ -150,9 +152,9 @@ class _SegmentLearner:
                 return "its zero points are no integers"
         return reason
 
-    def _on_grid(self, weight: PlannedWeight) -> tuple[torch.Tensor, Grid]:
+    def _with_quantizer(self, weight: PlannedWeight) -> tuple[torch.Tensor, FakeQuantizer]:
         """Return a float weight, and the values that its scales and zero points leave it."""
-        from bitwright.learning.grid import Grid
+        from bitwright.learning.fake_quantize import FakeQuantizer
         from bitwright.learning.torch_graph import as_tensor
 
         parts = [weight.read(), *_per_weight(self._rounded.get(weight.name))]
@@ -160,7 +162,7 @@ class _SegmentLearner:
             as_tensor(np.ascontiguousarray(a.T if weight.transposed else a), self._device).float()
             for a in parts
         )
-        return given, Grid(scale, zero_point, 0, float((1 << weight.plan.bits) - 1))
+        return given, FakeQuantizer(scale, zero_point, 0, float((1 << weight.plan.bits) - 1))
 
 
 def _per_weight(blocks: QuantizedBlocks) -> tuple[Array, Array]:
@@ -175,7 +177,7 @@ def _per_weight(blocks: QuantizedBlocks) -> tuple[Array, Array]:
 def _codes(
     planned: PlannedWeight, blocks: QuantizedBlocks, learned: torch.Tensor
 ) -> QuantizedBlocks:
-    """Return the codes of a weight that lies on its grid."""
+    """Return the codes of a weight that lies on its quantizer."""
     array = learned.cpu().numpy()
     scales, zero_points = _per_weight(blocks)
     codes = np.rint((array.T if planned.transposed else array) / scales + zero_points)
