@@ -1,4 +1,4 @@
-"""What was decided: every tensor's type and scale, every node's fate and the reason for it."""
+"""The plan: type and scale of every tensor, what happens to every node and why, as plain data."""
 
 from __future__ import annotations
 
@@ -57,6 +57,11 @@ class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Where the scale comes from."""
     rounding: Rounding = "nearest"
     """How a weight becomes integers."""
+
+    @property
+    def depends_on(self) -> tuple[str, ...]:
+        """The entries that this one has its parameters or its values from."""
+        return tuple(key for key in (self.same_as, self.source, *(self.bias_of or ())) if key)
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,7 +145,7 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Hash of the prepared float graph that the names refer to."""
     recipe: Recipe
     smoothing: dict[str, Smoothing] = {}
-    """Tensor -> how its channels are evened out before anything is quantized."""
+    """Tensor -> how its channels are scaled before anything is quantized."""
     bias_shifts: dict[str, list[float]] = {}
     """Bias -> what is added to each of its channels, in float, before it is rounded."""
     tensors: dict[str, TensorPlan]

@@ -1,4 +1,4 @@
-"""From a layout and what was observed to the finished plan."""
+"""The plan of a model: scales for every tensor of a layout, then limits and fused activations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.entries import Layout, plan_as_float
 from bitwright.decide.layout.fallback import leave_masks_float, leave_unseen_branches_float
 from bitwright.decide.limits import apply_limits
-from bitwright.decide.scales.bias_overflow import make_room_for_biases
+from bitwright.decide.scales.bias_overflow import prevent_bias_overflow
 from bitwright.decide.scales.parameters import (
     activation_plan,
     linked_plan,
@@ -41,10 +41,10 @@ def decide(
     fingerprint: str,
     tool: str,
 ) -> QuantPlan:
-    """Return the plan: a type and scale for every entry of the layout, a fate for every node."""
+    """Return the plan: type and scale of every entry of the layout, and what each node does."""
     notes = leave_masks_float(model, layout, sketches)
     notes += leave_unseen_branches_float(model, layout, sketches)
-    _refuse_broken_values(layout, sketches)
+    _refuse_invalid_values(layout, sketches)
     tensors: dict[str, TensorPlan] = {}
     for key, entry in layout.entries.items():
         if entry.same_as is not None or entry.bias_of is not None:
@@ -63,18 +63,18 @@ def decide(
         notes=notes,
     )
     if recipe.place.adjust_for_bias:
-        make_room_for_biases(model, layout, plan)
+        prevent_bias_overflow(model, layout, plan)
     plan = apply_limits(model, plan)
     _fit_narrow_biases(layout, plan)
     _absorb_activations(model, layout, plan)
     if recipe.rounding == "squant":
-        _balance_convolutions(plan)
+        _round_convolutions_by_squant(plan)
     if not any(node.quantized for node in plan.nodes.values()):
         raise ModelError(_nothing_quantized(model, plan))
     return plan
 
 
-def _refuse_broken_values(layout: Layout, sketches: Mapping[str, TensorSketch]) -> None:
+def _refuse_invalid_values(layout: Layout, sketches: Mapping[str, TensorSketch]) -> None:
     for key, entry in layout.entries.items():
         if not entry.needs_data:
             continue
@@ -85,8 +85,8 @@ def _refuse_broken_values(layout: Layout, sketches: Mapping[str, TensorSketch]) 
                 f"tensor {entry.name!r} was never seen with values during calibration; give data "
                 f"that reaches it, or exclude the nodes that use it ({users})."
             )
-        broken = sketch.nan + sketch.inf
-        if broken:
+        invalid = sketch.nan + sketch.inf
+        if invalid:
             raise DataError(
                 f"tensor {entry.name!r} has {sketch.nan:,} NaN and {sketch.inf:,} "
                 f"infinite values among {sketch.count:,} during calibration; mend the model or "
@@ -127,10 +127,10 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
             _copy_parameters(plan, key)
             continue
         if target is None or _is_read_in_float(node.outputs[0], plan):
-            fate, behind = _stay(node, target, plan), None
+            decision, behind = _plan_of_kept_clip(node, target, plan), None
         else:
             behind = target
-            fate = NodePlan(
+            decision = NodePlan(
                 op=node.op_type,
                 action="absorb",
                 reason="the quantizer of its output clips exactly as it does",
@@ -142,15 +142,15 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
         writer = plan.nodes[producer.name or ""]
         outputs = tuple(behind if used == key else used for used in writer.outputs)
         plan.nodes[producer.name or ""] = msgspec.structs.replace(writer, outputs=outputs)
-        plan.nodes[entry.absorbed_by] = fate
+        plan.nodes[entry.absorbed_by] = decision
         shared = plan.tensors.pop(key).same_as
         for other, linked in plan.tensors.items():
             if linked.same_as == key:
                 plan.tensors[other] = msgspec.structs.replace(linked, same_as=shared)
 
 
-def _stay(node: ir.Node, target: str | None, plan: QuantPlan) -> NodePlan:
-    """Return the fate of a clip that is computed in float, before its quantizer if it needs one."""
+def _plan_of_kept_clip(node: ir.Node, target: str | None, plan: QuantPlan) -> NodePlan:
+    """Return the plan of a clip that is computed in float, before its quantizer if it has one."""
     if target is None or not any(target in other.inputs for other in plan.nodes.values()):
         return plan_as_float(node, "the nodes that read it are float")
     return msgspec.structs.replace(plan.nodes[node.name or ""], inputs=(None,) * len(node.inputs))
@@ -165,8 +165,8 @@ def _is_read_in_float(value: ir.Value, plan: QuantPlan) -> bool:
     return False
 
 
-def _balance_convolutions(plan: QuantPlan) -> None:
-    """Let the weights of convolutions be rounded in balance, where they are stored as integers."""
+def _round_convolutions_by_squant(plan: QuantPlan) -> None:
+    """Round the weights of convolutions by SQuant, where they are stored as integers."""
     if plan.recipe.place.weight_pairs:
         return
     keys = (node.inputs[1] for node in plan.nodes.values() if node.op == "Conv" and node.quantized)

@@ -7,10 +7,11 @@ positions; the stage that decides keeps them, and `verify` checks them, both fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["LIMIT_RULES", "Bound", "LimitRule", "NpuOperation", "Positions", "Ref"]
+__all__ = ["LIMIT_RULES", "Bound", "LimitRule", "NpuOperation", "Positions", "Ref", "bounds_of"]
 
 Ref = str
 """What names a scale: an entry of a plan, an initializer of a model."""
@@ -64,8 +65,14 @@ class Bound:
 
     def holds(self, positions: Positions) -> bool:
         """Return whether the sum lies within its bounds."""
+        return not self.excess(positions)
+
+    def excess(self, positions: Positions) -> int:
+        """Return how far the sum lies above its upper bound, or (negative) below its lower one."""
         value = self.value(positions)
-        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+        if self.high is not None and value > self.high:
+            return value - self.high
+        return min(value - self.low, 0) if self.low is not None else 0
 
     @property
     def allowed(self) -> str:
@@ -101,6 +108,14 @@ class LimitRule:
         if not {*operation.known, operation.output} <= positions.keys():
             return []
         return list(self.bounds_at(operation, operation.output, positions))
+
+
+def bounds_of(
+    operations: Iterable[NpuOperation], rules: Iterable[LimitRule], positions: Positions
+) -> Iterator[Bound]:
+    """Return the bounds that rules set at all of these operations."""
+    for operation, rule in itertools.product(operations, rules):
+        yield from rule.bounds(operation, positions)
 
 
 def _same_as_output(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitwright.decide.limits.solver import settle
+from bitwright.decide.limits.solver import solve_positions
 from bitwright.targets.npu_limits import LIMIT_RULES, NpuOperation
 
 REFS = "abcdef"
@@ -42,7 +42,7 @@ def broken(found, positions):
 @settings(max_examples=300, deadline=None)
 @given(st.lists(operations(), max_size=6), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
 def test_every_bound_holds_at_what_is_settled_for(found, wished):
-    positions = settle(found, LIMIT_RULES, wished)
+    positions = solve_positions(found, LIMIT_RULES, wished)
     assert positions.keys() == wished.keys()
     assert not broken(found, positions)
 
@@ -51,7 +51,7 @@ def test_every_bound_holds_at_what_is_settled_for(found, wished):
 @given(st.lists(operations(), max_size=4), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
 def test_what_holds_already_stays(found, wished):
     if not broken(found, wished):
-        assert settle(found, LIMIT_RULES, wished) == wished
+        assert solve_positions(found, LIMIT_RULES, wished) == wished
 
 
 @given(st.lists(operations(), max_size=8))

@@ -142,8 +142,7 @@ def _needed(tensors: dict[str, TensorPlan], used: set[str | None]) -> dict[str, 
         key = waiting.pop()
         if key is not None and key in tensors and key not in kept:
             kept.add(key)
-            entry = tensors[key]
-            waiting += [entry.same_as, entry.source, *(entry.bias_of or ())]
+            waiting += tensors[key].depends_on
     return {key: entry for key, entry in tensors.items() if key in kept}
 
 

@@ -55,6 +55,11 @@ class Entry:
     """A constant beside activations, such as an addend: it is laid out as they are."""
 
     @property
+    def depends_on(self) -> tuple[str, ...]:
+        """The entries that this one has its parameters or its values from."""
+        return tuple(key for key in (self.same_as, self.source, *(self.bias_of or ())) if key)
+
+    @property
     def needs_data(self) -> bool:
         """Whether its range must be observed."""
         if self.role != "activation" or self.same_as is not None or self.fixed_range is not None:

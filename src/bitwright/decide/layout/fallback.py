@@ -57,7 +57,7 @@ def _drop(layout: Layout, gone: set[str], reason: str) -> None:
     while more := {
         key
         for key, entry in layout.entries.items()
-        if key not in gone and gone & {entry.same_as, entry.source, *(entry.bias_of or ())}
+        if key not in gone and not gone.isdisjoint(entry.depends_on)
     }:
         gone |= more
     for name, node in layout.nodes.items():

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 import msgspec
 import onnx_ir as ir
 
-from bitwright.decide.limits.conflicts import find_torn_concat, leave_concat_float
+from bitwright.decide.limits.conflicts import fall_back_to_float, find_conflicting_concat
 from bitwright.decide.limits.positions import PlanPositions
-from bitwright.decide.limits.solver import settle
-from bitwright.decide.limits.weights import Stored, fit_weight_and_bias
+from bitwright.decide.limits.solver import solve_positions
+from bitwright.decide.limits.weights import StoredConstant, fit_weight_and_bias
 from bitwright.errors import PlanError, RecipeError
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Limits
 from bitwright.support.wording import counted
-from bitwright.targets.npu_limits import LIMIT_RULES, Bound, LimitRule, NpuOperation, Ref
+from bitwright.targets.npu_limits import LIMIT_RULES, Bound, LimitRule, NpuOperation, Ref, bounds_of
 from bitwright.targets.npu_operations import find_npu_operations
 
 __all__ = ["apply_limits", "check_limits"]
@@ -29,26 +29,26 @@ def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
 
     No integer exists yet: weights and biases are rounded later, from float, at their final
     position. The rules are gone through in the order of their table until nothing moves. Where
-    they pull against each other, a Concat that would cut off what it joins is left float.
+    they conflict, a Concat that would clip what it joins falls back to float.
     """
     limits = plan.recipe.limits
     if limits is None:
         return plan
-    work = _Work(model, plan, limits)
-    work.go()
-    while (torn := work.torn_concat()) is not None:
-        plan = leave_concat_float(plan, torn)
-        work = _Work(model, plan, limits)
-        work.go()
-    moved = work.positions.moved
+    fit = _PositionFit(model, plan, limits)
+    fit.run()
+    while (concat := fit.conflicting_concat()) is not None:
+        plan = fall_back_to_float(plan, concat)
+        fit = _PositionFit(model, plan, limits)
+        fit.run()
+    moved = fit.positions.moved
     if not moved:
         return plan
     counts = Counter(moved.values())
     rules = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
     scales = counted(len(moved), "scale")
     notes = [f"moved {scales} to what the NPU's shifters can do ({rules})"]
-    changed = msgspec.structs.replace(plan, tensors=work.positions.tensors())
-    return changed.with_notes([*notes, *work.notes])
+    changed = msgspec.structs.replace(plan, tensors=fit.positions.tensors())
+    return changed.with_notes([*notes, *fit.notes])
 
 
 def check_limits(model: ir.Model, plan: QuantPlan) -> None:
@@ -84,7 +84,7 @@ def _planned_operations(
     ]
 
 
-class _Work:
+class _PositionFit:
     def __init__(self, model: ir.Model, plan: QuantPlan, limits: Limits) -> None:
         self.positions = PlanPositions(plan)
         self.notes: list[str] = []
@@ -92,31 +92,31 @@ class _Work:
         self._rules = _chosen_rules(limits)
         self._nodes = _planned_operations(model, plan, self.positions)
         self._operations = [operation for _, operation in self._nodes]
-        self._pulls = False
+        self._conflicting = False
         self._users = Counter(ref for operation in self._operations for ref in {*_edges(operation)})
         self._stored = _own_constants(model, plan, self._users)
 
-    def go(self) -> None:
+    def run(self) -> None:
         for _ in range(self._limits.max_rounds):
             before = dict(self.positions.now)
             for rule in self._rules:
-                self._follow(rule)
+                self._apply(rule)
             if self.positions.now == before:
                 break
-        self._pulls = not self._all_hold()
-        if self._pulls:
-            self._settle_the_rest(before)
+        self._conflicting = not self._all_hold()
+        if self._conflicting:
+            self._solve_together(before)
 
-    def torn_concat(self) -> str | None:
-        """Return a Concat that has to cut off what it joins, if limits pull against each other."""
-        if not self._pulls or not self._limits.align_concat:
+    def conflicting_concat(self) -> str | None:
+        """Return a Concat that has to clip what it joins, if limits conflict."""
+        if not self._conflicting or not self._limits.align_concat:
             return None
         others = msgspec.structs.replace(self._limits, align_concat=False)
-        alone = _Work(self._model, self._plan, others)
-        alone.go()
-        return find_torn_concat(self._nodes, self.positions.now, alone.positions.now)
+        without = _PositionFit(self._model, self._plan, others)
+        without.run()
+        return find_conflicting_concat(self._nodes, self.positions.now, without.positions.now)
 
-    def _follow(self, rule: LimitRule) -> None:
+    def _apply(self, rule: LimitRule) -> None:
         """Apply one rule until it moves nothing more: a chain of Concats takes several sweeps."""
         operations = [operation for operation in self._operations if operation.op in rule.ops]
         for _ in range(len(operations) + 1):
@@ -124,11 +124,11 @@ class _Work:
             for operation in operations:
                 for bound in rule.bounds(operation, self.positions.now):
                     if not bound.holds(self.positions.now):
-                        self._mend(rule, operation, bound)
+                        self._correct(rule, operation, bound)
             if self.positions.now == before:
                 return
 
-    def _mend(self, rule: LimitRule, operation: NpuOperation, bound: Bound) -> None:
+    def _correct(self, rule: LimitRule, operation: NpuOperation, bound: Bound) -> None:
         now = self.positions.now
         value = bound.value(now)
         if rule.name == "shift_cut" and value < 0 and operation.output is not None:
@@ -146,10 +146,8 @@ class _Work:
                 return
         mover = max(bound.moves, key=lambda ref: now[ref])
         sign = sum(s for ref, s in bound.terms if ref == mover)
-        target = bound.high if bound.high is not None and value > bound.high else bound.low
-        assert target is not None
         if abs(sign) == 1:
-            self.positions.move(mover, now[mover] + sign * (target - value), rule.name)
+            self.positions.move(mover, now[mover] - sign * bound.excess(now), rule.name)
 
     @property
     def _weight_rules(self) -> list[LimitRule]:
@@ -157,27 +155,22 @@ class _Work:
 
     def _all_hold(self) -> bool:
         now = self.positions.now
-        return all(
-            bound.holds(now)
-            for operation in self._operations
-            for rule in self._rules
-            for bound in rule.bounds(operation, now)
-        )
+        return all(bound.holds(now) for bound in bounds_of(self._operations, self._rules, now))
 
-    def _settle_the_rest(self, before: dict[str, int]) -> None:
+    def _solve_together(self, before: dict[str, int]) -> None:
         """Choose all positions together, those that still moved from where they started."""
         now, start = self.positions.now, self.positions.start
-        wished = {key: now[key] if now[key] == before[key] else start[key] for key in now}
+        wanted = {key: now[key] if now[key] == before[key] else start[key] for key in now}
         # Weights and biases last: they adapt to activations, which others read too.
-        order = sorted(wished, key=lambda key: key in self._stored)
-        found = settle(self._operations, self._rules, {key: wished[key] for key in order})
+        order = sorted(wanted, key=lambda key: key in self._stored)
+        found = solve_positions(self._operations, self._rules, {key: wanted[key] for key in order})
         changed = 0
         for key in order:
             if found[key] != now[key]:
                 self.positions.move(key, found[key], "limits taken together")
                 changed += 1
         self.notes.append(
-            f"the NPU's limits pull against each other in this model; {changed} scales were "
+            f"the NPU's limits conflict in this model; {changed} scales were "
             f"chosen together after {self._limits.max_rounds} rounds"
         )
 
@@ -187,16 +180,18 @@ def _edges(operation: NpuOperation) -> Sequence[Ref]:
     return [ref for ref in found if ref is not None]
 
 
-def _own_constants(model: ir.Model, plan: QuantPlan, users: Counter[Ref]) -> dict[Ref, Stored]:
+def _own_constants(
+    model: ir.Model, plan: QuantPlan, users: Counter[Ref]
+) -> dict[Ref, StoredConstant]:
     """Return the constants that one operation has for itself: their positions are its own."""
     values = dict(iter_values(model))
     readers = Counter(key for node in plan.nodes.values() for key in {*node.inputs})
     shared = {entry.same_as for entry in plan.tensors.values()}
-    found: dict[Ref, Stored] = {}
+    found: dict[Ref, StoredConstant] = {}
     for key, entry in plan.tensors.items():
         array = constant_of(values[entry.tensor])
         if entry.role != "weight" or array is None or entry.scale is None or key in shared:
             continue
         if readers[key] == 1 and users[key] <= 1 and entry.qtype.is_integer:
-            found[key] = Stored(array, entry.qtype)
+            found[key] = StoredConstant(array, entry.qtype)
     return found

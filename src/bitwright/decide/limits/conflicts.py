@@ -1,4 +1,4 @@
-"""Concats that the limits tear apart: left float, where joining would cut their inputs off.
+"""Concats whose limits conflict fall back to float, where joining would clip their inputs.
 
 The NPU joins tensors at one position. A box of 300 pixels needs position -1 and a hard sigmoid
 takes no position below 7, so a detector that joins the two has none for both: at 7, boxes would
@@ -16,31 +16,31 @@ import onnx_ir as ir
 from bitwright.plan import QuantPlan
 from bitwright.targets.npu_limits import NpuOperation, Ref
 
-__all__ = ["find_torn_concat", "leave_concat_float"]
+__all__ = ["fall_back_to_float", "find_conflicting_concat"]
 
 _REASON = "the NPU's limits have no scale for all that it joins"
 
 
-def find_torn_concat(
+def find_conflicting_concat(
     operations: Iterable[tuple[ir.Node, NpuOperation]],
     found: Mapping[Ref, int],
-    alone: Mapping[Ref, int],
+    without: Mapping[Ref, int],
 ) -> str | None:
-    """Return the Concat whose inputs lie furthest apart, of those that cut an input off.
+    """Return the Concat whose inputs' positions lie furthest apart, of those that clip an input.
 
-    `found` has the positions that hold all limits, `alone` those of all limits but the Concats'.
+    `found` has the positions that hold all limits, `without` those of all limits but the Concats'.
     """
-    torn = {
-        node.name or "": max(wished) - min(wished)
+    conflicts = {
+        node.name or "": max(wanted) - min(wanted)
         for node, operation in operations
         if operation.op == "Concat" and operation.output is not None and operation.known
-        if (wished := [alone[ref] for ref in operation.known])
-        if found[operation.output] > min(wished)
+        if (wanted := [without[ref] for ref in operation.known])
+        if found[operation.output] > min(wanted)
     }
-    return max(torn, key=lambda name: torn[name], default=None)
+    return max(conflicts, key=lambda name: conflicts[name], default=None)
 
 
-def leave_concat_float(plan: QuantPlan, name: str) -> QuantPlan:
+def fall_back_to_float(plan: QuantPlan, name: str) -> QuantPlan:
     """Return the plan with a Concat computed in float, on what its producers write in integers."""
     written = {key for node in plan.nodes.values() for key in node.outputs}
     node = plan.nodes[name]
@@ -59,11 +59,7 @@ def leave_concat_float(plan: QuantPlan, name: str) -> QuantPlan:
 def _without_unused(plan: QuantPlan, keys: set[str]) -> QuantPlan:
     """Return the plan without those of these entries that no node has any more."""
     uses = Counter(key for node in plan.nodes.values() for key in (*node.inputs, *node.outputs))
-    uses.update(
-        key
-        for entry in plan.tensors.values()
-        for key in (entry.same_as, entry.source, *(entry.bias_of or ()))
-    )
+    uses.update(key for entry in plan.tensors.values() for key in entry.depends_on)
     gone = {key for key in keys if not uses[key]}
     return msgspec.structs.replace(
         plan,

@@ -1,17 +1,17 @@
-"""Positions that hold every limit at once, for limits that pull in a circle.
+"""Positions that hold every limit at once, by bounds propagation, for limits that conflict.
 
 Raising a hard sigmoid's output to position 7 and lowering it to the rest of a Concat, say, goes on
 for ever. All limits hold where every position is 7, so there is an answer; the one given here is
-near the positions that were wished for.
+near the positions that were wanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bitwright.targets.npu_limits import Bound, LimitRule, NpuOperation, Ref
+from bitwright.targets.npu_limits import Bound, LimitRule, NpuOperation, Ref, bounds_of
 
-__all__ = ["settle"]
+__all__ = ["solve_positions"]
 
 # Where every limit holds whatever the graph.
 _NEUTRAL = 7
@@ -19,41 +19,30 @@ _NEUTRAL = 7
 _LOWEST, _HIGHEST = -126, 126
 
 
-def settle(
-    operations: Sequence[NpuOperation], rules: Sequence[LimitRule], wished: Mapping[Ref, int]
+def solve_positions(
+    operations: Sequence[NpuOperation], rules: Sequence[LimitRule], wanted: Mapping[Ref, int]
 ) -> dict[Ref, int]:
-    """Return positions near the wished ones at which every rule holds at every operation.
+    """Return positions near the wanted ones at which every rule holds at every operation.
 
     >>> from bitwright.targets.npu_limits import LIMIT_RULES
     >>> hard = NpuOperation(op="HardSigmoid", inputs=("x",), output="h")
     >>> join = NpuOperation(op="Concat", inputs=("h", "y"), output="z")
-    >>> settle([hard, join], LIMIT_RULES, {"x": 4, "h": 8, "y": 3, "z": 3})
+    >>> solve_positions([hard, join], LIMIT_RULES, {"x": 4, "h": 8, "y": 3, "z": 3})
     {'x': 4, 'h': 8, 'y': 8, 'z': 8}
     """
-    for yielding in (0.0, 0.25, 0.5, 0.75):
+    for relaxation in (0.0, 0.25, 0.5, 0.75):
         aims = {
-            ref: round(position + yielding * (_NEUTRAL - position))
-            for ref, position in wished.items()
+            ref: round(position + relaxation * (_NEUTRAL - position))
+            for ref, position in wanted.items()
         }
-        found = _choose(list(_bounds(operations, rules, aims)), aims)
-        if found and all(bound.holds(found) for bound in _bounds(operations, rules, found)):
+        found = _choose(list(bounds_of(operations, rules, aims)), aims)
+        if found and all(bound.holds(found) for bound in bounds_of(operations, rules, found)):
             return found
-    return dict.fromkeys(wished, _NEUTRAL)
-
-
-def _bounds(
-    operations: Iterable[NpuOperation], rules: Sequence[LimitRule], positions: Mapping[Ref, int]
-) -> Iterable[Bound]:
-    return (
-        bound
-        for operation in operations
-        for rule in rules
-        for bound in rule.bounds(operation, positions)
-    )
+    return dict.fromkeys(wanted, _NEUTRAL)
 
 
 def _choose(bounds: Sequence[Bound], aims: Mapping[Ref, int]) -> dict[Ref, int] | None:
-    """Fix one position after the other as near to its aim as the others leave room; or None."""
+    """Fix each position in turn, as near to its aim as those before it allow; or None."""
     spans = dict.fromkeys(aims, (_LOWEST, _HIGHEST))
     about: dict[Ref, list[Bound]] = {ref: [] for ref in aims}
     for bound in bounds:
@@ -61,9 +50,9 @@ def _choose(bounds: Sequence[Bound], aims: Mapping[Ref, int]) -> dict[Ref, int] 
             about[ref].append(bound)
     if not _narrow(spans, about, bounds):
         return None
-    for ref, aim in aims.items():
+    for ref, wanted in aims.items():
         low, high = spans[ref]
-        chosen = min(max(aim, low), high)
+        chosen = min(max(wanted, low), high)
         spans[ref] = (chosen, chosen)
         if not _narrow(spans, about, about[ref]):
             return None

@@ -1,4 +1,4 @@
-"""Where the weight and the bias of one operation go when the NPU cannot take their positions."""
+"""Positions of the weight and the bias of one operation that break no limit and lose least."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.types import QType
-from bitwright.targets.npu_limits import LimitRule, NpuOperation, Positions, Ref
+from bitwright.targets.npu_limits import LimitRule, NpuOperation, Positions, Ref, bounds_of
 
-__all__ = ["Stored", "fit_weight_and_bias"]
+__all__ = ["StoredConstant", "fit_weight_and_bias"]
 
 # What is computed at a position uses about a quarter of its range, in the mean square.
 _USUAL_SIZE = 32.0
@@ -20,11 +20,11 @@ _USUAL_SIZE = 32.0
 _COARSEST = -127
 
 
-class Stored:
+class StoredConstant:
     """A constant of the model, and what it loses at a position.
 
     >>> from bitwright.numerics.types import INT8
-    >>> stored = Stored(np.array([0.5, -0.25]), INT8)
+    >>> stored = StoredConstant(np.array([0.5, -0.25]), INT8)
     >>> stored.loss(7), stored.loss(1)
     (0.0, 0.0625)
     """
@@ -47,7 +47,7 @@ def fit_weight_and_bias(
     rules: Sequence[LimitRule],
     positions: Positions,
     start: Positions,
-    stored: Callable[[Ref], Stored | None],
+    stored: Callable[[Ref], StoredConstant | None],
 ) -> dict[Ref, int] | None:
     """Return the positions of weight and bias that hold all rules here and lose least.
 
@@ -69,7 +69,7 @@ def fit_weight_and_bias(
             moved[operation.bias] = start[operation.bias]
             moved[operation.bias] += _nearest_shift(operation, rules, {**positions, **moved})
         trial = {**positions, **moved}
-        if not all(bound.holds(trial) for rule in rules for bound in rule.bounds(operation, trial)):
+        if not all(bound.holds(trial) for bound in bounds_of([operation], rules, trial)):
             continue
         cost = weight.loss(position) * source**2
         if best is not None and cost >= best[0]:
@@ -85,12 +85,5 @@ def fit_weight_and_bias(
 
 def _nearest_shift(operation: NpuOperation, rules: Sequence[LimitRule], trial: Positions) -> int:
     """Return how far the bias must move for the bounds that it gives way to."""
-    for rule in rules:
-        for bound in rule.bounds(operation, trial):
-            if bound.moves == (operation.bias,):
-                value = bound.value(trial)
-                if bound.high is not None and value > bound.high:
-                    return value - bound.high
-                if bound.low is not None and value < bound.low:
-                    return value - bound.low
-    return 0
+    bounds = (b for b in bounds_of([operation], rules, trial) if b.moves == (operation.bias,))
+    return next((excess for bound in bounds if (excess := bound.excess(trial))), 0)

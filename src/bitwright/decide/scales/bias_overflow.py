@@ -1,4 +1,4 @@
-"""Weight scales with room for a bias: int32 must hold it at (input scale x weight scale)."""
+"""Weight scales large enough that an int32 bias at (input scale x weight scale) fits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32
 from bitwright.plan import QuantPlan
 
-__all__ = ["make_room_for_biases"]
+__all__ = ["prevent_bias_overflow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Bias:
     tile: int
 
 
-def make_room_for_biases(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:
+def prevent_bias_overflow(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:
     """Enlarge weight scales where an int32 bias would overflow at (input x weight) scale.
 
     A weight that small beside its bias has no say in the result.
