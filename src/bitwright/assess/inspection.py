@@ -8,14 +8,14 @@ from typing import Any
 
 import onnx_ir as ir
 
-from bitwright.decide.ops.quantized import (
+from bitwright.graph.constants import input_at
+from bitwright.graph.quantized_ops import (
     BLOCK_ROUNDERS,
     DEQUANTIZERS,
     QUANTIZERS,
     ROUNDERS,
     is_integer_op,
 )
-from bitwright.graph.constants import input_at
 from bitwright.numerics.shared_exponent import BLOCK_FORMATS, Microscaling
 
 __all__ = ["Inspection", "inspect_model"]

@@ -42,6 +42,7 @@ _LARGEST = 1e5
 
 _NORMS = op_types(lambda op: op.normalizes == "last axes")
 _HOMOGENEOUS = op_types(lambda op: op.homogeneous)
+_AFFINE = op_types(lambda op: op.affine)
 
 
 class Channels(Protocol):
@@ -267,7 +268,7 @@ def _division_before(value: ir.Value, factors: F64) -> list[_Edit] | None:
         edits = _divided_constants(node, (1, 2), factors)
     elif node.op_type in _HOMOGENEOUS:
         return _pass_on(node.inputs[0], factors)
-    elif node.op_type in ("Mul", "Div", "Add", "Sub"):
+    elif node.op_type in _AFFINE:
         return _arithmetic_edits(node, factors)
     else:
         return None

@@ -8,6 +8,7 @@ from onnx_ir.passes.common import InlinePass, RemoveUnusedFunctionsPass
 from bitwright.errors import ModelError
 from bitwright.graph.checking import is_in_order
 from bitwright.graph.names import NameScope
+from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, ROUNDERS
 from bitwright.graph.shapes import element_type
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import shape_of, tensor_in, tensor_slots
@@ -18,35 +19,12 @@ __all__ = ["find_quantized_nodes", "normalize", "refuse_unsupported"]
 _VENDOR_DOMAINS = ("com.vai.quantize", "com.amd.quark")
 """Domains of quantizers that may bring a body along, which is no reason to forget their name."""
 
-_QUANTIZED_OPS = frozenset(
-    {
-        "BFPFixNeuron",
-        "BFPQuantizeDequantize",
-        "ConvInteger",
-        "DequantizeLinear",
-        "DynamicQuantizeLSTM",
-        "DynamicQuantizeLinear",
-        "DynamicQuantizeMatMul",
-        "ExtendedDequantizeLinear",
-        "ExtendedQuantizeLinear",
-        "FixNeuron",
-        "GatherBlockQuantized",
-        "MXFixNeuron",
-        "MXQuantizeDequantize",
-        "MatMulBnb4",
-        "MatMulInteger",
-        "MatMulInteger16",
-        "MatMulIntegerToFloat",
-        "MatMulNBits",
-        "QAttention",
-        "QEmbedLayerNormalization",
-        "QGemm",
-        "QMoE",
-        "QOrderedMatMul",
-        "QuantizeLinear",
-        "VitisDequantizeLinear",
-        "VitisQuantizeLinear",
-    }
+_QUANTIZED_OPS = (
+    QUANTIZERS
+    | DEQUANTIZERS
+    | ROUNDERS
+    | INTEGER_OPS.keys()
+    | {"DynamicQuantizeLinear", "MatMulInteger16", "QOrderedMatMul"}
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from bitwright.decide.ops import OPERATORS
 from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import remove_nodes, replace_value
 from bitwright.graph.names import NameScope
@@ -12,14 +13,7 @@ from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["drop_no_ops"]
 
-# Operator -> the constant that changes nothing, and the inputs where it may stand.
-_NEUTRAL: dict[str, tuple[float, tuple[int, ...]]] = {
-    "Mul": (1, (0, 1)),
-    "Div": (1, (1,)),
-    "Add": (0, (0, 1)),
-    "Sub": (0, (1,)),
-    "Pow": (1, (1,)),
-}
+_NEUTRAL = {op.op_type: op.neutral for op in OPERATORS.values() if op.neutral is not None}
 
 
 def drop_no_ops(model: ir.Model) -> PassResult:

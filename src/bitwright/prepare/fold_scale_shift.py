@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops import rule_of
 from bitwright.graph.constants import constant_tensor, float_constant_of, is_constant
 from bitwright.graph.editing import remove_nodes, replace_constant
 from bitwright.graph.names import NameScope
@@ -77,7 +78,7 @@ class _Affine:
 
 
 def _read(node: ir.Node) -> _Affine | None:
-    if node.domain or node.op_type not in ("Add", "Sub", "Mul", "Div"):
+    if node.domain or not rule_of(node.op_type).affine:
         return None
     for index in (1, 0):
         value, constant = node.inputs[1 - index], _read_vector(node.inputs[index])

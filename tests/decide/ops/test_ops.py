@@ -1,13 +1,18 @@
 """What the rows say of operators, held against ONNX Runtime and the standard."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 
+import bitwright
 from bitwright.decide.ops import OPERATORS, RULES, op_types, rule_of
 from bitwright.decide.ops.compute import COMPUTE_RULES
 from bitwright.decide.ops.elementwise import ELEMENTWISE_RULES
 from bitwright.decide.ops.movement import MOVEMENT_RULES
+from bitwright.recipe.finetuning import LEARNING_OPS
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
 ATTRIBUTES = {"Cast": {"to": onnx.TensorProto.FLOAT}}
@@ -80,3 +85,77 @@ def test_what_reshapes_moves_and_what_moves_keeps_its_scale():
 def test_an_operator_without_a_rule_gets_pairs_everywhere():
     rule = rule_of("Pow")
     assert rule.data is None and rule.outputs is None and not rule.needs_all_inputs_quantized
+
+
+# Operator facts stand once ------------------------------------------------------------------
+
+# File -> how many lists of operators it has, and why they are not rows.
+LISTS = {
+    "assess/bench/profile.py": (1, "what the runtime inserts to change a layout"),
+    "assess/comparison/matching.py": (1, "what quantization tools merge into the node before"),
+    "assess/comparison/units.py": (2, "what the runtime fuses, and what it never does"),
+    "compat/onnxruntime/matmul_nbits_quantizer.py": (1, "an option of the peer"),
+    "compat/onnxruntime/nbits_configs.py": (1, "an option of the peer"),
+    "compat/onnxruntime/quantize.py": (1, "what the peer adds to a model"),
+    "compat/vai_q_onnx/options.py": (1, "what the vendor's tool does"),
+    "compat/vai_q_onnx/static.py": (1, "what the vendor's tool does"),
+    "decide/layout/dynamic.py": (1, "a function for each"),
+    "emit/dynamic.py": (1, "a function for each"),
+    "emit/qlinear_rules.py": (1, "a function for each"),
+    "graph/inner_outputs.py": (1, "a function for each that holds graphs"),
+    "graph/shapes.py": (2, "ONNX Runtime's operators without shape inference; holders of graphs"),
+    "graph/subgraphs.py": (1, "operators that hold graphs"),
+    "learning/torch_graph/table.py": (2, "a torch function for each"),
+    "prepare/fold_constants.py": (2, "what the optimizer's rules act on"),
+    "prepare/fold_scale_shift.py": (1, "the pattern of a written-out norm"),
+    "prepare/fuse_instance_norm.py": (1, "the pattern of a written-out norm"),
+    "prepare/pairs.py": (1, "what exporters of trained models put between pairs"),
+    "recipe/finetuning.py": (1, "the values of an option"),
+    "targets/npu_cnn.py": (1, "hardware as data"),
+    "targets/npu_limits.py": (1, "hardware as data"),
+    "targets/npu_operations.py": (4, "hardware as data"),
+}
+
+
+def lists_of_operators(tree, names):
+    """Yield every tuple, list, set, dict or split string that names three operators or more."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
+                found = [item.value for item in items if isinstance(item, ast.Constant)]
+            case ast.Dict(keys=keys):
+                found = [key.value for key in keys if isinstance(key, ast.Constant)]
+            case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="split")):
+                found = text.split()
+            case _:
+                continue
+        if len(names.intersection(found)) >= 3:
+            yield node.lineno
+
+
+def test_operator_facts_stand_in_their_rows_only():
+    root = Path(bitwright.__file__).parent
+    names = {schema.name for schema in onnx.defs.get_all_schemas()}
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        module = path.relative_to(root).as_posix()
+        lines = list(lists_of_operators(ast.parse(path.read_text(encoding="utf-8")), names))
+        if lines and not module.startswith("decide/ops/"):
+            found[module] = len(lines)
+    allowed = {module: count for module, (count, _) in LISTS.items()}
+    assert {m: count for m, count in found.items() if count > allowed.get(m, 0)} == {}
+
+
+@pytest.mark.parametrize("op_type", sorted(op_types(lambda op: op.neutral)))
+def test_the_neutral_operand_changes_nothing(op_type):
+    number, places = OPERATORS[op_type].neutral
+    for place in places:
+        inputs = [X, X]
+        inputs[place] = np.full((1,), number, np.float32)
+        np.testing.assert_array_equal(run(op_type, *inputs), X)
+
+
+def test_weights_that_learn_are_those_that_have_a_rule():
+    weighted = op_types(lambda op: op.quantizable and op.weights)
+    # The weights of a batch norm are folded into the layer before it, or stay.
+    assert set(LEARNING_OPS) == weighted - {"BatchNormalization"}

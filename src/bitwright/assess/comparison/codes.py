@@ -12,14 +12,14 @@ from bitwright.assess.comparison.packed import packed_weight
 from bitwright.assess.quantizers import QuantizationParameters, stored_weight
 from bitwright.assess.sums import Codes
 from bitwright.decide.ops import OPERATORS, op_types
-from bitwright.decide.ops.quantized import (
+from bitwright.graph.constants import constant_of, input_at, is_constant
+from bitwright.graph.quantized_ops import (
     DEQUANTIZERS,
     INTEGER_OPS,
     QUANTIZERS,
     ROUNDERS,
     is_integer_op,
 )
-from bitwright.graph.constants import constant_of, input_at, is_constant
 
 __all__ = ["QuantizedGraph"]
 

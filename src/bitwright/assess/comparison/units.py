@@ -16,8 +16,8 @@ from bitwright.assess.comparison.codes import QuantizedGraph, is_plumbing, plain
 from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.sums import Codes
 from bitwright.decide.ops import op_types
-from bitwright.decide.ops.quantized import DEQUANTIZERS, is_integer_op
 from bitwright.graph.constants import is_constant
+from bitwright.graph.quantized_ops import DEQUANTIZERS, is_integer_op
 from bitwright.graph.subgraphs import subgraphs_of
 
 __all__ = ["WEIGHTED", "Cut", "Units", "cut_models", "nodes_between", "outer_inputs"]

@@ -11,8 +11,8 @@ from bitwright.assess.comparison.codes import QuantizedGraph, plain_op_type
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.noise import decibels, signal_and_noise
 from bitwright.decide.ops import MATRIX_PRODUCTS
-from bitwright.decide.ops.quantized import DEQUANTIZERS
 from bitwright.graph.constants import constant_of, float_constant_of
+from bitwright.graph.quantized_ops import DEQUANTIZERS
 
 __all__ = ["match_weights", "weight_errors"]
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
 from bitwright.decide.ops import OPERATORS, OpRule, op_types
-from bitwright.decide.ops.quantized import INTEGER_OPS
+from bitwright.graph.quantized_ops import INTEGER_OPS
 
 __all__ = ["explain_float"]
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from bitwright.assess.optimized.graphs import OptimizedModel
 from bitwright.assess.optimized.reasons import explain_float
 from bitwright.assess.quantizers import Quantizers
-from bitwright.decide.ops.quantized import is_integer_op
+from bitwright.graph.quantized_ops import is_integer_op
 
 __all__ = ["Unfused", "find_unfused", "is_quantizer", "works_on_integers"]
 

@@ -14,8 +14,8 @@ from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.comparison.packed import PackedWeight, packed_weight
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.quantizers import QuantizationParameters, StoredWeight, stored_weight
-from bitwright.decide.ops.quantized import DEQUANTIZERS, ROUNDERS
 from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.quantized_ops import DEQUANTIZERS, ROUNDERS
 from bitwright.plan import QuantPlan
 
 __all__ = ["Encoding", "planned_weights", "read_encodings"]

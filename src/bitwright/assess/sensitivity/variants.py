@@ -16,7 +16,7 @@ import onnx_ir as ir
 from bitwright.assess.comparison.merged_graph import Known, MergedGraph
 from bitwright.assess.comparison.side_by_side import float_in_place
 from bitwright.assess.comparison.units import Cut, Units, nodes_between, outer_inputs
-from bitwright.decide.ops.quantized import DEQUANTIZERS, QUANTIZERS
+from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 
 __all__ = ["Key", "Kind", "Variants"]
 

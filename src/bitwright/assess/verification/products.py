@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizers
 from bitwright.decide.ops import CONVOLUTIONS, op_types
-from bitwright.decide.ops.quantized import INTEGER_OPS, IntegerOp
 from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.quantized_ops import INTEGER_OPS, IntegerOp
 
 __all__ = ["Product", "find_products"]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
+from bitwright.decide.ops import op_types
 from bitwright.graph.constants import constant_of
 
 if TYPE_CHECKING:
@@ -21,10 +22,7 @@ _SENTINEL = -1000.0
 _RATIO = 50.0
 
 # What may lie between a mask and its Softmax.
-_CARRIERS = frozenset(
-    "Add Sub Mul Div Where Min Max Reshape Transpose Squeeze Unsqueeze Expand Slice Identity Cast "
-    "Concat Flatten".split()
-)
+_CARRIERS = op_types(lambda op: op.elementwise == "broadcast" or op.moves) | {"Cast"}
 
 
 def find_masked_tensors(

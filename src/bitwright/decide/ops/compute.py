@@ -42,9 +42,7 @@ def _refuse_unknown_weight(node: ir.Node) -> Skip | None:
     return None
 
 
-def _normalization(
-    op_type: str, normalizes: Literal["channels", "last axes"], *, learns: bool = True
-) -> OpRule:
+def _normalization(op_type: str, normalizes: Literal["channels", "last axes"]) -> OpRule:
     # The scale vector has one element for each channel: one scale for all of them, as no kernel of
     # the runtime takes more.
     return OpRule(
@@ -54,7 +52,6 @@ def _normalization(
         weights=(1,),
         bias=2,
         outputs=(0,),
-        learns=learns,
         float_only=True,
     )
 
@@ -66,7 +63,6 @@ COMPUTE_RULES = (
         data=(0,),
         weights=(1,),
         bias=2,
-        learns=True,
         channel_axis=lambda node, index: 0,
         fixed_axis=True,
         refuse=_refuse_unknown_weight,
@@ -80,7 +76,6 @@ COMPUTE_RULES = (
         data=(0,),
         weights=(1,),
         bias=2,
-        learns=True,
         channel_axis=lambda node, index: 1,
         tile=lambda node: node.attributes.get_int("group", 1),
         refuse=_refuse_unknown_weight,
@@ -91,7 +86,6 @@ COMPUTE_RULES = (
         data=(),
         weights=(0, 1),
         bias=2,
-        learns=True,
         channel_axis=_gemm_axis,
         fixed_axis=True,
         refuse=_refuse_scaled_gemm,
@@ -105,7 +99,6 @@ COMPUTE_RULES = (
         linear="matrix",
         data=(),
         weights=(0, 1),
-        learns=True,
         channel_axis=_matmul_axis,
         fixed_axis=True,
         integer_op="QLinearMatMul",
@@ -114,7 +107,7 @@ COMPUTE_RULES = (
     ),
     _normalization("InstanceNormalization", "channels"),
     _normalization("LayerNormalization", "last axes"),
-    _normalization("BatchNormalization", "channels", learns=False),
+    _normalization("BatchNormalization", "channels"),
     OpRule("RMSNormalization", normalizes="last axes", data=(0,), weights=(1,), quantizable=False),
     OpRule(
         "SimplifiedLayerNormalization",

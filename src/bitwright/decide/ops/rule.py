@@ -49,6 +49,10 @@ class OpRule:
     inputs that are broadcast against each other."""
     activation: Literal["whole", "part"] | None = None
     """An activation function, or what exporters write one with that have no operator for it."""
+    affine: bool = False
+    """With a constant for one operand it scales or shifts the other one."""
+    neutral: tuple[float, tuple[int, ...]] | None = None
+    """The constant that changes nothing, and the inputs where it may stand."""
     homogeneous: bool = False
     """f(s x) = s f(x) for each element and s > 0: equalization's factors may pass."""
     moves: bool = False
@@ -69,8 +73,6 @@ class OpRule:
     """Input stored as int32 at (input scale x weight scale)."""
     outputs: tuple[int, ...] | None = None
     """Outputs that are quantized; None: every float output."""
-    learns: bool = False
-    """Fine-tuning can train its weight."""
 
     # How they are quantized
     keeps_scale: bool | Callable[[ir.Node], bool] = False

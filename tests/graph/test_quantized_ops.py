@@ -4,7 +4,7 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from bitwright.decide.ops import OPERATORS
-from bitwright.decide.ops.quantized import INTEGER_OPS
+from bitwright.graph.quantized_ops import INTEGER_OPS
 
 SCHEMAS = {schema.name: schema for schema in runtime.get_all_operator_schema()}
 
