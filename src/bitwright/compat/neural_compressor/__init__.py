@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.model_wrapper import ONNXModel
 
 __all__ = ["ONNXModel"]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.inputs import source_of
 from bitwright.compat.neural_compressor.settings import node_settings
 from bitwright.compat.neural_compressor.tensors import is_symmetric

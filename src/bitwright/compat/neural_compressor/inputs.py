@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from bitwright import graph
-from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
@@ -28,7 +28,7 @@ __all__ = ["Loader", "count_inputs", "prepare_inputs", "source_of"]
 def source_of(model: ModelSource) -> Any:
     """Return a model as our own functions take it."""
     if isinstance(model, ONNXModel):
-        return model.held
+        return model.wrapped
     if hasattr(model, "graph") and hasattr(model, "model"):
         return model.model  # the wrapper of Neural Compressor itself
     return model

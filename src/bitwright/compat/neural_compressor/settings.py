@@ -10,6 +10,7 @@ from bitwright.compat.neural_compressor.tensors import is_symmetric
 from bitwright.compat.options import choice, refuse_unknown
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import load_model, normalize, weight_of
+from bitwright.recipe import WeightOverride
 
 __all__ = ["NodeSettings", "node_settings", "ratios_by_node"]
 
@@ -26,6 +27,13 @@ class NodeSettings:
     group_size: int | None = None
     symmetric: bool | None = None
     algorithm: str | None = None
+
+    def override(self, **more: Any) -> WeightOverride:
+        """Return the same for a recipe, with more fields."""
+        fields = {"keep_float": self.keep_float, **more}
+        return WeightOverride(
+            bits=self.bits, block_size=self.group_size, symmetric=self.symmetric, **fields
+        )
 
 
 def node_settings(weight_config: Mapping[str, Any]) -> dict[str, NodeSettings]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
-from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.awq import apply_awq_clip, apply_awq_scale
 from bitwright.compat.neural_compressor.inputs import (
     Loader,
@@ -101,13 +101,7 @@ def rtn_quantize(
 
     overrides = {name: WeightOverride(rounding=rounding(name)) for name in by_node}
     for name, given in node_settings(weight_config).items():
-        overrides[name] = WeightOverride(
-            bits=given.bits,
-            block_size=given.group_size,
-            symmetric=given.symmetric,
-            rounding=rounding(name),
-            keep_float=given.keep_float,
-        )
+        overrides[name] = given.override(rounding=rounding(name))
     return _run(
         model,
         WeightOnly(
@@ -147,13 +141,7 @@ def awq_quantize(
     if enable_auto_scale or enable_mse_search:
         awq = AWQ(scale=enable_auto_scale, clip=enable_mse_search)
     overrides = {
-        name: WeightOverride(
-            bits=given.bits,
-            block_size=given.group_size,
-            symmetric=given.symmetric,
-            awq=False if given.algorithm not in (None, "AWQ") else None,
-            keep_float=given.keep_float,
-        )
+        name: given.override(awq=False if given.algorithm not in (None, "AWQ") else None)
         for name, given in node_settings(weight_config).items()
     }
     return _run(
@@ -199,12 +187,7 @@ def gptq_quantize(
     if blocksize < 1:
         raise RecipeError(f"blocksize must be at least 1, not {blocksize}.")
     overrides = {
-        name: WeightOverride(
-            bits=given.bits,
-            block_size=given.group_size,
-            symmetric=given.symmetric,
-            keep_float=given.keep_float or given.algorithm not in (None, "GPTQ"),
-        )
+        name: given.override(keep_float=given.keep_float or given.algorithm not in (None, "GPTQ"))
         for name, given in node_settings(weight_config).items()
     }
     return _run(

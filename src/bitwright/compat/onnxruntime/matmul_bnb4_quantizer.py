@@ -30,8 +30,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.onnxruntime.weight_command import make_parser, run_command
+from bitwright.compat.options import read_names
 from bitwright.emit.bnb4 import check_block_size, emit_bnb4
 from bitwright.errors import ModelError, RecipeError
 from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
@@ -66,11 +67,9 @@ class MatMulBnb4Quantizer:
         if isinstance(quant_type, bool) or quant_type not in _BOOKS:
             raise RecipeError(f"quant_type is 0 (FP4) or 1 (NF4), not {quant_type!r}.")
         check_block_size(block_size)
-        if isinstance(nodes_to_exclude, str):
-            raise RecipeError("nodes_to_exclude is a list of names, not one name.")
         self.quant_type = quant_type
         self.block_size = block_size
-        self.nodes_to_exclude = set(nodes_to_exclude or ())
+        self.nodes_to_exclude = set(read_names("nodes_to_exclude", nodes_to_exclude))
         self.model = ONNXModel(graph.load_model(model))
 
     def bnb4_block_quant(

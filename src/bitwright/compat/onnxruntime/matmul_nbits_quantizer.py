@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
-from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.settings import node_settings, ratios_by_node
 from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
 from bitwright.compat.onnxruntime.nbits_configs import (
@@ -30,7 +30,8 @@ from bitwright.compat.onnxruntime.nbits_configs import (
     RTNWeightOnlyQuantConfig,
     WeightOnlyQuantConfig,
 )
-from bitwright.compat.onnxruntime.weight_command import make_parser, run_command
+from bitwright.compat.onnxruntime.weight_command import make_parser, read_boolean, run_command
+from bitwright.compat.options import read_names
 from bitwright.errors import DataError, RecipeError
 from bitwright.recipe import (
     GPTQ,
@@ -62,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 class MatMulNBitsQuantizer:
-    """Stores the constant weights of MatMul, and of Gemm and Gather on request, in few bits.
+    """Stores the constant weights of MatMul, and of Gemm and Gather on request, in 2 to 8 bits.
 
     Other than in ONNX Runtime's tool, the given model is not changed, `nodes_to_include` restricts,
     unknown names are errors, every algorithm takes the bits, blocks and symmetry that are asked
@@ -84,9 +85,6 @@ class MatMulNBitsQuantizer:
         channel_wised_quantize: bool = False,
         algo_config: WeightOnlyQuantConfig | None = None,
     ) -> None:
-        for what, names in (("exclude", nodes_to_exclude), ("include", nodes_to_include)):
-            if isinstance(names, str):
-                raise RecipeError(f"nodes_to_{what} is a list of names, not one name.")
         if algo_config is None:
             algo_config = DefaultWeightOnlyQuantConfig(
                 block_size=block_size,
@@ -107,8 +105,10 @@ class MatMulNBitsQuantizer:
         self.block_size = block_size
         self.is_symmetric = is_symmetric
         self.accuracy_level = accuracy_level
-        self.nodes_to_exclude = set(nodes_to_exclude or ())
-        self.nodes_to_include = None if nodes_to_include is None else set(nodes_to_include)
+        self.nodes_to_exclude = set(read_names("nodes_to_exclude", nodes_to_exclude))
+        self.nodes_to_include = None
+        if nodes_to_include is not None:
+            self.nodes_to_include = set(read_names("nodes_to_include", nodes_to_include))
         self.algo_config = algo_config
         self._recipe = self._as_recipe()
 
@@ -122,7 +122,7 @@ class MatMulNBitsQuantizer:
                     "GPTQ rounds for what each layer reads: give GPTQWeightOnlyQuantConfig a "
                     "calibration_data_reader, or any other data."
                 )
-        result = quantize(self.model.held, data=data, recipe=self._recipe, holdout=False)
+        result = quantize(self.model.wrapped, data=data, recipe=self._recipe, holdout=False)
         for name, node in result.plan.nodes.items():
             if not node.quantized:
                 logger.debug("%s %r stays float: %s", node.op, name, node.reason)
@@ -165,34 +165,36 @@ class MatMulNBitsQuantizer:
         ratios = getattr(self.algo_config, "ratios", {})
         rounding = {
             name: Nearest(clip=False, shrink=ratio)
-            for name, ratio in ratios_by_node(self.model.held, ratios).items()
+            for name, ratio in ratios_by_node(self.model.wrapped, ratios).items()
         }
         found = {name: WeightOverride(rounding=method) for name, method in rounding.items()}
         for name, given in node_settings(self.algo_config.customized_weight_config).items():
-            found[name] = WeightOverride(
-                bits=given.bits,
-                block_size=given.group_size,
-                symmetric=given.symmetric,
-                rounding=rounding.get(name),
-                keep_float=given.keep_float,
-            )
+            found[name] = given.override(rounding=rounding.get(name))
         return found
 
 
+def _gptq(config: Any) -> GPTQ:
+    return GPTQ(
+        damping=config.percdamp,
+        act_order=config.actorder,
+        clip=config.mse,
+        per_column=config.perchannel,
+    )
+
+
+_ROUNDING: dict[type[WeightOnlyQuantConfig], Callable[[Any], RoundingMethod]] = {
+    DefaultWeightOnlyQuantConfig: lambda config: Nearest(clip=False),
+    RTNWeightOnlyQuantConfig: lambda config: Nearest(clip=False),
+    KQuantWeightOnlyQuantConfig: lambda config: Nearest(),
+    GPTQWeightOnlyQuantConfig: _gptq,
+    HQQWeightOnlyQuantConfig: lambda config: HQQ(),
+}
+
+
 def _rounding(config: WeightOnlyQuantConfig) -> RoundingMethod:
-    if isinstance(config, GPTQWeightOnlyQuantConfig):
-        return GPTQ(
-            damping=config.percdamp,
-            act_order=config.actorder,
-            clip=config.mse,
-            per_column=config.perchannel,
-        )
-    if isinstance(config, HQQWeightOnlyQuantConfig):
-        return HQQ()
-    if isinstance(config, (DefaultWeightOnlyQuantConfig, RTNWeightOnlyQuantConfig)):
-        return Nearest(clip=False)
-    if isinstance(config, KQuantWeightOnlyQuantConfig):
-        return Nearest()
+    for kind, make in _ROUNDING.items():
+        if isinstance(config, kind):
+            return make(config)
     raise RecipeError(f"there is no algorithm {config.algorithm!r}; use DEFAULT, RTN, GPTQ or HQQ.")
 
 
@@ -226,31 +228,30 @@ def _config(options: argparse.Namespace) -> WeightOnlyQuantConfig:
         "quant_format": as_member(QuantFormat, options.quant_format, "quant_format"),
         "op_types_to_quantize": options.op_types_to_quantize,
     }
-    if options.quant_method == "hqq":
-        return HQQWeightOnlyQuantConfig(
+    makers: dict[str, Callable[[], WeightOnlyQuantConfig]] = {
+        "default": lambda: DefaultWeightOnlyQuantConfig(
+            options.block_size,
+            options.symmetric,
+            options.accuracy_level,
+            quant_axes=options.quant_axes,
+            bits=options.bits,
+            **common,
+        ),
+        "hqq": lambda: HQQWeightOnlyQuantConfig(
             options.block_size, options.bits, quant_axes=options.quant_axes, **common
-        )
-    if options.quant_method == "gptq":
-        return GPTQWeightOnlyQuantConfig(options.calibration_data, **common)
-    if options.quant_method == "rtn":
-        return RTNWeightOnlyQuantConfig(**common)
-    if options.quant_method == "k_quant":
-        return KQuantWeightOnlyQuantConfig(**common)
-    if options.quant_method == "nvidia_awq":
-        return NVAWQWeightOnlyQuantConfig(options.tokenizer_dir)
-    return DefaultWeightOnlyQuantConfig(
-        options.block_size,
-        options.symmetric,
-        options.accuracy_level,
-        quant_axes=options.quant_axes,
-        bits=options.bits,
-        **common,
-    )
+        ),
+        "rtn": lambda: RTNWeightOnlyQuantConfig(**common),
+        "k_quant": lambda: KQuantWeightOnlyQuantConfig(**common),
+        "gptq": lambda: GPTQWeightOnlyQuantConfig(options.calibration_data, **common),
+        "nvidia_awq": lambda: NVAWQWeightOnlyQuantConfig(options.tokenizer_dir),
+    }
+    return makers[options.quant_method]()
 
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = make_parser(
-        "matmul_nbits_quantizer", "Store the constant weights of a model's products in few bits."
+        "matmul_nbits_quantizer",
+        "Store the constant weights of products as low-bit integers.",
     )
     add = parser.add_argument
     add("--block_size", type=int, default=32, help="how many weights share a scale")
@@ -263,7 +264,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--bits", type=int, default=4, help="bits of a weight")
     add(
         "--symmetric",
-        type=_as_bool,
+        type=read_boolean,
         nargs="?",
         const=True,
         default=True,
@@ -283,13 +284,6 @@ def _make_parser() -> argparse.ArgumentParser:
     for name in ("--calib_dataset_name", "--tokenizer_dir", "--calibration_method", "--cache_dir"):
         add(name, help="for nvidia_awq, which is refused")
     return parser
-
-
-def _as_bool(text: str) -> bool:
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.lower() not in known:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
-    return known[text.lower()]
 
 
 def _as_axis(text: str) -> tuple[str, int]:

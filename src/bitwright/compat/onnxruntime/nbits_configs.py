@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
+from bitwright.compat.options import read_op_types
 from bitwright.errors import RecipeError, did_you_mean
 
 __all__ = [
@@ -35,9 +36,8 @@ class WeightOnlyQuantConfig:
     ) -> None:
         self.algorithm = algorithm
         self.quant_format = as_member(QuantFormat, quant_format, "quant_format")
-        if isinstance(op_types_to_quantize, str):
-            raise RecipeError("op_types_to_quantize is a list of op types, not one name.")
-        self.op_types_to_quantize = tuple(op_types_to_quantize or ("MatMul",))
+        op_types = read_op_types("op_types_to_quantize", op_types_to_quantize)
+        self.op_types_to_quantize = op_types or ("MatMul",)
         for op_type in self.op_types_to_quantize:
             if op_type not in _AXES:
                 raise RecipeError(

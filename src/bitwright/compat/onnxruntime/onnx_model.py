@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from bitwright import graph
+from bitwright.compat.model_wrapper import ModelViews
 from bitwright.compat.onnxruntime.quant_utils import attribute_to_kwarg, find_by_name
 from bitwright.errors import ModelError, did_you_mean
 
 __all__ = ["ONNXModel", "attribute_to_kwarg", "find_by_name"]
 
 
-class ONNXModel:
+class ONNXModel(ModelViews):
     """A model proto, looked at and changed in place.
 
     >>> import bitwright
@@ -25,28 +26,14 @@ class ONNXModel:
     (True, 0)
     """
 
+    model: ModelProto
+
     def __init__(self, model: ModelProto) -> None:
         self.model = model
 
-    def graph(self) -> GraphProto:
-        """Return the main graph."""
-        return self.model.graph
-
-    def nodes(self) -> Any:
-        """Return the nodes of the main graph."""
-        return self.model.graph.node
-
-    def initializer(self) -> Any:
-        """Return the initializers of the main graph."""
-        return self.model.graph.initializer
-
     def ir_version(self) -> int:
         """Return the version of the file format."""
-        return self.model.ir_version
-
-    def opset_import(self) -> Any:
-        """Return the opsets that the model uses."""
-        return self.model.opset_import
+        return int(self.model.ir_version)
 
     def set_opset_import(self, domain: str, version: int) -> None:
         """Note that the model uses an opset; its nodes stay as they are."""
@@ -57,11 +44,6 @@ class ONNXModel:
         self.model.opset_import.append(onnx.helper.make_opsetid(domain, version))
 
     # Looking ------------------------------------------------------------------------------
-
-    def get_initializer(self, name: str) -> TensorProto | None:
-        """Return the initializer of this name, or None."""
-        found: TensorProto | None = find_by_name(name, self.initializer())
-        return found
 
     def get_initializer_name_set(self) -> set[str]:
         """Return the names of all initializers."""

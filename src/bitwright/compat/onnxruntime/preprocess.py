@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from bitwright.compat.onnxruntime.shape_inference import quant_pre_process
+from bitwright.compat.onnxruntime.weight_command import read_boolean
 from bitwright.errors import BitwrightError
 
 __all__ = ["main", "quant_pre_process"]
@@ -44,7 +45,7 @@ def _make_parser() -> argparse.ArgumentParser:
     ):
         # There these take a value, of which any word is true; here "false" is false.
         parser.add_argument(
-            f"--{name}", type=_boolean, nargs="?", const=True, default=False, help=f"no {step}"
+            f"--{name}", type=read_boolean, nargs="?", const=True, default=False, help=f"no {step}"
         )
     for name, text in (
         ("auto_merge", "take two names of dimensions that must be equal for one"),
@@ -67,13 +68,6 @@ def _make_parser() -> argparse.ArgumentParser:
         help="write tensors of at least this many bytes outside",
     )
     return parser
-
-
-def _boolean(text: str) -> bool:
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.lower() not in known:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
-    return known[text.lower()]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the commands of the two modules that store weights in few bits have in common."""
+"""Arguments and exit codes that the commands of ONNX Runtime's modules share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from bitwright import graph
-from bitwright.compat.held_model import ONNXModel
+from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.errors import BitwrightError, OutputError
 
-__all__ = ["make_parser", "run_command"]
+__all__ = ["make_parser", "read_boolean", "run_command"]
 
 
 class Quantizer(Protocol):
@@ -28,7 +28,7 @@ class Quantizer(Protocol):
 def make_parser(module: str, description: str) -> argparse.ArgumentParser:
     """Return a parser with the arguments that both commands take.
 
-    >>> parser = make_parser("matmul_nbits_quantizer", "Store weights in few bits.")
+    >>> parser = make_parser("matmul_nbits_quantizer", "Store low-bit weights.")
     >>> parser.parse_args(["--input_model", "m.onnx", "--output_model", "q.onnx"]).verbose
     False
     """
@@ -63,3 +63,11 @@ def run_command(
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def read_boolean(text: str) -> bool:
+    """Return what a word of a command line says, where any word counts as true there."""
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+    return known[text.lower()]

@@ -88,7 +88,7 @@ class AlgoConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CLEConfig(AlgoConfig):
-    """Even out the channels of consecutive weights.
+    """Equalize the channels of consecutive weights.
 
     >>> CLEConfig(cle_steps=2).options()["CLESteps"]
     2
@@ -103,17 +103,7 @@ class CLEConfig(AlgoConfig):
 
     def options(self) -> dict[str, Any]:
         """Return the same as `extra_options`."""
-        if self.cle_balance_method != "max":
-            raise RecipeError(
-                f"cle_balance_method is 'max', the only one, not {self.cle_balance_method!r}."
-            )
-        return {
-            "CLESteps": self.cle_steps,
-            "CLEWeightThreshold": self.cle_weight_threshold,
-            "CLEScaleAppendBias": self.cle_scale_append_bias,
-            "CLEScaleUseThreshold": self.cle_scale_use_threshold,
-            "CLETotalLayerDiffThreshold": self.cle_total_layer_diff_threshold,
-        }
+        return {_as_key(f.name): getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +179,7 @@ class _FineTuningConfig(AlgoConfig):
 
 def _as_key(name: str) -> str:
     """Return the option that an argument stands for: output_qdq -> OutputQDQ."""
-    whole = {"lr": "LR", "qdq": "QDQ", "gds": "GDS"}
+    whole = {"cle": "CLE", "lr": "LR", "qdq": "QDQ", "gds": "GDS"}
     return "".join(whole.get(word, word.capitalize()) for word in name.split("_"))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from enum import Enum
+from typing import Any
 
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import (
@@ -102,140 +103,44 @@ class Spec:
     data_type: QType = INT8
 
 
-@dataclass(frozen=True, slots=True)
-class Int8Spec(Spec):
-    """int8, symmetric."""
+def _spec(name: str, data_type: QType, doc: str, **defaults: Any) -> type[Spec]:
+    """Return the class of a number type: a `Spec` with other defaults."""
+    kinds = {field.name: field.type for field in fields(Spec)}
+    return make_dataclass(
+        name,
+        [(key, kinds[key], value) for key, value in {**defaults, "data_type": data_type}.items()],
+        bases=(Spec,),
+        namespace={"__doc__": doc, "__module__": __name__},
+        frozen=True,
+        slots=True,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class UInt8Spec(Spec):
-    """uint8, asymmetric."""
+_ASYMMETRIC = {"symmetric": False}
+_IN_POWERS = {"scale_type": ScaleType.PowerOf2, "calibration_method": CalibMethod.MinMSE}
+_FLOAT = {"calibration_method": CalibMethod.MinMax}
 
-    symmetric: bool = False
-    data_type: QType = UINT8
-
-
-@dataclass(frozen=True, slots=True)
-class XInt8Spec(Spec):
-    """int8 with a power-of-two scale, for CNNs on the NPU."""
-
-    scale_type: ScaleType = ScaleType.PowerOf2
-    calibration_method: CalibMethod = CalibMethod.MinMSE
-
-
-@dataclass(frozen=True, slots=True)
-class Int16Spec(Spec):
-    """int16, symmetric."""
-
-    data_type: QType = INT16
-
-
-@dataclass(frozen=True, slots=True)
-class UInt16Spec(Spec):
-    """uint16, asymmetric."""
-
-    symmetric: bool = False
-    data_type: QType = UINT16
-
-
-@dataclass(frozen=True, slots=True)
-class Int32Spec(Spec):
-    """int32, symmetric."""
-
-    data_type: QType = INT32
-
-
-@dataclass(frozen=True, slots=True)
-class UInt32Spec(Spec):
-    """uint32, asymmetric."""
-
-    symmetric: bool = False
-    data_type: QType = UINT32
-
-
-@dataclass(frozen=True, slots=True)
-class Float16Spec(Spec):
-    """float16."""
-
-    calibration_method: CalibMethod = CalibMethod.MinMax
-    data_type: QType = FLOAT16
-
-
-@dataclass(frozen=True, slots=True)
-class BFloat16Spec(Float16Spec):
-    """bfloat16."""
-
-    data_type: QType = BFLOAT16
-
-
-@dataclass(frozen=True, slots=True)
-class BFP16Spec(Float16Spec):
-    """Blocks of 8 values with one exponent."""
-
-    data_type: QType = BFP16
-
-
-@dataclass(frozen=True, slots=True)
-class MXInt8Spec(Float16Spec):
-    """MX blocks of int8."""
-
-    data_type: QType = MXINT8
-
-
-@dataclass(frozen=True, slots=True)
-class MXFP8E5M2Spec(Float16Spec):
-    """MX blocks of float8 with 5 bits of exponent."""
-
-    data_type: QType = MXFP8E5M2
-
-
-@dataclass(frozen=True, slots=True)
-class MXFP8E4M3Spec(Float16Spec):
-    """MX blocks of float8 with 4 bits of exponent."""
-
-    data_type: QType = MXFP8E4M3
-
-
-@dataclass(frozen=True, slots=True)
-class MXFP6E3M2Spec(Float16Spec):
-    """MX blocks of float6 with 3 bits of exponent."""
-
-    data_type: QType = MXFP6E3M2
-
-
-@dataclass(frozen=True, slots=True)
-class MXFP6E2M3Spec(Float16Spec):
-    """MX blocks of float6 with 2 bits of exponent."""
-
-    data_type: QType = MXFP6E2M3
-
-
-@dataclass(frozen=True, slots=True)
-class MXFP4E2M1Spec(Float16Spec):
-    """MX blocks of float4."""
-
-    data_type: QType = MXFP4E2M1
-
-
-@dataclass(frozen=True, slots=True)
-class MX4Spec(Float16Spec):
-    """Microexponents in 4 bits."""
-
-    data_type: QType = MX4
-
-
-@dataclass(frozen=True, slots=True)
-class MX6Spec(Float16Spec):
-    """Microexponents in 6 bits."""
-
-    data_type: QType = MX6
-
-
-@dataclass(frozen=True, slots=True)
-class MX9Spec(Float16Spec):
-    """Microexponents in 9 bits."""
-
-    data_type: QType = MX9
+Int8Spec = _spec("Int8Spec", INT8, "int8, symmetric.")
+UInt8Spec = _spec("UInt8Spec", UINT8, "uint8, asymmetric.", **_ASYMMETRIC)
+XInt8Spec = _spec(
+    "XInt8Spec", INT8, "int8 with a power-of-two scale, for CNNs on the NPU.", **_IN_POWERS
+)
+Int16Spec = _spec("Int16Spec", INT16, "int16, symmetric.")
+UInt16Spec = _spec("UInt16Spec", UINT16, "uint16, asymmetric.", **_ASYMMETRIC)
+Int32Spec = _spec("Int32Spec", INT32, "int32, symmetric.")
+UInt32Spec = _spec("UInt32Spec", UINT32, "uint32, asymmetric.", **_ASYMMETRIC)
+Float16Spec = _spec("Float16Spec", FLOAT16, "float16.", **_FLOAT)
+BFloat16Spec = _spec("BFloat16Spec", BFLOAT16, "bfloat16.", **_FLOAT)
+BFP16Spec = _spec("BFP16Spec", BFP16, "Blocks of 8 values with one exponent.", **_FLOAT)
+MXInt8Spec = _spec("MXInt8Spec", MXINT8, "MX blocks of int8.", **_FLOAT)
+MXFP8E5M2Spec = _spec("MXFP8E5M2Spec", MXFP8E5M2, "MX blocks of float8 E5M2.", **_FLOAT)
+MXFP8E4M3Spec = _spec("MXFP8E4M3Spec", MXFP8E4M3, "MX blocks of float8 E4M3.", **_FLOAT)
+MXFP6E3M2Spec = _spec("MXFP6E3M2Spec", MXFP6E3M2, "MX blocks of float6 E3M2.", **_FLOAT)
+MXFP6E2M3Spec = _spec("MXFP6E2M3Spec", MXFP6E2M3, "MX blocks of float6 E2M3.", **_FLOAT)
+MXFP4E2M1Spec = _spec("MXFP4E2M1Spec", MXFP4E2M1, "MX blocks of float4.", **_FLOAT)
+MX4Spec = _spec("MX4Spec", MX4, "Microexponents in 4 bits.", **_FLOAT)
+MX6Spec = _spec("MX6Spec", MX6, "Microexponents in 6 bits.", **_FLOAT)
+MX9Spec = _spec("MX9Spec", MX9, "Microexponents in 9 bits.", **_FLOAT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
