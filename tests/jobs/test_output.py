@@ -1,0 +1,73 @@
+"""What is emitted and measured: the written model, and the facts that it carries."""
+
+import onnx_ir as ir
+import pytest
+from support.models import make_cnn, make_samples
+
+import bitwright
+from bitwright.jobs.calibration import Calibration, Evaluation
+from bitwright.jobs.comparison import open_float_side
+from bitwright.jobs.opening import open_model
+from bitwright.jobs.output import (
+    TRAINED,
+    Planned,
+    assess_model,
+    emit_model,
+    float_model_to_round,
+    sign_model,
+)
+from bitwright.jobs.static import plan_static
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Placement, Recipe
+
+
+@pytest.fixture(scope="module")
+def decided():
+    model = make_cnn()
+    return plan_static(open_model(model, Recipe()), Calibration(data=make_samples(model, 8)))
+
+
+def test_learned_constants_are_rounded_in_place_of_the_models_own(decided):
+    name = next(key for key, entry in decided.plan.tensors.items() if entry.role == "weight")
+    learned = decided.prepared.model.graph.initializers[name].const_value.numpy() * 0
+    rounded = float_model_to_round(decided.prepared, Planned(decided.plan, {name: learned}))
+    assert not rounded.graph.initializers[name].const_value.numpy().any()
+    assert decided.prepared.model.graph.initializers[name].const_value.numpy().any()
+
+
+def test_without_samples_the_result_is_run_but_not_measured(decided):
+    written = emit_model(decided.prepared, Planned(decided.plan))
+    result = assess_model(decided.prepared, written, Evaluation())
+    assert result.outputs == [] and result.samples == 0 and result.data == "no data"
+    measured = assess_model(decided.prepared, written, decided.calibrated.evaluation, "some")
+    assert measured.outputs[0].sqnr > 10 and measured.data == "some"
+
+
+def test_vendor_operators_without_bodies_are_written_and_said_not_to_have_been_run():
+    model = make_cnn()
+    recipe = Recipe(format="extended", place=Placement(portable=False))
+    result = bitwright.quantize(model, recipe=recipe, data=make_samples(model, 4))
+    assert result.outputs == []
+    assert any(note.startswith("not run or measured here") for note in result.plan.notes)
+
+
+def test_a_recipe_that_somebody_calls_trained_is_compared_as_any_other():
+    # Its batch norms are folded, so that only a prepared float model has its tensors.
+    model = make_cnn()
+    samples = make_samples(model, 4)
+    named = bitwright.quantize(model, recipe=Recipe(name="trained"), data=samples)
+    plain = bitwright.quantize(model, recipe=Recipe(name="other"), data=samples)
+    one, other = (bitwright.compare(model, result.model, data=samples) for result in (named, plain))
+    assert [node.name for node in one.nodes] == [node.name for node in other.nodes]
+    assert TRAINED not in named.model.metadata_props
+
+
+def test_models_whose_scales_were_trained_stand_beside_the_float_model_as_it_is():
+    model = ir.from_proto(make_cnn())
+    trained = ir.from_proto(make_cnn())
+    plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={}, trained=True)
+    sign_model(trained, plan)
+    assert trained.metadata_props[TRAINED] == "true"
+    found = open_float_side(model, trained, None, None)
+    assert found.exact is None
+    assert [n.name for n in found.model.graph] == [n.name for n in model.graph]

@@ -1,0 +1,43 @@
+"""What a job gives back, in a summary, as plain data and on disk."""
+
+import json
+
+import onnx
+import pytest
+from support.models import make_cnn, make_samples
+
+import bitwright
+
+
+@pytest.fixture(scope="module")
+def result():
+    model = make_cnn()
+    return bitwright.quantize(model, data=make_samples(model, 16), recipe="int8")
+
+
+def test_the_summary_names_recipe_sizes_data_and_the_error(result):
+    text = result.summary()
+    assert text.startswith("Recipe int8: ")
+    assert "Calibrated on 14 samples of list of samples" in text
+    assert "Against float on 2 holdout samples" in text
+
+
+def test_plain_data_survives_json_and_agrees_with_the_fields(result):
+    data = json.loads(json.dumps(result.to_dict()))
+    assert data["nodes"] == sum(data["quantized"].values()) + sum(
+        row["count"] for row in data["skipped"]
+    )
+    assert data["outputs"][0]["sqnr_db"] == result.outputs[0].sqnr
+    assert data["samples_are_unseen"] and data["output"] is None
+
+
+def test_saving_writes_what_the_size_says(result, tmp_path):
+    path = tmp_path / "q.onnx"
+    result.save(path)
+    assert path.stat().st_size == result.size and result.to_dict()["output"] == str(path)
+    assert onnx.load(path).graph == result.to_proto().graph
+
+
+def test_a_notebook_shows_the_tables(result):
+    page = result._repr_html_()
+    assert "Quantized model" in page and "int8" in page
