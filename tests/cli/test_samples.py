@@ -5,24 +5,24 @@ import typer
 
 from bitwright import RandomData
 from bitwright.cli.app import _make_app
-from bitwright.cli.samples import GivenSamples, Samples
+from bitwright.cli.samples import DataOptions, SampleOptions
 from bitwright.data import TextData
 
 DATA_OPTIONS = ("--preprocess", "--tokenizer", "--tokens", "--random-data", "--input-shape")
 
 
 def test_a_path_is_the_source_itself_and_nothing_is_no_source():
-    assert Samples(data=Path("x.npy"), limit=3).source() == Path("x.npy")
-    assert Samples().source() is None
+    assert SampleOptions(data=Path("x.npy"), limit=3).source() == Path("x.npy")
+    assert SampleOptions().source() is None
 
 
 def test_random_samples_are_asked_for_by_their_number():
-    asked = Samples(random_data=3, input_shape=["length=7"]).source()
+    asked = SampleOptions(random_data=3, input_shape=["length=7"]).source()
     assert asked == RandomData(count=3, shapes={"length": 7})
 
 
 def test_a_tokenizer_makes_a_text_of_the_data():
-    given = GivenSamples(data=Path("t.txt"), tokenizer=Path("tokenizer.json"))
+    given = DataOptions(data=Path("t.txt"), tokenizer=Path("tokenizer.json"))
     assert given.source() == TextData(text=Path("t.txt"), tokenizer=Path("tokenizer.json"))
 
 
@@ -46,7 +46,7 @@ def test_a_tokenizer_makes_a_text_of_the_data():
 )
 def test_options_that_clash_are_refused(options, sentence):
     with pytest.raises(typer.BadParameter, match=sentence):
-        Samples(**options).source()
+        SampleOptions(**options).source()
 
 
 def test_every_command_explains_these_options_in_the_same_words():

@@ -21,7 +21,7 @@ def test_a_better_plan_is_written_that_apply_takes(run, model, data, plan, tmp_p
     answer = run("sensitivity", model, "--plan", plan, "-o", better, *words)
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
-    assert lines[0] == "The nodes that hurt most"
+    assert lines[0] == "The most sensitive nodes"
     assert any(line.startswith("Proposal: fall back to float for ") for line in lines)
     assert f"Next: bitwright apply {better} {model} -o better.onnx" in lines
     changed = QuantPlan.load(better)

@@ -1,4 +1,4 @@
-"""The command line as a whole: its commands, its exit codes, and how it tells what went wrong."""
+"""The command line: its commands, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -82,32 +82,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         return _fail(error, _explain_usage(error), MISUSED, as_json, verbose=False)
     except (KeyboardInterrupt, typer.Abort) as error:
-        kept = any(word.partition("=")[0] == "--work" for word in words)
+        resumes = any(word.partition("=")[0] == "--work" for word in words)
         what, code = (
-            ("terminated", TERMINATED) if termination.came else ("interrupted", INTERRUPTED)
+            ("terminated", TERMINATED) if termination.received else ("interrupted", INTERRUPTED)
         )
-        said = f"{what}; the same command goes on from here." if kept else f"{what}."
-        return _fail(error, said, code, as_json, verbose=False, kind=what.capitalize())
+        message = f"{what}; the same command goes on from here." if resumes else f"{what}."
+        return _fail(error, message, code, as_json, verbose=False, kind=what.capitalize())
     except BrokenPipeError:
-        # The reader (`| head`) went away: nobody is left to tell, and the interpreter must not
-        # try to flush again.
+        # The reader (`| head`) has closed the pipe; the interpreter must not try to flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a line and a code
         hint = "" if verbose else "; run again with --verbose and report the traceback"
-        said = f"{type(error).__name__}: {error}".rstrip(".: ")
-        return _fail(error, f"this is a bug in bitwright ({said}){hint}.", FAILED, as_json, verbose)
+        reason = f"{type(error).__name__}: {error}".rstrip(".: ")
+        return _fail(
+            error, f"this is a bug in bitwright ({reason}){hint}.", FAILED, as_json, verbose
+        )
     return code if isinstance(code, int) else DONE
 
 
 class _Termination:
-    """Lets `kill`, a container's stop and batch systems end a job as Ctrl-C does: cleaned up."""
+    """Handles SIGTERM (`kill`, a container's stop, batch systems) like Ctrl-C: with clean-up."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.received = False
 
     def __enter__(self) -> None:
-        # Only the main thread hears signals; in another, whoever started it decides.
+        # Only the main thread receives signals; in another, its starter decides.
         self._here = threading.current_thread() is threading.main_thread()
         if self._here:
             self._before = signal.signal(signal.SIGTERM, self._stop)
@@ -117,7 +118,7 @@ class _Termination:
             signal.signal(signal.SIGTERM, self._before)
 
     def _stop(self, *_: object) -> None:
-        self.came = True
+        self.received = True
         raise KeyboardInterrupt
 
 

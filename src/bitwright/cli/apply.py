@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.samples import GivenSamples
+from bitwright.cli.samples import DataOptions
 from bitwright.cli.screen import Screen
 
 __all__ = ["apply_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Samples(GivenSamples):
+class _FileOptions(DataOptions):
     data: Annotated[
         Path | None,
         typer.Option(
@@ -35,7 +35,7 @@ def apply_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
     ],
-    samples: _Samples,
+    samples: _FileOptions,
     external_data: opt.ExternalData = None,
     provider: opt.Provider = None,
     work: opt.Work = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.samples import MeasuringSamples
+from bitwright.cli.samples import MeasuringOptions
 from bitwright.cli.screen import Facts, Part, Screen, Table
 from bitwright.support.wording import counted
 
@@ -22,7 +22,7 @@ def compare_command(
     float_model: opt.FloatModel,
     quantized_model: opt.QuantizedModel,
     *,
-    samples: MeasuringSamples,
+    samples: MeasuringOptions,
     plan: opt.PlanPath = None,
     worst: Annotated[
         int, typer.Option("--worst", metavar="N", min=1, help="How many nodes to name.")
@@ -31,7 +31,7 @@ def compare_command(
     memory_budget: opt.MemoryBudget = None,
     screen: Screen,
 ) -> None:
-    """Run a float and a quantized model on the same samples and show which nodes lose most.
+    """Run a float and a quantized model on the same samples and show the error of their nodes.
 
     `--verbose` shows every node in graph order.
     """
@@ -56,19 +56,19 @@ def compare_command(
 
 
 def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
-    title, nodes = f"The {worst} nodes that lose most on their own", found.worst(worst)
+    title, nodes = f"The {worst} nodes with the largest local error", found.worst(worst)
     if verbose:
         title, nodes = "All nodes in graph order", found.nodes
     elif len(nodes) < worst:
-        title = "What each node loses on its own"
+        title = "The local error of each node"
     columns = (
         "node",
         "op",
-        "alone dB",
+        "local dB",
         "channels dB",
-        "with all dB",
+        "all dB",
         "max error",
-        "cut off",
+        "saturated",
         "used",
     )
     done = sum(node.action == "quantized" for node in found.nodes)

@@ -1,4 +1,4 @@
-"""Groups of options: several commands share them by naming one dataclass."""
+"""Groups of options that several commands share, each a dataclass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["expand_groups"]
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with each dataclass among its parameters spread into its fields.
+    """Return the command with each dataclass among its parameters replaced by its fields.
 
     Typer makes an option of each field, in the place where the dataclass stands; the command gets
     the dataclass, made of what was typed.

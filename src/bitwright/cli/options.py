@@ -32,15 +32,17 @@ QuantizedModel = Annotated[
 PlanPath = Annotated[
     Path | None,
     typer.Option(
-        "--plan", metavar="PLAN", help="The plan that QUANT was made with: it has the reasons."
+        "--plan",
+        metavar="PLAN",
+        help="The plan that QUANT was made with, for the reasons why nodes stay float.",
     ),
 ]
 Work = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Weight-only recipes and --fine-tune: keep what is finished here; an interrupted run "
-        "goes on.",
+        help="Weight-only recipes and --fine-tune: store finished layers here; an interrupted run "
+        "goes on from them.",
     ),
 ]
 Device = Annotated[
@@ -61,7 +63,7 @@ Effort = Annotated[
     str | None,
     typer.Option(
         metavar="LEVEL",
-        help="What to try on top of the recipe, each kept if the error on unseen samples falls: "
+        help="What to try on top of the recipe, each kept if the error on holdout samples falls: "
         "low (nothing), medium (equalization, ranges of least squared error, bias correction) or "
         "high (also AdaRound on the most sensitive segments; needs torch).",
     ),
@@ -70,7 +72,7 @@ Sketches = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keep what was observed in this file; if it exists, the data is not run again.",
+        help="Store the observed ranges in this file; if it exists, the data is not run again.",
     ),
 ]
 MemoryBudget = Annotated[

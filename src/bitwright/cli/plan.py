@@ -1,4 +1,4 @@
-"""`bitwright plan`: decide everything, write only the decisions."""
+"""`bitwright plan`: decide how to quantize a model, and write only the plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from bitwright.cli import options as opt
 from bitwright.cli.recipe_choice import RecipeChoice
-from bitwright.cli.samples import Samples
+from bitwright.cli.samples import SampleOptions
 from bitwright.cli.screen import Screen
 
 __all__ = ["plan_command"]
@@ -21,7 +21,7 @@ def plan_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="PLAN", help="Where to write the plan (JSON).")
     ],
-    samples: Samples,
+    samples: SampleOptions,
     recipe: RecipeChoice,
     sketches: opt.Sketches = None,
     provider: opt.Provider = None,

@@ -10,7 +10,7 @@ import typer
 
 from bitwright.cli import options as opt
 from bitwright.cli.recipe_choice import RecipeChoice
-from bitwright.cli.samples import Samples
+from bitwright.cli.samples import SampleOptions
 from bitwright.cli.screen import Screen
 
 __all__ = ["quantize_command"]
@@ -24,7 +24,7 @@ def quantize_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
     ],
-    samples: Samples,
+    samples: SampleOptions,
     holdout: Annotated[
         bool, typer.Option(help="Keep up to eight samples out of calibration to measure with.")
     ] = True,

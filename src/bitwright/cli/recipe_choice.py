@@ -1,4 +1,4 @@
-"""The options that say how to quantize: a recipe, and what is different from it."""
+"""The options that choose a recipe and change its fields."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class RecipeChoice:
         bool,
         typer.Option(
             "--equalize",
-            help="First even out the channels of consecutive weights, which helps recipes with one "
-            "scale a tensor. Short for --set equalize={}.",
+            help="First equalize the channels of consecutive weights, which helps recipes with one "
+            "scale per tensor. Short for --set equalize={}.",
         ),
     ] = False
     bias_correction: Annotated[

@@ -1,4 +1,4 @@
-"""`bitwright recipes`: what can be asked for by name."""
+"""`bitwright recipes`: list the named recipes and targets."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def recipes_command(
         {"name": target.name, "recipe": target.recipe, "description": target.description}
         for target in TARGETS.values()
     ]
-    said = {True: "yes", False: "no"}
+    words = {True: "yes", False: "no"}
     recipe_rows = [
-        [said[value] if isinstance(value, bool) else value for value in recipe.values()]
+        [words[value] if isinstance(value, bool) else value for value in recipe.values()]
         for recipe in recipes
     ]
     columns = ("name", "activations", "weights", "per channel", "symmetric", "ranges")

@@ -1,4 +1,4 @@
-"""`bitwright report`: how good a quantized model is and what would mend it, as one HTML file."""
+"""`bitwright report`: how accurate a quantized model is and how to fix it, as one HTML file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.samples import MeasuringSamples
+from bitwright.cli.samples import MeasuringOptions
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["report_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FewSamples(MeasuringSamples):
+class _ReportOptions(MeasuringOptions):
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Use at most N samples of the data, 16 by default."),
@@ -33,7 +33,7 @@ def report_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the page (.html).")
     ],
-    samples: _FewSamples,
+    samples: _ReportOptions,
     plan: opt.PlanPath = None,
     latency: Annotated[
         bool, typer.Option("--latency/--no-latency", help="Also time both models, for seconds.")
@@ -42,7 +42,8 @@ def report_command(
         bool,
         typer.Option(
             "--sensitivity",
-            help="Also try out every node of --plan, and write a plan that puts the worst back.",
+            help="Also measure the sensitivity of every node of --plan, and write a plan in which "
+            "the most sensitive ones stay float.",
         ),
     ] = False,
     provider: opt.Provider = None,

@@ -1,4 +1,4 @@
-"""The options that say which samples a command runs, and the data source that they name."""
+"""The options of commands that run a model on samples, and the data source that they name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from bitwright.data import RandomData, TextData
 
 __all__ = [
-    "GivenSamples",
+    "DataOptions",
     "Limit",
-    "MeasuringSamples",
+    "MeasuringOptions",
     "Preprocess",
-    "Samples",
+    "SampleOptions",
     "read_shapes",
 ]
 
@@ -34,10 +34,10 @@ Limit = Annotated[int | None, typer.Option(metavar="N", help="Use at most N samp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenSamples:
-    """Samples of the user's own: arrays, images, or a text.
+class DataOptions:
+    """Options for samples of the user's own: arrays, images, or a text.
 
-    >>> GivenSamples(data=Path("images"), limit=8).source().name
+    >>> DataOptions(data=Path("images"), limit=8).source().name
     'images'
     """
 
@@ -81,10 +81,10 @@ class GivenSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples(GivenSamples):
-    """Samples of the user's own, or random ones.
+class SampleOptions(DataOptions):
+    """Options for samples of the user's own, or random ones.
 
-    >>> Samples(random_data=2, input_shape=["image=1x8"]).source().shapes
+    >>> SampleOptions(random_data=2, input_shape=["image=1x8"]).source().shapes
     {'image': (1, 8)}
     """
 
@@ -111,7 +111,7 @@ class Samples(GivenSamples):
         if self.random_data is None:
             if self.input_shape:
                 raise typer.BadParameter("--input-shape goes with --random-data only")
-            return GivenSamples.source(self)  # not super(): a class with slots is made twice
+            return DataOptions.source(self)  # not super(): a class with slots is made twice
         _exclude(
             "--random-data",
             {
@@ -128,8 +128,8 @@ class Samples(GivenSamples):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuringSamples(Samples):
-    """The same for commands that measure models instead of calibrating one."""
+class MeasuringOptions(SampleOptions):
+    """The same options for commands that measure models instead of calibrating one."""
 
     data: Annotated[
         Path | None,

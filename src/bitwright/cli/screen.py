@@ -1,4 +1,4 @@
-"""What a command shows: tables on a terminal, plain lines in a pipe, one JSON object on request."""
+"""The output of commands: tables on a terminal, plain lines in a pipe, one JSON object."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Verbose = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names with their values, one a line."""
+    """Names with their values, one per line."""
 
     rows: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under named columns; numbers are recognised and set right."""
+    """Rows under named columns; columns of numbers are aligned right."""
 
     title: str
     columns: Sequence[str]
@@ -40,7 +40,7 @@ Part = str | Facts | Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """Where a command's answer goes, and in which form."""
+    """The form in which a command's result is printed."""
 
     as_json: Json = False
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False

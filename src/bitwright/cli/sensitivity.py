@@ -1,4 +1,4 @@
-"""`bitwright sensitivity`: which nodes hurt, and a plan that puts the worst of them back."""
+"""`bitwright sensitivity`: the most sensitive nodes, and a plan in which they stay float."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.samples import MeasuringSamples
+from bitwright.cli.samples import MeasuringOptions
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class _To(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FewSamples(MeasuringSamples):
+class _SensitivityOptions(MeasuringOptions):
     limit: Annotated[
         int | None, typer.Option(metavar="N", help="Measure on N samples of the data.")
     ] = None
@@ -42,30 +42,32 @@ def sensitivity_command(
         Path | None,
         typer.Option("--output", "-o", metavar="OUT", help="Where to write the better plan."),
     ] = None,
-    samples: _FewSamples,
+    samples: _SensitivityOptions,
     regain: Annotated[
         float, typer.Option(metavar="SHARE", help="The share of the loss to regain.")
     ] = 0.8,
     most: Annotated[
-        float, typer.Option(metavar="SHARE", help="The share of nodes that may be put back.")
+        float, typer.Option(metavar="SHARE", help="The share of nodes that may fall back.")
     ] = 0.1,
     to: Annotated[
         _To,
-        typer.Option(help="What nodes are put back to; int8 is for weights of weight-only plans."),
+        typer.Option(help="What nodes fall back to; int8 is for weights of weight-only plans."),
     ] = _To.float,
     candidates: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
-            help="Measure only the N nodes that lose most on their own; for large models.",
+            help="Measure only the N nodes with the largest local error; for large models.",
         ),
     ] = None,
     provider: opt.Provider = None,
     memory_budget: opt.MemoryBudget = None,
     screen: Screen,
 ) -> None:
-    """Measure how much each node of a plan hurts, and write a plan with the worst put back.
+    """Measure how sensitive the outputs are to each node, and write a plan with a fallback.
+
+    In that plan the most sensitive nodes stay float, or get more bits.
 
     For 'bitwright apply'. Without --output only the ranking is shown; --verbose shows all of it.
     """
@@ -124,9 +126,9 @@ def _parts(
     if proposal is not None:
         facts.append(("Proposal", proposal.describe()))
         if proposal.nodes:
-            facts.append(("Put back", ", ".join(proposal.nodes)))
+            facts.append(("Fallback", ", ".join(proposal.nodes)))
         if proposal.nodes and not proposal.reached:
             facts.append(("Note", f"{proposal.wanted:.0%} is out of reach; allow more with --most"))
         facts.append(("Written to", str(output)))
         facts.append(("Next", f"bitwright apply {output} {model} -o better.onnx"))
-    return [Table("The nodes that hurt most", columns, rows), Facts(facts)]
+    return [Table("The most sensitive nodes", columns, rows), Facts(facts)]

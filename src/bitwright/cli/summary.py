@@ -1,4 +1,4 @@
-"""What became of every node, and how the result compares: the answer of most commands."""
+"""Summaries of results and plans: nodes quantized and left float, sizes, errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan_parts(plan: QuantPlan, path: str, *, verbose: bool) -> list[Part]:
 
 
 def plan_document(plan: QuantPlan, path: str) -> dict[str, Any]:
-    """Return the same for machines."""
+    """Return the summary of a plan as a JSON object."""
     skipped = _left_float(plan)
     return {
         "recipe": plan.recipe.name,
@@ -72,8 +72,8 @@ def _plan_facts(plan: QuantPlan) -> list[tuple[str, str]]:
 
 def _node_tables(plan: QuantPlan, verbose: bool) -> list[Part]:
     quantized = [
-        (op, str(alone + absorbed), str(absorbed) if absorbed else "-")
-        for op, (alone, absorbed) in _quantized(plan).items()
+        (op, str(own + absorbed), str(absorbed) if absorbed else "-")
+        for op, (own, absorbed) in _quantized(plan).items()
     ]
     parts: list[Part] = [Table("Quantized", ("op", "nodes", "absorbed"), quantized)]
     skipped = _left_float(plan)
@@ -93,7 +93,7 @@ def _quantized(plan: QuantPlan) -> dict[str, tuple[int, int]]:
         if node.quantized:
             counts[node.op][node.action == "absorb"] += 1
     ordered = sorted(counts.items(), key=lambda item: (-sum(item[1]), item[0]))
-    return {op: (alone, absorbed) for op, (alone, absorbed) in ordered}
+    return {op: (own, absorbed) for op, (own, absorbed) in ordered}
 
 
 def _left_float(plan: QuantPlan) -> dict[tuple[str, str], list[str]]:

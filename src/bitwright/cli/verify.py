@@ -1,4 +1,4 @@
-"""`bitwright verify`: is a quantized model sound, and within the limits of its target?"""
+"""`bitwright verify`: check a quantized model against the rules of its target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user asks for: frozen values with names, the same in Python, YAML and JSON."""
+"""Recipes: how to quantize, as frozen values that are the same in Python, YAML and JSON."""
 
 from __future__ import annotations
 

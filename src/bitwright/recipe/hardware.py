@@ -1,4 +1,4 @@
-"""The sections of a recipe about hardware: graph rewrites, stand-ins for its ops, its limits."""
+"""The sections of a recipe about hardware: graph rewrites, simulation, limits, equalization."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Limits(Settings, frozen=True, kw_only=True):
     hard_sigmoid: bool = True
     shift_swish: bool = True
     max_rounds: int = 5
-    """How often the rules are gone through while scales still change."""
+    """How often the rules are applied while scales still change."""
 
     def __post_init__(self) -> None:
         if self.max_rounds < 1:
@@ -90,20 +90,20 @@ class Limits(Settings, frozen=True, kw_only=True):
 
 
 class CrossLayerEqualization(Settings, frozen=True, kw_only=True):
-    """Even out the channels of consecutive weights; what the model computes stays the same.
+    """Cross-layer equalization of consecutive weights; the function of the model stays the same.
 
     >>> CrossLayerEqualization(steps=-1).append_bias
     True
     """
 
     steps: int = 1
-    """How many sweeps over all pairs; -1: until nothing moves any more."""
+    """How many sweeps over all pairs of layers; -1: until the weights no longer change."""
     total_layer_diff_threshold: float = 2e-7
     """With steps -1: stop when the mean changes of all weights add up to less."""
     append_bias: bool = True
     """The bias counts as one more weight of its channel."""
     weight_threshold: float | None = 0.5
-    """Leave channels whose weights on both sides are smaller than this together; None: none."""
+    """Do not scale channels whose weights on both sides add up to less; None: scale all."""
 
     def __post_init__(self) -> None:
         if self.steps != -1 and self.steps < 1:

@@ -1,4 +1,4 @@
-"""The ways to turn what was observed of a tensor into the range that is quantized."""
+"""Range methods: how the range of a tensor is chosen from what was observed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class _Method(Settings, frozen=True, kw_only=True):
-    """A way to turn what was observed of a tensor into the range that is quantized."""
+    """A method that chooses the range of a tensor from what was observed."""
 
     symmetric: bool = False
     """Widen the range to [-m, m]; the zero point still follows the recipe's symmetry."""
@@ -64,7 +64,7 @@ class Percentile(_Method, frozen=True, kw_only=True, tag="percentile", tag_field
 class LayerwisePercentile(
     _Method, frozen=True, kw_only=True, tag="layerwise-percentile", tag_field="method"
 ):
-    """The percentile, of a few, that loses least on each tensor.
+    """The percentile, of a few candidates, with the smallest error on each tensor.
 
     >>> LayerwisePercentile().candidates
     (99.99, 99.999, 99.99999)
@@ -72,7 +72,7 @@ class LayerwisePercentile(
 
     candidates: tuple[float, ...] = (99.99, 99.999, 99.99999)
     metric: Literal["mae", "mse"] = "mae"
-    """What counts as loss: the mean absolute, or the mean squared error."""
+    """The error: mean absolute or mean squared."""
 
     def __post_init__(self) -> None:
         if not self.candidates:

@@ -1,4 +1,4 @@
-"""The sections of a recipe: which nodes, where pairs go, what single tensors get."""
+"""The sections of a recipe: selected nodes, placement of Q/DQ pairs, SmoothQuant, overrides."""
 
 from __future__ import annotations
 
@@ -95,17 +95,17 @@ class Placement(Settings, frozen=True, kw_only=True):
 
 
 class SmoothQuant(Settings, frozen=True, kw_only=True):
-    """Move outliers from what matrix products read into their weights, before observing.
+    """Move outliers of the inputs of matrix products into their weights, before observing.
 
     >>> SmoothQuant(alpha=0.7).folding
     True
     """
 
     alpha: float = 0.5
-    """How much of the outliers moves: 0 leaves activations as they are, 1 makes them even."""
+    """Migration strength: 0 leaves activations as they are, 1 gives all channels the same range."""
     folding: bool = True
-    """Divide inside the norm or product that computes the activation, where that is possible;
-    else, and elsewhere, a Mul divides."""
+    """Fold the division into the norm or product that computes the activation, where that is
+    possible; else, and elsewhere, a Mul divides."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:

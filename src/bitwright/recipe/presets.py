@@ -1,4 +1,4 @@
-"""The recipes that AMD's tools have names for: for its NPU, and in its number formats."""
+"""The presets of AMD's tools: recipes for its NPU, and in its number formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that is asked for, in one frozen value."""
+"""The recipe: all options of quantization in one frozen value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Recipe"]
 
 
 class Recipe(Settings, frozen=True, kw_only=True):
-    """Everything that is asked for; `load_recipe` gives the named ones.
+    """All options of quantization; `load_recipe` gives the named recipes.
 
     >>> from bitwright.recipe import Percentile
     >>> recipe = Recipe(per_channel=True, ranges=Percentile())
@@ -69,13 +69,14 @@ class Recipe(Settings, frozen=True, kw_only=True):
     output_ranges: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     """Op type -> the range of its outputs, given and not observed."""
     smooth: SmoothQuant | None = None
-    """Even out the channels of what matrix products read; takes a pass over the data more."""
+    """SmoothQuant: move outliers of activations into the weights of matrix products; takes one more
+    pass over the data."""
     equalize: CrossLayerEqualization | None = None
-    """Even out the channels of consecutive weights before observing."""
+    """Cross-layer equalization of consecutive weights before observing."""
     rewrite: Rewrites = Rewrites()
-    """Graph rewrites that the hardware asks for."""
+    """Graph rewrites for hardware."""
     simulate: Simulation | None = None
-    """Replace ops by what the NPU computes in their place."""
+    """Simulate the arithmetic of the NPU: replace ops by what it computes in their place."""
     limits: Limits | None = None
     """Keep power-of-two scales within what the NPU's shifters can do."""
     weights: WeightOnly = WeightOnly()

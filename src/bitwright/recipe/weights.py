@@ -1,4 +1,4 @@
-"""The sections of a recipe that quantizes weights only: blocks, rounding, and the form written."""
+"""The sections of a weight-only recipe: bits, blocks, rounding methods, AWQ, output form."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Nearest(Settings, frozen=True, kw_only=True, tag="nearest", tag_field="met
     clip: bool = True
     """Shrink the range of a block where that lowers its error."""
     weighted: bool = False
-    """Judge that by what the layer puts out, not by the weights alone: needs data. Recipes that
-    see data anyway do so without being asked."""
+    """Measure that error at the output of the layer, not on the weights alone: needs data. Recipes
+    that use data anyway do so by default."""
     shrink: float = 1.0
     """Without `clip`: the part of each block's range that is kept."""
 
@@ -42,7 +42,7 @@ class Nearest(Settings, frozen=True, kw_only=True, tag="nearest", tag_field="met
 
 
 class GPTQ(Settings, frozen=True, kw_only=True, tag="gptq", tag_field="method"):
-    """Row after row, each row's rounding error made good by those still to come (GPTQ).
+    """GPTQ: row after row, with the rounding error compensated by the rows not yet rounded.
 
     >>> GPTQ(damping=0.05).act_order
     True
@@ -68,7 +68,7 @@ class GPTQ(Settings, frozen=True, kw_only=True, tag="gptq", tag_field="method"):
 
 
 class HQQ(Settings, frozen=True, kw_only=True, tag="hqq", tag_field="method"):
-    """Half-quadratic search for the grid of each block; needs no data.
+    """Half-quadratic quantization (HQQ) of each block; needs no data.
 
     >>> HQQ().float_zero_points
     False
@@ -87,7 +87,7 @@ RoundingMethod = Nearest | GPTQ | HQQ
 
 
 class AWQ(Settings, frozen=True, kw_only=True):
-    """Scale up the inputs that matter most before rounding, and undo it before the product.
+    """AWQ: scale up the weights of salient inputs before rounding, and undo it at the inputs.
 
     >>> AWQ(grid=10).grid
     10
@@ -96,7 +96,7 @@ class AWQ(Settings, frozen=True, kw_only=True):
     scale: bool = True
     """Scale inputs at all; without it only `clip` is left."""
     grid: int = 20
-    """How many strengths between none and full are tried."""
+    """How many scaling exponents between 0 and 1 are tried."""
     clip: bool = True
     """Search the range of each block by the error of the product afterwards."""
 

@@ -1,4 +1,4 @@
-"""Small files beside the model: written whole or not at all."""
+"""Write small files whole or not at all, and create folders."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Closing", "make_folder", "write_file"]
 
 
 class Closing:
-    """Something with `close()`, which the end of a `with` block calls."""
+    """A resource with `close()`, which the end of a `with` block calls."""
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release the resource."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""How long work shows that it goes on: a bar on a terminal, or calls of a function."""
+"""Progress of long work: a bar on a terminal, or calls of a function."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["Progress", "Report", "show_progress"]
+__all__ = ["Progress", "ProgressUpdate", "show_progress"]
 
 Progress = bool | Callable[[int, int | None], None]
 
 
-class Report(Protocol):
-    """Takes how much is done, and what has just been finished, to be shown beside the bar."""
+class ProgressUpdate(Protocol):
+    """A function that takes how much is done, and a detail to be shown beside the bar."""
 
     def __call__(self, done: int, detail: str = "", /) -> None:
         """Show it."""
 
 
 @contextmanager
-def show_progress(progress: Progress, what: str, total: int | None) -> Iterator[Report]:
+def show_progress(progress: Progress, what: str, total: int | None) -> Iterator[ProgressUpdate]:
     """Give a function that takes how much is done, out of `total` where that is known.
 
     >>> seen = []
-    >>> with show_progress(lambda done, total: seen.append((done, total)), "Counting", 2) as report:
-    ...     report(1)
+    >>> with show_progress(lambda done, total: seen.append((done, total)), "Counting", 2) as update:
+    ...     update(1)
     >>> seen
     [(1, 2)]
     """

@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive their owner: a killed one's go when the next is made."""
+"""Temporary folders, removed with their process, or by the next one if it was killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ScratchFolder(Closing):
 
     def __init__(self, kind: str, parent: str | Path | None = None) -> None:
         remove_abandoned(parent)
-        with _telling_where(parent):
+        with _naming_folder(parent):
             while not self._make(kind, parent):
                 pass
 
@@ -58,14 +58,14 @@ class ScratchFolder(Closing):
         return False
 
     def writing(self) -> AbstractContextManager[None]:
-        """Turn what the disk says to writes in a `with` block, as that it is full, into our words.
+        """Raise errors of writes in a `with` block, such as a full disk, as `OutputError`.
 
         >>> with ScratchFolder("spool") as scratch, scratch.writing():
         ...     raise OSError(28, "No space left on device")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         bitwright.errors.OutputError: cannot write temporary files in '...': No space left...
         """
-        return _telling_where(self.path.parent)
+        return _naming_folder(self.path.parent)
 
     def close(self) -> None:
         """Remove it with all that is in it."""
@@ -95,7 +95,7 @@ def remove_abandoned(parent: str | Path | None = None) -> list[Path]:
 
 
 @contextmanager
-def _telling_where(parent: str | Path | None) -> Iterator[None]:
+def _naming_folder(parent: str | Path | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Frozen values with named options: the same in Python, YAML and JSON, checked as they are made."""
+"""Frozen values with named options, the same in Python, YAML and JSON, checked when made."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _ChecksOptions(msgspec.StructMeta):
     def __call__(cls: type[_T], *values: Any, **options: Any) -> _T:  # noqa: N805
         if values:
             raise RecipeError(f"{cls.__name__} takes its options by name, as in name=value.")
-        return super().__call__(**_settle(cls, options))  # type: ignore[misc, no-any-return]
+        return super().__call__(**_convert_options(cls, options))  # type: ignore[misc, no-any-return]
 
 
 class Settings(
@@ -62,7 +62,7 @@ class Settings(
         >>> Recipe().replace(per_channel=True).per_channel
         True
         """
-        return msgspec.structs.replace(self, **_settle(type(self), changes))
+        return msgspec.structs.replace(self, **_convert_options(type(self), changes))
 
 
 @runtime_checkable
@@ -109,7 +109,7 @@ def convert(data: Any, kind: type[_T], source: str) -> _T:
         raise RecipeError(f"{source}: {problem}") from error
 
 
-def _settle(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_options(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as given in Python with the types that a file would give them.
 
     A struct takes whatever it is called with. Here lists become tuples, words become number
@@ -121,12 +121,12 @@ def _settle(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
             data[name] = msgspec.to_builtins(value, enc_hook=to_name)
         except (NotImplementedError, TypeError) as error:
             raise RecipeError(f"{kind.__name__}: option {name!r}: {error}.") from error
-    settled = convert(data, _unchecked(kind), kind.__name__)
+    settled = convert(data, _types_only(kind), kind.__name__)
     return {name: getattr(settled, name) for name in options}
 
 
 @functools.cache
-def _unchecked(kind: type) -> type[msgspec.Struct]:
+def _types_only(kind: type) -> type[msgspec.Struct]:
     """Return a struct of the same fields, each of them optional, that is checked by type only."""
     fields = [(field.name, field.type, None) for field in _fields(kind).values()]
     return msgspec.defstruct(kind.__name__, fields, kw_only=True, forbid_unknown_fields=True)

@@ -1,4 +1,4 @@
-"""Small words in sentences that programs write."""
+"""Numbers in words: counts with their nouns, and sizes."""
 
 from __future__ import annotations
 

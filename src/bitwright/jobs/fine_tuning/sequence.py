@@ -28,7 +28,7 @@ from bitwright.jobs.fine_tuning.workers import Workers
 from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
-from bitwright.support.progress import Progress, Report, show_progress
+from bitwright.support.progress import Progress, ProgressUpdate, show_progress
 
 __all__ = ["fine_tune"]
 
@@ -82,7 +82,7 @@ def _learn_in_sequence(
     learner: SegmentLearner,
     inputs: Iterable[tuple[LayerInputs, LayerInputs]],
     store: Checkpoints | None,
-    report: Report,
+    report: ProgressUpdate,
 ) -> None:
     """Let each segment learn from what the learned segments before it give."""
     done = 0
@@ -106,7 +106,7 @@ def _learn_in_parallel(
     learner: SegmentLearner,
     inputs: Iterable[tuple[LayerInputs, LayerInputs]],
     store: Checkpoints,
-    report: Report,
+    report: ProgressUpdate,
     workers: Workers,
 ) -> None:
     """Let segments learn from what plainly quantized ones give, several at a time."""
