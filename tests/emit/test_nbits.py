@@ -305,23 +305,6 @@ def test_slow_forms_and_wider_storage_are_said():
     np.testing.assert_allclose(run(written, {"x": x})[0], x @ floats.dequantize(), atol=1e-4)
 
 
-def test_old_products_are_written_as_their_runtime_reads_them():
-    w, model = one_product(64, 8, op="Gemm", transposed=True, bias=normal(8))
-    work = graph.load_model(model)
-    for symmetric, kind, size in ((True, 0, 20), (False, 1, 21)):
-        work = graph.load_model(model)
-        graph.normalize(work)
-        emit_blocks(work, {"w": blocks_of(w, symmetric=symmetric)}, output="matmul-fpq4")
-        written = ir.to_proto(work)
-        product, adding = written.graph.node
-        assert (product.op_type, adding.op_type) == ("MatMulFpQ4", "Add")
-        assert list(adding.output) == ["y"]
-        assert {a.name: a.i for a in product.attribute} == {"blk_quant_type": kind}
-        held = constants_of(written)
-        assert held["w_Q4G32"].shape == (8 * 2 * size,)
-        assert held["w_shape"].tolist() == [64, 8]
-
-
 def test_weights_are_asked_for_one_at_a_time_and_not_kept():
     class Shelf(dict):
         taken = 0
@@ -364,8 +347,6 @@ def test_what_does_not_fit_is_refused():
         emit(model, {"w": blocks_of(w.T)})
     with pytest.raises(PlanError, match="'product' is not to read it so"):
         emit(model, {"w": blocks}, readers={"w": ["other"]})
-    with pytest.raises(TargetError, match="4 bits and blocks of 32"):
-        emit(model, {"w": blocks_of(w, block_size=16)}, output="matmul-fpq4")
     floats = Grid(np.ones((2, 8), np.float32), np.full((2, 8), 0.5, np.float32))
     with pytest.raises(TargetError, match="DequantizeLinear does not take"):
         emit(

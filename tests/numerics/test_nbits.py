@@ -13,11 +13,9 @@ from bitwright.numerics.blocks import BlockFormat, Grid, quantize_in_blocks, rou
 from bitwright.numerics.nbits import (
     check_nbits_support,
     kind_of_zero_points,
-    pack_fp_q4,
     pack_nbits,
     pack_table,
     slow_reason,
-    unpack_fp_q4,
     unpack_nbits,
     widen,
 )
@@ -175,30 +173,6 @@ def test_a_head_has_the_bytes_of_its_embedding_where_blocks_are_full():
             np.testing.assert_array_equal(head.zero_points, table.zero_points)
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-def test_old_blobs_are_laid_out_as_onnx_runtime_1_16_has_them(symmetric):
-    """No later version runs them, so the bytes are taken apart by hand."""
-    blocks = make_blocks(64, 3, symmetric=symmetric)
-    blob = pack_fp_q4(blocks)
-    size = 20 if symmetric else 21
-    assert blob.dtype == np.uint8 and blob.shape == (3 * 2 * size,)
-    second = blob[size : 2 * size]  # output 0, block 1
-    assert second[:4].view(np.float32)[0] == blocks.scales[1, 0]
-    if not symmetric:
-        assert second[4] == blocks.zero_points[1, 0]
-    codes = blocks.codes[32:, 0]
-    np.testing.assert_array_equal(second[-16:] & 15, codes[:16])
-    np.testing.assert_array_equal(second[-16:] >> 4, codes[16:])
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 100), st.integers(1, 5), st.booleans())
-def test_unpacking_undoes_the_old_blobs(rows, columns, symmetric):
-    blocks = make_blocks(rows, columns, seed=rows, symmetric=symmetric)
-    back = unpack_fp_q4(pack_fp_q4(blocks), rows, columns, symmetric=symmetric)
-    np.testing.assert_array_equal(back.dequantize(), blocks.dequantize())
-
-
 @pytest.mark.parametrize("bits", [3, 5, 6, 7])
 def test_widths_without_a_kernel_are_refused_as_the_runtime_does(bits):
     blocks = make_blocks(32, 2, bits=bits)
@@ -218,8 +192,6 @@ def test_what_the_table_excludes_is_refused_with_the_reason():
         check_nbits_support(4, 32, accuracy_level=5)
     with pytest.raises(TargetError, match="8 bits fails when it first runs"):
         check_nbits_support(8, 32, "float")
-    with pytest.raises(TargetError, match="4 bits and blocks of 32"):
-        pack_fp_q4(make_blocks(32, 2, block_size=16))
     with pytest.raises(TargetError, match="3 values of 4 bits end within one"):
         pack_table(make_blocks(3, 2))
 

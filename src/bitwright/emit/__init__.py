@@ -1,8 +1,9 @@
-"""From a float model and a plan to the quantized model."""
+"""Write the quantized model that a plan describes, in any output format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import onnx_ir as ir
 
@@ -10,7 +11,7 @@ from bitwright.emit.bnb4 import emit_bnb4
 from bitwright.emit.dynamic import emit_dynamic
 from bitwright.emit.extended import emit_extended, emit_fix_neuron
 from bitwright.emit.functions import VENDOR_DOMAIN
-from bitwright.emit.nbits import emit_blocks
+from bitwright.emit.nbits import FORMS, emit_blocks, emit_weight_only
 from bitwright.emit.qdq import Rounding, emit_qdq
 from bitwright.emit.qoperator import emit_qoperator
 from bitwright.plan import QuantPlan
@@ -26,11 +27,13 @@ __all__ = [
     "emit_fix_neuron",
     "emit_qdq",
     "emit_qoperator",
+    "emit_weight_only",
 ]
 
-Emitter = Callable[[ir.Model, QuantPlan, Rounding], "list[str] | None"]
+Emitter = Callable[[ir.Model, QuantPlan, Any], list[str]]
 
-# Mode and format of a recipe -> what writes it, and returns what there is to note.
+# Mode and format of a recipe -> what turns the float model into it, in place, and returns notes.
+# The last argument makes the integers: a `Rounding`, or the blocks of each weight by its name.
 EMITTERS: dict[tuple[str, str], Emitter] = {
     ("static", "qdq"): emit_qdq,
     ("static", "qoperator"): emit_qoperator,
@@ -38,4 +41,5 @@ EMITTERS: dict[tuple[str, str], Emitter] = {
     ("static", "fix-neuron"): emit_fix_neuron,
     # Integer operators have one form; a dynamic recipe leaves the format as it is.
     ("dynamic", "qdq"): emit_dynamic,
+    **{("weight-only", form): emit_weight_only for form in FORMS},
 }

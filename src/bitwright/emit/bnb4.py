@@ -7,11 +7,16 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.emit.building import add_initializer, owner_of, remove_unused_initializers
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_tensor
-from bitwright.graph.editing import drop_if_unused
+from bitwright.graph.editing import (
+    add_initializer,
+    drop_if_unused,
+    graph_of,
+    remove_unused_initializers,
+    replace_inputs,
+)
 from bitwright.numerics.codebooks import BLOCK_SIZES, NF4, Codebook, quantize_blocks
 
 __all__ = ["check_block_size", "emit_bnb4"]
@@ -111,15 +116,13 @@ def _replace(
             f"weight {weight.name!r} holds NaN or infinity; mend the model, or exclude "
             f"{', '.join(repr(node.name) for node in readers)}."
         )
-    graph = owner_of(weight)
+    graph = graph_of(weight)
     codes = add_initializer(graph, names, f"{weight.name}_Bnb4", packed)
     scales = add_initializer(graph, names, f"{weight.name}_absmax", absmax)
     for node in readers:
         node.op_type, node.domain, node.version = "MatMulBnb4", _DOMAIN, None
         node.name = names.fresh(f"{node.name}_Bnb4")
-        node.resize_inputs(3)
-        node.replace_input_with(1, codes)
-        node.replace_input_with(2, scales)
+        replace_inputs(node, [node.inputs[0], codes, scales])
         for key, number in (
             ("K", rows),
             ("N", columns),

@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
-from bitwright.emit.integers import Integers, IntegerWriter
+from bitwright.emit.integers import IntegerWriter
 from bitwright.emit.qdq import Rounding
+from bitwright.emit.quantized import Quantized
 from bitwright.errors import PlanError
 from bitwright.graph.constants import input_at
 from bitwright.plan import QuantPlan
@@ -22,7 +23,7 @@ __all__ = ["emit_dynamic"]
 Keys = Sequence[str | None]
 
 
-def emit_dynamic(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
+def emit_dynamic(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
     """Turn the float model, in place, into the dynamic one that the plan describes.
 
     `round_weights` makes the integers, one weight after the other.
@@ -41,6 +42,7 @@ def emit_dynamic(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> N
             )
         write(writer, node, planned.inputs)
     writer.finish()
+    return []
 
 
 def _write_matmul(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
@@ -56,10 +58,10 @@ def _write_gemm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
             node,
             index,
             keys,
-            turned=bool(node.attributes.get_int(turn, 0)),
+            transposed=bool(node.attributes.get_int(flag, 0)),
             zero_points="several",
         )
-        for index, turn in enumerate(("transA", "transB"))
+        for index, flag in enumerate(("transA", "transB"))
     )
     name, label = node.name or "", node.outputs[0].name or ""
     addend = input_at(node, 2)
@@ -77,8 +79,8 @@ def _write_gemm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
 def _multiply(
     writer: IntegerWriter,
     node: ir.Node,
-    left: Integers,
-    right: Integers,
+    left: Quantized,
+    right: Quantized,
     name: str,
     label: str,
     factor: float = 1.0,
@@ -136,7 +138,7 @@ def _write_lstm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
         *(v for weight in weights for v in (weight.scale, weight.zero_point)),
     ]
     node.attributes.pop("layout", None)
-    writer.turn_into(node, "DynamicQuantizeLSTM", inputs)
+    writer.convert(node, "DynamicQuantizeLSTM", inputs)
 
 
 def _write_attention(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
@@ -148,7 +150,7 @@ def _write_attention(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
         bias = writer.constant(f"{node.name}_bias", zeros)
     scales, zero_points = (data.scale, weight.scale), (data.zero_point, weight.zero_point)
     inputs = [data.value, weight.value, bias, *scales, mask, *zero_points, past]
-    writer.turn_into(node, "QAttention", inputs)
+    writer.convert(node, "QAttention", inputs)
 
 
 def _write_embedding(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
@@ -168,7 +170,7 @@ def _write_embedding(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     if not node.outputs[1].name:
         node.outputs[1].name = writer.names.fresh(f"{node.outputs[0].name}_mask_index")
         node.outputs[1].dtype = ir.DataType.INT32
-    writer.turn_into(node, "QEmbedLayerNormalization", inputs)
+    writer.convert(node, "QEmbedLayerNormalization", inputs)
 
 
 def _write_move(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:

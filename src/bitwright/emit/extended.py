@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.building import add_initializer, insert_node, owner_of
 from bitwright.emit.functions import (
     VENDOR_DOMAIN,
     Op,
@@ -23,6 +22,7 @@ from bitwright.emit.functions import (
 )
 from bitwright.emit.qdq import QdqWriter, Rounding
 from bitwright.errors import PlanError
+from bitwright.graph.editing import add_initializer, graph_of, insert_after
 from bitwright.numerics.quantize import dequantize
 from bitwright.numerics.types import INT32, QType
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
@@ -32,7 +32,7 @@ __all__ = ["emit_extended", "emit_fix_neuron"]
 Array = npt.NDArray[Any]
 
 
-def emit_extended(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
+def emit_extended(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
     """Turn the float model, in place, into one with pairs of the vendor's operators.
 
     Tensors in block formats get one operator instead of a pair. With `place.portable` each
@@ -40,15 +40,17 @@ def emit_extended(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> 
     wherever they take the type.
     """
     _ExtendedWriter(model, plan, round_weights).write()
+    return []
 
 
-def emit_fix_neuron(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
+def emit_fix_neuron(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
     """Turn the float model, in place, into one with a FixNeuron instead of each pair.
 
     Constants stay float, rounded to what their type can hold. Biases at (input scale x weight
     scale) are integers of 32 bits behind a dequantizer: rounding them twice would gain nothing.
     """
     _ExtendedWriter(model, plan, round_weights, fused=True).write()
+    return []
 
 
 class _ExtendedWriter(QdqWriter):
@@ -127,7 +129,7 @@ class _ExtendedWriter(QdqWriter):
         Constants in blocks are stored as they are: rounding again need not give the same, since
         -2 times the scale of a block of MXINT8 has another exponent than all that it stands for.
         """
-        graph = owner_of(source)
+        graph = graph_of(source)
         tensor = self._values[entry.tensor]
         label = tensor.name or ""
         suffix = self._dedicated_suffix(entry)
@@ -144,7 +146,7 @@ class _ExtendedWriter(QdqWriter):
         if entry.role != "activation" and parameters.qtype.kind != "block":
             source = self._rounded_constant(entry, source, parameters)
         node.replace_input_with(0, source)
-        insert_node(graph, node, producer)
+        insert_after(graph, node, producer)
         if result is not None:
             owner, index = result
             owner.outputs[index] = output
@@ -165,7 +167,7 @@ class _ExtendedWriter(QdqWriter):
             dtype=array.dtype,
         )
         name = f"{source.name}_rounded"
-        return add_initializer(owner_of(source), self._names, name, rounded)
+        return add_initializer(graph_of(source), self._names, name, rounded)
 
     # One node -----------------------------------------------------------------------------
 

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.building import (
-    add_initializer,
-    insert_node,
-    owner_of,
-    remove_unused_initializers,
-)
 from bitwright.emit.qdq import Rounding
+from bitwright.emit.quantized import Quantized, add_quantized
 from bitwright.errors import PlanError
 from bitwright.graph import NameScope, iter_values
 from bitwright.graph.constants import is_constant
+from bitwright.graph.editing import (
+    add_initializer,
+    graph_of,
+    insert_after,
+    insert_before,
+    insert_behind_value,
+    remove_unused_initializers,
+    replace_inputs,
+    replace_value,
+)
 from bitwright.plan import QuantPlan
 
-__all__ = ["IntegerWriter", "Integers"]
+__all__ = ["IntegerWriter"]
 
 _FLOAT = ir.DataType.FLOAT
 _MICROSOFT = "com.microsoft"
@@ -34,15 +38,6 @@ ZeroPoints = Literal["one", "several", "each"]
 there are channels, or always one for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Integers:
-    """A tensor in 8 bits with its scale and zero point."""
-
-    value: ir.Value
-    scale: ir.Value
-    zero_point: ir.Value
-
-
 class IntegerWriter:
     """Makes each weight and each activation integer once, and rewires nodes to read them."""
 
@@ -52,7 +47,7 @@ class IntegerWriter:
         self._plan = plan
         self._round = round_weights
         self._values = dict(iter_values(model))
-        self._activations: dict[ir.Value, Integers] = {}
+        self._activations: dict[ir.Value, Quantized] = {}
         self._stored: dict[tuple[str, _Axes], ir.Value] = {}
         self._scales: dict[tuple[str, _Axes, ZeroPoints], tuple[ir.Value, ir.Value]] = {}
         self._dequantizers: list[ir.Node] = []
@@ -78,27 +73,27 @@ class IntegerWriter:
         index: int,
         keys: Sequence[str | None],
         *,
-        turned: bool = False,
+        transposed: bool = False,
         order: _Axes = None,
         scale_shape: _Axes = None,
         zero_points: ZeroPoints = "one",
-    ) -> Integers:
+    ) -> Quantized:
         """Return what a node reads, as integers: a stored constant, or quantized at run time.
 
-        `turned` swaps the axes of a matrix, `order` those of any constant; `scale_shape` is the
+        `transposed` swaps the axes of a matrix, `order` those of any constant; `scale_shape` is the
         shape that scales of channels get, and `zero_points` says which the node takes.
         """
         key, value = keys[index] if index < len(keys) else None, node.inputs[index]
         assert value is not None
         if key is not None:
-            return self._constant(key, (1, 0) if turned else order, scale_shape, zero_points)
+            return self._constant(key, (1, 0) if transposed else order, scale_shape, zero_points)
         if is_constant(value):
             raise PlanError(
                 f"node {node.name!r} is to be quantized, and its constant {value.name!r} has no "
                 "entry; set its action to 'float' or make a new plan."
             )
         found = self._activations.get(value) or self._measure(value)
-        if not turned:
+        if not transposed:
             return found
         moved = self.add(
             node,
@@ -108,9 +103,9 @@ class IntegerWriter:
             name=f"{value.name}_transposed",
             attributes=[ir.AttrInt64s("perm", [1, 0])],
         )
-        return Integers(moved, found.scale, found.zero_point)
+        return Quantized(moved, found.scale, found.zero_point)
 
-    def _measure(self, value: ir.Value) -> Integers:
+    def _measure(self, value: ir.Value) -> Quantized:
         """Quantize an activation where it is made, for all that read it."""
         label = value.name or ""
         outputs = [
@@ -124,14 +119,14 @@ class IntegerWriter:
             outputs=outputs,
             name=self.names.fresh(f"{label}_QuantizeLinear"),
         )
-        insert_node(owner_of(value), quantizer, value.producer())
+        insert_after(graph_of(value), quantizer, value.producer())
         integers, scale, zero_point = outputs
-        self._activations[value] = Integers(integers, scale, zero_point)
+        self._activations[value] = Quantized(integers, scale, zero_point)
         return self._activations[value]
 
     def _constant(
         self, key: str, order: _Axes, scale_shape: _Axes, zero_points: ZeroPoints
-    ) -> Integers:
+    ) -> Quantized:
         source = self._values[self._plan.tensors[key].tensor]
         label = source.name or ""
         parameters = self._plan.parameters(key)
@@ -147,8 +142,8 @@ class IntegerWriter:
                 tensor.release()  # or the mapped file stays in memory
             if order is not None:
                 integers = np.transpose(integers, order)
-            self._stored[key, order] = add_initializer(
-                owner_of(source), self.names, f"{label}_quantized", integers, parameters.qtype
+            self._stored[key, order] = add_quantized(
+                graph_of(source), self.names, f"{label}_quantized", integers, parameters.qtype
             )
         place = (key, scale_shape, zero_points)
         if place not in self._scales:
@@ -166,7 +161,7 @@ class IntegerWriter:
                 self.constant(f"{label}_scale", scale),
                 self.constant(f"{label}_zero_point", zero),
             )
-        return Integers(self._stored[key, order], *self._scales[place])
+        return Quantized(self._stored[key, order], *self._scales[place])
 
     # Floats -------------------------------------------------------------------------------
 
@@ -195,34 +190,28 @@ class IntegerWriter:
             both = self.add(node, "Mul", [both, number], name=f"{stem}_alpha_mul")
         return self.add(node, "Mul", [floats, both], name=f"{stem}_output_scale_mul")
 
-    def dequantize_result(self, node: ir.Node, source: Integers) -> None:
+    def dequantize_result(self, node: ir.Node, source: Quantized) -> None:
         """Let a node that moves integers be read both as integers and as floats."""
         moved = node.outputs[0]
         label = moved.name or ""
-        result = ir.Value(type=moved.type, shape=moved.shape)
-        moved.replace_all_uses_with(result, replace_graph_outputs=True)
-        moved.name = self.names.fresh(f"{label}_quantized")
-        moved.type = ir.TensorType(source.value.dtype or ir.DataType.UINT8)
-        result.name = label
-        dequantizer = ir.node(
+        dequantizer = insert_behind_value(
+            moved,
             "DequantizeLinear",
-            [moved, source.scale, source.zero_point],
-            outputs=[result],
+            [source.scale, source.zero_point],
+            renamed=self.names.fresh(f"{label}_quantized"),
             name=self.names.fresh(f"{label}_DequantizeLinear"),
         )
-        assert isinstance(node.graph, ir.Graph)
-        insert_node(node.graph, dequantizer, node)
+        moved.type = ir.TensorType(source.value.dtype or ir.DataType.UINT8)
         self._dequantizers.append(dequantizer)
-        self._activations[result] = Integers(moved, source.scale, source.zero_point)
+        result = dequantizer.outputs[0]
+        self._activations[result] = Quantized(moved, source.scale, source.zero_point)
 
-    def turn_into(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]) -> None:
+    def convert(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]) -> None:
         """Make a node the integer operator of com.microsoft that does the same."""
         values = list(inputs)
         while values[-1] is None:
             values.pop()
-        node.resize_inputs(len(values))
-        for index, value in enumerate(values):
-            node.replace_input_with(index, value)
+        replace_inputs(node, values)
         node.op_type, node.domain = op_type, _MICROSOFT
         node.name = self.names.fresh(f"{node.name}_quant")
 
@@ -242,23 +231,14 @@ class IntegerWriter:
         """Put a new node before another and return its result."""
         name = name or f"{inputs[0].name}_{op_type}"
         result = self._value(output or f"{name}_output", dtype)
-        new = ir.Node(
-            "", op_type, inputs, list(attributes), outputs=[result], name=self.names.fresh(name)
-        )
-        assert isinstance(before.graph, ir.Graph)
-        before.graph.insert_before(before, new)
-        return result
+        settings = {attribute.name: attribute for attribute in attributes}
+        return insert_before(before, op_type, inputs, result, self.names.fresh(name), settings)
 
     def replace(self, node: ir.Node, result: ir.Value) -> None:
         """Let a value take the place of a node's result, name and all, and drop the node."""
-        old = node.outputs[0]
-        label = old.name
-        result.type, result.shape = old.type, old.shape
-        old.replace_all_uses_with(result, replace_graph_outputs=True)
+        replace_value(node.outputs[0], result)
         assert node.graph is not None
         node.graph.remove(node, safe=True)
-        old.name = None
-        result.name = label
 
     def constant(self, name: str, array: npt.NDArray[np.generic]) -> ir.Value:
         """Return a new constant of the main graph."""

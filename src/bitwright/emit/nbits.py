@@ -1,48 +1,47 @@
-"""Write block-wise weights into a graph whose activations stay float.
+"""Write weights in blocks of few bits into a graph whose activations stay float.
 
-Four forms: the n-bit product of ONNX Runtime (MatMulNBits, and GatherBlockQuantized for tables of
-embeddings), standard DequantizeLinear in blocks, the n-bit product of runtimes before 1.17
-(MatMulFpQ4), and floats that have the rounded values. A weight is stored once however many nodes
-read it; a head and its embedding share one copy.
+Three forms: the n-bit operators of ONNX Runtime (MatMulNBits, and GatherBlockQuantized for tables
+of embeddings), standard DequantizeLinear in blocks, and floats that have the rounded values. A
+weight is stored once however many nodes read it; a head and its embedding share one copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.building import (
-    add_initializer,
-    add_lazy_initializer,
-    insert_node,
-    owner_of,
-    remove_unused_initializers,
-)
 from bitwright.emit.nbits_nodes import (
     DOMAIN,
-    add_behind,
-    become,
+    Reader,
     read_matrix,
     readers_of,
     reason_against,
-    take_bias,
     to_lookup,
     to_nbits,
 )
+from bitwright.emit.quantized import quantized_tensor
 from bitwright.errors import PlanError, TargetError, did_you_mean
-from bitwright.graph import NameScope, iter_values, opset_of
-from bitwright.graph.constants import is_constant
-from bitwright.graph.editing import drop_if_unused
+from bitwright.graph import (
+    NameScope,
+    add_initializer,
+    drop_if_unused,
+    graph_of,
+    insert_after,
+    is_constant,
+    iter_values,
+    opset_of,
+    remove_unused_initializers,
+)
+from bitwright.graph.tensors import shape_of
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import (
     NBitsTensors,
     check_nbits_support,
     kind_of_zero_points,
-    pack_fp_q4,
     pack_nbits,
     pack_scales,
     pack_table,
@@ -51,14 +50,29 @@ from bitwright.numerics.nbits import (
     widen,
 )
 from bitwright.numerics.types import INT2, INT4, INT8, UINT2, UINT4, UINT8, QType
+from bitwright.plan import QuantPlan
 
-__all__ = ["Output", "emit_blocks"]
+__all__ = ["FORMS", "emit_blocks", "emit_weight_only"]
 
 Array = npt.NDArray[Any]
-Output = Literal["matmul-nbits", "qdq", "matmul-fpq4", "float"]
+Pack = Callable[[QuantizedBlocks], Array]
 
 _SIGNED = {2: INT2, 4: INT4, 8: INT8}
 _UNSIGNED = {2: UINT2, 4: UINT4, 8: UINT8}
+
+
+def emit_weight_only(
+    model: ir.Model, plan: QuantPlan, weights: Mapping[str, QuantizedBlocks]
+) -> list[str]:
+    """Store the weights that a plan names as its recipe asks for; see `emit_blocks`."""
+    options = plan.recipe.weights
+    return emit_blocks(
+        model,
+        weights,
+        readers={name: planned.nodes for name, planned in plan.weights.items()},
+        output=options.output,
+        accuracy_level=options.accuracy_level,
+    )
 
 
 def emit_blocks(
@@ -66,7 +80,7 @@ def emit_blocks(
     weights: Mapping[str, QuantizedBlocks],
     *,
     readers: Mapping[str, Sequence[str]] | None = None,
-    output: Output = "matmul-nbits",
+    output: str = "matmul-nbits",
     accuracy_level: int | None = None,
 ) -> list[str]:
     """Store weights in few bits, in place; return a sentence for each thing worth knowing.
@@ -103,6 +117,8 @@ class _Held(NamedTuple):
     blocks: QuantizedBlocks
     load: Callable[[], QuantizedBlocks]
     readers: list[ir.Node]
+    transposed: bool
+    """Whether the nodes read [N, K]."""
 
     @property
     def name(self) -> str:
@@ -111,10 +127,10 @@ class _Held(NamedTuple):
 
 
 class _Writer:
-    def __init__(self, model: ir.Model, output: Output, accuracy_level: int | None) -> None:
+    def __init__(self, model: ir.Model, output: str, accuracy_level: int | None) -> None:
         self.notes: list[str] = []
         self.uses_domain = False
-        self._output = output
+        self._write_form = FORMS[output]
         self._level = accuracy_level
         self._opset = opset_of(model)
         self._names = NameScope(model)
@@ -126,8 +142,21 @@ class _Writer:
         wanted: frozenset[str] | None,
     ) -> None:
         """Store one weight for those of its readers that take it in blocks."""
+        taken = self._choose_readers(weight, wanted)
+        held = _Held(weight, load(), load, [r.node for r in taken], taken[0].transposed)
+        _check_shape(held)
+        self._write_form(self, held)
+        for reader in taken:
+            transpose = reader.through
+            if transpose is not None and transpose.graph and not transpose.outputs[0].uses():
+                transpose.graph.remove(transpose, safe=True)
+        drop_if_unused(weight)
+
+    def _choose_readers(self, weight: ir.Value, wanted: frozenset[str] | None) -> list[Reader]:
+        """Return the nodes that take a weight in blocks, all of them the same way round."""
         found = readers_of(weight)
-        taken = [reader for reader in found if reason_against(reader, wanted) is None]
+        reasons = [reason_against(reader, wanted) for reader in found]
+        taken = [r for r, reason in zip(found, reasons, strict=True) if reason is None]
         if len({reader.transposed for reader in taken}) > 1:
             # Blocks run along the inputs of a product; the other way round they are others.
             taken = [reader for reader in taken if reader.node.op_type != "Gather"]
@@ -137,10 +166,9 @@ class _Writer:
                     f"{[reader.node.name for reader in taken]} float."
                 )
         if not taken:
-            reasons = {reason for r in found if (reason := reason_against(r, wanted)) is not None}
             raise PlanError(
                 f"nothing reads weight {weight.name!r} in a way that blocks allow: "
-                f"{'; '.join(sorted(reasons))}."
+                f"{'; '.join(sorted({reason for reason in reasons if reason is not None}))}."
             )
         if len(taken) < len(found):
             others = {r.node.name or r.node.op_type for r in found if r not in taken}
@@ -148,34 +176,12 @@ class _Writer:
                 f"weight {weight.name!r} stays in the model as floats as well, for "
                 f"{sorted(others)}."
             )
-        blocks = load()
-        turned = taken[0].transposed
-        assert weight.const_value is not None
-        shape = tuple(weight.const_value.shape.numpy())
-        if blocks.shape != (shape[::-1] if turned else shape):
-            raise PlanError(
-                f"weight {weight.name!r} has shape {shape}, its blocks {blocks.shape}"
-                f"{' for its transpose' if turned else ''}."
-            )
-        held = _Held(weight, blocks, load, [reader.node for reader in taken])
-        if self._output == "float":
-            self._write_floats(held, turned)
-        elif self._output == "qdq":
-            self._write_dequantize(held)
-        elif self._output == "matmul-fpq4":
-            self._write_old_products(held)
-        else:
-            self._write_nbits(held)
-        for reader in taken:
-            if reader.through is not None and not reader.through.outputs[0].uses():
-                graph = reader.through.graph
-                if graph is not None:
-                    graph.remove(reader.through, safe=True)
-        drop_if_unused(weight)
+        return taken
 
     # MatMulNBits and GatherBlockQuantized ---------------------------------------------------------
 
-    def _write_nbits(self, held: _Held) -> None:
+    def write_nbits(self, held: _Held) -> None:
+        """Turn products and lookups into the runtime's own."""
         name, blocks = held.name, widen(held.blocks)
         if blocks.format.bits != held.blocks.format.bits:
             self.notes.append(
@@ -217,41 +223,19 @@ class _Writer:
         """Return the codes of a table [entries, bytes]; those of a product where they serve."""
         width, entries = held.blocks.shape
         if shared is None or width % packed.block_size:
-            return self._add(
-                held, f"table_q{packed.bits}", lambda blocks: pack_table(widen(blocks)).codes
-            )
-        graph, name = owner_of(held.value), held.name
+            return self._add(held, f"table_q{packed.bits}", lambda b: pack_table(widen(b)).codes)
         # The same bytes in another shape: the runtime reshapes a constant when it loads the model.
+        sizes = np.array([entries, -1], np.int64)
         shape = add_initializer(
-            graph, self._names, f"{name}_table_shape", np.array([entries, -1], np.int64)
+            graph_of(held.value), self._names, f"{held.name}_table_shape", sizes
         )
-        reshape = ir.node("Reshape", [shared, shape], name=self._names.fresh(f"{name}_table"))
-        reshape.outputs[0].name = self._names.fresh(f"{name}_table")
-        reshape.outputs[0].type = ir.TensorType(ir.DataType.UINT8)
-        insert_node(graph, reshape, None)
-        return reshape.outputs[0]
-
-    def _add(
-        self,
-        held: _Held,
-        suffix: str,
-        pack: Callable[[QuantizedBlocks], Array],
-        qtype: QType | None = None,
-    ) -> ir.Value:
-        """Return a constant that is packed from the weight again when the model is written."""
-        load = held.load
-        return add_lazy_initializer(
-            owner_of(held.value),
-            self._names,
-            f"{held.name}_{suffix}",
-            pack(held.blocks),
-            lambda: pack(load()),
-            qtype,
-        )
+        name = f"{held.name}_table"
+        return self._insert_first(held, "Reshape", [shared, shape], ir.DataType.UINT8, name, name)
 
     # The other forms ------------------------------------------------------------------------------
 
-    def _write_dequantize(self, held: _Held) -> None:
+    def write_dequantize(self, held: _Held) -> None:
+        """Put a DequantizeLinear before the nodes."""
         name = held.name
         if kind_of_zero_points(held.blocks) == "float":
             raise TargetError(
@@ -287,56 +271,81 @@ class _Writer:
             )
             for place, suffix in enumerate(("quantized", "scales", "zero_points")[:count])
         ]
-        graph = owner_of(held.value)
         attributes: dict[str, int] = {"axis": 1 - axis if whole else axis}
         if not whole:
             attributes["block_size"] = format.block_size
-        node = ir.node(
+        result = self._insert_first(
+            held,
             "DequantizeLinear",
             inputs,
+            inputs[1].dtype or ir.DataType.FLOAT,
+            f"{name}_DequantizeLinear",
+            f"{name}_dequantized",
             attributes,
-            name=self._names.fresh(f"{name}_DequantizeLinear"),
         )
-        result = node.outputs[0]
-        result.name = self._names.fresh(f"{name}_dequantized")
-        result.type = ir.TensorType(inputs[1].dtype or ir.DataType.FLOAT)
-        insert_node(graph, node, None)
         for reader in held.readers:
             read_matrix(reader, result, transposed=rowwise, names=self._names)
 
-    def _write_old_products(self, held: _Held) -> None:
-        blocks = widen(held.blocks, 4)
-        if any(node.op_type == "Gather" for node in held.readers):
-            raise TargetError(
-                "runtimes before 1.17 have no table in 4 bits; leave embeddings float."
-            )
-        blob = self._add(held, "Q4G32", lambda blocks: pack_fp_q4(widen(blocks, 4)))
-        shape = add_initializer(
-            owner_of(held.value),
-            self._names,
-            f"{held.name}_shape",
-            np.array(blocks.shape, np.int64),
-        )
-        for node in held.readers:
-            bias = take_bias(node)
-            become(node, "MatMulFpQ4", [node.inputs[0], blob, shape])
-            kind = 0 if blocks.zero_points is None else 1
-            node.attributes["blk_quant_type"] = ir.AttrInt64("blk_quant_type", kind)
-            if bias is not None:
-                add_behind(node, bias, self._names)
-        self.uses_domain = True
-
-    def _write_floats(self, held: _Held, transposed: bool) -> None:
+    def write_floats(self, held: _Held) -> None:
+        """Give the nodes the rounded values in float."""
         assert held.value.dtype is not None
         dtype = held.value.dtype.numpy()
 
         def restore(blocks: QuantizedBlocks) -> Array:
             array = blocks.dequantize(np.float32)
-            return (array.T if transposed else array).astype(dtype)
+            return (array.T if held.transposed else array).astype(dtype)
 
-        fresh = self._add(held, "rounded", restore)
+        rounded = self._add(held, "rounded", restore)
         for node in held.readers:
-            read_matrix(node, fresh, transposed=transposed, names=self._names)
+            read_matrix(node, rounded, transposed=held.transposed, names=self._names)
+
+    # The graph ------------------------------------------------------------------------------------
+
+    def _add(self, held: _Held, suffix: str, pack: Pack, qtype: QType | None = None) -> ir.Value:
+        """Return a constant that is packed from the weight again when the model is written."""
+        load, first = held.load, quantized_tensor(pack(held.blocks), qtype)
+        tensor = ir.LazyTensor(
+            lambda: quantized_tensor(pack(load()), qtype),
+            dtype=first.dtype,
+            shape=shape_of(first),
+            cache=False,
+        )
+        return add_initializer(graph_of(held.value), self._names, f"{held.name}_{suffix}", tensor)
+
+    def _insert_first(
+        self,
+        held: _Held,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        dtype: ir.DataType,
+        name: str,
+        output: str,
+        attributes: Mapping[str, int] | None = None,
+    ) -> ir.Value:
+        """Add a node that reads constants only, as the first of the weight's graph."""
+        node = ir.node(op_type, inputs, attributes, name=self._names.fresh(name))
+        result = node.outputs[0]
+        result.name, result.type = self._names.fresh(output), ir.TensorType(dtype)
+        insert_after(graph_of(held.value), node, None)
+        return result
+
+
+FORMS: dict[str, Callable[[_Writer, _Held], None]] = {
+    "matmul-nbits": _Writer.write_nbits,
+    "qdq": _Writer.write_dequantize,
+    "float": _Writer.write_floats,
+}
+"""The output of a weight-only recipe -> how one weight is written."""
+
+
+def _check_shape(held: _Held) -> None:
+    assert held.value.const_value is not None
+    shape = tuple(held.value.const_value.shape.numpy())
+    if held.blocks.shape != (shape[::-1] if held.transposed else shape):
+        raise PlanError(
+            f"weight {held.value.name!r} has shape {shape}, its blocks {held.blocks.shape}"
+            f"{' for its transpose' if held.transposed else ''}."
+        )
 
 
 def _packed_zero_points(blocks: QuantizedBlocks) -> Array:

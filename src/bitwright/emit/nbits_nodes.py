@@ -9,20 +9,23 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
-from bitwright.emit.building import add_initializer
 from bitwright.graph import NameScope, is_transposed_constant
 from bitwright.graph.constants import float_constant_of
+from bitwright.graph.editing import (
+    add_initializer,
+    graph_of,
+    insert_before,
+    insert_behind_value,
+    replace_inputs,
+)
 from bitwright.numerics.nbits import NBitsTensors
 
 __all__ = [
     "DOMAIN",
     "Reader",
-    "add_behind",
-    "become",
     "read_matrix",
     "readers_of",
     "reason_against",
-    "take_bias",
     "to_lookup",
     "to_nbits",
 ]
@@ -90,14 +93,9 @@ def read_matrix(node: ir.Node, matrix: ir.Value, *, transposed: bool, names: Nam
     if node.op_type == "Gemm":
         node.attributes["transB"] = ir.AttrInt64("transB", int(transposed))
     elif node.op_type == "MatMul" and transposed:
-        turn = ir.node(
-            "Transpose", [matrix], {"perm": [1, 0]}, name=names.fresh(f"{node.name}_transpose")
-        )
-        turn.outputs[0].name = names.fresh(f"{matrix.name}_transposed")
-        turn.outputs[0].type = matrix.type
-        assert isinstance(node.graph, ir.Graph)
-        node.graph.insert_before(node, turn)
-        matrix = turn.outputs[0]
+        name = names.fresh(f"{node.name}_transpose")
+        output = ir.Value(name=names.fresh(f"{matrix.name}_transposed"), type=matrix.type)
+        matrix = insert_before(node, "Transpose", [matrix], output, name, {"perm": [1, 0]})
     node.replace_input_with(weight_index(node), matrix)
 
 
@@ -111,7 +109,7 @@ def to_nbits(
     names: NameScope,
 ) -> None:
     """Turn a product into MatMulNBits; a bias that is no vector is added behind it."""
-    bias = take_bias(node)
+    bias = _addend_of(node)
     inputs: list[ir.Value | None] = [node.inputs[0], codes, scales]
     if zeros is not None:
         inputs.append(zeros)
@@ -122,7 +120,7 @@ def to_nbits(
             behind = bias
         else:
             inputs += [None] * (5 - len(inputs)) + [vector]
-    become(node, "MatMulNBits", inputs)
+    _convert(node, "MatMulNBits", inputs)
     numbers = {"K": packed.rows, "N": packed.columns, "bits": packed.bits}
     numbers |= {"block_size": packed.block_size}
     if level:
@@ -130,7 +128,7 @@ def to_nbits(
     for key, number in numbers.items():
         node.attributes[key] = ir.AttrInt64(key, number)
     if behind is not None:
-        add_behind(node, behind, names)
+        _add_behind(node, behind, names)
 
 
 def to_lookup(
@@ -142,7 +140,7 @@ def to_lookup(
 ) -> None:
     """Turn a Gather into GatherBlockQuantized."""
     inputs = [data, node.inputs[1], scales] + ([] if zeros is None else [zeros])
-    become(node, "GatherBlockQuantized", inputs)
+    _convert(node, "GatherBlockQuantized", inputs)
     for key, number in (
         ("bits", packed.bits),
         ("block_size", packed.block_size),
@@ -152,16 +150,14 @@ def to_lookup(
         node.attributes[key] = ir.AttrInt64(key, number)
 
 
-def become(node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]) -> None:
+def _convert(node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]) -> None:
     """Turn a node into one of the runtime's own, in its place and by its name."""
     node.op_type, node.domain, node.version = op_type, DOMAIN, None
     node.attributes.clear()
-    node.resize_inputs(len(inputs))
-    for index, value in enumerate(inputs):
-        node.replace_input_with(index, value)
+    replace_inputs(node, inputs)
 
 
-def take_bias(node: ir.Node) -> ir.Value | None:
+def _addend_of(node: ir.Node) -> ir.Value | None:
     """Return what a Gemm adds to its product."""
     return node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None
 
@@ -175,22 +171,12 @@ def _as_vector(bias: ir.Value, columns: int, node: ir.Node, names: NameScope) ->
         return None  # one value for each row of the result
     if array.shape == (columns,):
         return bias
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
     vector = np.broadcast_to(array.reshape(-1), (columns,)).copy()
-    return add_initializer(graph, names, f"{bias.name}_vector", vector)
+    return add_initializer(graph_of(node.outputs[0]), names, f"{bias.name}_vector", vector)
 
 
-def add_behind(node: ir.Node, bias: ir.Value, names: NameScope) -> None:
+def _add_behind(node: ir.Node, bias: ir.Value, names: NameScope) -> None:
     """Add a tensor to what a node computes, for all who read that."""
-    graph, result = node.graph, node.outputs[0]
-    assert isinstance(graph, ir.Graph)
-    adding = ir.node("Add", [result, bias], name=names.fresh(f"{node.name}_bias"))
-    total = adding.outputs[0]
-    total.type, total.shape = result.type, result.shape
-    kept = result.name
-    ir.convenience.replace_all_uses_with(result, total, replace_graph_outputs=True)
-    adding.replace_input_with(0, result)
-    result.name = names.fresh(f"{kept}_product")
-    total.name = kept
-    graph.insert_after(node, adding)
+    result = node.outputs[0]
+    name, renamed = names.fresh(f"{node.name}_bias"), names.fresh(f"{result.name}_product")
+    insert_behind_value(result, "Add", [bias], renamed=renamed, name=name)

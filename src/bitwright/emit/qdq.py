@@ -9,14 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.building import (
-    add_initializer,
-    insert_node,
-    owner_of,
-    remove_unused_initializers,
-)
+from bitwright.emit.quantized import add_quantized
 from bitwright.errors import PlanError
 from bitwright.graph import NameScope, iter_values
+from bitwright.graph.editing import (
+    add_initializer,
+    graph_of,
+    insert_after,
+    like,
+    remove_unused_initializers,
+    replace_value,
+)
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
 __all__ = ["QdqWriter", "Rounding", "emit_qdq"]
@@ -25,12 +28,13 @@ Array = npt.NDArray[Any]
 Rounding = Callable[[Array, Parameters], Array]
 
 
-def emit_qdq(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> None:
+def emit_qdq(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
     """Turn the float model, in place, into the quantized one that the plan describes.
 
     `round_weights` makes the integers, from the float tensor and its final scale.
     """
     QdqWriter(model, plan, round_weights).write()
+    return []
 
 
 class QdqWriter:
@@ -87,26 +91,24 @@ class QdqWriter:
             if node not in own:
                 is_taken = bool(own) or is_result
                 split = self._plan.recipe.place.dedicated_dequantizers and is_taken
-                own[node] = self._twin(key, replacement, len(own)) if split else replacement
+                own[node] = (
+                    self._another_dequantizer(key, replacement, len(own)) if split else replacement
+                )
             node.replace_input_with(index, own[node])
 
-    def _twin(self, key: str, dequantized: ir.Value, number: int) -> ir.Value:
+    def _another_dequantizer(self, key: str, dequantized: ir.Value, number: int) -> ir.Value:
         """Return the same values from one more dequantizer behind the same integers."""
         first = dequantized.producer()
         assert first is not None
         name = self._values[self._plan.tensors[key].tensor].name or ""
-        output = ir.Value(
-            name=self._names.fresh(f"{name}_DequantizeLinear_Output_{number}"),
-            type=dequantized.type,
-            shape=dequantized.shape,
-        )
-        twin = self.dequantizer(
+        output = like(dequantized, self._names.fresh(f"{name}_DequantizeLinear_Output_{number}"))
+        dequantizer = self.dequantizer(
             list(first.inputs),
             self._plan.parameters(key),
             output,
             self._names.fresh(f"{first.name}_{number}"),
         )
-        insert_node(owner_of(dequantized), twin, first)
+        insert_after(graph_of(dequantized), dequantizer, first)
         return output
 
     # Who uses what ------------------------------------------------------------------------
@@ -151,23 +153,20 @@ class QdqWriter:
         if tensor is None:
             raise PlanError(f"tensor {entry.tensor!r} is planned as constant, but it is not.")
         integers = self._round(tensor.numpy(), parameters)
-        graph = owner_of(source)
-        stored = add_initializer(
-            graph, self._names, f"{label}_quantized", integers, parameters.qtype
-        )
+        graph = graph_of(source)
+        stored = add_quantized(graph, self._names, f"{label}_quantized", integers, parameters.qtype)
         scale, zero_point = self._parameter_values(key, stem, parameters, source)
         # The runtime's tool lets the dequantized bias keep the bias's name; so do people's
         # scripts that look it up.
         name = label if entry.role == "bias" else f"{label}_DequantizeLinear_Output"
         if entry.role == "bias" and self._only_used_as_bias(source):
             source.name = self._names.fresh(f"{label}_float")
-            output = ir.Value(name=name, type=source.type, shape=source.shape)
         else:
-            fresh = self._names.fresh(name)
-            output = ir.Value(name=fresh, type=source.type, shape=source.shape)
+            name = self._names.fresh(name)
+        output = like(source, name)
         name = self._names.fresh(f"{label}_DequantizeLinear")
         node = self.dequantizer([stored, scale, zero_point], parameters, output, name)
-        insert_node(graph, node, None)
+        insert_after(graph, node, None)
         return output
 
     def _write_pair(
@@ -179,7 +178,7 @@ class QdqWriter:
         result: tuple[ir.Graph, int] | None,
     ) -> ir.Value:
         """Put Q and DQ behind a tensor."""
-        graph = owner_of(source)
+        graph = graph_of(source)
         tensor = self._values[entry.tensor]
         name = label = tensor.name or ""
         scale, zero_point = self._parameter_values(key, label, parameters, source)
@@ -202,19 +201,15 @@ class QdqWriter:
             middle,
             self._names.fresh(f"{name}_QuantizeLinear{suffix}"),
         )
-        output = ir.Value(
-            name=output_name if result is not None else self._names.fresh(output_name),
-            type=source.type,
-            shape=source.shape,
-        )
+        output = like(source, output_name if result is not None else self._names.fresh(output_name))
         dequantizer = self.dequantizer(
             [middle, scale, zero_point],
             parameters,
             output,
             self._names.fresh(f"{name}_DequantizeLinear{suffix}"),
         )
-        insert_node(graph, quantizer, source.producer())
-        insert_node(graph, dequantizer, quantizer)
+        insert_after(graph, quantizer, source.producer())
+        insert_after(graph, dequantizer, quantizer)
         self._pairs[key] = quantizer, dequantizer
         if result is not None:
             owner, index = result
@@ -234,18 +229,14 @@ class QdqWriter:
         name = self._values[self._plan.tensors[key].tensor].name or ""
         if first.is_graph_output():
             name = first.name or ""
-        output = ir.Value(
-            name=self._names.fresh(f"{name}_convert_QuantizeLinear_Input"),
-            type=first.type,
-            shape=first.shape,
-        )
-        twin = self.dequantizer(
+        output = like(first, self._names.fresh(f"{name}_convert_QuantizeLinear_Input"))
+        another = self.dequantizer(
             [quantizer.outputs[0], *dequantizer.inputs[1:]],
             self._plan.parameters(key),
             output,
             self._names.fresh(f"{name}_convert_clone_DequantizeLinear"),
         )
-        insert_node(owner_of(first), twin, quantizer)
+        insert_after(graph_of(first), another, quantizer)
         return output
 
     def _dedicated_suffix(self, entry: TensorPlan) -> str:
@@ -319,7 +310,7 @@ class QdqWriter:
                 ends = ("_scale_convert", "_zero_point_convert")
             self._scales[root] = (
                 add_initializer(graph, self._names, stem + ends[0], scale),
-                add_initializer(graph, self._names, stem + ends[1], zeros, parameters.qtype),
+                add_quantized(graph, self._names, stem + ends[1], zeros, parameters.qtype),
             )
         return self._scales[root]
 
@@ -347,9 +338,6 @@ class QdqWriter:
             others = [use.node for use in target.uses() if use.node not in quantizers]
             if others or target.is_graph_output():
                 continue
-            label = target.name
-            target.replace_all_uses_with(source, replace_graph_outputs=True)
+            replace_value(target, source)
             assert node.graph is not None
             node.graph.remove(node, safe=True)
-            target.name = None
-            source.name = label

@@ -3,52 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.building import add_initializer
+from bitwright.emit.quantized import Quantized
 from bitwright.graph import NameScope
-from bitwright.graph.constants import constant_of
+from bitwright.graph.editing import (
+    add_initializer,
+    insert_before,
+    like,
+    replace_inputs,
+    replace_value,
+)
 
-__all__ = ["MICROSOFT", "PairGraph", "Quantized", "remove_nodes"]
+__all__ = ["MICROSOFT", "PairGraph"]
 
 MICROSOFT = "com.microsoft"
 
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantized:
-    """An integer tensor with the scale and zero point that give it its meaning."""
-
-    value: ir.Value
-    scale: ir.Value
-    zero_point: ir.Value
-
-    @property
-    def dtype(self) -> ir.DataType | None:
-        """The integer type."""
-        return self.zero_point.dtype
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether one scale covers the tensor."""
-        array = constant_of(self.scale)
-        return array is not None and array.size == 1
-
-    def means_the_same_as(self, other: Quantized) -> bool:
-        """Whether equal integers of both are equal numbers."""
-        if self.scale is other.scale and self.zero_point is other.zero_point:
-            return True
-        pairs = ((self.scale, other.scale), (self.zero_point, other.zero_point))
-        arrays = [(constant_of(one), constant_of(two)) for one, two in pairs]
-        return self.dtype == other.dtype and all(
-            one is not None and two is not None and np.array_equal(one, two) for one, two in arrays
-        )
 
 
 class PairGraph:
@@ -130,36 +104,15 @@ class PairGraph:
         domain: str = "",
     ) -> ir.Value:
         """Put a node with one output before another node, and return the output."""
+        if domain:
+            self.model.opset_imports.setdefault(domain, 1)
         value = ir.Value(
             name=self.names.fresh(output),
             type=None if dtype is None else ir.TensorType(dtype),
             shape=shape,
         )
-        self._insert(place, op_type, inputs, attributes, name, [value], domain)
-        return value
-
-    def _insert(
-        self,
-        place: ir.Node,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Any,
-        name: str,
-        outputs: Sequence[ir.Value],
-        domain: str,
-    ) -> None:
-        node = ir.node(
-            op_type,
-            inputs,
-            dict(attributes),
-            domain=domain,
-            outputs=outputs,
-            name=self.names.fresh(name),
-        )
-        assert place.graph is not None
-        place.graph.insert_before(place, node)
-        if domain:
-            self.model.opset_imports.setdefault(domain, 1)
+        fresh = self.names.fresh(name)
+        return insert_before(place, op_type, inputs, value, fresh, dict(attributes), domain=domain)
 
     def substitute(
         self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Any = ()
@@ -188,28 +141,24 @@ class PairGraph:
         """Let a new integer value stand for a node and the QuantizeLinear behind it."""
         (quantizer,) = self.quantizers(node.outputs[0])
         quantizer.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
-        remove_nodes(quantizer, node)
+        _remove(quantizer, node)
 
     def write_float(self, node: ir.Node, value: ir.Value) -> None:
         """Let a new value stand where a node's float output stood, under its name."""
-        old = node.outputs[0]
-        label, old.name = old.name, None
-        old.replace_all_uses_with(value, replace_graph_outputs=True)
-        value.name = label
-        value.type = value.type or old.type
-        value.shape = value.shape or old.shape
-        remove_nodes(node)
+        replace_value(node.outputs[0], value)
+        _remove(node)
 
     def exchange(
         self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Any
     ) -> None:
         """Replace a node by one of com.microsoft that writes the same tensors, by name, too."""
-        old = list(node.outputs)
-        new = [ir.Value(name=v.name, type=v.type, shape=v.shape) for v in old]
-        self._insert(node, op_type, inputs, attributes, f"{node.name}_quant", new, MICROSOFT)
-        for before, after in zip(old, new, strict=True):
-            before.replace_all_uses_with(after, replace_graph_outputs=True)
-        remove_nodes(node)
+        self.model.opset_imports.setdefault(MICROSOFT, 1)
+        replace_inputs(node, inputs)
+        node.op_type, node.domain = op_type, MICROSOFT
+        node.name = self.names.fresh(f"{node.name}_quant")
+        node.attributes.clear()
+        for attribute in ir.convenience.convert_attributes(dict(attributes)):
+            node.attributes[attribute.name] = attribute
 
     def move_integers(self, node: ir.Node, source: Quantized) -> bool:
         """Let a node that only moves values work on integers; False if nobody reads them so."""
@@ -229,7 +178,7 @@ class PairGraph:
                     reader.replace_input_with(index, given)
             for quantizer in quantizers[value]:
                 quantizer.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
-                remove_nodes(quantizer)
+                _remove(quantizer)
             value.type = ir.TensorType(source.dtype or ir.DataType.UINT8)
             value.name = self.names.fresh(f"{labels[value]}_quantized")
         return True
@@ -244,11 +193,7 @@ class PairGraph:
         ]
 
     def _dequantize(self, node: ir.Node, value: ir.Value, source: Quantized) -> ir.Value:
-        given = ir.Value(
-            name=self.names.fresh(f"{value.name}_DequantizeLinear_Output"),
-            type=value.type,
-            shape=value.shape,
-        )
+        given = like(value, self.names.fresh(f"{value.name}_DequantizeLinear_Output"))
         dequantizer = ir.node(
             "DequantizeLinear",
             [value, source.scale, source.zero_point],
@@ -260,8 +205,8 @@ class PairGraph:
         return given
 
 
-def remove_nodes(*nodes: ir.Node) -> None:
-    """Remove nodes that nothing reads any more, readers first."""
-    for node in nodes:
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
+def _remove(*nodes: ir.Node) -> None:
+    """Remove nodes of one graph; constants stay until the end, others may yet read them."""
+    graph = nodes[0].graph
+    assert graph is not None
+    graph.remove(nodes, safe=True)

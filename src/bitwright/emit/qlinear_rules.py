@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import RULES, OpRule
-from bitwright.emit.qlinear_graph import PairGraph, Quantized
+from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.qlinear_products import lower_conv, lower_gemm, lower_matmul
+from bitwright.emit.quantized import Quantized
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.numerics.quantize import quantize
 from bitwright.numerics.types import INT8, UINT8

@@ -7,11 +7,11 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from bitwright.emit.building import remove_unused_initializers
 from bitwright.emit.qdq import Rounding, emit_qdq
-from bitwright.emit.qlinear_graph import PairGraph, remove_nodes
+from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.qlinear_rules import INTEGER_OPS
 from bitwright.graph import NameScope
+from bitwright.graph.editing import remove_nodes, remove_unused_initializers, replace_value
 from bitwright.plan import QuantPlan
 
 __all__ = ["emit_qoperator"]
@@ -74,15 +74,13 @@ def _drop_idle_pairs(model: ir.Model, keep: Collection[ir.Value]) -> None:
         if output.is_graph_output():
             if value.producer() is None or value.is_graph_output():
                 continue  # the output would be an input, or another output
-            label, output.name = output.name, None
-            output.replace_all_uses_with(value, replace_graph_outputs=True)
-            value.name = label
+            replace_value(output, value)
         else:
             output.replace_all_uses_with(value)
     for node in reversed(list(model.graph.all_nodes())):
         unused = all(not v.uses() and not v.is_graph_output() for v in node.outputs)
         if node.op_type in _PAIR and unused:
-            remove_nodes(node)
+            remove_nodes([node])
 
 
 def _name_what_is_left(model: ir.Model) -> None:

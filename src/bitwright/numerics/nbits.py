@@ -17,13 +17,11 @@ __all__ = [
     "NBitsTensors",
     "check_nbits_support",
     "kind_of_zero_points",
-    "pack_fp_q4",
     "pack_nbits",
     "pack_scales",
     "pack_table",
     "pack_zero_points",
     "slow_reason",
-    "unpack_fp_q4",
     "unpack_nbits",
     "widen",
 ]
@@ -242,46 +240,6 @@ def unpack_nbits(packed: NBitsTensors) -> QuantizedBlocks:
         scale_type=cast(Float, scales.dtype.name),
     )
     return QuantizedBlocks(format, np.ascontiguousarray(codes), scales, zeros)
-
-
-def pack_fp_q4(blocks: QuantizedBlocks) -> npt.NDArray[np.uint8]:
-    """Return a weight as MatMulFpQ4 of ONNX Runtime 1.16 reads it: one run of bytes.
-
-    Block after block, output after output: the scale in float32, the zero point in a byte (not
-    where the format is symmetric), and the codes, number j and number j + 16 in one byte.
-    """
-    if blocks.format.bits != 4 or blocks.format.block_size != 32:
-        raise TargetError("MatMulFpQ4 has 4 bits and blocks of 32; choose these or MatMulNBits.")
-    rows, columns = blocks.shape
-    count = blocks.format.blocks(rows)
-    codes = np.full((columns, count * 32), blocks.format.middle, np.uint8)
-    codes[:, :rows] = blocks.codes.T
-    halves = codes.reshape(columns, count, 2, 16)
-    parts: list[Array] = [
-        np.ascontiguousarray(blocks.scales.T.astype("<f4"))
-        .view(np.uint8)
-        .reshape(columns, count, 4)
-    ]
-    if blocks.zero_points is not None:
-        parts.append(blocks.zero_points.T.astype(np.uint8)[:, :, None])
-    parts.append(halves[:, :, 0] | halves[:, :, 1] << 4)
-    return np.concatenate(parts, axis=2).reshape(-1)
-
-
-def unpack_fp_q4(
-    blob: npt.NDArray[np.uint8], rows: int, columns: int, *, symmetric: bool
-) -> QuantizedBlocks:
-    """Return the weight that a MatMulFpQ4 node holds."""
-    count = -(-rows // 32)
-    table = blob.reshape(columns, count, -1)
-    scales = np.ascontiguousarray(table[:, :, :4]).view("<f4")[:, :, 0].astype(np.float32)
-    zeros = None if symmetric else np.ascontiguousarray(table[:, :, 4].T)
-    halves = table[:, :, 4 if symmetric else 5 :]
-    codes = np.stack([halves & 15, halves >> 4], axis=2).reshape(columns, -1)[:, :rows]
-    format = BlockFormat(bits=4, block_size=32, symmetric=symmetric)
-    return QuantizedBlocks(
-        format, np.ascontiguousarray(codes.T), np.ascontiguousarray(scales.T), zeros
-    )
 
 
 def _with_stored_blocks(blocks: QuantizedBlocks) -> QuantizedBlocks:

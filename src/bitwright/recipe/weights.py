@@ -141,9 +141,9 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     """How often the scales and values of all blocks are fitted again to what the layer reads."""
     sequential: bool = True
     """Each layer is rounded for the inputs that the quantized layers before it give."""
-    output: Literal["matmul-nbits", "qdq", "matmul-fpq4", "float"] = "matmul-nbits"
-    """The runtime's n-bit product, blocked DequantizeLinear, the n-bit product of runtime 1.16 on
-    x86 (no later one has its kernel), or float weights with the rounded values, for study."""
+    output: Literal["matmul-nbits", "qdq", "float"] = "matmul-nbits"
+    """The runtime's n-bit product, blocked DequantizeLinear, or float weights with the rounded
+    values, for study."""
     accuracy_level: int | None = None
     """What the n-bit product computes in: 0 float32, 4 int8 (faster, inputs rounded to 8 bits);
     None: 4 where nothing else is fast, else 0."""

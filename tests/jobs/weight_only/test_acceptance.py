@@ -245,15 +245,6 @@ def test_widths_without_kernels_are_stored_in_the_next_and_the_notes_say_so(bits
     onnx.checker.check_model(packed.to_proto())
 
 
-def test_products_for_old_runtimes_are_written_and_not_run(tmp_path):
-    result = quantize(make_block(depth=1), output="matmul-fpq4")
-    assert ops(result.to_proto())["MatMulFpQ4"] == 4
-    assert not result.outputs
-    assert any("no kernel of MatMulFpQ4" in note for note in result.plan.notes)
-    result.save(tmp_path / "old.onnx")
-    onnx.checker.check_model(onnx.load(tmp_path / "old.onnx"))
-
-
 def test_names_that_no_node_has_are_refused():
     recipe = Recipe(mode="weight-only", select=Selection(exclude=("hed/MatMul",)))
     with pytest.raises(RecipeError, match=r"no node is called 'hed/MatMul'\. Did you mean"):

@@ -13,7 +13,7 @@ from bitwright import graph
 from bitwright._version import TOOL
 from bitwright.data import HoldoutSplit
 from bitwright.decide.layout.weight_only import plan_weights
-from bitwright.emit import emit_blocks
+from bitwright.emit import EMITTERS
 from bitwright.errors import DataError
 from bitwright.jobs.calibration import Calibration, Evaluation, unseen_samples
 from bitwright.jobs.compute import ON_CPU, Compute
@@ -116,19 +116,10 @@ def write_weight_only(
 
 def _emit(prepared: Prepared, plan: QuantPlan, store: BlockStore) -> Written:
     quantized = graph.clone_model(prepared.model)
-    options = plan.recipe.weights
-    notes = emit_blocks(
-        quantized,
-        _Stored(store, plan),
-        readers={name: planned.nodes for name, planned in plan.weights.items()},
-        output=options.output,
-        accuracy_level=options.accuracy_level,
-    )
+    emit = EMITTERS["weight-only", plan.recipe.weights.output]
+    notes = emit(quantized, plan, _Stored(store, plan))
     sign_model(quantized, plan)
     plan = plan.with_notes(notes)
-    if options.output == "matmul-fpq4":
-        note = "not run: ONNX Runtime has had no kernel of MatMulFpQ4 since 1.17"
-        return Written(quantized, plan.with_notes([note]))
     if prepared.float_size > MAX_MEASURED_BYTES:
         note = "not run beside the float model, which is too large to be open twice"
         return Written(quantized, plan.with_notes([note]))

@@ -1,0 +1,73 @@
+"""Quantized tensors of a graph: integers with their scale and zero point, and stored ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.graph import NameScope, add_initializer, constant_of
+from bitwright.numerics.types import QType
+
+__all__ = ["Quantized", "add_quantized", "quantized_tensor"]
+
+_PACKED = {
+    "int4": ml_dtypes.int4,
+    "uint4": ml_dtypes.uint4,
+    "int2": ml_dtypes.int2,
+    "uint2": ml_dtypes.uint2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """An integer tensor with the scale and zero point that give it its meaning."""
+
+    value: ir.Value
+    scale: ir.Value
+    zero_point: ir.Value
+
+    @property
+    def dtype(self) -> ir.DataType | None:
+        """The integer type."""
+        return self.zero_point.dtype
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one scale covers the tensor."""
+        array = constant_of(self.scale)
+        return array is not None and array.size == 1
+
+    def means_the_same_as(self, other: Quantized) -> bool:
+        """Whether equal integers of both are equal numbers."""
+        if self.scale is other.scale and self.zero_point is other.zero_point:
+            return True
+        pairs = ((self.scale, other.scale), (self.zero_point, other.zero_point))
+        arrays = [(constant_of(one), constant_of(two)) for one, two in pairs]
+        return self.dtype == other.dtype and all(
+            one is not None and two is not None and np.array_equal(one, two) for one, two in arrays
+        )
+
+
+def quantized_tensor(array: npt.NDArray[Any], qtype: QType | None) -> ir.Tensor[Any]:
+    """Return a tensor of a number type; None is the array's own.
+
+    >>> from bitwright.numerics.types import INT4
+    >>> quantized_tensor(np.array([1, -8], np.int8), INT4).dtype
+    INT4
+    """
+    if qtype is not None and qtype.name in _PACKED:
+        array = array.astype(_PACKED[qtype.name])
+    dtype = None if qtype is None else ir.DataType(qtype.onnx_type)
+    return ir.Tensor(np.asarray(array, order="C"), dtype)
+
+
+def add_quantized(
+    graph: ir.Graph, names: NameScope, name: str, array: npt.NDArray[Any], qtype: QType
+) -> ir.Value:
+    """Add a constant of a number type to a graph, under this name or a free one like it."""
+    return add_initializer(graph, names, name, quantized_tensor(array, qtype))
