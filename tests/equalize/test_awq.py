@@ -14,14 +14,22 @@ from bitwright.equalize.awq import (
     awq_clip,
     awq_scales,
     awq_shrink,
-    scale_moment,
-    scale_rows,
 )
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks, round_on_grid
 from bitwright.rounding.gptq import factor_hessian, gptq
-from bitwright.rounding.scale_estimation import refine
+from bitwright.rounding.refinement import refine
+
+
+def scale_rows(weights, factors):
+    """Return a weight [K, N] with each row times its factor."""
+    return (weights * factors[:, None]).astype(weights.dtype)
+
+
+def scale_moment(moment, factors):
+    """Return the second moment of inputs that have been divided by the factors."""
+    return moment / factors[:, None] / factors
 
 
 def scaled(weights, moment, format, **options):

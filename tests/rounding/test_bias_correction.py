@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from support.models import build, node, normal, run
 
 from bitwright.graph import infer_shapes
-from bitwright.rounding import add_to_bias, find_bias_sites, mean_error
+from bitwright.rounding import add_to_bias, find_biased_layers, mean_error
 
 
 def site_of(proto, name="layer"):
     model = ir.from_proto(proto)
     infer_shapes(model)
-    sites, left = find_bias_sites(model, [name])
+    sites, left = find_biased_layers(model, [name])
     assert not left
     return sites[0]
 
@@ -166,6 +166,6 @@ def computed(index):
     ],
 )
 def test_a_layer_that_cannot_be_corrected_says_why(proto, reason):
-    sites, left = find_bias_sites(ir.from_proto(proto), ["layer"])
+    sites, left = find_biased_layers(ir.from_proto(proto), ["layer"])
     assert not sites
     assert left == {"layer": reason}

@@ -65,7 +65,7 @@ def test_scales_of_channels_zero_points_and_pieces_of_a_weight_give_the_same(mon
     scales = np.abs(normal(7, seed=5)).astype(np.float32) / 40 + 0.01
     zeros = np.arange(7) + 120
     whole = round_by_squant(weights, steps(scales, UINT8, zeros, 0))
-    monkeypatch.setattr("bitwright.rounding.squant._AT_ONCE", rows * 27)
+    monkeypatch.setattr("bitwright.rounding.squant._CHUNK", rows * 27)
     np.testing.assert_array_equal(round_by_squant(weights, steps(scales, UINT8, zeros, 0)), whole)
     for channel, (scale, zero) in enumerate(zip(scales, zeros, strict=True)):
         alone = round_by_squant(weights[channel : channel + 1], steps(scale, UINT8, zero))

@@ -1,4 +1,4 @@
-"""The same function with easier numbers: move what is hard to quantize to where it is not."""
+"""Equalization: cross-layer equalization, SmoothQuant and AWQ scaling; the function stays."""
 
 from __future__ import annotations
 

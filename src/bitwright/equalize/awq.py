@@ -1,4 +1,4 @@
-"""AWQ: enlarge the rows of a weight that large inputs meet, so that rounding hurts them less.
+"""AWQ: scale up the rows of a weight that large inputs meet, so that rounding costs them less.
 
 J. Lin et al., "AWQ" (2024, arXiv:2306.00978). Channel k of a layer's input is divided by s[k] and
 row k of its weight multiplied by it: the same product, but another grid. The factors are powers of
@@ -33,8 +33,6 @@ __all__ = [
     "awq_clip",
     "awq_scales",
     "awq_shrink",
-    "scale_moment",
-    "scale_rows",
 ]
 
 F64 = npt.NDArray[np.float64]
@@ -152,7 +150,7 @@ def awq_clip(
 ) -> Grid:
     """Return the grid whose blocks are clipped where that lowers what each adds to the output.
 
-    Weights and moment are those after scaling (`scale_rows`, `scale_moment`). Round on it to
+    Weights and moment are those after scaling. Round on it to
     nearest with `round_on_grid`, or hand it to GPTQ.
     """
     metric = block_diagonals(moment, format, xp=xp)
@@ -181,26 +179,6 @@ def awq_shrink(
         stored = round_on_grid(work, grid, format, xp=xp).dequantize(np.float32)
         errors.append(float(output_error(xp.array(stored) - work, moment, xp=xp).mean()))
     return shrinks[int(np.argmin(errors))]
-
-
-def scale_rows(weights: npt.ArrayLike, factors: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return a weight [K, N] with each row times its factor, in the weight's own type.
-
-    >>> scale_rows([[1.0, 2.0], [3.0, 4.0]], [1.0, 2.0]).tolist()
-    [[1.0, 2.0], [6.0, 8.0]]
-    """
-    array = np.asarray(weights)
-    return np.asarray((array * np.asarray(factors)[:, None]).astype(array.dtype))
-
-
-def scale_moment(moment: npt.ArrayLike, factors: npt.ArrayLike) -> F64:
-    """Return the second moment of inputs that have been divided by the factors.
-
-    >>> scale_moment([[4.0, 2.0], [2.0, 1.0]], [2.0, 1.0]).tolist()
-    [[1.0, 1.0], [1.0, 1.0]]
-    """
-    over = 1 / np.asarray(factors, np.float64)
-    return np.asarray(moment, np.float64) * over[:, None] * over
 
 
 def _sample(weight: npt.NDArray[Any], most: int) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Cross-layer equalization: channels of consecutive weights get the same size; the function stays.
+"""Cross-layer equalization of consecutive layers: each channel gets weights of the same size.
 
 M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction" (2019,
 arXiv:1906.04721), section 4.1: where a layer, a positively homogeneous function and a layer follow
@@ -30,7 +30,7 @@ __all__ = ["Equalized", "bias_divisor", "equalize_layers"]
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
-# A channel beyond this on one side holds nothing but rounding noise: there is nothing to even out.
+# A channel beyond this on one side holds nothing but rounding noise: nothing to equalize.
 _LARGEST_FACTOR = 1e8
 # The adaptive sweeps have settled when their sum of changes stays the same this often.
 _SETTLED_WITHIN, _SETTLED_SWEEPS = 1e-9, 20
@@ -129,17 +129,17 @@ class _Sized:
         largest: F64 = (self.sizes * self.inputs[:, None, :]).max(axis=2) * self.outputs
         return largest.reshape(-1)
 
-    def input_sizes(self, spread: int) -> F64:
-        """Return the largest weight of each channel that is read as `spread` inputs."""
+    def input_sizes(self, per_channel: int) -> F64:
+        """Return the largest weight of each channel that is read as `per_channel` inputs."""
         largest: F64 = (self.sizes * self.outputs[:, :, None]).max(axis=1) * self.inputs
-        each: F64 = largest.reshape(-1, spread).max(axis=1)
+        each: F64 = largest.reshape(-1, per_channel).max(axis=1)
         return each
 
     def scale_outputs(self, factors: F64) -> None:
         self.outputs *= factors.reshape(self.outputs.shape)
 
-    def scale_inputs(self, factors: F64, spread: int) -> None:
-        self.inputs *= factors.repeat(spread).reshape(self.inputs.shape)
+    def scale_inputs(self, factors: F64, per_channel: int) -> None:
+        self.inputs *= factors.repeat(per_channel).reshape(self.inputs.shape)
 
     def factors(self) -> F64:
         """Return what each kernel is multiplied by: (group, output, input)."""
@@ -194,25 +194,25 @@ def _equalize_pair(
     before = head.output_sizes()
     if options.append_bias and link.additions:
         before = np.maximum(before, _bias_sizes(link, head, before))
-    behind = tail.input_sizes(link.spread)
+    behind = tail.input_sizes(link.inputs_per_channel)
     factors = _usable(np.sqrt(_ratio(behind, before)))
     if options.weight_threshold is not None:
         factors = np.where(before + behind < options.weight_threshold, 1.0, factors)
     head.scale_outputs(factors)
-    tail.scale_inputs(1 / factors, link.spread)
+    tail.scale_inputs(1 / factors, link.inputs_per_channel)
 
 
 def _equalize_triple(links: tuple[Link, Link], layers: dict[Layer, _Sized]) -> None:
     """Give all three sizes of each channel their geometric mean."""
     first, second = links
     head, middle, tail = (layers[layer] for layer in (first.head, first.tail, second.tail))
-    sizes = head.output_sizes(), middle.output_sizes(), tail.input_sizes(second.spread)
+    sizes = head.output_sizes(), middle.output_sizes(), tail.input_sizes(second.inputs_per_channel)
     mean = np.cbrt(sizes[0] * sizes[1] * sizes[2])
     into, out_of = _usable(_ratio(mean, sizes[0])), _usable(_ratio(sizes[2], mean))
     head.scale_outputs(into)
     middle.scale_inputs(1 / into, 1)
     middle.scale_outputs(out_of)
-    tail.scale_inputs(1 / out_of, second.spread)
+    tail.scale_inputs(1 / out_of, second.inputs_per_channel)
 
 
 def _ratio(above: F64, below: F64) -> F64:

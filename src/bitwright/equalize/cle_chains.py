@@ -1,7 +1,7 @@
-"""Layers in a row that can be equalized: where each begins, what lies between, where it ends.
+"""Find the consecutive layers that cross-layer equalization can rescale.
 
 A channel that a layer writes may be multiplied by s > 0 if everything up to the next layer passes
-the factor on, f(s x) = s f(x), and the next layer divides by it. So the walk from one layer to the
+the factor on, f(s x) = s f(x), and the next layer divides by it. So the path from one layer to the
 next allows only nodes that keep channels apart and are positively homogeneous, and tensors that
 nobody else reads.
 """
@@ -55,13 +55,13 @@ class Layer(LinearNode):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Link:
-    """Two layers of which the second alone reads what the first writes."""
+    """Two layers of which only the second reads what the first writes."""
 
     head: Layer
     tail: Layer
     additions: tuple[Addition, ...]
     """Constants added on the way, the head's own bias first."""
-    spread: int
+    inputs_per_channel: int
     """How many inputs of the tail each channel has become: more than 1 behind a Flatten."""
 
 
@@ -162,7 +162,7 @@ class _Place:
 
 
 def _follow(head: Layer, layers: Mapping[ir.Node, Layer]) -> Link | str:
-    """Walk from a layer to the next one, or say what stands in the way."""
+    """Return the link from a layer to the next one, or why there is none."""
     value = head.node.outputs[0]
     place = _place_behind(head)
     additions = [] if head.bias is None else [head.bias]
@@ -199,12 +199,12 @@ def _meet(head: Layer, tail: Layer, place: _Place, additions: tuple[Addition, ..
     on_channels = tail.is_conv != place.is_last
     if not on_channels or tail.node.attributes.get_int("transA", 0) != 0:
         return f"{name} does not read its channels as its inputs"
-    spread, rest = divmod(tail.in_channels, place.channels)
-    if rest or (spread > 1 and not place.is_flat):
+    inputs_per_channel, rest = divmod(tail.in_channels, place.channels)
+    if rest or (inputs_per_channel > 1 and not place.is_flat):
         return (
             f"{name} reads {tail.in_channels} inputs, which are not its {place.channels} channels"
         )
-    return Link(head, tail, additions, spread)
+    return Link(head, tail, additions, inputs_per_channel)
 
 
 def _addition(node: ir.Node, index: int, place: _Place) -> Addition | None:

@@ -112,7 +112,7 @@ def apply_smoothing(
         source = readers[0].inputs[0]
         if source is None or any(node.inputs[0] is not source for node in readers):
             raise PlanError(f"the smoothing of {tensor!r} names nodes that do not all read it.")
-        turned = [w.through for node in readers if (w := weight_of(node)) and w.through]
+        transposes = [w.through for node in readers if (w := weight_of(node)) and w.through]
         for node in readers:
             weight = _weight_of(node)
             if weight is None or weight.channels != factors.size:
@@ -121,22 +121,22 @@ def apply_smoothing(
                     f"smoothing of {tensor!r} needs."
                 )
             replace_constant(node, 1, weight.scaled(factors), "weight", names)
-        if folding and _read_by_these_alone(source, readers):
+        if folding and _read_only_by(source, readers):
             edits = _division_before(source, factors)
             if edits is not None:
                 for edit in edits:
-                    turned += [w.through for w in [weight_of(edit.node)] if w and w.through]
+                    transposes += [w.through for w in [weight_of(edit.node)] if w and w.through]
                     replace_constant(edit.node, edit.at, edit.array, "smoothed", names)
-                _drop_unread(turned)
+                _drop_unread(transposes)
                 continue
-        _drop_unread(turned)
+        _drop_unread(transposes)
         added.append(_insert_division(model.graph, source, readers, factors, names))
     return added
 
 
-def _drop_unread(turned: Sequence[ir.Node]) -> None:
+def _drop_unread(transposes: Sequence[ir.Node]) -> None:
     """Remove transposed weights that nothing reads any more, and the weights with them."""
-    for node in turned:
+    for node in transposes:
         if node.graph is not None and not node.outputs[0].uses():
             weight = node.inputs[0]
             node.graph.remove(node, safe=True)
@@ -154,22 +154,22 @@ class _Weight(NamedTuple):
     """The constant matrix of a product."""
 
     tensor: ir.TensorProtocol
-    turned: bool
+    transposed: bool
     """Whether its columns are the input channels, not its rows."""
 
     @property
     def channels(self) -> int:
         """How many input channels it has."""
-        return int(self.tensor.shape.numpy()[1 if self.turned else 0])
+        return int(self.tensor.shape.numpy()[1 if self.transposed else 0])
 
     def rows(self) -> Array:
         """Return it with one row for each input channel."""
         array = _read(self.tensor)
-        return array.T if self.turned else array
+        return array.T if self.transposed else array
 
     def scaled(self, factors: F64) -> Array | ir.TensorProtocol:
         """Return it with each input channel times its factor."""
-        column = factors if self.turned else factors[:, None]
+        column = factors if self.transposed else factors[:, None]
         return _changed(self.tensor, lambda array: (array * column).astype(array.dtype))
 
 
@@ -248,7 +248,7 @@ class _Edit(NamedTuple):
     array: Array | ir.TensorProtocol
 
 
-def _read_by_these_alone(value: ir.Value, readers: Sequence[ir.Node]) -> bool:
+def _read_only_by(value: ir.Value, readers: Sequence[ir.Node]) -> bool:
     if value.is_graph_output():
         return False
     return all(use.idx == 0 and use.node in readers for use in value.uses())

@@ -32,9 +32,9 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, float_model_to_round
 from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.rounding import (
-    BiasSite,
+    BiasedLayer,
     add_to_bias,
-    find_bias_sites,
+    find_biased_layers,
     mean_error,
 )
 from bitwright.support.wording import counted
@@ -69,7 +69,7 @@ def correct_biases(
         for name, node in plan.nodes.items()
         if node.action == "quantize" and len(node.inputs) > 1 and node.inputs[1] in stored
     }
-    sites, left = find_bias_sites(prepared.model, layers)
+    sites, left = find_biased_layers(prepared.model, layers)
     if plan.recipe.bias_correction == "fast":
         axes = _input_axes(sites)
         means = find_input_means(prepared, axes, calibrated, calibration) if sites else {}
@@ -89,7 +89,7 @@ def correct_biases(
 
 def _shifts_by_means(
     planned: Planned,
-    sites: Sequence[BiasSite],
+    sites: Sequence[BiasedLayer],
     constants: Mapping[str, Constant],
     means: Mapping[str, F64],
     left: dict[str, str],
@@ -116,7 +116,7 @@ def _shifts_by_means(
 def _shifts_layer_by_layer(
     prepared: Prepared,
     planned: Planned,
-    sites: Sequence[BiasSite],
+    sites: Sequence[BiasedLayer],
     constants: Mapping[str, Constant],
     calibration: Calibration,
 ) -> Shifts:
@@ -174,7 +174,7 @@ def mean_gap(wanted: Iterable[Array], given: Iterable[Array], axis: int) -> F64:
 
 def _outputs(
     model: ir.Model,
-    site: BiasSite,
+    site: BiasedLayer,
     inputs: LayerInputs,
     weights: Mapping[str, ir.TensorProtocol],
     providers: Sequence[str] | None,
@@ -189,7 +189,7 @@ def _outputs(
         yield run_session(session, {source: array})[result]
 
 
-def _input_axes(sites: Sequence[BiasSite]) -> dict[str, int]:
+def _input_axes(sites: Sequence[BiasedLayer]) -> dict[str, int]:
     """Return what layers read, and along which axis they sum it up; the first reader counts."""
     axes: dict[str, int] = {}
     for site in sites:
@@ -197,7 +197,7 @@ def _input_axes(sites: Sequence[BiasSite]) -> dict[str, int]:
     return axes
 
 
-def _bias_of(site: BiasSite, planned: Planned) -> Array:
+def _bias_of(site: BiasedLayer, planned: Planned) -> Array:
     name, tensor = site.bias.name or "", site.bias.const_value
     assert tensor is not None
     return np.asarray(planned.constants.get(name, tensor.numpy()))

@@ -22,7 +22,7 @@ from bitwright.jobs.calibration import NO_SAMPLES, Evaluation
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
-from bitwright.rounding import add_to_bias, find_bias_sites, round_as_planned
+from bitwright.rounding import add_to_bias, find_biased_layers, round_as_planned
 
 __all__ = [
     "TRAINED",
@@ -153,7 +153,7 @@ def float_model_to_round(prepared: Prepared, planned: Planned) -> ir.Model:
         initializers[name].const_value = ir.tensor(array, name=name)
     # A layer that fell back to float since has no rounding to make up for.
     quantized = {name for name, node in plan.nodes.items() if node.action == "quantize"}
-    sites, _ = find_bias_sites(model, quantized) if plan.bias_shifts else ([], {})
+    sites, _ = find_biased_layers(model, quantized) if plan.bias_shifts else ([], {})
     for name in (site.bias.name or "" for site in sites):
         tensor, shift = initializers[name].const_value, plan.bias_shifts.get(name)
         if tensor is None or shift is None:

@@ -151,12 +151,12 @@ class SegmentTarget:
 
         The layer reads what the segment gives it with these constants.
         """
-        readers = self._graph.readers(name)
+        consumers = self._graph.consumers(name)
         weight = self.fixed.get(name)
-        if len(readers) != 1 or weight is None:
+        if len(consumers) != 1 or weight is None:
             return None
-        reader = readers[0]
-        found = layer_error(reader.attributes, weight, learns_bias=learns_bias)
+        consumer = consumers[0]
+        found = layer_error(consumer.attributes, weight, learns_bias=learns_bias)
         if found is None:
             return None
         known = {**self.fixed, **constants}
@@ -165,10 +165,12 @@ class SegmentTarget:
                 for quantized, floats, _ in self.batches(part):
                     feeds = mix(quantized, floats, ratio, generator)
                     both = (
-                        self._graph.read_by(reader.name, floats),
-                        self._graph.read_by(reader.name, feeds, read=self._read, constants=known),
+                        self._graph.inputs_of(consumer.name, floats),
+                        self._graph.inputs_of(
+                            consumer.name, feeds, read=self._read, constants=known
+                        ),
                     )
-                    wanted, given = (reader.run(reader.attributes, *reads) for reads in both)
+                    wanted, given = (consumer.run(consumer.attributes, *reads) for reads in both)
                     found.add(both[1][0], residual=wanted - given)
                 if found.is_full:
                     break

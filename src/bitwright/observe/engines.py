@@ -1,4 +1,4 @@
-"""Where observation happens: in this process, or spread over a Ray cluster."""
+"""Engines of observation: this process, or a Ray cluster."""
 
 from __future__ import annotations
 

@@ -66,7 +66,6 @@ class LayerwiseRun(Closing):
         layers: names of nodes of the main graph.
         samples: what is fed; read once.
         folder: where the spool lies, the system's temporary folder if not given.
-        progress: called with (pieces done, pieces in all).
         pieces: where to cut, if not as this model is: the pieces of another with the same tensors.
     """
 
@@ -78,14 +77,12 @@ class LayerwiseRun(Closing):
         *,
         providers: Sequence[str] | None = None,
         folder: str | Path | None = None,
-        progress: Callable[[int, int], None] | None = None,
         pieces: Sequence[Piece] | None = None,
     ) -> None:
         self._model = model
         self._pieces = cut_model(model, layers) if pieces is None else list(pieces)
         self._layers = frozenset(layers)
         self._providers = providers
-        self._progress = progress
         self.weights: dict[str, ir.TensorProtocol] = {}
         self.spool = Spool(folder)
         self._count = 0
@@ -105,8 +102,6 @@ class LayerwiseRun(Closing):
             if index + 1 < len(self._pieces):
                 self._run_piece(piece)
                 self._drop_unread(self._pieces[index + 1 :])
-            if self._progress is not None:
-                self._progress(index + 1, len(self._pieces))
 
     def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
         """Use these numbers for a weight from here on; a tensor is read when a piece runs."""

@@ -21,7 +21,7 @@ Detail = Literal["extremes", "histogram"]
 Feeds = Mapping[str, npt.NDArray[Any]]
 
 MEMORY_BUDGET = 512 << 20
-"""Bytes of observed tensors that may be alive at once, unless told otherwise."""
+"""Bytes of observed tensors that may be alive at once, where no budget is given."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What is remembered of a tensor: a statistic that is made in one pass and merges."""
+"""The sketch of a tensor: a mergeable statistic of one streaming pass."""
 
 from __future__ import annotations
 

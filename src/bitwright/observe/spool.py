@@ -1,4 +1,4 @@
-"""Arrays kept outside of memory: written once, read again as often as needed."""
+"""Arrays of samples on disk: written once, read as often as needed."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Spool(Closing):
         return ir.DataType.from_numpy(self._places[name][0].dtype)
 
     def drop(self, name: str) -> None:
-        """Forget a row and give its room back."""
+        """Remove a row and its file."""
         if name in self._files:
             file = self._files.pop(name)
             file.close()

@@ -1,4 +1,4 @@
-"""Shift the bias of a layer by what rounding its weights adds to its output on average.
+"""Bias correction: subtract the mean error that rounding the weights adds to a layer's output.
 
 M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction" (2019,
 arXiv:1906.04721), section 4.2: with weights W + dW instead of W the output of a linear layer is off
@@ -25,15 +25,15 @@ from bitwright.decide.ops import CONVOLUTIONS, LINEAR_OPS, MATRIX_PRODUCTS
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.numerics.windows import transposed_window_shares, window_shares
 
-__all__ = ["BiasSite", "add_to_bias", "find_bias_sites", "mean_error"]
+__all__ = ["BiasedLayer", "add_to_bias", "find_biased_layers", "mean_error"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BiasSite:
-    """A layer, and the constant that is added to its output and can take a correction."""
+class BiasedLayer:
+    """A layer with the constant bias that can be corrected."""
 
     node: ir.Node
     bias: ir.Value
@@ -70,36 +70,36 @@ class BiasSite:
         return float(self.node.attributes.get_float("beta", 1.0))
 
 
-def find_bias_sites(
+def find_biased_layers(
     model: ir.Model, quantized: Collection[str]
-) -> tuple[list[BiasSite], dict[str, str]]:
+) -> tuple[list[BiasedLayer], dict[str, str]]:
     """Return the layers among these nodes of the main graph, in order, and why others have none.
 
     >>> x, y = ir.Value(name="x"), ir.Value(name="y")
     >>> w = ir.Value(name="w", const_value=ir.tensor([[1.0]]), shape=ir.Shape([1, 1]))
     >>> node = ir.node("MatMul", [x, w], outputs=[y], name="product")
     >>> graph = ir.Graph([x], [y], nodes=[node], initializers=[w], opset_imports={"": 21})
-    >>> find_bias_sites(ir.Model(graph, ir_version=10), ["product"])
+    >>> find_biased_layers(ir.Model(graph, ir_version=10), ["product"])
     ([], {'product': 'nothing adds a bias behind it'})
     """
-    sites: list[BiasSite] = []
-    left: dict[str, str] = {}
+    layers: list[BiasedLayer] = []
+    skipped: dict[str, str] = {}
     taken: set[ir.Value] = set()
     for node in model.graph:
         name = node.name or ""
         if name not in quantized or node.op_type not in LINEAR_OPS or node.domain:
             continue
-        found = _site_of(node)
-        if isinstance(found, BiasSite) and found.bias not in taken:
+        found = _biased_layer(node)
+        if isinstance(found, BiasedLayer) and found.bias not in taken:
             taken.add(found.bias)
-            sites.append(found)
+            layers.append(found)
         else:
-            left[name] = found if isinstance(found, str) else "it shares its bias"
-    return sites, left
+            skipped[name] = found if isinstance(found, str) else "it shares its bias"
+    return layers, skipped
 
 
-def _site_of(node: ir.Node) -> BiasSite | str:
-    """Return the site of a layer, or why it has none."""
+def _biased_layer(node: ir.Node) -> BiasedLayer | str:
+    """Return a node as a layer with a bias to correct, or why it is none."""
     weight = float_constant_of(node.inputs[1])
     if weight is None or not node.inputs[1].is_initializer():  # type: ignore[union-attr]
         return "its weight is computed at run time"
@@ -113,10 +113,10 @@ def _site_of(node: ir.Node) -> BiasSite | str:
         return "it shares its bias"
     if node.op_type in MATRIX_PRODUCTS and weight.ndim != 2:
         return "its weight is not one matrix"
-    site = BiasSite(node, bias)
+    layer = BiasedLayer(node, bias)
     if array.ndim < 1 or array.shape[-1] != _channels(node, weight):
         return "its bias is one number for all channels"
-    return site if site.factor else "it multiplies its bias with 0"
+    return layer if layer.factor else "it multiplies its bias with 0"
 
 
 def _added_behind(product: ir.Node) -> ir.Value | None:
@@ -139,21 +139,21 @@ def _channels(node: ir.Node, weight: Array) -> int:
     return int(weight.shape[0 if leads else 1])
 
 
-def mean_error(site: BiasSite, difference: Array, mean: F64) -> F64:
+def mean_error(layer: BiasedLayer, difference: Array, mean: F64) -> F64:
     """Return what a change of the weights adds to each output channel, for this mean input.
 
     >>> x, w, b = (ir.Value(name=name) for name in "xwb")
-    >>> site = BiasSite(ir.node("Gemm", [x, w, b], {"alpha": 2.0, "transB": 1}), b)
-    >>> mean_error(site, np.array([[0.5, 0.0], [0.0, 0.25]]), np.array([1.0, 4.0]))
+    >>> layer = BiasedLayer(ir.node("Gemm", [x, w, b], {"alpha": 2.0, "transB": 1}), b)
+    >>> mean_error(layer, np.array([[0.5, 0.0], [0.0, 0.25]]), np.array([1.0, 4.0]))
     array([1., 2.])
     """
-    node, wide = site.node, np.asarray(difference, np.float64)
+    node, wide = layer.node, np.asarray(difference, np.float64)
     if node.op_type not in CONVOLUTIONS:
         by_output = wide if node.attributes.get_int("transB", 0) else wide.T
         result: F64 = by_output @ mean * node.attributes.get_float("alpha", 1.0)
         return result
     groups = int(node.attributes.get_int("group", 1))
-    shares = reduce(np.multiply.outer, _shares(site, wide.shape[2:]), np.ones(()))
+    shares = reduce(np.multiply.outer, _shares(layer, wide.shape[2:]), np.ones(()))
     kernels = (wide * shares).reshape(*wide.shape[:2], -1).sum(axis=2)
     by_group = kernels.reshape(groups, -1, kernels.shape[1])
     order = "goi,gi->go" if node.op_type == "Conv" else "gio,gi->go"
@@ -170,12 +170,12 @@ def add_to_bias(array: Array, shift: Array) -> Array:
     return np.asarray((array.astype(np.float64) + shift).astype(array.dtype))
 
 
-def _shares(site: BiasSite, kernel: tuple[int, ...]) -> list[F64]:
+def _shares(layer: BiasedLayer, kernel: tuple[int, ...]) -> list[F64]:
     """Return how often each place of the kernel counts, axis by axis."""
-    node, rank = site.node, len(kernel)
+    node, rank = layer.node, len(kernel)
     strides = node.attributes.get_ints("strides", [1] * rank)
     dilations = node.attributes.get_ints("dilations", [1] * rank)
-    lengths = _lengths(site.source, rank)
+    lengths = _lengths(layer.source, rank)
     if node.op_type == "Conv":
         return [
             window_shares(length, k, stride=s, dilation=d, pads=_pads(node, axis, length, k, s, d))

@@ -1,4 +1,4 @@
-"""GPTQ: round row after row, and let the rows to come make up for what each rounding changed.
+"""GPTQ: round row by row, and compensate each rounding error in the rows to come.
 
 E. Frantar et al., "GPTQ" (2023, arXiv:2210.17323). The paper subtracts from every later row its
 share of an error, U[i, j] e[i], with U the upper Cholesky factor of the inverse Hessian. The same
@@ -92,9 +92,9 @@ def factor_hessian(
     ends = np.arange(rows)
     for attempt in range(_TRIES):
         added = damping * 10**attempt * mean
-        turned = matrix[backwards[:, None], backwards]
-        turned[ends, ends] += added
-        factor = xp.cholesky(turned)
+        reversed_ = matrix[backwards[:, None], backwards]
+        reversed_[ends, ends] += added
+        factor = xp.cholesky(reversed_)
         if factor is not None:
             break
     else:
@@ -132,10 +132,10 @@ def gptq(
     """Return a weight [K, N] rounded so that its output changes as little as may be.
 
     The grid is `grid`, or the best of `shrinks` by what errors cost: from the weights as they are
-    (`static_groups`, needed with act_order), or as earlier roundings have left them when their
-    block's turn comes. Without `per_column` all columns of a block share one scale, chosen
-    beforehand. With `guard`, a column (an output) that nearest rounding on the plain
-    grid would serve better is rounded so: none is ever worse.
+    (`static_groups`, needed with act_order), or as the roundings of earlier blocks have
+    compensated them. Without `per_column` all columns of a block share one scale, chosen
+    beforehand. With `guard`, a column (an output) that nearest rounding on the plain grid would
+    serve better is rounded so: none is ever worse.
     """
     xp = factor.xp
     work = xp.array(weights)
@@ -219,11 +219,11 @@ def _refit(
     format: BlockFormat,
     shrinks: Sequence[float],
 ) -> None:
-    """Choose one block's scales for its weights as all earlier roundings have left them."""
+    """Choose one block's scales for its weights as earlier roundings have compensated them."""
     xp = factor.xp
     start = place * format.length(work.shape[0])
     stop = start + carried.shape[0]
-    # `carried` is what the rows lack before they have made up for each other.
+    # `carried` is the compensation of earlier blocks, before that of the rows for each other.
     current = work[start:stop] + xp.solve(factor.lower[start:stop, start:stop], carried)
     metric = factor.metric[start:stop]
     if stop - start < format.length(work.shape[0]):

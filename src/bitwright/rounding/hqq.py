@@ -1,7 +1,7 @@
-"""HQQ: fit the grid of each block without data, by turns with the codes that it gives.
+"""HQQ: fit the scales and zero points of blocks without data, alternating with their codes.
 
 H. Badri and A. Shaji, "Half-Quadratic Quantization" (2023), take the scale of min and max, and then
-by turns round the weights, leave out what a soft threshold lets through of the errors, and take
+alternately round the weights, leave out what a soft threshold lets through of the errors, and take
 the zero point that suits the rest best. Of 20 rounds the one with the least mean |e| of the whole
 weight is kept, and zero points stay floats. What differs here, and why:
 
@@ -164,9 +164,9 @@ def _fit_both(of: _Rounded, scale: Any, zero: Any, count: int, xp: Arrays) -> tu
 
     With a slope of one this is the published step: the zero point moves by the mean error.
     """
-    spread = of.squares - of.codes * of.codes / count
-    together = of.products - of.codes * of.errors / count
-    slope = _slope(together, spread, xp)
+    variance = of.squares - of.codes * of.codes / count
+    covariance = of.products - of.codes * of.errors / count
+    slope = _slope(covariance, variance, xp)
     offset = (of.errors + (1 - slope) * of.codes) / count
     return scale * slope, (zero - offset) / slope
 
@@ -177,9 +177,9 @@ def _fit_scale(of: _Rounded, scale: Any, zero: Any, count: int, xp: Arrays) -> t
     return scale * _slope(of.products - zero * of.errors, size, xp), zero
 
 
-def _slope(together: Any, spread: Any, xp: Arrays) -> Any:
+def _slope(covariance: Any, variance: Any, xp: Arrays) -> Any:
     """Return one plus the slope of the errors; one where the codes cannot tell."""
-    # Codes are integers: two that differ have a spread of a half.
-    slope = 1 + together / xp.where(spread > 0.25, spread, spread * 0 + 1)
-    usable = (spread > 0.25) & (slope > _LEAST) & (slope < _MOST)
+    # Codes are integers: two that differ have a variance of a half.
+    slope = 1 + covariance / xp.where(variance > 0.25, variance, variance * 0 + 1)
+    usable = (variance > 0.25) & (slope > _LEAST) & (slope < _MOST)
     return xp.where(usable, slope, slope * 0 + 1)

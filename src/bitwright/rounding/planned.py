@@ -1,4 +1,4 @@
-"""Round each weight in the way that its plan names."""
+"""Round each weight by the method that its plan names."""
 
 from __future__ import annotations
 

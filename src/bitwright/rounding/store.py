@@ -1,4 +1,4 @@
-"""Rounded weights on disk, one file each: what is finished survives an interruption."""
+"""Checkpoints of rounded weights, one file each: finished ones survive an interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What segments learned, on disk: finished segments survive an interruption."""
+"""Checkpoints of segments: finished ones survive an interruption."""
 
 from __future__ import annotations
 

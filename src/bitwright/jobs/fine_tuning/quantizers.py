@@ -1,4 +1,4 @@
-"""A segment of the quantized model in torch: what each node reads, behind its quantizers."""
+"""The fake quantizers of a plan: what each node of a segment reads through."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from bitwright.learning.segments import Segment, segments_to_learn
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.finetuning import LEARNING_OPS
-from bitwright.rounding.bias_correction import find_bias_sites
+from bitwright.rounding.bias_correction import find_biased_layers
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,7 @@ class SegmentLearner:
         readers = {node for constant in self._learning.values() for node in constant.nodes}
         self._biases = {
             site.weight.name or "": site.bias.name or ""
-            for site in find_bias_sites(model, readers)[0]
+            for site in find_biased_layers(model, readers)[0]
             if site.factor == 1
         }
         # Some targets store biases as they do weights; they are biases all the same.

@@ -1,4 +1,4 @@
-"""Convolutions with a filter for each channel, whose gradients torch computes slowly on a CPU."""
+"""Depthwise convolutions, whose gradients torch computes slowly on a CPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Depthwise(torch.autograd.Function):  # type: ignore[misc]  # torch is unt
 def _to_input(ctx: Any, x: torch.Tensor, w: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     beyond = [taps - 1 - pad for taps, pad in zip(w.shape[2:], ctx.pads, strict=True)]
     if list(ctx.strides) == [1, 1] and min(beyond) >= 0:
-        # Each input reaches the outputs around it: the same convolution, its filter turned round.
+        # Each input reaches the outputs around it: the same convolution with its filter flipped.
         return functional.conv2d(gradient, w.flip(2, 3), None, 1, beyond, 1, x.shape[1])
     found: torch.Tensor = torch.ops.aten.convolution_backward(
         gradient, x, w, None, ctx.strides, ctx.pads, [1, 1], False, [0, 0], x.shape[1],

@@ -1,4 +1,4 @@
-"""What works on each element alone, or along one axis: arithmetic, activations, means."""
+"""Elementwise operators and reductions: arithmetic, activations, means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of an ONNX graph, run one after the other in torch."""
+"""Run the nodes of an ONNX graph in torch, one after the other."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class _Step(NamedTuple):
     """Tensors that nothing reads afterwards."""
 
 
-class Reader(NamedTuple):
-    """A node that reads some constant, and how it computes."""
+class Consumer(NamedTuple):
+    """A node that reads a constant as its weight, and how it computes."""
 
     name: str
     attributes: Attributes
@@ -98,15 +98,15 @@ class TorchGraph:
                 known.pop(name, None)
         return {name: known[name] for name in self._outputs}
 
-    def readers(self, name: str) -> list[Reader]:
+    def consumers(self, name: str) -> list[Consumer]:
         """Return the nodes that read a constant as their weight, which is the second input."""
         return [
-            Reader(step.name, step.attributes, step.run)
+            Consumer(step.name, step.attributes, step.run)
             for step in self._steps
             if len(step.inputs) > 1 and step.inputs[1] is not None and step.inputs[1].name == name
         ]
 
-    def read_by(
+    def inputs_of(
         self,
         node: str,
         feeds: Mapping[str, torch.Tensor],

@@ -1,4 +1,4 @@
-"""What moves values without changing them, and what is known of shapes."""
+"""Operators that move values without changing them, or compute shapes."""
 
 from __future__ import annotations
 

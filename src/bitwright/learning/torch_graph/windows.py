@@ -1,4 +1,4 @@
-"""What slides over a tensor: convolutions, their transposes, and pools."""
+"""Operators with sliding windows: convolutions, transposed convolutions, pools."""
 
 from __future__ import annotations
 

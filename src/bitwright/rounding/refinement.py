@@ -1,4 +1,4 @@
-"""Refit a quantized weight to the inputs of its layer: the scales, and then the codes as well.
+"""Refit the scales and codes of a quantized weight to the inputs of its layer.
 
 For fixed codes the best scales are a least-squares problem in what the layer puts out; for fixed
 scales so is each code, up to rounding. Each step below solves one of them exactly, so that the
@@ -19,61 +19,14 @@ from bitwright.numerics.blocks import (
     BlockFormat,
     Grid,
     QuantizedBlocks,
-    block_tiles,
     collect,
-    fit_grid,
-    metric_in_blocks,
     usable_scales,
 )
 
-__all__ = ["estimate_scales", "refine"]
+__all__ = ["refine"]
 
 # Rows of a block that are taken one after the other before the rest of it learns of them.
 _STRIPE = 16
-
-
-def estimate_scales(
-    weights: npt.ArrayLike,
-    format: BlockFormat,
-    importance: npt.ArrayLike,
-    *,
-    grid: Grid | None = None,
-    rounds: int = 8,
-    xp: Arrays = NUMPY,
-) -> Grid:
-    """Return a grid refitted to how much each row of the weight matters (a Hessian's diagonal).
-
-    Round to nearest, take the scale that suits the codes best by weighted least squares, and again;
-    of all rounds each block keeps the best. `grid` is where to start, or min and max.
-
-    >>> import numpy as np
-    >>> weights = np.linspace(-1, 1, 32)[:, None]
-    >>> found = estimate_scales(weights, BlockFormat(bits=2), np.ones(32))
-    >>> bool(abs(found.scales[0, 0]) < 2 / 3)
-    True
-    """
-    work = xp.array(weights)
-    grid = fit_grid(work, format, xp=xp) if grid is None else grid
-    measure = metric_in_blocks(xp.array(importance), format, work.shape[0], xp)
-    scales = xp.copy(grid.scales)
-    for blocks, sides, part in block_tiles(work, format, xp):
-        weighed = measure[blocks][:, :, None]
-        scale, zero = grid.scales[blocks, sides], grid.zero_points[blocks, sides]
-        best = None
-        for _ in range(rounds + 1):
-            steps = xp.clip_(xp.rint_(part / scale[:, None]) + zero[:, None], 0, format.highest)
-            steps -= zero[:, None]
-            error = part - steps * scale[:, None]
-            cost = (error * error * weighed).sum(axis=1)
-            if best is None:
-                best = (cost, scale)
-            better = cost < best[0]
-            best = (xp.where(better, cost, best[0]), xp.where(better, scale, best[1]))
-            size = (steps * steps * weighed).sum(axis=1)
-            fitted = (steps * part * weighed).sum(axis=1) / xp.where(size > 0, size, size + 1)
-            scale = usable_scales(xp.where(fitted != 0, fitted, scale), format, xp)
-        scales[blocks, sides] = best[1] if best is not None else scale
-    return Grid(scales, grid.zero_points)
 
 
 def refine(
@@ -89,7 +42,7 @@ def refine(
     """Return a quantized weight with its scales, and with `codes` its codes, refitted to the data.
 
     `hessian` is the second moment of the layer's inputs; `damping` times the mean of its diagonal
-    is added to that, so that directions which the data does not show are left alone. By this
+    is added to that, so that directions which the data does not show are left as they are. By this
     measure no output's error grows. A round costs as much as the Hessian times the weight.
     """
     work = xp.array(weights)

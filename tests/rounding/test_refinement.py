@@ -9,49 +9,11 @@ from support.weights import column_errors, make_layer, total_error
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import (
-    SHRINKS,
     BlockFormat,
-    fit_grid,
     quantize_in_blocks,
-    round_on_grid,
 )
 from bitwright.rounding.gptq import factor_hessian, gptq
-from bitwright.rounding.scale_estimation import estimate_scales, refine
-
-
-def weighted_error(weights, found, importance):
-    return (np.square(found.dequantize() - weights) * importance[:, None]).sum()
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 10_000),
-    rows=st.integers(1, 100),
-    bits=st.integers(2, 8),
-    symmetric=st.booleans(),
-)
-def test_estimated_scales_never_raise_the_weighted_error(seed, rows, bits, symmetric):
-    rng = np.random.default_rng(seed)
-    weights = rng.standard_normal((rows, 4)).astype(np.float32)
-    importance = rng.exponential(size=rows)
-    format = BlockFormat(bits=bits, symmetric=symmetric)
-    plain = weighted_error(weights, quantize_in_blocks(weights, format), importance)
-    grid = estimate_scales(weights, format, importance)
-    found = weighted_error(weights, round_on_grid(weights, grid, format), importance)
-    assert found <= plain * 1.0001 + 1e-9
-
-
-def test_estimated_scales_add_to_clipping():
-    weights, moment = make_layer(256, 64)
-    diagonal = np.diag(moment.matrix())
-    format = BlockFormat()
-    clipped = fit_grid(weights, format, shrinks=SHRINKS, metric=diagonal)
-    refitted = estimate_scales(weights, format, diagonal, grid=clipped)
-    errors = [
-        weighted_error(weights, round_on_grid(weights, grid, format), diagonal)
-        for grid in (fit_grid(weights, format), clipped, refitted)
-    ]
-    assert errors[1] < 0.8 * errors[0] and errors[2] < 0.97 * errors[1]
+from bitwright.rounding.refinement import refine
 
 
 @settings(max_examples=30, deadline=None)
