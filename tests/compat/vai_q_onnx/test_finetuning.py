@@ -185,7 +185,7 @@ def test_what_has_no_effect_is_told():
 
 
 def test_options_without_their_switch_are_told(monkeypatch):
-    monkeypatch.setattr("bitwright.compat.vai_q_onnx.static._told", set())
+    monkeypatch.setattr("bitwright.compat.vai_q_onnx.static._warned", set())
     model = make_mlp()
     with pytest.warns(UserWarning, match="'FastFinetune' has no effect without include_fast_ft"):
         vai_q_onnx.quantize_static(

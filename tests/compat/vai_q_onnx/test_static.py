@@ -197,7 +197,7 @@ def test_the_runtime_s_own_enumerations_and_plain_names_are_understood(paths):
     ],
 )
 def test_old_names_work_and_say_so_once(paths, monkeypatch, arguments, said):
-    monkeypatch.setattr("bitwright.compat.vai_q_onnx.static._told", set())
+    monkeypatch.setattr("bitwright.compat.vai_q_onnx.static._warned", set())
     with pytest.warns(DeprecationWarning, match=said) as caught:
         first = vai_q_onnx.quantize_static(paths[0], None, Reader(paths[2]), **arguments)
         again = vai_q_onnx.quantize_static(paths[0], None, Reader(paths[2]), **arguments)

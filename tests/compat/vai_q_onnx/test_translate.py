@@ -79,7 +79,7 @@ def test_a_mistake_gets_one_sentence_and_leaves_no_file(paths, tmp_path, argumen
 
 
 def test_settings_without_their_switch_are_told(paths, monkeypatch):
-    monkeypatch.setattr("bitwright.compat.vai_q_onnx.static._told", set())
+    monkeypatch.setattr("bitwright.compat.vai_q_onnx.static._warned", set())
     with pytest.warns(UserWarning, match="no effect without include_cle"):
         vai_q_onnx.quantize_static(
             paths[0], None, Reader(paths[2]), extra_options={"CLESteps": 3, "AlignPool": False}

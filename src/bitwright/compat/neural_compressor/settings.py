@@ -1,4 +1,4 @@
-"""`weight_config` and `ratios`: what single nodes and weights get, checked."""
+"""`weight_config` and `ratios`: settings of single nodes and weights."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def ratios_by_node(model: Any, ratios: Mapping[str, float]) -> dict[str, float]:
     found: dict[str, float] = {}
     work = load_model(model)
     normalize(work)
-    held: set[str] = set()
+    weights: set[str] = set()
     for node in work.graph.all_nodes():
         weight = weight_of(node)
         if weight is None or node.op_type == "Gather":
             continue
         name = weight.value.name or ""
-        held.add(name)
+        weights.add(name)
         if name in ratios:
             found[node.name or ""] = float(ratios[name])
     for name in ratios:
-        if name not in held:
-            raise RecipeError(f"ratios: no weight is called {name!r}.{did_you_mean(name, held)}")
+        if name not in weights:
+            raise RecipeError(f"ratios: no weight is called {name!r}.{did_you_mean(name, weights)}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Arrays of one weight: groups, packing, and GPTQ, by Neural Compressor's names."""
+"""Quantization, packing and GPTQ of single weights, by Neural Compressor's names."""
 
 from __future__ import annotations
 

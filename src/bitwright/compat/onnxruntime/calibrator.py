@@ -1,4 +1,4 @@
-"""What all calibrators share: a model, the tensors to calibrate, and how they are observed."""
+"""The base of all calibrators: a model, the tensors to calibrate, and how they are observed."""
 
 from __future__ import annotations
 

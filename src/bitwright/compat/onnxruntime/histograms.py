@@ -1,4 +1,4 @@
-"""Counts in bins of equal width, exactly as the tools that count so have them."""
+"""Histograms with bins of equal width, as ONNX Runtime's calibrators count them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["EqualBins", "MagnitudeBins", "Magnitudes"]
 
 Array = npt.NDArray[Any]
 
-_MOST_BINS = 1 << 15
+_MAX_BINS = 1 << 15
 """Bins beyond which neighbours are joined: the search of a threshold takes their square."""
 
 
@@ -58,7 +58,7 @@ class EqualBins(TensorSketch):
         while True:
             width = 2 * self._reach / self.hist.size
             more = int(max(reach - self._reach, 0) // width + 1)
-            if self.hist.size + 2 * more <= _MOST_BINS:
+            if self.hist.size + 2 * more <= _MAX_BINS:
                 break
             self._join()
         self.hist = np.pad(self.hist, more)
@@ -109,7 +109,7 @@ class MagnitudeBins(TensorSketch):
         if high <= self.edges[-1]:
             return
         width = self.edges[1] - self.edges[0]
-        while (high - self.edges[0]) / width > _MOST_BINS:
+        while (high - self.edges[0]) / width > _MAX_BINS:
             if self.hist.size % 2:
                 self.hist, self.edges = self._with([self.edges[-1] + width])
             self.hist, self.edges = self.hist.reshape(-1, 2).sum(axis=1), self.edges[::2]

@@ -1,4 +1,4 @@
-"""The search of a clipping threshold by divergence, as other tools carry it out to the bit."""
+"""Entropy calibration: the clipping threshold of least KL divergence, as ONNX Runtime finds it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.compat.model_wrapper import ONNXModel
-from bitwright.compat.onnxruntime.weight_command import make_parser, run_command
+from bitwright.compat.onnxruntime.commands import make_parser, run_command
 from bitwright.compat.options import read_names
 from bitwright.emit.bnb4 import check_block_size, emit_bnb4
 from bitwright.errors import ModelError, RecipeError
@@ -97,11 +97,11 @@ class MatMulBnb4Quantizer:
             logger.debug("MatMul %r stays float because %s", name, reason)
         graph.stamp_versions(model)
         graph.check_model(model)
-        _prove(model, self.model.copy())
+        _check_opens(model, self.model.copy())
         self.model = ONNXModel(model)
 
 
-def _prove(quantized: ir.Model, original: ir.Model) -> None:
+def _check_opens(quantized: ir.Model, original: ir.Model) -> None:
     """Raise if the runtime opens the original and not the quantized model."""
     try:
         graph.open_session(quantized, threads=1)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bitwright.api import quantize
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.settings import node_settings, ratios_by_node
+from bitwright.compat.onnxruntime.commands import make_parser, read_boolean, run_command
 from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
 from bitwright.compat.onnxruntime.nbits_configs import (
     DefaultWeightOnlyQuantConfig,
@@ -30,7 +31,6 @@ from bitwright.compat.onnxruntime.nbits_configs import (
     RTNWeightOnlyQuantConfig,
     WeightOnlyQuantConfig,
 )
-from bitwright.compat.onnxruntime.weight_command import make_parser, read_boolean, run_command
 from bitwright.compat.options import read_names
 from bitwright.errors import DataError, RecipeError
 from bitwright.recipe import (

@@ -1,4 +1,4 @@
-"""`ONNXModel`: a model proto with the methods people call on it, as in `onnx_model` there."""
+"""`ONNXModel` of ONNX Runtime's tool: a model proto that is read and changed in place."""
 
 from __future__ import annotations
 

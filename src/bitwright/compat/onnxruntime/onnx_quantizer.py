@@ -1,4 +1,4 @@
-"""Where `onnxruntime.quantization.onnx_quantizer` has its class."""
+"""`ONNXQuantizer`, where `onnxruntime.quantization` has it."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from bitwright.compat.onnxruntime.commands import read_boolean
 from bitwright.compat.onnxruntime.shape_inference import quant_pre_process
-from bitwright.compat.onnxruntime.weight_command import read_boolean
 from bitwright.errors import BitwrightError
 
 __all__ = ["main", "quant_pre_process"]

@@ -1,4 +1,4 @@
-"""Where `onnxruntime.quantization.qdq_quantizer` has its class."""
+"""`QDQQuantizer`, where `onnxruntime.quantization` has it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ from bitwright.compat.onnxruntime.tensors_data import TensorData
 from bitwright.compat.options import RecipeParts
 from bitwright.errors import DataError, RecipeError
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.static import quantize_static
+from bitwright.jobs.compute import ON_CPU
+from bitwright.jobs.modes import mode_of
 from bitwright.observe import TensorSketch
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
@@ -51,7 +52,8 @@ class _Quantizer:
     def quantize_model(self) -> onnx.ModelProto:
         """Return the quantized model, which is in `model` from then on; `plan` says why."""
         ranges = Calibration(sketches=_as_sketches(self.tensors_range))
-        result = quantize_static(self.model.model, self.recipe, ranges)
+        run = mode_of(self.recipe).quantize
+        result = run(self.model.model, self.recipe, ranges, None, ON_CPU)
         self.plan, self.model = result.plan, ONNXModel(result.to_proto())
         return self.model.model
 

@@ -12,11 +12,11 @@ from bitwright.compat.options import RecipeParts
 from bitwright.errors import RecipeError
 from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMethod
 
-__all__ = ["CALIBRATION_METHODS", "Calibrated", "check_settings", "range_method"]
+__all__ = ["CALIBRATION_METHODS", "RangeChoice", "check_settings", "range_method"]
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrated:
+class RangeChoice:
     """A range method, and the settings of calibration that it alone reads."""
 
     make: Callable[..., RangeMethod]
@@ -30,11 +30,11 @@ class Calibrated:
         return self.make(symmetric=symmetric, **given)
 
 
-CALIBRATION_METHODS: dict[Enum, Calibrated] = {
-    CalibrationMethod.MinMax: Calibrated(MinMax, ("moving_average",)),
-    CalibrationMethod.Entropy: Calibrated(Entropy, ("bins", "levels")),
-    CalibrationMethod.Percentile: Calibrated(Percentile, ("percentile",)),
-    CalibrationMethod.Distribution: Calibrated(Distribution),
+CALIBRATION_METHODS: dict[Enum, RangeChoice] = {
+    CalibrationMethod.MinMax: RangeChoice(MinMax, ("moving_average",)),
+    CalibrationMethod.Entropy: RangeChoice(Entropy, ("bins", "levels")),
+    CalibrationMethod.Percentile: RangeChoice(Percentile, ("percentile",)),
+    CalibrationMethod.Distribution: RangeChoice(Distribution),
 }
 
 # Other methods than Entropy read a histogram that is finer than any number of bins asked for.
@@ -48,7 +48,7 @@ def range_method(method: CalibrationMethod, parts: RecipeParts) -> RangeMethod:
     return CALIBRATION_METHODS[method](parts.calibration, symmetric)
 
 
-def check_settings(method: Enum, parts: RecipeParts, methods: Mapping[Enum, Calibrated]) -> None:
+def check_settings(method: Enum, parts: RecipeParts, methods: Mapping[Enum, RangeChoice]) -> None:
     """Refuse a setting that another method than the chosen one reads."""
     for owner, calibrated in methods.items():
         for name in {*calibrated.settings} - {*methods[method].settings} - _HARMLESS:

@@ -1,4 +1,4 @@
-"""Where calibration data comes from, by ONNX Runtime's names."""
+"""`CalibrationDataReader`, and reading one in strides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a calibrator found, tensor by tensor, and the files it is kept in, as ONNX Runtime's."""
+"""Ranges of tensors as calibrators return them, and their files, as ONNX Runtime's."""
 
 from __future__ import annotations
 

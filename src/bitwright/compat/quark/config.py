@@ -1,4 +1,4 @@
-"""Quark's configurations, old and new."""
+"""Quark's configurations: `QuantizationConfig`, `QConfig` and the algorithms of `algo_config`."""
 
 from __future__ import annotations
 

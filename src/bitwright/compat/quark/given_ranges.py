@@ -1,4 +1,4 @@
-"""The parameters of activations, from ranges that somebody else has measured."""
+"""Scales and zero points of activations, from ranges that were measured elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layered `QConfig`, turned into the arguments of one quantization."""
+"""`QConfig` with its layers, translated into the arguments of one quantization."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import onnx
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantizationMode
 from bitwright.compat.quark.given_ranges import QuantizationParams, QuantizerError
-from bitwright.compat.quark.pieces import PieceQuantizer, QuantizedValue, as_type
+from bitwright.compat.quark.tensor_quantizer import QuantizedValue, TensorQuantizer, as_type
 from bitwright.compat.vai_q_onnx.translate import Request
 from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.opening import open_model
@@ -31,7 +31,7 @@ __all__ = [
 Names = Sequence[str] | None
 
 
-class VitisONNXQuantizer(PieceQuantizer):
+class VitisONNXQuantizer(TensorQuantizer):
     """Quantizes a model to integer operators from given ranges, with any calibration method.
 
     `tensors_range` maps tensors to (lowest, highest), or is the result of a calibrator;

@@ -1,4 +1,4 @@
-"""`ModelQuantizer`: one configuration, any number of models."""
+"""`ModelQuantizer`: quantizes models as a configuration says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bitwright.api import quantize
 from bitwright.compat.quark.config import Config, QConfig, QuantizationConfig
 from bitwright.compat.quark.layers import flatten
 from bitwright.compat.vai_q_onnx.enums import read_type
-from bitwright.compat.vai_q_onnx.static import quantize_static, read_parts
+from bitwright.compat.vai_q_onnx.static import quantize_static, read_subgraphs
 from bitwright.errors import DataError, RecipeError
 from bitwright.recipe import Recipe, Selection
 
@@ -109,7 +109,7 @@ def _quantize_dynamic(
                 op_types=tuple(config.op_types_to_quantize) or None,
                 nodes=tuple(config.nodes_to_quantize) or None,
                 exclude=tuple(config.nodes_to_exclude),
-                exclude_between=read_parts(config.subgraphs_to_exclude),
+                exclude_between=read_subgraphs(config.subgraphs_to_exclude),
             ),
         ),
         external_data=True if config.use_external_data_format else None,

@@ -7,7 +7,7 @@ from typing import Any
 
 from bitwright.compat.onnxruntime.range_methods import (
     CALIBRATION_METHODS,
-    Calibrated,
+    RangeChoice,
     check_settings,
 )
 from bitwright.compat.options import RecipeParts
@@ -22,21 +22,21 @@ from bitwright.recipe import MSE, LayerwisePercentile, MinMax, MinMSE, NonOverfl
 
 __all__ = ["choose_ranges"]
 
-_METHODS: dict[Enum, Calibrated] = {
+_METHODS: dict[Enum, RangeChoice] = {
     **CALIBRATION_METHODS,
-    PowerOfTwoMethod.NonOverflow: Calibrated(NonOverflow),
-    PowerOfTwoMethod.MinMSE: Calibrated(MinMSE, ("mode",)),
-    LayerWiseMethod.LayerWisePercentile: Calibrated(LayerwisePercentile, ("candidates", "metric")),
-    ExtendedCalibrationMethod.MinMSE: Calibrated(MSE),
-    Int16Method.MinMax: Calibrated(MinMax),
+    PowerOfTwoMethod.NonOverflow: RangeChoice(NonOverflow),
+    PowerOfTwoMethod.MinMSE: RangeChoice(MinMSE, ("mode",)),
+    LayerWiseMethod.LayerWisePercentile: RangeChoice(LayerwisePercentile, ("candidates", "metric")),
+    ExtendedCalibrationMethod.MinMSE: RangeChoice(MSE),
+    Int16Method.MinMax: RangeChoice(MinMax),
 }
 
 # The same aim with scales M/2^N, which are finer than powers of two: the least error, or nothing
 # clipped.
-_WITH_INT16_SCALES: dict[Enum, Calibrated] = {
-    PowerOfTwoMethod.NonOverflow: Calibrated(MinMax),
-    PowerOfTwoMethod.MinMSE: Calibrated(MSE),
-    LayerWiseMethod.LayerWisePercentile: Calibrated(MinMax),
+_WITH_INT16_SCALES: dict[Enum, RangeChoice] = {
+    PowerOfTwoMethod.NonOverflow: RangeChoice(MinMax),
+    PowerOfTwoMethod.MinMSE: RangeChoice(MSE),
+    LayerWiseMethod.LayerWisePercentile: RangeChoice(MinMax),
 }
 
 # How the ranges of weights are chosen, where no option says it.

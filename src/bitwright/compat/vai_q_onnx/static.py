@@ -21,7 +21,7 @@ from bitwright.recipe import GPTQ, Recipe, Selection
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quantize_static", "read_parts"]
+__all__ = ["quantize_static", "read_subgraphs"]
 
 # Old argument -> the name of today. Both work.
 _OLD_ARGUMENTS = {
@@ -34,15 +34,13 @@ _OLD_ARGUMENTS = {
 # Arguments of the newest package that nothing here answers to, and why.
 _REFUSED_ARGUMENTS = {
     "include_rotation": "there is no rotation of weights yet",
-    "include_auto_mp": (
-        "bitwright.find_sensitivity says which nodes to put back to 16 bits or float"
-    ),
+    "include_auto_mp": ("bitwright.find_sensitivity says which nodes to keep in 16 bits or float"),
     "specific_tensor_precision": "give the type of single tensors in TensorQuantOverrides",
     "crypto_mode": "give a ModelProto and no model_output to write nothing",
     "debug_mode": "bitwright.quantize returns the plan with every decision",
 }
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def quantize_static(
@@ -138,7 +136,7 @@ def quantize_static(
         extra_op_types=read_names("extra_op_types_to_quantize", extra_op_types_to_quantize),
         nodes=read_names("nodes_to_quantize", nodes_to_quantize),
         exclude=read_names("nodes_to_exclude", nodes_to_exclude),
-        exclude_between=read_parts(subgraphs_to_exclude or ()),
+        exclude_between=read_subgraphs(subgraphs_to_exclude or ()),
         optimize=read_switch("optimize_model", optimize_model),
         channels_last=read_switch("convert_nchw_to_nhwc", convert_nchw_to_nhwc),
         widen_interface=read_switch("convert_fp16_to_fp32", convert_fp16_to_fp32),
@@ -155,7 +153,7 @@ def quantize_static(
         parts.data,
         is_needed=_needs_data(recipe) and not _is_there(parts.data.get("sketches")),
     )
-    _tell_once(parts.notes)
+    _warn_once(parts.notes)
     result = quantize(
         model_input,
         model_output,
@@ -203,7 +201,7 @@ def _hardware(cnn: bool, transformer: bool) -> Hardware:
     return "npu-cnn" if cnn else "npu-transformer" if transformer else None
 
 
-def read_parts(given: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def read_subgraphs(given: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
     """Return the first and last nodes of each part that stays float."""
     try:
         return tuple((_names(first), _names(last)) for first, last in given)
@@ -285,9 +283,9 @@ def _shapes(shape: Any) -> Any:
     return [tuple(shape)] if one_input else [tuple(sizes) for sizes in shape]
 
 
-def _tell_once(sentences: Sequence[str]) -> None:
+def _warn_once(sentences: Sequence[str]) -> None:
     for sentence in sentences:
-        if sentence not in _told:
-            _told.add(sentence)
+        if sentence not in _warned:
+            _warned.add(sentence)
             kind = DeprecationWarning if sentence.endswith("today.") else UserWarning
             warnings.warn(sentence, kind, stacklevel=3)

@@ -1,4 +1,4 @@
-"""The arguments of the Vitis AI quantizer, turned into a recipe."""
+"""Arguments of the Vitis AI quantizer, translated into a recipe."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
     method = read_method(request.calibrate_method)
     on_npu = request.hardware == "npu-cnn"
     if on_npu:
-        _guard_npu(request, parts, method, activation, weight)
+        _check_npu(request, parts, method, activation, weight)
         parts.recipe["activation_symmetric"] = True
     if format in ("qdq", "qoperator"):
-        _guard_standard_types(activation, weight)
+        _check_standard_types(activation, weight)
     _bias(parts, weight, on_npu)
     parts.recipe.update(
         name=name,
@@ -118,7 +118,7 @@ def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
     return Recipe(**parts.build())
 
 
-def _guard_npu(
+def _check_npu(
     request: Request, parts: RecipeParts, method: Enum, activation: QType, weight: QType
 ) -> None:
     """Refuse what the NPU's CNN compiler does not take."""
@@ -141,7 +141,7 @@ def _guard_npu(
             )
 
 
-def _guard_standard_types(*types: QType) -> None:
+def _check_standard_types(*types: QType) -> None:
     for qtype in types:
         if qtype.min_opset == 0:
             raise RecipeError(

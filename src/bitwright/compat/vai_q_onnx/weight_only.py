@@ -49,7 +49,7 @@ def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> R
     (8, 32, True)
     """
     if not options.get("UseMatMulNBits"):
-        _refuse_alone(options)
+        _refuse_without_switch(options)
         return None
     for key in options:
         if key not in WEIGHT_KEYS:
@@ -84,7 +84,7 @@ def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> R
     )
 
 
-def _refuse_alone(options: Mapping[str, Any]) -> None:
+def _refuse_without_switch(options: Mapping[str, Any]) -> None:
     for key in ("MatMulNBitsParams", "GPTQParams"):
         if options.get(key):
             raise RecipeError(f"{key} goes with UseMatMulNBits=True; add it.")

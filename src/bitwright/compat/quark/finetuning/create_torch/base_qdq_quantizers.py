@@ -86,7 +86,7 @@ class INTDeQuantFunction(torch.autograd.Function):
         return grad_output * scale, None, None
 
 
-class INTQuantDequantFunction(torch.autograd.Function):
+class INTQuantDequantFunction(INTQuantFunction):
     """Quantize and dequantize as a Q/DQ pair does; the gradient passes straight through.
 
     >>> half, zero = torch.tensor(0.5), torch.tensor(0)
@@ -106,13 +106,6 @@ class INTQuantDequantFunction(torch.autograd.Function):
     ) -> torch.Tensor:
         """Return the tensor as it reads behind the pair."""
         return core.fake_quantize(tensor, scale, zero_point, min_q, max_q, _callable(round_func))
-
-    @staticmethod
-    def backward(
-        ctx: Any, grad_output: torch.Tensor
-    ) -> tuple[torch.Tensor, None, None, None, None, None]:
-        """Pass the gradient on."""
-        return grad_output, None, None, None, None, None
 
 
 class INTQuantizer(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""The pieces of a quantizer that works from given ranges: parameters, weights, biases.
+"""Quantizes the tensors of a model one by one, from given ranges: weights, activations, biases.
 
 They write initializers into `model`, a copy of the given one. Scales, zero points and integers are
 Bitwright's own.
@@ -36,7 +36,7 @@ from bitwright.decide.ranges.methods import weight_range
 from bitwright.numerics import INT32, QTYPES, QType, affine_parameters, quantize
 from bitwright.recipe import Recipe
 
-__all__ = ["PieceQuantizer", "QuantizedValue", "as_type"]
+__all__ = ["QuantizedValue", "TensorQuantizer", "as_type"]
 
 Array = npt.NDArray[Any]
 Quantized = tuple[list[str], list[str], list[str], list[onnx.NodeProto]]
@@ -58,7 +58,7 @@ class QuantizedValue:
     axis: int | None = None
 
 
-class PieceQuantizer:
+class TensorQuantizer:
     """Quantizes tensors of a model one by one, and remembers where each of them is."""
 
     def __init__(
@@ -82,7 +82,7 @@ class PieceQuantizer:
         self.calibrate_method: Enum = read_method(request.calibrate_method)
         self.recipe: Recipe = to_recipe(request, read_options(extra_options), "quark")
         self.tensors_range = tensors_range
-        self.parent: PieceQuantizer | None = None
+        self.parent: TensorQuantizer | None = None
         """The quantizer of the outer graph, for a body of If, Loop or Scan."""
         self.quantized_value_map: dict[str, QuantizedValue] = {}
         self.used_scale_zp_map: dict[str, tuple[Any, Any]] = {}
