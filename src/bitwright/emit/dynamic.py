@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
-from bitwright.emit.integers import IntegerWriter
+from bitwright.emit.dynamic_graph import IntegerWriter
 from bitwright.emit.qdq import Rounding
 from bitwright.emit.quantized import Quantized
 from bitwright.errors import PlanError

@@ -1,4 +1,4 @@
-"""Nodes that read a weight in blocks: which ones can, and how each turns into the runtime's own."""
+"""Which nodes can read a weight in blocks, and how they become the n-bit operators."""
 
 from __future__ import annotations
 

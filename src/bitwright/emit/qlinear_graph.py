@@ -1,4 +1,4 @@
-"""A graph with Q/DQ pairs, seen as what lies between them: quantized operands and results."""
+"""Quantized operands and results of nodes between Q/DQ pairs, and integer nodes in their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which integer op takes the place of which float op: one table, one small rule an operator."""
+"""Rules that replace a float operator by its integer form: one small rule per operator."""
 
 from __future__ import annotations
 

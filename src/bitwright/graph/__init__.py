@@ -1,4 +1,4 @@
-"""Models: read, checked, brought into one form, run, looked into and written (on onnx-ir)."""
+"""ONNX models: load, check, normalize, edit, infer shapes, run and save (on onnx-ir)."""
 
 from bitwright.graph.checking import check_model, check_order
 from bitwright.graph.cloning import clone_model

@@ -1,4 +1,4 @@
-"""Is this a valid ONNX model? The answer of ONNX's checker, in one sentence."""
+"""Check that a model is valid ONNX and its nodes are sorted; a failure is one sentence."""
 
 from __future__ import annotations
 

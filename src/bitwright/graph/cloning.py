@@ -1,4 +1,4 @@
-"""Copies of a model that share its tensors, so that a copy of 3 GB costs nothing."""
+"""Clone a model without copying its tensors: a clone of 3 GB costs nothing."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ def clone_model(model: ir.Model) -> ir.Model:
 
     >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
     >>> original = ir.Model(ir.Graph([x], [x], nodes=[], opset_imports={"": 21}), ir_version=10)
-    >>> twin = clone_model(original)
-    >>> twin.graph.inputs[0].dtype = ir.DataType.FLOAT16
+    >>> clone = clone_model(original)
+    >>> clone.graph.inputs[0].dtype = ir.DataType.FLOAT16
     >>> original.graph.inputs[0].dtype
     FLOAT
     """
     try:
-        twin = model.clone()
+        clone = model.clone()
     except (RuntimeError, ValueError) as error:
         raise ModelError(
             "the model's nodes are not in topological order; sort it with model.graph.sort() first."
         ) from error
     # onnx-ir shares the type objects between the two, and setting `value.dtype` writes into them.
-    for _, graph in iter_graphs(twin):
+    for _, graph in iter_graphs(clone):
         for value in (*graph.inputs, *graph.initializers.values()):
             value.type = _copy_type(value.type)
         for node in graph:
             for value in node.outputs:
                 value.type = _copy_type(value.type)
-    twin.meta.update(model.meta)
-    return twin
+    clone.meta.update(model.meta)
+    return clone
 
 
 def _copy_type(given: ir.TypeProtocol | None) -> ir.TypeProtocol | None:

@@ -1,4 +1,4 @@
-"""Initializers that callers may replace: they are inputs of the model, with a default value."""
+"""Inputs with a default value: initializers that callers of a model may override."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes that tell whether a plan or a file of sketches belongs to a model."""
+"""Hash a model, to check that a plan or a file of sketches belongs to it."""
 
 from __future__ import annotations
 

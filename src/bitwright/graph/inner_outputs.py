@@ -1,4 +1,4 @@
-"""Tensors inside a model made visible as its outputs, also those inside If, Loop and Scan."""
+"""Expose inner tensors of a model as graph outputs, also those inside If, Loop and Scan."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.cloning import clone_model
+from bitwright.graph.editing import add_initializer
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type, static_shape
 from bitwright.graph.subgraphs import iter_values, owner_nodes, subgraphs_of
@@ -33,18 +34,18 @@ def expose(model: ir.Model, tensor_names: Iterable[str], *, keep_outputs: bool =
     elements). With keep_outputs=False the model's own outputs go, so that the runtime need not
     compute them.
     """
-    twin = clone_model(model)
+    clone = clone_model(model)
     if not keep_outputs:
-        twin.graph.outputs.clear()
-    lifter = _Lifter(twin)
+        clone.graph.outputs.clear()
+    lifter = _Lifter(clone)
     outputs: dict[str, str] = {}
     for name in dict.fromkeys(tensor_names):
         visible = lifter.lift(name)
         assert visible.name is not None
         outputs[name] = visible.name
-        if not any(visible is value for value in twin.graph.outputs):
-            twin.graph.outputs.append(visible)
-    return Exposed(twin, outputs)
+        if not any(visible is value for value in clone.graph.outputs):
+            clone.graph.outputs.append(visible)
+    return Exposed(clone, outputs)
 
 
 class _Lifter:
@@ -194,14 +195,8 @@ class _Lifter:
 
     def flatten(self, graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Add a Reshape to one dimension."""
-        name = self.scope.fresh(f"{value.name}_flat_shape")
-        shape = ir.Value(
-            name=name,
-            type=ir.TensorType(ir.DataType.INT64),
-            shape=ir.Shape([1]),
-            const_value=ir.tensor(np.array([-1], np.int64), name=name),
-        )
-        graph.register_initializer(shape)
+        name, sizes = f"{value.name}_flat_shape", np.array([-1], np.int64)
+        shape = add_initializer(graph, self.scope, name, sizes)
         output = self.scope.fresh(f"{value.name}_flat")
         flat = self.append(graph, "Reshape", [value, shape], output, dtype)
         flat.shape = ir.Shape([None])

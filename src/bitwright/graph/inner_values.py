@@ -1,4 +1,4 @@
-"""Values of inner tensors through ONNX Runtime, in groups that fit in memory."""
+"""Compute inner tensors of a model in ONNX Runtime, in groups that fit in memory."""
 
 from __future__ import annotations
 
@@ -156,12 +156,12 @@ class SessionRunner:
         known = self._static_shapes(feeds)
         if known is not None:
             return known
-        twin = clone_model(self._model)
-        for value in twin.graph.inputs:
+        clone = clone_model(self._model)
+        for value in clone.graph.inputs:
             if value.name is not None and value.name in feeds:
                 value.shape = ir.Shape(feeds[value.name].shape)
-        infer_shapes(twin)
-        inferred = dict(iter_values(twin))
+        infer_shapes(clone)
+        inferred = dict(iter_values(clone))
         return {name: static_shape(inferred[name]) for name in self._computed}
 
     def _static_shapes(self, feeds: Feeds) -> dict[str, tuple[int, ...] | None] | None:

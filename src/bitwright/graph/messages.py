@@ -1,4 +1,4 @@
-"""A model's message with other inputs or initializers than the model has, and no copy of it.
+"""Protobuf messages of a model with other inputs or initializers, without cloning it.
 
 A copy of a graph of thousands of nodes takes as long as to write it down.
 """
@@ -70,7 +70,7 @@ def holding(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
     if tensor is None and shown is not None:
         kind = ir.TensorType(shown.dtype) if value.dtype is None else kind
         shape = ir.Shape(shown.shape.numpy()) if shape is None else shape
-    twin = ir.Value(
+    held = ir.Value(
         name=value.name,
         type=kind,
         shape=shape,
@@ -78,5 +78,5 @@ def holding(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
         const_value=tensor,
         metadata_props=dict(value.metadata_props),
     )
-    twin.meta.update(value.meta)
-    return twin
+    held.meta.update(value.meta)
+    return held

@@ -1,12 +1,17 @@
-"""One shape for every model: no functions, no Constant nodes, unique names, sorted nodes."""
+"""Normalize a model: inline functions, lift constants, unique names, sorted nodes."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass, RemoveUnusedFunctionsPass
+from onnx_ir.passes.common import (
+    InlinePass,
+    RemoveInitializersFromInputsPass,
+    RemoveUnusedFunctionsPass,
+)
 
 from bitwright.errors import ModelError
 from bitwright.graph.checking import is_in_order
+from bitwright.graph.editing import remove_unused_initializers
 from bitwright.graph.names import NameScope
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, ROUNDERS
 from bitwright.graph.shapes import element_type
@@ -151,6 +156,8 @@ def _lift_constants(model: ir.Model, names: NameScope, notes: list[str]) -> None
         notes.append(f"turned {counted(lifted, 'Constant node')} into initializers.")
 
 
+# onnx-ir's LiftConstantsToInitializersPass leaves readers of a returned constant at the node, and
+# its check of each tensor takes longer than to load it.
 def _lift_constant(graph: ir.Graph, node: ir.Node, names: NameScope) -> bool:
     if node.op_type != "Constant" or node.domain:
         return False
@@ -198,15 +205,14 @@ def _fix_initializer_inputs(model: ir.Model, notes: list[str]) -> None:
     fixed = [v.name or "" for v in model.graph.inputs if v.name in model.graph.initializers]
     if not fixed:
         return
-    inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
-    model.graph.inputs.clear()
-    model.graph.inputs.extend(inputs)
+    RemoveInitializersFromInputsPass()(model)
     notes.append(
         f"{counted(len(fixed), 'initializer')} could be overridden as graph input and "
         f"{'is' if len(fixed) == 1 else 'are'} constant now: {_listed(fixed)}."
     )
 
 
+# onnx-ir's NameFixPass numbers nodes; ours are called after what they write, as users know it.
 def _name_nodes(model: ir.Model, scope: NameScope, notes: list[str]) -> None:
     seen: set[str] = set()
     renamed = named = 0
@@ -227,13 +233,7 @@ def _name_nodes(model: ir.Model, scope: NameScope, notes: list[str]) -> None:
 
 
 def _drop_unused_initializers(model: ir.Model, notes: list[str]) -> None:
-    dropped = []
-    for _, graph in iter_graphs(model):
-        for name in list(graph.initializers):
-            value = graph.initializers[name]
-            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-                graph.initializers.pop(name)
-                dropped.append(name)
+    dropped = remove_unused_initializers(model)
     if dropped:
         notes.append(f"removed {counted(len(dropped), 'unused initializer')}: {_listed(dropped)}.")
 

@@ -1,4 +1,4 @@
-"""A model cut into pieces that run one after the other, each small enough to be open alone."""
+"""Cut a model into consecutive pieces, each small enough to be loaded alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The constant weight of a product or a lookup: which tensor it is, and which way round."""
+"""The constant weight of a MatMul, Gemm or Gather, and whether it is transposed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def weight_of(node: ir.Node) -> ProductWeight | None:
 
     >>> table = ir.Value(name="t", const_value=ir.tensor([[1.0, 2.0]]), shape=ir.Shape([1, 2]))
     >>> graph = ir.Graph([], [], nodes=[], initializers=[table], opset_imports={"": 21})
-    >>> turn = ir.node("Transpose", [table])
-    >>> weight_of(ir.node("MatMul", [ir.Value(name="x"), turn.outputs[0]])).transposed
+    >>> transpose = ir.node("Transpose", [table])
+    >>> weight_of(ir.node("MatMul", [ir.Value(name="x"), transpose.outputs[0]])).transposed
     True
     """
     looked_up = node.op_type == "Gather"
@@ -42,13 +42,17 @@ def weight_of(node: ir.Node) -> ProductWeight | None:
     value = input_at(node, index)
     if value is None:
         return None
-    turned = looked_up or (node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0)))
+    transposed = looked_up or (
+        node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
+    )
     maker = value.producer()
     if maker is not None and not looked_up and is_transposed_constant(maker):
         source = maker.inputs[0]
         assert source is not None
-        return ProductWeight(source, not turned, maker)
-    return ProductWeight(value, turned) if value.is_initializer() and is_constant(value) else None
+        return ProductWeight(source, not transposed, maker)
+    return (
+        ProductWeight(value, transposed) if value.is_initializer() and is_constant(value) else None
+    )
 
 
 def is_transposed_constant(node: ir.Node) -> bool:

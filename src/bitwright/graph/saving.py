@@ -1,4 +1,4 @@
-"""Write a model so that a kill at any moment leaves the old file or the new one, whole."""
+"""Save a model atomically: a kill at any moment leaves the old file or the new one, whole."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def save_model(
             "write it with external data."
         )
     check_order(model)
-    with _told_as_output_error(target):
+    with _as_output_error(target):
         if external_data:
             chosen = external_data if isinstance(external_data, ExternalData) else ExternalData()
             _check_location(chosen, target)
@@ -176,7 +176,7 @@ def _files_of(source: ModelSource) -> list[Path]:
     path = Path(source)
     try:
         proto, _ = read_proto(path)
-    except Exception:  # noqa: BLE001 (a broken input is told about when it is loaded)
+    except Exception:  # noqa: BLE001 (a broken input is reported when it is loaded)
         return [path]
     return [path, *(path.parent / location for location in sorted(external_locations(proto)))]
 
@@ -205,16 +205,16 @@ def _with_all_inside(model: ir.Model) -> ir.Model:
     """Return a model that holds all of its tensors: a copy, where some lie in files."""
     if not any(isinstance(slot.tensor, ir.ExternalTensor) for slot in tensor_slots(model)):
         return model
-    twin = clone_model(model)
-    for slot in tensor_slots(twin):
+    clone = clone_model(model)
+    for slot in tensor_slots(clone):
         slot.put(inline_copy(slot.tensor))
-    return twin
+    return clone
 
 
-def _write_with_data(twin: ir.Model, target: Path, layout: ExternalData) -> None:
+def _write_with_data(clone: ir.Model, target: Path, layout: ExternalData) -> None:
     groups: dict[Path, list[TensorSlot]] = {}
     inside: list[TensorSlot] = []
-    for slot in tensor_slots(twin):
+    for slot in tensor_slots(clone):
         if slot.tensor.nbytes < layout.threshold or slot.tensor.dtype == ir.DataType.STRING:
             inside.append(slot)
             continue
@@ -225,7 +225,7 @@ def _write_with_data(twin: ir.Model, target: Path, layout: ExternalData) -> None
             file = layout.file_for(target, f"{slot.name}_{number}")
         groups.setdefault(file, []).append(slot)
     stale = _data_files_of(target, groups)
-    _refuse_own_files(twin, {*groups, *stale})
+    _refuse_own_files(clone, {*groups, *stale})
     with ExitStack() as stack:
         written: dict[Path, Path] = {}
         for plain, slots in groups.items():
@@ -234,7 +234,7 @@ def _write_with_data(twin: ir.Model, target: Path, layout: ExternalData) -> None
         for slot in inside:
             slot.put(inline_copy(slot.tensor))
         temporary = stack.enter_context(temporary_beside(target))
-        _write_file(temporary, lambda file: _write_model(twin, file))
+        _write_file(temporary, lambda file: _write_model(clone, file))
         new = [data for data in written if not data.exists()]
         try:
             for data, temporary_data in written.items():
@@ -246,8 +246,8 @@ def _write_with_data(twin: ir.Model, target: Path, layout: ExternalData) -> None
     _remove([old for old in stale if old not in written])
 
 
-def _refuse_own_files(twin: ir.Model, files: set[Path]) -> None:
-    for slot in tensor_slots(twin):
+def _refuse_own_files(clone: ir.Model, files: set[Path]) -> None:
+    for slot in tensor_slots(clone):
         tensor = slot.tensor
         if isinstance(tensor, ir.ExternalTensor) and Path(external_path(tensor)) in files:
             raise OutputError(
@@ -312,15 +312,15 @@ def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
             yield data[start : start + _CHUNK]
         return
     # Read through the file, not through onnx-ir's memory map: mapped pages stay resident.
-    left = tensor.length or tensor.nbytes
+    remaining = tensor.length or tensor.nbytes
     with Path(external_path(tensor)).open("rb") as source:
         source.seek(tensor.offset or 0)
-        while left > 0:
-            block = source.read(min(_CHUNK, left))
-            if not block:
+        while remaining > 0:
+            chunk = source.read(min(_CHUNK, remaining))
+            if not chunk:
                 raise OSError(errno.EIO, f"the data file {tensor.path!r} is cut off")
-            left -= len(block)
-            yield block
+            remaining -= len(chunk)
+            yield chunk
 
 
 def _write_model(model: ir.Model, file: BinaryIO) -> None:
@@ -386,7 +386,7 @@ def _replace(temporary: Path, target: Path) -> None:
 
 
 @contextmanager
-def _told_as_output_error(target: Path) -> Iterator[None]:
+def _as_output_error(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

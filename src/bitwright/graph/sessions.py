@@ -1,4 +1,4 @@
-"""Models opened and run in ONNX Runtime, its errors told in a sentence."""
+"""Open and run models in ONNX Runtime; its errors become one sentence."""
 
 from __future__ import annotations
 
@@ -320,12 +320,12 @@ def _message_without(model: ir.Model, handed: Mapping[str, ir.TensorProtocol]) -
 
 def _spill(model: ir.Model, folder: Path) -> Path:
     """Write the model with all big tensors outside; files that already hold some are linked."""
-    twin = clone_model(model)
-    twin.ir_version = min(twin.ir_version, runtime_limits().ir_version)
+    clone = clone_model(model)
+    clone.ir_version = min(clone.ir_version, runtime_limits().ir_version)
     links: dict[str, str] = {}
     offset = 0
     with (folder / "tensors.data").open("wb") as data:
-        for slot in tensor_slots(twin):
+        for slot in tensor_slots(clone):
             tensor = slot.tensor
             if isinstance(tensor, ir.ExternalTensor):
                 source = external_path(tensor)
@@ -347,7 +347,7 @@ def _spill(model: ir.Model, folder: Path) -> Path:
                 )
             )
     path = folder / "model.onnx"
-    path.write_bytes(ir.to_proto(twin).SerializeToString())
+    path.write_bytes(ir.to_proto(clone).SerializeToString())
     return path
 
 

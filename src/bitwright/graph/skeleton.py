@@ -73,10 +73,10 @@ def _lift_from_bodies(model: ir.Model) -> tuple[ir.Model, list[tuple[ir.Value, i
     """
     if not any(graph.initializers for path, graph in iter_graphs(model) if path):
         return model, []
-    twin = clone_model(model)
-    scope = NameScope(twin)
+    clone = clone_model(model)
+    scope = NameScope(clone)
     lifted = []
-    for (path, graph), (_, light) in zip(iter_graphs(model), list(iter_graphs(twin)), strict=True):
+    for (path, graph), (_, light) in zip(iter_graphs(model), list(iter_graphs(clone)), strict=True):
         outputs = set(light.outputs)
         for name, value in list(light.initializers.items() if path else ()):
             tensor = value.const_value
@@ -91,4 +91,4 @@ def _lift_from_bodies(model: ir.Model) -> tuple[ir.Model, list[tuple[ir.Value, i
             stand_in.name = scope.fresh(name)
             value.replace_all_uses_with(stand_in)
             lifted.append((stand_in, graph.initializers[name]))
-    return twin, lifted
+    return clone, lifted

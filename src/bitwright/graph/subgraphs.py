@@ -1,4 +1,4 @@
-"""The graphs inside a model, and names that tell their tensors apart.
+"""Iterate over the graphs of a model, If, Loop and Scan bodies too; qualified tensor names.
 
 A tensor of the main graph is known by its own name. A tensor inside the body of an If, Loop or
 Scan is known by its *qualified name*: the path of owner nodes and attributes, a colon, and its name

@@ -1,4 +1,4 @@
-"""Shapes with names in them, by ONNX Runtime's symbolic inference."""
+"""Symbolic shape inference, by ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that become others when they are whole; what a killed job left of such goes first."""
+"""Temporary files beside a target, renamed when they are whole; stale ones are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every tensor that a model carries, wherever it is held, and what it weighs."""
+"""The tensors of a model: initializers and attributes, their sizes and files."""
 
 from __future__ import annotations
 

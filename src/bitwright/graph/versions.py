@@ -1,4 +1,4 @@
-"""What the installed ONNX Runtime reads, found by asking it, and models stamped to fit.
+"""IR and opset versions that the installed ONNX Runtime reads, and stamping models to fit.
 
 onnx and onnxruntime are released apart: onnx 1.23 writes IR version 14, onnxruntime 1.31 reads up
 to 13, and no table in either package says so.

@@ -1,4 +1,4 @@
-"""Give each layer a bias of its own, which a correction can be put into; zero where it had none."""
+"""Give each layer a bias of its own (zero where it had none), so that it can be corrected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights [1, K, N] of MatMul become matrices, as which n-bit products take them."""
+"""Reshape weights [1, K, N] of MatMul to matrices, which n-bit products take."""
 
 from __future__ import annotations
 

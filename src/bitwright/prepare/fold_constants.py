@@ -1,4 +1,4 @@
-"""Compute what does not depend on the inputs, and remove what nothing reads."""
+"""Constant folding, common subexpressions, and removal of nodes that nothing reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Q/DQ pairs of a graph: what a model that was trained with them says about its tensors."""
+"""Find the Q/DQ pairs of a trained model, and read their parameters."""
 
 from __future__ import annotations
 

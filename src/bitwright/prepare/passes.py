@@ -1,4 +1,4 @@
-"""What a pass is: it changes a model in place, and returns how often and what it left, and why."""
+"""The contract of a pass: it changes a model in place and returns how often, and what it left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a trained weight and its scale when it is moved about, or multiplied."""
+"""Carry a trained weight and its scale through transposes, reshapes and folded factors."""
 
 from __future__ import annotations
 

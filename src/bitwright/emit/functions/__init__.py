@@ -1,4 +1,4 @@
-"""Bodies of the vendor's operators, in standard ones, so that every runtime can run them."""
+"""Function bodies of the vendor's operators, in standard operators that every runtime has."""
 
 from __future__ import annotations
 

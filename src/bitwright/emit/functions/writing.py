@@ -1,4 +1,4 @@
-"""Functions of the vendor's domain from the lines of their bodies."""
+"""Make model-local functions of the vendor's domain from ONNX's textual syntax."""
 
 from __future__ import annotations
 

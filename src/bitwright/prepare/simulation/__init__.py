@@ -1,4 +1,4 @@
-"""Stand-ins for what the NPU computes instead of an operator, written in operators of ONNX.
+"""Simulate the NPU: operators become what it computes in their place, in operators of ONNX.
 
 The quantized model then computes on a CPU what the hardware will, and ranges are observed on it.
 """

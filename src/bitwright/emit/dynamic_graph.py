@@ -1,4 +1,4 @@
-"""Integers in a graph whose activations are quantized at run time, and the way back to float."""
+"""Build dynamically quantized graphs: stored weights, activations quantized at run time."""
 
 from __future__ import annotations
 
