@@ -13,7 +13,7 @@ from bitwright.assess.sums import Codes, ErrorSums
 @pytest.fixture(params=["compiled", "numpy"])
 def engine(request, monkeypatch):
     monkeypatch.setenv("BITWRIGHT_NUMBA", "0" if request.param == "numpy" else "1")
-    monkeypatch.setattr("bitwright.assess.sums._FEW", 0)
+    monkeypatch.setattr("bitwright.assess.sums._COMPILED_FROM", 0)
     return request.param
 
 
@@ -49,7 +49,7 @@ def test_sums_over_samples_are_those_over_everything(engine, bits, signed, axis)
     assert sums.largest == pytest.approx(np.abs(values - restored).max(), rel=1e-5)
     assert (sums.low, sums.high) == (stored.min(), stored.max())
     low, high = codes.bounds
-    assert sums.cut == ((values < low) | (values > high)).sum() > 0
+    assert sums.clipped == ((values < low) | (values > high)).sum() > 0
     if axis is not None:
         others = tuple(a for a in range(3) if a != axis % 3)
         share = noise.sum(axis=others) / (values**2).sum(axis=others)
@@ -65,13 +65,13 @@ def test_the_order_and_size_of_parts_do_not_matter(seed, outer, channels, inner)
     whole.add(one, other, axis=1)
     for index in reversed(range(outer)):
         parts.add(one[index : index + 1], other[index : index + 1], axis=1)
-    for name in ("signal", "noise", "dot", "other"):
+    for name in ("signal", "noise", "dot", "actual"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-5, abs=1e-3)
     assert (parts.largest, parts.count) == (whole.largest, whole.count)
     np.testing.assert_allclose(parts.channel_noise, whole.channel_noise, rtol=1e-5)
 
 
-def test_a_lost_channel_counts_as_much_as_a_loud_one(engine):
+def test_a_lost_channel_counts_as_much_as_a_large_one(engine):
     values = np.ones((1, 4, 100), np.float32)
     values[:, 0] = 1000
     other = values.copy()

@@ -1,4 +1,4 @@
-"""How good the result is: errors against float, sizes, what was quantized and what was not."""
+"""Assessment of quantized models: errors against float, sensitivity, speed, checks, the report."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What is in a model: ops, types, opsets, sizes, and what of it is quantized and how."""
+"""Inspection of a model: ops, types, opsets, sizes, and what of it is quantized and how."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bitwright.graph.quantized_ops import (
 )
 from bitwright.numerics.shared_exponent import BLOCK_FORMATS, Microscaling
 
-__all__ = ["Inspection", "inspect_model"]
+__all__ = ["Inspection", "inspect_model", "show_type"]
 
 _DEQUANTIZING = DEQUANTIZERS | ROUNDERS
 _QUANTIZERS = QUANTIZERS | _DEQUANTIZING | {"DynamicQuantizeLinear"}
@@ -96,8 +96,8 @@ def inspect_model(model: ir.Model) -> Inspection:
         ir_version=model.ir_version,
         opsets=dict(model.opset_imports),
         producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
-        inputs=[_describe(value) for value in model.graph.inputs],
-        outputs=[_describe(value) for value in model.graph.outputs],
+        inputs=[f"{v.name}: {show_type(v)}" for v in model.graph.inputs],
+        outputs=[f"{v.name}: {show_type(v)}" for v in model.graph.outputs],
         nodes=len(nodes),
         ops=_ranked(Counter(node.op_type for node in nodes)),
         weights=weights,
@@ -114,10 +114,15 @@ def _ranked(counter: Counter[str]) -> dict[str, int]:
     return dict(sorted(counter.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _describe(value: ir.Value) -> str:
+def show_type(value: ir.Value) -> str:
+    """Return the type and shape of a value.
+
+    >>> show_type(ir.val("x", ir.DataType.FLOAT, ["n", 3]))
+    'float[n,3]'
+    """
     dtype = "?" if value.dtype is None else value.dtype.name.lower()
     dims = "…" if value.shape is None else ",".join(str(dim) for dim in value.shape)
-    return f"{value.name}: {dtype}[{dims}]"
+    return f"{dtype}[{dims}]"
 
 
 def _works_on_integers(node: ir.Node) -> bool:

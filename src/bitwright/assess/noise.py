@@ -1,4 +1,4 @@
-"""How far arrays of a quantized model are from the float ones."""
+"""Signal and noise: the energy of arrays and of their differences, in decibels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare what two models answer to the same samples, without knowing the task."""
+"""Errors of the outputs of two models on the same samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quantizers of any model, whoever wrote it: standard ones, ONNX Runtime's, the vendor's."""
+"""Quantizers of any model: standard ones, ONNX Runtime's, the vendor's; their parameters."""
 
 from __future__ import annotations
 

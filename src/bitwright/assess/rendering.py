@@ -1,4 +1,4 @@
-"""Figures as a reader sees them, and HTML from jinja2 templates that escape all they are given."""
+"""HTML from jinja2 templates that escape all they are given, and figures as a reader sees them."""
 
 from __future__ import annotations
 

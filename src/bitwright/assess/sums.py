@@ -1,4 +1,4 @@
-"""Running sums of what two arrays have in common and what they have not, in constant memory."""
+"""Running sums of signal, noise and clipped values over pairs of arrays, in constant memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["Codes", "ErrorSums"]
 
 Array = npt.NDArray[Any]
 
-_FEW = 1 << 16
-_MOST_CHANNELS = 1 << 16
+_COMPILED_FROM = 1 << 16
+_MAX_CHANNELS = 1 << 16
 _BLOCK = 512
 
 
@@ -54,10 +54,10 @@ class ErrorSums:
     signal: float = 0.0
     noise: float = 0.0
     dot: float = 0.0
-    other: float = 0.0
+    actual: float = 0.0
     largest: float = 0.0
     count: int = 0
-    cut: int = 0
+    clipped: int = 0
     """How many codes are at an end of their type because the number lies beyond it."""
     low: float = math.inf
     high: float = -math.inf
@@ -87,7 +87,7 @@ class ErrorSums:
         low, high = used.bounds if codes is not None else (-math.inf, math.inf)
         found = np.zeros((2, shape[1]))
         # For a few numbers, such as a model's outputs, the compiler is not worth loading.
-        small = wanted.size <= _FEW or default_engine() == "numpy"
+        small = wanted.size <= _COMPILED_FROM or default_engine() == "numpy"
         engine = _compare_numpy if small else _compare_compiled
         with np.errstate(invalid="ignore", over="ignore"):
             rest = engine(
@@ -102,9 +102,9 @@ class ErrorSums:
             )
         dot, other, largest, least, most, cut = (float(value) for value in rest)
         if not math.isfinite(float(found.sum()) + dot + other + largest):
-            return self._add_with_care(wanted, given, codes)
+            return self._add_non_finite(wanted, given, codes)
         self._gather(found[0], found[1], dot, other, largest, wanted.size)
-        self.cut += int(cut)
+        self.clipped += int(cut)
         self.low, self.high = min(self.low, least), max(self.high, most)
         return None
 
@@ -116,16 +116,16 @@ class ErrorSums:
         self.signal += float(signal.sum())
         self.noise += float(noise.sum())
         self.dot += dot
-        self.other += other
+        self.actual += other
         self.largest = max(self.largest, largest)
         self.count += count
 
-    def _add_with_care(self, expected: Array, actual: Array, codes: Codes | None) -> None:
+    def _add_non_finite(self, expected: Array, actual: Array, codes: Codes | None) -> None:
         """Add arrays with infinities: what both sides have, such as a masked logit, is no error."""
         a, b = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
         if codes is not None:
             self.low, self.high = min(self.low, float(b.min())), max(self.high, float(b.max()))
-            self.cut += _count_cut(a, *codes.bounds)
+            self.clipped += _count_clipped(a, *codes.bounds)
             b = (b - codes.zero_point) * codes.scale
         finite = np.isfinite(a) & np.isfinite(b)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -165,7 +165,7 @@ class ErrorSums:
     @property
     def cosine(self) -> float:
         """The cosine of the angle between both."""
-        norm = math.sqrt(self.signal * self.other)
+        norm = math.sqrt(self.signal * self.actual)
         return self.dot / norm if norm else float(self.noise == 0)
 
 
@@ -175,12 +175,12 @@ def _layout(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
     if axis is None or not shape or not -len(shape) <= axis < len(shape):
         return 1, 1, size
     axis %= len(shape)
-    if not 0 < shape[axis] <= _MOST_CHANNELS:
+    if not 0 < shape[axis] <= _MAX_CHANNELS:
         return 1, 1, size
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def _count_cut(expected: Array, low: float, high: float) -> int:
+def _count_clipped(expected: Array, low: float, high: float) -> int:
     return int(np.count_nonzero((expected < low) | (expected > high)))
 
 
@@ -205,7 +205,7 @@ def _compare_numpy(
         dot += float(np.vdot(a, b))
         other += float(np.vdot(b, b))
         largest = max(largest, float(np.abs(difference).max(initial=0.0)))
-        cut += _count_cut(one, float(low), float(high))
+        cut += _count_clipped(one, float(low), float(high))
     return dot, other, largest, float(actual.min()), float(actual.max()), cut
 
 

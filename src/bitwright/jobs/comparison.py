@@ -72,7 +72,7 @@ def compare_pair(
             plan=plan,
             memory_budget=memory_budget,
             providers=providers,
-            report=report,
+            on_progress=report,
         )
 
 

@@ -305,7 +305,7 @@ def make_report(
             plan=plan,
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
-            report=show,
+            on_progress=show,
         )
     nodes, views = _look_at_tensors(side.model, quantized, comparison, plan, samples, measuring)
     fix = None

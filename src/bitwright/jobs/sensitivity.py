@@ -177,11 +177,11 @@ class _Trial:
     def neighbours(self, nodes: Iterable[str]) -> set[str]:
         """Return the nodes that read what these write, or write what these read."""
         names = {place: name for name, place in self._places.items()}
-        makers = {cut.plain: place for place, cut in enumerate(self._units.cuts)}
+        makers = {cut.float_value: place for place, cut in enumerate(self._units.cuts)}
         given = {self._places[name] for name in nodes}
         found: set[str] = set()
         for place, cut in enumerate(self._units.cuts):
-            read = {makers[value] for value in cut.plain_inputs if value in makers}
+            read = {makers[value] for value in cut.float_inputs if value in makers}
             if place in given:
                 found |= {names[other] for other in read if other in names}
             elif read & given and place in names:
@@ -201,5 +201,5 @@ class _Trial:
             self._samples,
             memory_budget=self._memory_budget,
             providers=self._prepared.providers,
-            report=report,
+            on_progress=report,
         )

@@ -49,7 +49,7 @@ def test_every_figure_is_there(found):
     assert found.models[0].size == graph.file_size(found.models[0].name)
     assert math.isclose(found.speedup(), found.models[0].median / found.models[1].median)
     assert math.isclose(found.shrinkage(), found.models[0].size / found.models[1].size)
-    assert "12/12 runs in turns" in found.detail
+    assert "12/12 interleaved runs" in found.detail
 
 
 def test_a_node_that_fell_back_to_float_is_named_with_its_reason(found):

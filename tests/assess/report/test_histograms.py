@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.assess.report.histograms import MOST_BINS, Histogram, pack, unpack
+from bitwright.assess.report.histograms import MAX_BINS, Histogram, pack, unpack
 from bitwright.observe import TensorSketch
 
 
@@ -62,4 +62,4 @@ def test_what_is_not_finite_is_left_out_and_nothing_gives_nothing():
 
 def test_a_histogram_is_a_few_hundred_bytes():
     data = Histogram.of_array(np.random.default_rng(0).standard_normal(100_000)).to_dict()
-    assert len(data["bins"]) == 2 * MOST_BINS
+    assert len(data["bins"]) == 2 * MAX_BINS

@@ -1,4 +1,4 @@
-"""How fast models are, how much memory they take, and where the time goes."""
+"""Benchmarks of models: latency, memory, and the time of every node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time goes: ONNX Runtime's own times of every node, under the model's names."""
+"""Profiles: ONNX Runtime's own times of every node, under the model's names."""
 
 from __future__ import annotations
 

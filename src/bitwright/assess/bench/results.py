@@ -1,4 +1,4 @@
-"""What a benchmark gives back: each model's figures, side by side, and what became slower."""
+"""Results of a benchmark: the figures of each model, and the nodes that became slower."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bitwright.support.wording import counted
 
 __all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
 
-_NOTABLE = 0.01
+_MIN_SHARE = 0.01
 """Share of a model's time from which on a node is worth a line."""
-_SLOWER = 1.1
+_MIN_SLOWDOWN = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class Benchmark:
         threads = "all cores" if self.threads is None else counted(self.threads, "thread")
         runs = "/".join(str(len(model.times)) for model in self.models)
         providers = ", ".join(self.providers)
-        return f"median of {runs} runs in turns, {threads}, {providers}, {self.data}"
+        return f"median of {runs} interleaved runs, {threads}, {providers}, {self.data}"
 
     def slower_nodes(self, index: int = 1) -> list[SlowerNode]:
         """Return the nodes that became slower than in the first model, the worst first.
@@ -143,14 +143,14 @@ class Benchmark:
         if first is None or other is None:
             return []
         before = {node.name: node for node in first.nodes}
-        least = _NOTABLE * first.milliseconds
+        least = _MIN_SHARE * first.milliseconds
         found = [
             SlowerNode(now.name, now.op, was.milliseconds, now.milliseconds, _why(now, was))
             for now in other.nodes
             if (was := before.get(now.name)) is not None
             and now.kind != "quantizer"
             and now.milliseconds - was.milliseconds > least
-            and now.milliseconds > _SLOWER * was.milliseconds
+            and now.milliseconds > _MIN_SLOWDOWN * was.milliseconds
         ]
         return sorted(found, key=lambda node: node.before - node.after)
 

@@ -1,4 +1,4 @@
-"""The samples that models are timed with: real ones or random ones, one by one or in batches."""
+"""Samples to time models with: real or random, one by one or in batches."""
 
 from __future__ import annotations
 

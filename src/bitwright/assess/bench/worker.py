@@ -1,4 +1,4 @@
-"""What runs in the process of one model, so that its memory is its own.
+"""The worker process of one model: opens it, times its runs, measures its memory.
 
 It imports numpy and ONNX Runtime, and nothing of ours.
 """
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-_SLOW = 0.1
+_LONG_RUN = 0.1
 """Seconds of a run from which on caches and spinning threads no longer matter to it."""
 
 
@@ -62,7 +62,7 @@ class Worker:
         model left there, and its threads may still be spinning.
         """
         end = time.perf_counter() + seconds
-        times = [lead] if (lead := self.run_once()) >= _SLOW else []
+        times = [lead] if (lead := self.run_once()) >= _LONG_RUN else []
         while len(times) < runs if runs is not None else not times or time.perf_counter() < end:
             times.append(self.run_once())
         return times

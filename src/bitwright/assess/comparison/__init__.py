@@ -1,4 +1,4 @@
-"""Where accuracy is lost: a float and a quantized model, tensor by tensor, node by node."""
+"""Comparison of a float and a quantized model, tensor by tensor and node by node."""
 
 from bitwright.assess.comparison.nodes import name_unit
 from bitwright.assess.comparison.results import Comparison, NodeComparison, TensorComparison

@@ -1,4 +1,4 @@
-"""Which tensor of a quantized model is which tensor of the float model it was made from.
+"""Matching of the tensors of a quantized model with those of the float model it was made from.
 
 Names come first: tools keep the name of a tensor, or add to it what their Q/DQ pairs are called.
 What is left is found by structure: a node of the same op that reads matched tensors, and the most
@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.comparison.codes import (
+from bitwright.assess.comparison.quantized_graph import (
     QuantizedGraph,
     activations_of,
-    is_plumbing,
-    plain_op_type,
+    float_op_type,
+    is_conversion,
 )
 from bitwright.graph.constants import float_constant_of, is_constant
 
-__all__ = ["match_tensors"]
+__all__ = ["is_float", "match_tensors", "may_have_same_shape"]
 
 _ENDINGS = re.compile(
     r"(_convert)?_(QuantizeLinear_Input|QuantizeLinear_Output|DequantizeLinear_Output|quantized)"
@@ -32,20 +32,19 @@ _ENDINGS = re.compile(
 _MERGED = frozenset({"Relu", "Clip", "BatchNormalization", "Identity", "Dropout"})
 
 
-def match_tensors(plain: ir.Model, graph: QuantizedGraph) -> dict[ir.Value, ir.Value]:
+def match_tensors(float_model: ir.Model, graph: QuantizedGraph) -> dict[ir.Value, ir.Value]:
     """Return quantized model's tensor -> float tensor, for activations of both main graphs.
 
     The tensor of the quantized model is the one before its quantizer, or the integers that an
     integer op gives.
     """
-    return _Matcher(plain, graph).match()
+    return _Matcher(float_model, graph).match()
 
 
 class _Matcher:
-    def __init__(self, plain: ir.Model, graph: QuantizedGraph) -> None:
-        self._plain = plain
+    def __init__(self, float_model: ir.Model, graph: QuantizedGraph) -> None:
         self._graph = graph
-        self._floats = {value.name: value for value in _activations(plain) if value.name}
+        self._floats = {value.name: value for value in _activations(float_model) if value.name}
         self._aliases: dict[ir.Value, list[str]] = defaultdict(list)
         for value in _activations(graph.model):
             self._aliases[graph.origin(value)].append(value.name or "")
@@ -53,14 +52,14 @@ class _Matcher:
         self._named = {*names, *(_ENDINGS.sub("", name) for name in names)}
         self._matched: dict[ir.Value, ir.Value] = {}
         self._taken: set[ir.Value] = set()
-        self._readers = _readers_of(plain)
+        self._readers = _readers_of(float_model)
 
     def match(self) -> dict[ir.Value, ir.Value]:
         for root, names in self._aliases.items():
             if (found := self._by_name(names)) is not None:
                 self._enter(root, found)
         for node in self._graph.nodes:
-            if is_plumbing(node) or node.outputs[0] in self._matched or _is_sum(node):
+            if is_conversion(node) or node.outputs[0] in self._matched or _is_sum(node):
                 continue
             if (original := self._float_node_of(node)) is not None:
                 for mine, theirs in zip(node.outputs, original.outputs, strict=False):
@@ -68,7 +67,7 @@ class _Matcher:
         return {
             root: value
             for root, value in self._matched.items()
-            if _same_shape(root, value) and _comparable(root, value, self._graph)
+            if may_have_same_shape(root, value) and _comparable(root, value, self._graph)
         }
 
     def _by_name(self, names: list[str]) -> ir.Value | None:
@@ -90,7 +89,7 @@ class _Matcher:
 
     def _behind_merged(self, root: ir.Value, value: ir.Value) -> ir.Value:
         """Return the tensor that a merged Relu or batch norm makes, where there is one."""
-        kept = {plain_op_type(node) for node in self._users(root)}
+        kept = {float_op_type(node) for node in self._users(root)}
         while True:
             uses = list(value.uses())
             if len(uses) != 1 or value.is_graph_output():
@@ -105,7 +104,7 @@ class _Matcher:
     def _users(self, root: ir.Value) -> Iterator[ir.Node]:
         """Yield the nodes that read a tensor, directly or through quantizers."""
         for use in root.uses():
-            if is_plumbing(use.node):
+            if is_conversion(use.node):
                 yield from self._users(use.node.outputs[0])
             else:
                 yield use.node
@@ -118,7 +117,7 @@ class _Matcher:
         candidates = [
             other
             for other in self._readers.get(read[0], ())
-            if other.op_type == plain_op_type(node)
+            if other.op_type == float_op_type(node)
             and other.outputs[0] not in self._taken
             and [v for v in other.inputs if v is not None and not is_constant(v)] == read
         ]
@@ -157,7 +156,12 @@ def _readers_of(model: ir.Model) -> Mapping[ir.Value | None, list[ir.Node]]:
     return found
 
 
-def _same_shape(one: ir.Value, other: ir.Value) -> bool:
+def is_float(value: ir.Value) -> bool:
+    """Return whether a value is known to hold floats."""
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def may_have_same_shape(one: ir.Value, other: ir.Value) -> bool:
     """Return whether nothing that is known of two shapes speaks against their being the same."""
     if one.shape is None or other.shape is None:
         return True
@@ -168,8 +172,4 @@ def _same_shape(one: ir.Value, other: ir.Value) -> bool:
 
 
 def _comparable(root: ir.Value, value: ir.Value, graph: QuantizedGraph) -> bool:
-    if value.dtype is None or not value.dtype.is_floating_point():
-        return False
-    if root in graph.parameters:
-        return True
-    return root.dtype is not None and root.dtype.is_floating_point()
+    return is_float(value) and (root in graph.parameters or is_float(root))

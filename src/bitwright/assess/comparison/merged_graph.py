@@ -1,4 +1,4 @@
-"""One graph merged from parts of two models, so that one run of it shows both side by side."""
+"""A merged graph of two models, so that one run of it computes both side by side."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["MergedGraph", "at_one_opset"]
 Known = MutableMapping[ir.Value, ir.Value]
 """Tensor of one of the models -> the tensor that stands for it in the merged graph."""
 
-_HANDED_OVER = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
+_NUMPY_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 
 
-def at_one_opset(plain: ir.Model, quantized: ir.Model) -> tuple[ir.Model, ir.Model]:
+def at_one_opset(float_model: ir.Model, quantized: ir.Model) -> tuple[ir.Model, ir.Model]:
     """Return both models at the higher of their two opsets: one graph has one opset."""
-    newest = max(opset_of(plain), opset_of(quantized))
+    newest = max(opset_of(float_model), opset_of(quantized))
     both = [
         model if opset_of(model) == newest else upgrade_opset(model, newest)
-        for model in (plain, quantized)
+        for model in (float_model, quantized)
     ]
     return both[0], both[1]
 
@@ -92,6 +92,12 @@ class MergedGraph:
         inputs = (value, *(self._find(given, known) for given in parameters.inputs))
         return self._make("DequantizeLinear", inputs, parameters.scale.dtype)
 
+    def stand_in(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
+        """Return a float tensor in the form that the quantized model's readers of a cut take."""
+        if cut.is_integer:
+            return self.quantize(cut, value, known)
+        return self.cast(value, cut.value.dtype)
+
     def cast(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
         """Return a tensor in another float type, or itself."""
         if dtype is None or value.dtype is None or value.dtype == dtype:
@@ -101,7 +107,7 @@ class MergedGraph:
     def readable(self, value: ir.Value) -> ir.Value:
         """Return a tensor as the runtime can hand it over: numpy has no bfloat16, nor float8."""
         dtype = value.dtype
-        if dtype is None or not dtype.is_floating_point() or dtype in _HANDED_OVER:
+        if dtype is None or not dtype.is_floating_point() or dtype in _NUMPY_FLOATS:
             return value
         return self.cast(value, ir.DataType.FLOAT)
 
@@ -118,21 +124,27 @@ class MergedGraph:
             self.add(reversed(path), known)
         return known[cut.measured]
 
+    def add_alone(self, cut: Cut, inputs: Known) -> ir.Value:
+        """Copy the quantized unit of a cut between float ones; return what is compared of it."""
+        known = {value: given for value, given in inputs.items() if value is not cut.value}
+        self.add(cut.nodes, known)
+        return self.measured(cut, known)
+
     def finish(self, outputs: Iterable[ir.Value]) -> ir.Model:
         """Return the merged model with these outputs; nothing can be added any more."""
-        plain, quantized = self._units.plain, self._units.quantized
+        float_model, quantized = self._units.float_model, self._units.quantized
         graph = ir.Graph(
             list(self._inputs.values()),
             list(dict.fromkeys(outputs)),
             nodes=self._nodes,
             initializers=list(self._constants.values()),
-            opset_imports={**plain.opset_imports, **quantized.opset_imports},
+            opset_imports={**float_model.opset_imports, **quantized.opset_imports},
             name="comparison",
         )
-        functions = {**plain.functions, **quantized.functions}
+        functions = {**float_model.functions, **quantized.functions}
         model = ir.Model(
             graph,
-            ir_version=max(plain.ir_version, quantized.ir_version),
+            ir_version=max(float_model.ir_version, quantized.ir_version),
             functions=tuple(functions.values()),
         )
         stamp_versions(model)

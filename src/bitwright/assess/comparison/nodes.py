@@ -1,4 +1,4 @@
-"""The nodes of a quantized model with the errors of what they make."""
+"""Nodes of a quantized model with the errors of the tensors that they make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from bitwright.assess.comparison.codes import is_plumbing, plain_op_type
+from bitwright.assess.comparison.quantized_graph import float_op_type, is_conversion
 from bitwright.assess.comparison.results import NodeComparison, TensorComparison
 from bitwright.assess.comparison.units import Cut, Units, outer_inputs
 from bitwright.graph.subgraphs import subgraphs_of
@@ -31,7 +31,7 @@ def describe_nodes(
     rows: list[NodeComparison] = []
 
     def add(node: ir.Node, cut: Cut | None, depth: int, unmeasured: str | None) -> None:
-        name, op, output = node.name or "", plain_op_type(node), node.outputs[0].name or ""
+        name, op, output = node.name or "", float_op_type(node), node.outputs[0].name or ""
         if cut is not None:
             output = cut.name
             name, op = name_unit(cut)
@@ -77,7 +77,7 @@ def _why_unmeasured(
 def _nodes_of_bodies(node: ir.Node) -> Iterator[ir.Node]:
     for _, body in subgraphs_of(node):
         for inner in body:
-            if not is_plumbing(inner) and inner.op_type != "Constant":
+            if not is_conversion(inner) and inner.op_type != "Constant":
                 yield inner
             yield from _nodes_of_bodies(inner)
 
@@ -86,10 +86,10 @@ def name_unit(cut: Cut) -> tuple[str, str]:
     """Return the name and op that a user knows a unit by: those of the float model's node."""
     main = cut.main
     assert main is not None
-    op = plain_op_type(main)
-    named = [node for node in cut.plain_nodes if main.name and node.name == main.name]
-    same = [node for node in cut.plain_nodes if node.op_type == op]
-    original = next(iter([*named, *reversed(same)]), cut.plain_main)
+    op = float_op_type(main)
+    named = [node for node in cut.float_nodes if main.name and node.name == main.name]
+    same = [node for node in cut.float_nodes if node.op_type == op]
+    original = next(iter([*named, *reversed(same)]), cut.float_main)
     if original is None:
         return main.name or cut.name, op
     return original.name or main.name or cut.name, original.op_type
@@ -101,14 +101,14 @@ def _measures(tensor: TensorComparison | None) -> dict[str, Any]:
 
 def _shown_nodes(units: Units, mains: dict[ir.Node, Cut]) -> set[ir.Node]:
     inside = {node for cut in mains.values() for node in _as_one(cut)}
-    known = {node.name for node in units.plain.graph}
-    known |= {value.name for node in units.plain.graph for value in node.outputs}
+    known = {node.name for node in units.float_model.graph}
+    known |= {value.name for node in units.float_model.graph for value in node.outputs}
     return {
         node
         for node in units.quantized.graph
         if node in mains
         or (
-            not (is_plumbing(node) or node in inside)
+            not (is_conversion(node) or node in inside)
             and (node.name in known or node.outputs[0].name in known)
         )
     }
@@ -116,7 +116,7 @@ def _shown_nodes(units: Units, mains: dict[ir.Node, Cut]) -> set[ir.Node]:
 
 def _as_one(cut: Cut) -> list[ir.Node]:
     """Return the nodes from a unit's main node on, which the runtime computes together."""
-    working = [node for node in cut.nodes if not is_plumbing(node)]
+    working = [node for node in cut.nodes if not is_conversion(node)]
     main = cut.main
     return working[working.index(main) :] if main in working else working
 

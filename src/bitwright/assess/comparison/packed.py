@@ -1,4 +1,4 @@
-"""Weights that nodes of ONNX Runtime keep in blocks of few bits, beside activations in float."""
+"""Low-bit weights in blocks, as MatMulNBits and GatherBlockQuantized store them."""
 
 from __future__ import annotations
 

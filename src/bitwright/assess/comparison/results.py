@@ -1,4 +1,4 @@
-"""What comparing two models gives: errors of outputs, tensors, nodes and weights."""
+"""Results of a comparison: errors of outputs, tensors, nodes and weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of one group of tensors looked at in a thread while the next are being computed."""
+"""A background thread that reads the tensors of one run while the next is being computed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["Behind"]
+__all__ = ["BackgroundReader"]
 
 Values = Mapping[str, npt.NDArray[Any]]
 
 
-class Behind:
+class BackgroundReader:
     """Calls a function with each set of arrays, one set behind: at most two are in memory.
 
     >>> seen = []
-    >>> with Behind(lambda values: seen.append(sorted(values))) as behind:
-    ...     behind.push({"x": None})
+    >>> with BackgroundReader(lambda values: seen.append(sorted(values))) as reader:
+    ...     reader.push({"x": None})
     >>> seen
     [['x']]
     """
@@ -39,7 +39,7 @@ class Behind:
         if pending is not None:
             pending.result()
 
-    def __enter__(self) -> Behind:
+    def __enter__(self) -> BackgroundReader:
         return self
 
     def __exit__(

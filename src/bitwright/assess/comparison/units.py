@@ -1,4 +1,4 @@
-"""Both models cut at the tensors that they have in common: between the cuts lie units.
+"""Cuts of two models at the tensors that they have in common; units of nodes lie between them.
 
 A unit makes one tensor from the tensors of other cuts, once in float and once as the quantized
 model does it: `QuantizeLinear`, `DequantizeLinear`, Conv, Relu. Each of the two can stand in for
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from bitwright.assess.comparison.codes import QuantizedGraph, is_plumbing, plain_op_type
 from bitwright.assess.comparison.matching import match_tensors
+from bitwright.assess.comparison.quantized_graph import QuantizedGraph, float_op_type, is_conversion
 from bitwright.assess.sums import Codes
 from bitwright.decide.ops import op_types
 from bitwright.graph.constants import is_constant
@@ -44,28 +44,28 @@ class Cut:
     """A tensor that both models have, and the nodes that make it from other cuts."""
 
     name: str
-    plain: ir.Value
+    float_value: ir.Value
     """The tensor of the float model."""
     value: ir.Value
     """The same in the quantized model: numbers that come before their quantizer, or integers."""
     measured: ir.Value
     """What is compared: the integers where there are any, else the numbers."""
     codes: Codes | None
-    plain_nodes: tuple[ir.Node, ...]
+    float_nodes: tuple[ir.Node, ...]
     nodes: tuple[ir.Node, ...]
     """The unit in the quantized model, in graph order; its quantizers are among them."""
 
     @property
-    def plain_inputs(self) -> set[ir.Value]:
+    def float_inputs(self) -> set[ir.Value]:
         """What the float unit reads, its own tensors included."""
-        return {value for node in self.plain_nodes for value in outer_inputs(node)}
+        return {value for node in self.float_nodes for value in outer_inputs(node)}
 
     @property
     def clips(self) -> tuple[ir.Node, ...]:
         """The Relu and Clip of the float model that the quantizer does in the quantized one."""
-        maker, original = self.value.producer(), self.plain.producer()
+        maker, original = self.value.producer(), self.float_value.producer()
         found: list[ir.Node] = []
-        while original is not None and original in self.plain_nodes:
+        while original is not None and original in self.float_nodes:
             if original.op_type not in ("Relu", "Clip") or maker is None:
                 break
             if maker.op_type == original.op_type or original.inputs[0] is None:
@@ -83,7 +83,7 @@ class Cut:
     def is_quantized(self) -> bool:
         """Whether anything in the unit rounds, so that it can differ from float on its own."""
         return self.codes is not None or any(
-            is_plumbing(n) or is_integer_op(n.op_type) for n in self.nodes
+            is_conversion(n) or is_integer_op(n.op_type) for n in self.nodes
         )
 
     @property
@@ -92,16 +92,16 @@ class Cut:
         return _main_node(self.nodes)
 
     @property
-    def plain_main(self) -> ir.Node | None:
+    def float_main(self) -> ir.Node | None:
         """The same in the float model."""
-        return _main_node(self.plain_nodes)
+        return _main_node(self.float_nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
     """Two models, the cuts that they have in common in graph order, and their inputs."""
 
-    plain: ir.Model
+    float_model: ir.Model
     graph: QuantizedGraph
     cuts: tuple[Cut, ...]
 
@@ -111,11 +111,11 @@ class Units:
         return self.graph.model
 
 
-def cut_models(plain: ir.Model, quantized: ir.Model) -> Units:
+def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
     """Match the tensors of two models whose shapes are inferred, and cut both there."""
     graph = QuantizedGraph(quantized)
-    matched = match_tensors(plain, graph)
-    inputs = {value.name: value for value in plain.graph.inputs}
+    matched = match_tensors(float_model, graph)
+    inputs = {value.name: value for value in float_model.graph.inputs}
     chosen = {
         value: original
         for value, original in matched.items()
@@ -123,10 +123,10 @@ def cut_models(plain: ir.Model, quantized: ir.Model) -> Units:
         and original.producer() is not None
         and _is_cut(value, original, graph)
     }
-    chosen = _in_one_order(chosen, plain)
+    chosen = _drop_contradictions(chosen, float_model)
     borders = {value for value in quantized.graph.inputs if value.name in inputs} | set(chosen)
-    plain_borders = set(plain.graph.inputs) | set(chosen.values())
-    places = _places(plain)
+    float_borders = set(float_model.graph.inputs) | set(chosen.values())
+    places = _places(float_model)
     cuts = []
     for value, original in sorted(chosen.items(), key=lambda pair: places[pair[1]]):
         quantizer = graph.quantizer_of(value)
@@ -142,11 +142,11 @@ def cut_models(plain: ir.Model, quantized: ir.Model) -> Units:
                 value,
                 measured,
                 codes,
-                tuple(nodes_between(original, plain_borders)),
+                tuple(nodes_between(original, float_borders)),
                 tuple(nodes_between(value, borders)),
             )
         )
-    return Units(plain, graph, tuple(cuts))
+    return Units(float_model, graph, tuple(cuts))
 
 
 def outer_inputs(node: ir.Node) -> Iterator[ir.Value]:
@@ -171,7 +171,7 @@ def _is_cut(value: ir.Value, original: ir.Value, graph: QuantizedGraph) -> bool:
     """Return whether both models can be looked at here without slowing the runtime down."""
     if value.is_graph_output() or graph.is_quantized(value):
         return True
-    if _is_inside(value, graph):
+    if _is_fused(value, graph):
         return False
     if (table := value.producer()) is not None and table.op_type == "GatherBlockQuantized":
         return True
@@ -184,7 +184,7 @@ def _is_cut(value: ir.Value, original: ir.Value, graph: QuantizedGraph) -> bool:
     return maker is not None and maker.op_type in _LANDMARKS
 
 
-def _is_inside(value: ir.Value, graph: QuantizedGraph) -> bool:
+def _is_fused(value: ir.Value, graph: QuantizedGraph) -> bool:
     """Return whether a tensor lies between two nodes that the runtime computes as one."""
     uses = list(value.uses())
     maker = value.producer()
@@ -194,7 +194,7 @@ def _is_inside(value: ir.Value, graph: QuantizedGraph) -> bool:
     others = [v for v in reader.inputs if v is not None and v is not value]
     if reader.op_type not in _FUSED or not all(_is_fixed_input(v) for v in others):
         return False
-    return plain_op_type(maker) in WEIGHTED or maker.op_type in _FUSED or maker.op_type == "Cast"
+    return float_op_type(maker) in WEIGHTED or maker.op_type in _FUSED or maker.op_type == "Cast"
 
 
 def _is_fixed_input(value: ir.Value) -> bool:
@@ -222,12 +222,14 @@ def _places(model: ir.Model) -> dict[ir.Value, int]:
     return {value: place for place, node in enumerate(model.graph) for value in node.outputs}
 
 
-def _in_one_order(chosen: dict[ir.Value, ir.Value], plain: ir.Model) -> dict[ir.Value, ir.Value]:
+def _drop_contradictions(
+    chosen: dict[ir.Value, ir.Value], float_model: ir.Model
+) -> dict[ir.Value, ir.Value]:
     """Drop matches that contradict the others: what comes first in one model comes first in both.
 
     A unit of either kind can only stand in for the other if it reads what is there already.
     """
-    places = _places(plain)
+    places = _places(float_model)
     latest: dict[ir.Value, int] = {}
     kept: dict[ir.Value, ir.Value] = {}
     graph = next(iter(chosen)).graph if chosen else None
@@ -284,11 +286,11 @@ def _in_graph_order(nodes: Iterable[ir.Node]) -> list[ir.Node]:
 
 
 def _main_node(nodes: Sequence[ir.Node]) -> ir.Node | None:
-    working = [node for node in nodes if not is_plumbing(node)]
+    working = [node for node in nodes if not is_conversion(node)]
     for wanted in (WEIGHTED, None):
         for node in reversed(working):
             if wanted is None and node.op_type in _FUSED | {"Cast", "Mul"} and len(working) > 1:
                 continue
-            if wanted is None or plain_op_type(node) in wanted:
+            if wanted is None or float_op_type(node) in wanted:
                 return node
     return working[-1] if working else None

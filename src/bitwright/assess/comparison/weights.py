@@ -1,4 +1,4 @@
-"""The weights of a quantized model beside the float ones."""
+"""Errors of the weights of a quantized model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.comparison.codes import QuantizedGraph, plain_op_type
+from bitwright.assess.comparison.quantized_graph import QuantizedGraph, float_op_type
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.noise import decibels, signal_and_noise
 from bitwright.decide.ops import MATRIX_PRODUCTS
@@ -44,10 +44,10 @@ def weight_errors(units: Units) -> dict[str, float]:
     """Return float weight -> SQNR in dB of what the quantized model has in its place."""
     errors: dict[str, float] = {}
     for cut in units.cuts:
-        main, original = cut.main, cut.plain_main
-        if main is None or original is None or not _same_op(plain_op_type(main), original.op_type):
+        main, original = cut.main, cut.float_main
+        if main is None or original is None or not _same_op(float_op_type(main), original.op_type):
             continue
-        if any(node.op_type == "BatchNormalization" for node in cut.plain_nodes):
+        if any(node.op_type == "BatchNormalization" for node in cut.float_nodes):
             continue  # it may be folded into the weight, which then is another
         restored = units.graph.weights_of(main)
         if main.op_type == "MatMulNBits" and original.attributes.get_int("transB", 0) == 1:

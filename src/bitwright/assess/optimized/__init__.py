@@ -1,4 +1,4 @@
-"""What ONNX Runtime makes of a model before it runs it: pairs not fused, weights rounded."""
+"""Models as ONNX Runtime optimizes them: nodes that are not fused, float weights it rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph that ONNX Runtime really runs, and which node of the model each of its nodes was."""
+"""The graph that ONNX Runtime optimized, and the node of the model behind each of its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why ONNX Runtime leaves a node between Q/DQ pairs in float.
+"""Reasons why ONNX Runtime leaves a node between Q/DQ pairs in float.
 
 The rules are those of its CPU provider (QDQ selectors), each seen by optimizing a model that
 breaks just this one; `tests/assess/optimized` does it again with the installed version.
@@ -25,7 +25,7 @@ _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _LOWEST = {ir.DataType.INT8: -128, ir.DataType.UINT8: 0}
 
 
-class _Site:
+class _NodeContext:
     """A node in an optimized graph, with the quantizers that still stand around it."""
 
     def __init__(self, node: ir.Node, quantizers: Quantizers) -> None:
@@ -56,14 +56,14 @@ class _Site:
 
 def explain_float(node: ir.Node, quantizers: Quantizers) -> str:
     """Return why the runtime could not fuse the quantizers around a node of its graph."""
-    site = _Site(node, quantizers)
+    site = _NodeContext(node, quantizers)
     for rule in _RULES:
         for reason in rule(site):
             return reason
     return "ONNX Runtime fuses no quantizers with it here"
 
 
-def _has_no_kernel(site: _Site) -> Iterator[str]:
+def _has_no_kernel(site: _NodeContext) -> Iterator[str]:
     if site.op not in _COMPUTED | _MOVING:
         yield f"ONNX Runtime has no integer kernel for {site.op}"
     mode = site.node.attributes.get("mode")
@@ -71,21 +71,21 @@ def _has_no_kernel(site: _Site) -> Iterator[str]:
         yield f"ONNX Runtime resizes integers by the nearest only, not {mode.value}"
 
 
-def _reads_float(site: _Site) -> Iterator[str]:
+def _reads_float(site: _NodeContext) -> Iterator[str]:
     for place, quantizer in zip(site.places, site.inputs, strict=True):
         value = site.node.inputs[place]
         if quantizer is None and value is not None:
             yield f"its input {value.name!r} is float: it has no Q/DQ pair"
 
 
-def _has_computed_parameters(site: _Site) -> Iterator[str]:
+def _has_computed_parameters(site: _NodeContext) -> Iterator[str]:
     for quantizer in (*site.inputs, *site.outputs):
         scale = None if quantizer is None else quantizer.node.inputs[1]
         if scale is not None and scale.producer() is not None:
             yield f"the scale {scale.name!r} is computed at run time"
 
 
-def _has_other_width(site: _Site) -> Iterator[str]:
+def _has_other_width(site: _NodeContext) -> Iterator[str]:
     for quantizer in (*site.inputs, *site.outputs):
         kind = None if quantizer is None else quantizer.stored_type
         if kind is None or kind in _BYTES:
@@ -94,7 +94,7 @@ def _has_other_width(site: _Site) -> Iterator[str]:
             yield f"ONNX Runtime's {site.op} works on 8 bits only, and not on {kind.name.lower()}"
 
 
-def _keeps_activation(site: _Site) -> Iterator[str]:
+def _keeps_activation(site: _NodeContext) -> Iterator[str]:
     fused = site.node.attributes.get("activation")
     if fused is None:
         return
@@ -109,13 +109,13 @@ def _keeps_activation(site: _Site) -> Iterator[str]:
     yield f"{fused.value} stands between it and its quantizer, and has no pair of its own"
 
 
-def _has_many_scales(site: _Site) -> Iterator[str]:
+def _has_many_scales(site: _NodeContext) -> Iterator[str]:
     for quantizer in site.activations:
         if quantizer.scale is not None and quantizer.scale.size > 1 and site.op != "MatMul":
             yield f"its activations have {quantizer.scale.size} scales, one for each channel"
 
 
-def _has_split_weight(site: _Site) -> Iterator[str]:
+def _has_split_weight(site: _NodeContext) -> Iterator[str]:
     weight = site.inputs[1] if site.op in ("Gemm", "MatMul") and len(site.inputs) > 1 else None
     if weight is None or weight.scale is None or weight.scale.size < 2:
         return
@@ -128,7 +128,7 @@ def _has_split_weight(site: _Site) -> Iterator[str]:
         yield f"its weight has scales along axis {axis}, across which it is summed up"
 
 
-def _writes_float(site: _Site) -> Iterator[str]:
+def _writes_float(site: _NodeContext) -> Iterator[str]:
     if site.op in ("MatMul", "Gemm") and not site.outputs:
         if site.has_float_bias:
             yield "its bias is float and its output has no Q/DQ pair: only an int32 bias will do"
@@ -143,7 +143,7 @@ def _writes_float(site: _Site) -> Iterator[str]:
         yield f"its output {name!r} is also read in float, by {reader!r}"
 
 
-def _has_wrong_bias(site: _Site) -> Iterator[str]:
+def _has_wrong_bias(site: _NodeContext) -> Iterator[str]:
     if site.bias is None:
         return
     if site.bias.stored_type != ir.DataType.INT32:
@@ -157,14 +157,14 @@ def _has_wrong_bias(site: _Site) -> Iterator[str]:
         yield "its bias has another scale than input scale x weight scale"
 
 
-def _has_factors(site: _Site) -> Iterator[str]:
+def _has_factors(site: _NodeContext) -> Iterator[str]:
     for name in ("alpha", "beta"):
         factor = site.node.attributes.get(name)
         if site.op == "Gemm" and factor is not None and factor.value != 1.0:
             yield f"its {name} is {factor.value:g}, and ONNX Runtime's integer Gemm has none"
 
 
-def _mixes_types(site: _Site) -> Iterator[str]:
+def _mixes_types(site: _NodeContext) -> Iterator[str]:
     kinds = {quantizer.stored_type for quantizer in site.activations} - {None}
     if len(kinds) > 1:
         names = " and ".join(sorted(kind.name.lower() for kind in kinds if kind is not None))
@@ -175,7 +175,7 @@ def _mixes_types(site: _Site) -> Iterator[str]:
             yield "its activations are int8 and its weight is uint8, which no kernel takes"
 
 
-def _changes_scale(site: _Site) -> Iterator[str]:
+def _changes_scale(site: _NodeContext) -> Iterator[str]:
     if site.op not in _MOVING:
         return
     before = site.inputs[0]
@@ -192,7 +192,7 @@ def _changes_scale(site: _Site) -> Iterator[str]:
             yield "the pairs before and behind it have different zero points"
 
 
-_RULES: tuple[Callable[[_Site], Iterator[str]], ...] = (
+_RULES: tuple[Callable[[_NodeContext], Iterator[str]], ...] = (
     _has_no_kernel,
     _keeps_activation,
     _reads_float,

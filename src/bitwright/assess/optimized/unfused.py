@@ -1,4 +1,4 @@
-"""Nodes that stand between Q/DQ pairs and that ONNX Runtime runs in float all the same."""
+"""Nodes between Q/DQ pairs that ONNX Runtime does not fuse, and so runs in float."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from bitwright.recipe import RECIPES, MinMax, Recipe
 
 __all__ = ["RULES", "Advice", "advise"]
 
-_SPREAD = 8.0
+_MAX_CHANNEL_RATIO = 8.0
 """Times the middle channel from which one scale for a weight wastes three bits of most channels."""
-_WASTED = 0.25
+_MIN_USED_RANGE = 0.25
 """Share of the range that holds nearly all values, below which two bits are lost to outliers."""
-_CLIPPED = 0.01
+_MAX_CLIPPED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def cut_off_outliers(subject: ReportSubject) -> Advice | None:
     wasted = {
         view.name: share
         for view in _activations(subject)
-        if (share := _used_by_most(view)) is not None and share < _WASTED
+        if (share := _used_by_most(view)) is not None and share < _MIN_USED_RANGE
     }
     if not wasted:
         return None
@@ -179,7 +179,7 @@ def keep_large_values(subject: ReportSubject) -> Advice | None:
     recipe = subject.recipe
     if recipe is None or not _calibrates(recipe) or recipe.limits is not None:
         return None
-    clipped = {v.name: v.clipped for v in _activations(subject) if (v.clipped or 0) > _CLIPPED}
+    clipped = {v.name: v.clipped for v in _activations(subject) if (v.clipped or 0) > _MAX_CLIPPED}
     if not clipped:
         return None
     name = max(clipped, key=lambda key: clipped[key] or 0)
@@ -207,7 +207,7 @@ def smooth_products(subject: ReportSubject) -> Advice | None:
             (view := subject.tensors.get(key)) is not None
             and view.role == "activation"
             and (share := _used_by_most(view)) is not None
-            and share < _WASTED
+            and share < _MIN_USED_RANGE
             for label, key in node.tensors
             if label.startswith("input")
         )
@@ -302,20 +302,15 @@ def _activations(subject: ReportSubject) -> Iterator[TensorView]:
 
 def _most_uneven(subject: ReportSubject) -> TensorView | None:
     """Return the weight of one scale whose channels differ most, if they differ much."""
-    weights = [
-        view
-        for view in subject.tensors.values()
-        if view.role == "weight" and view.scale.size == 1 and view.spread > _SPREAD
-    ]
-    return max(weights, key=lambda view: view.spread, default=None)
+    weights = (v for v in subject.tensors.values() if v.role == "weight" and v.scale.size == 1)
+    most = max(weights, key=lambda view: view.channel_ratio, default=None)
+    return None if most is None or most.channel_ratio <= _MAX_CHANNEL_RATIO else most
 
 
 def _uneven(weight: TensorView) -> str:
     assert weight.peaks is not None
-    return (
-        f"Channel {int(weight.peaks.argmax())} of {weight.name} is {weight.spread:.0f} times as "
-        "large as the middle one"
-    )
+    largest, ratio = int(weight.peaks.argmax()), weight.channel_ratio
+    return f"Channel {largest} of {weight.name} is {ratio:.0f} times as large as the middle one"
 
 
 def _used_by_most(view: TensorView) -> float | None:

@@ -1,4 +1,4 @@
-"""Everything that the report shows, as plain data that JSON can hold."""
+"""The report's content as plain data that JSON can hold."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from bitwright.recipe import Recipe
 
 __all__ = ["build_report_data"]
 
-_SHOWN = ("mode", "format", "activation", "weight", "ranges", "per_channel")
-_MOST_PLAN_BYTES = 1_000_000
+_MAIN_SETTINGS = ("mode", "format", "activation", "weight", "ranges", "per_channel")
+_MAX_PLAN_BYTES = 1_000_000
 """A larger plan is not carried along: the report stays small enough to mail."""
-_MOST_RANKED = 100
+_MAX_RANKED = 100
 
 
 def build_report_data(subject: ReportSubject) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:
                 "without": _number(node.without_sqnr),
                 "regained": _number(node.regained),
             }
-            for node in found.ranking[:_MOST_RANKED]
+            for node in found.ranking[:_MAX_RANKED]
         ],
     }
 
@@ -162,7 +162,7 @@ def _settings(recipe: Recipe) -> dict[str, str]:
     return {"recipe": recipe.name} | {
         name: _in_words(value)
         for name, value in given.items()
-        if name not in ("version", "name") and (name in _SHOWN or value != plain[name])
+        if name not in ("version", "name") and (name in _MAIN_SETTINGS or value != plain[name])
     }
 
 
@@ -181,7 +181,7 @@ def _plan(plan: QuantPlan | None) -> dict[str, Any] | None:
     if plan is None:
         return None
     text = plan.to_json()
-    fits = len(text) <= _MOST_PLAN_BYTES
+    fits = len(text) <= _MAX_PLAN_BYTES
     return {
         "tool": plan.tool,
         "fingerprint": plan.fingerprint,

@@ -1,4 +1,4 @@
-"""How a quantized model, whoever made it, stores the tensors of each of its nodes."""
+"""Encodings: type, scale and zero point of every tensor of every node of a quantized model."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ class _NodeEncodings:
 
     def __init__(self, units: Units) -> None:
         self._graph = units.graph
-        self._floats = {cut.main: cut.plain_main for cut in units.cuts if cut.main is not None}
-        inputs = {value.name for value in units.plain.graph.inputs}
+        self._floats = {cut.main: cut.float_main for cut in units.cuts if cut.main is not None}
+        inputs = {value.name for value in units.float_model.graph.inputs}
         self._names = {
             value: value.name or ""
             for value in units.quantized.graph.inputs
             if value.name in inputs
         }
-        for value, original in match_tensors(units.plain, self._graph).items():
+        for value, original in match_tensors(units.float_model, self._graph).items():
             self._names[value] = original.name or ""
 
     def read(self, node: ir.Node) -> Iterator[Encoding]:

@@ -1,4 +1,4 @@
-"""Histograms small enough to ship by the thousand: few bins, two letters a bin."""
+"""Histograms of few bins, packed into two letters a bin: a report holds thousands of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_BINS", "Histogram", "pack", "unpack"]
+__all__ = ["MAX_BINS", "Histogram", "pack", "unpack"]
 
 Array = npt.NDArray[Any]
 
-MOST_BINS = 96
+MAX_BINS = 96
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _LEVELS = 64 * 64 - 1
 
@@ -33,7 +33,7 @@ class Histogram:
     """How many values there were."""
 
     @classmethod
-    def of_array(cls, array: Array, *, bins: int = MOST_BINS) -> Histogram | None:
+    def of_array(cls, array: Array, *, bins: int = MAX_BINS) -> Histogram | None:
         """Return the histogram of an array's finite values, None if it has none."""
         values = np.asarray(array, np.float64).reshape(-1)
         values = values[np.isfinite(values)]
@@ -45,7 +45,7 @@ class Histogram:
 
     @classmethod
     def of_bfloat16(
-        cls, values: Array, counts: Array, low: float, high: float, *, bins: int = MOST_BINS
+        cls, values: Array, counts: Array, low: float, high: float, *, bins: int = MAX_BINS
     ) -> Histogram | None:
         """Return the histogram of counts at bfloat16 values, as a `TensorSketch` has them.
 

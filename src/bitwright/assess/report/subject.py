@@ -1,4 +1,4 @@
-"""What a report is about: two models, and what was measured of them."""
+"""The subject of a report: two models, and what was measured of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bitwright.recipe import Recipe
 
 __all__ = ["Latency", "ReportNode", "ReportSubject", "SuggestedFix"]
 
-_SHARE, _MOST_NAMED = 0.05, 8
+_MAX_SHARE, _MAX_NAMED = 0.05, 8
 """Share and number of the nodes that are called outstanding at most."""
-_GAP = 6.0
+_MIN_GAP = 6.0
 """Decibels below the middle of all nodes from which a node is."""
 
 
@@ -103,7 +103,7 @@ class ReportSubject:
         chosen = () if self.suggested_fix is None else self.suggested_fix.proposal.nodes
         places = {node.measured.name: place for place, node in enumerate(self.nodes)}
         found = [places[name] for name in chosen if name in places]
-        return found[:_MOST_NAMED] or self.outstanding()
+        return found[:_MAX_NAMED] or self.outstanding()
 
     def outstanding(self) -> list[int]:
         """Return the places of the few nodes that lose much more than the others."""
@@ -112,6 +112,6 @@ class ReportSubject:
         finite = [value for value in alone if value is not None and math.isfinite(value)]
         if not finite:
             return []
-        enough = statistics.median(finite) - _GAP
-        most = min(_MOST_NAMED, max(1, int(_SHARE * len(self.nodes))))
+        enough = statistics.median(finite) - _MIN_GAP
+        most = min(_MAX_NAMED, max(1, int(_MAX_SHARE * len(self.nodes))))
         return [p for p in worst if (value := alone[p]) is not None and value < enough][:most]

@@ -1,4 +1,4 @@
-"""One quantized tensor as the report draws it: its values, its range, what the range cuts off."""
+"""A quantized tensor as the report draws it: histogram, range, share that is clipped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy.typing as npt
 from bitwright.assess.report.histograms import Histogram, pack
 from bitwright.numerics.types import QTYPES
 
-__all__ = ["MOST_CHANNELS", "TensorView", "channel_peaks", "represented_range"]
+__all__ = ["MAX_CHANNELS", "TensorView", "channel_peaks", "represented_range"]
 
 Array = npt.NDArray[Any]
 
-MOST_CHANNELS = 128
+MAX_CHANNELS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class TensorView:
         return represented_range(self.qtype, self.scale, self.zero_point)
 
     @property
-    def spread(self) -> float:
+    def channel_ratio(self) -> float:
         """How many times larger the largest channel of a weight is than the middle one."""
         if self.peaks is None or self.peaks.size < 2:
             return 1.0
@@ -114,8 +114,8 @@ def channel_peaks(weight: Array, axis: int) -> Array | None:
 
 
 def _channels(peaks: Array) -> dict[str, Any]:
-    """Return the channels in at most `MOST_CHANNELS` groups, each as tall as its largest one."""
-    groups = min(peaks.size, MOST_CHANNELS)
+    """Return the channels in at most `MAX_CHANNELS` groups, each as tall as its largest one."""
+    groups = min(peaks.size, MAX_CHANNELS)
     largest = np.maximum.reduceat(peaks, np.arange(groups) * peaks.size // groups)
     smallest = float(peaks[peaks > 0].min(initial=math.inf))
     # Packed in units of the smallest, so that the logarithm of `pack` spans them all.

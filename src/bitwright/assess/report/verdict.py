@@ -1,4 +1,4 @@
-"""The verdict: how good the quantized model is, in a word and in a sentence."""
+"""The verdict on a quantized model: a level and a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From encodings, sketches and float weights to the tensors that are drawn for each node."""
+"""Tensor views for each node, from encodings, sketches and float weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much each node alone adds to the error of a model's outputs."""
+"""Measures the error of the outputs for sets of nodes that alone are quantized, or float."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from bitwright.assess.sums import ErrorSums
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import open_session, run_session, serialized_size
 
-__all__ = ["Errors", "measure_variants"]
+__all__ = ["OutputErrors", "measure_variants"]
 
 Sample = Mapping[str, npt.NDArray[Any]]
 
-_MOST_NODES = 4000
+_MAX_NODES = 4000
 """Nodes of one merged graph: the runtime's optimizer takes longer than linear time."""
-_IN_ONE_MESSAGE = 64 << 20
+_MAX_COPIED_BYTES = 64 << 20
 """Bytes up to which copying the constants is cheaper than setting them apart."""
 
 
-class Errors:
+class OutputErrors:
     """The error of all outputs of one model: noise over signal, each output counting alike."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def measure_variants(
     *,
     memory_budget: int,
     providers: Sequence[str] | None = None,
-    report: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> dict[Key, float]:
     """Return the error of the outputs for each set of cuts, quantized alone or left float.
 
@@ -61,7 +61,7 @@ def measure_variants(
     found: dict[Key, float] = {}
     for group in _groups(units, kind, sets, memory_budget):
         found.update(_run(group, samples, providers))
-        report(len(found) - ("quantized" in found))
+        on_progress(len(found) - ("quantized" in found))
     return found
 
 
@@ -74,7 +74,7 @@ def _groups(
     for indices in sets:
         group.add(indices)
         added += 1
-        if group.weight_bytes > memory_budget or group.node_count > _MOST_NODES:
+        if group.weight_bytes > memory_budget or group.node_count > _MAX_NODES:
             yield group
             group = Variants(units, kind)
             added = 0
@@ -92,15 +92,15 @@ def _run(
             "the two models have no float output in common; check that the second was made from "
             "the first."
         )
-    _show_inputs(model)
+    _drop_passed_inputs(model)
     RemoveUnusedNodesPass()(model)
-    small = serialized_size(model) < _IN_ONE_MESSAGE
+    small = serialized_size(model) < _MAX_COPIED_BYTES
     source = ir.to_proto(model) if small else model
     # Beyond "extended" come layouts for speed, which many nodes pay for when the model is opened.
     # A node that is float here stays so: between integers, the runtime would round its weights.
     session = open_session(source, level="extended", providers=providers, float_weights=True)
     fed = {value.name for value in session.get_inputs()}
-    errors = {key: Errors() for key in names if key != "float"}
+    errors = {key: OutputErrors() for key in names if key != "float"}
     count = 0
     for sample in samples:
         values = run_session(session, {name: a for name, a in sample.items() if name in fed})
@@ -113,7 +113,7 @@ def _run(
     return {key: error.total for key, error in errors.items()}
 
 
-def _show_inputs(model: ir.Model) -> None:
+def _drop_passed_inputs(model: ir.Model) -> None:
     """Drop inputs that are outputs as well, which the runtime refuses."""
     outputs = [value for value in model.graph.outputs if value.producer() is not None]
     model.graph.outputs.clear()

@@ -211,9 +211,9 @@ class Sensitivity:
         return data_frame(self.to_dict()["ranking"])
 
 
-_TRIED = 6
+_CANDIDATES = 6
 """How many nodes of the ranking are tried as the next."""
-_TRIED_WRITTEN = 3
+_WRITTEN_CANDIDATES = 3
 """The same where trying means writing a model."""
 
 
@@ -239,7 +239,7 @@ class _Search:
             else:
                 way.append((error, chosen))
         # One node more can make it worse: the best part of the way counts, not its end.
-        for _, chosen in sorted(way)[:_TRIED_WRITTEN]:
+        for _, chosen in sorted(way)[:_WRITTEN_CANDIDATES]:
             best = self._better(best, chosen)
         return best
 
@@ -262,10 +262,10 @@ class _Search:
         """Return the most sensitive nodes that are left, and those beside the chosen ones."""
         ranked = [node.name for node in self._found.ranking if node.name not in chosen]
         if self._to == "uint16":
-            return ranked[:_TRIED_WRITTEN]
+            return ranked[:_WRITTEN_CANDIDATES]
         beside = self._found._evaluator.neighbours(chosen)
-        first = ranked[:_TRIED]
-        return [*first, *[name for name in ranked[_TRIED:] if name in beside][:_TRIED]]
+        first = ranked[:_CANDIDATES]
+        return [*first, *[name for name in ranked[_CANDIDATES:] if name in beside][:_CANDIDATES]]
 
     def _try(self, sets: list[tuple[str, ...]]) -> list[float]:
         if self._to != "uint16":

@@ -1,4 +1,4 @@
-"""Variants of a model in which one node is quantized, or all but some, merged into one graph.
+"""Variants of a model, with one node quantized or all but some, merged into one graph.
 
 What two variants have in common is in the graph once. A variant that differs at one node shares
 all that comes before it: with n nodes, all variants together cost about n / 2 runs, not n.
@@ -13,8 +13,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from bitwright.assess.comparison.matching import is_float
 from bitwright.assess.comparison.merged_graph import Known, MergedGraph
-from bitwright.assess.comparison.side_by_side import float_in_place
 from bitwright.assess.comparison.units import Cut, Units, nodes_between, outer_inputs
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 
@@ -26,11 +26,11 @@ Key = str | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Tail:
+class _OutputPath:
     """An output of both models, and the nodes that lead to it from the last cuts."""
 
-    plain: ir.Value
-    plain_nodes: tuple[ir.Node, ...]
+    float_value: ir.Value
+    float_nodes: tuple[ir.Node, ...]
     value: ir.Value
     nodes: tuple[ir.Node, ...]
 
@@ -42,23 +42,23 @@ class Variants:
         self._units = units
         self._kind = kind
         self._merged = MergedGraph(units)
-        self._tails = _tails(units)
-        self._plain: Known = self._merged.start(units.plain)
+        self._paths = _paths(units)
+        self._float: Known = self._merged.start(units.float_model)
         self._quantized: Known = self._merged.start(units.quantized)
-        self._merged.add(units.plain.graph, self._plain)
+        self._merged.add(units.float_model.graph, self._float)
         if kind == "without":
             self._merged.add(units.quantized.graph, self._quantized)
         else:
             # What a quantized unit reads among float ones.
             for cut in units.cuts:
-                value = self._plain[cut.plain]
-                self._quantized[cut.value] = self._in_place(cut, value, self._quantized)
+                value = self._float[cut.float_value]
+                self._quantized[cut.value] = self._merged.stand_in(cut, value, self._quantized)
         self._started = self._merged.weight_bytes
         self.outputs: dict[Key, tuple[ir.Value, ...]] = {
-            "float": tuple(self._plain[tail.plain] for tail in self._tails)
+            "float": tuple(self._float[path.float_value] for path in self._paths)
         }
         if kind == "without":
-            self.outputs["quantized"] = tuple(self._quantized[t.value] for t in self._tails)
+            self.outputs["quantized"] = tuple(self._quantized[t.value] for t in self._paths)
 
     @property
     def weight_bytes(self) -> int:
@@ -84,49 +84,47 @@ class Variants:
         return self._merged.finish(value for values in self.outputs.values() for value in values)
 
     def _alone(self, cut: Cut) -> Iterator[ir.Value]:
-        known: Known = dict(self._quantized)
-        del known[cut.value]
-        self._merged.add(cut.nodes, known)
-        result = self._merged.measured(cut, known)
+        result = self._merged.add_alone(cut, self._quantized)
         if cut.codes is not None:
-            result = self._merged.dequantize(cut, result, known)
-        changed: Known = {cut.plain: self._merged.cast(result, cut.plain.dtype)}
+            result = self._merged.dequantize(cut, result, self._quantized)
+        changed: Known = {cut.float_value: self._merged.cast(result, cut.float_value.dtype)}
         for other in self._units.cuts:
             if (
                 other is not cut
-                and _reads(other.plain_nodes, changed)
-                and other.plain not in changed
+                and _reads(other.float_nodes, changed)
+                and other.float_value not in changed
             ):
-                changed[other.plain] = self._follow(
-                    other.plain_nodes, other.plain, changed, self._plain
+                changed[other.float_value] = self._follow(
+                    other.float_nodes, other.float_value, changed, self._float
                 )
-        for tail in self._tails:
-            yield self._follow(tail.plain_nodes, tail.plain, changed, self._plain)
+        for path in self._paths:
+            yield self._follow(path.float_nodes, path.float_value, changed, self._float)
 
     def _without(self, cuts: Sequence[Cut]) -> Iterator[ir.Value]:
         """Yield the outputs of the quantized model with these cuts made by float nodes."""
-        numbers: Known = self._merged.start(self._units.plain)
+        numbers: Known = self._merged.start(self._units.float_model)
         changed: Known = {}
         for cut in self._units.cuts:
             if cut in cuts:
-                read = cut.plain_inputs
+                read = cut.float_inputs - numbers.keys() - {cut.float_value}
                 for other in self._units.cuts:
-                    if other.plain in read and other.plain not in numbers and other is not cut:
+                    if other.float_value in read:
                         value = changed.get(other.value, self._quantized[other.value])
-                        numbers[other.plain] = self._numbers(other, value)
-                self._merged.add(cut.plain_nodes, numbers)
-                changed[cut.value] = self._in_place(cut, numbers[cut.plain], self._quantized)
+                        numbers[other.float_value] = self._numbers(other, value)
+                self._merged.add(cut.float_nodes, numbers)
+                result = numbers[cut.float_value]
+                changed[cut.value] = self._merged.stand_in(cut, result, self._quantized)
                 for value in self._read_by_float(cut):
-                    changed[value] = self._merged.cast(numbers[cut.plain], value.dtype)
+                    changed[value] = self._merged.cast(result, value.dtype)
             elif _reads(cut.nodes, changed) and cut.value not in changed:
                 changed[cut.value] = self._follow(cut.nodes, cut.value, changed, self._quantized)
         kept = {cut.value: cut for cut in cuts}
-        for tail in self._tails:
-            origin = self._units.graph.origin(tail.value)
+        for path in self._paths:
+            origin = self._units.graph.origin(path.value)
             if origin in kept:
-                yield numbers[kept[origin].plain]  # a float result leaves the model as it is
+                yield numbers[kept[origin].float_value]  # a float result leaves the model as it is
             else:
-                yield self._follow(tail.nodes, tail.value, changed, self._quantized)
+                yield self._follow(path.nodes, path.value, changed, self._quantized)
 
     def _read_by_float(self, cut: Cut) -> Iterator[ir.Value]:
         """Yield the dequantized forms of a cut that float nodes read, and nobody else."""
@@ -144,17 +142,14 @@ class Variants:
         """Return a cut of the quantized model as a float node reads it: before any rounding."""
         if cut.is_integer:
             value = self._merged.dequantize(cut, value, self._quantized)
-        value = self._merged.cast(value, cut.plain.dtype)
+        value = self._merged.cast(value, cut.float_value.dtype)
         if not cut.is_integer and (clips := cut.clips):
             first = clips[0].inputs[0]
             assert first is not None
             known: Known = {first: value}
             self._merged.add(clips, known)
-            value = known[cut.plain]
+            value = known[cut.float_value]
         return value
-
-    def _in_place(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
-        return float_in_place(self._merged, cut, value, known)
 
     def _follow(
         self, nodes: Sequence[ir.Node], value: ir.Value, changed: Known, base: Known
@@ -177,22 +172,23 @@ def _reads(nodes: Sequence[ir.Node], changed: Known) -> bool:
     return any(value in changed for node in nodes for value in outer_inputs(node))
 
 
-def _tails(units: Units) -> list[_Tail]:
-    plain_borders = {*units.plain.graph.inputs, *(cut.plain for cut in units.cuts)}
+def _paths(units: Units) -> list[_OutputPath]:
+    float_borders = {*units.float_model.graph.inputs, *(cut.float_value for cut in units.cuts)}
     borders = {*units.quantized.graph.inputs, *(cut.value for cut in units.cuts)}
     given = {value.name: value for value in units.quantized.graph.outputs}
-    tails = []
-    for output in units.plain.graph.outputs:
+    paths = []
+    for output in units.float_model.graph.outputs:
         other = given.get(output.name)
-        is_float = output.dtype is not None and output.dtype.is_floating_point()
-        if other is None or not is_float or output.producer() is None or other.producer() is None:
+        if other is None or not is_float(output):
             continue
-        tails.append(
-            _Tail(
+        if output.producer() is None or other.producer() is None:
+            continue
+        paths.append(
+            _OutputPath(
                 output,
-                () if output in plain_borders else tuple(nodes_between(output, plain_borders)),
+                () if output in float_borders else tuple(nodes_between(output, float_borders)),
                 other,
                 () if other in borders else tuple(nodes_between(other, borders)),
             )
         )
-    return tails
+    return paths

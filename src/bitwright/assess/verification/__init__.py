@@ -1,4 +1,4 @@
-"""Static checks on any quantized model: is it sound, and can its target run it as it is meant?"""
+"""Static checks of any quantized model: whether it is sound, and whether its target can run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of integer arithmetic: sums that do not fit into what a CPU adds them up in."""
+"""Checks of integer arithmetic: accumulators that overflow, and 16-bit sums that saturate."""
 
 from __future__ import annotations
 

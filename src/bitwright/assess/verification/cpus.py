@@ -1,4 +1,4 @@
-"""Which kinds of CPU differ in how they multiply bytes, and which of them this one is."""
+"""Kinds of CPU by how they multiply bytes, and the kind of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verification found: node, rule, values; as data, as JUnit XML, as a table."""
+"""Findings of a verification, as data, as JUnit XML and as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the file: is anything quantized, are domains, order and types as ONNX wants them?"""
+"""Checks of the file: quantizers, domains, node order and types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every product of quantized activations and weights in a model, in whichever format."""
+"""Products of quantized activations and weights, as Q/DQ pairs or as integer operators."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Product:
         sizes = [int(size) for size in shape]  # type: ignore[arg-type]
         if self.convolves:
             return int(np.prod(sizes[1:]))
-        return sizes[-1] if self._turned else sizes[-2] if len(sizes) > 1 else sizes[-1]
+        return sizes[-1] if self._transposed else sizes[-2] if len(sizes) > 1 else sizes[-1]
 
     @property
     def is_depthwise(self) -> bool:
@@ -72,7 +72,7 @@ class Product:
             return integers.reshape(len(integers), -1)
         if integers.ndim == 1:
             return integers.reshape(1, -1)
-        turned = integers if self._turned else np.swapaxes(integers, -1, -2)
+        turned = integers if self._transposed else np.swapaxes(integers, -1, -2)
         return turned.reshape(-1, turned.shape[-1])
 
     def bias(self) -> Array | None:
@@ -80,7 +80,7 @@ class Product:
         return constant_of(self.bias_value, defaults=True)
 
     @property
-    def _turned(self) -> bool:
+    def _transposed(self) -> bool:
         return "transB" in self.node.attributes and bool(self.node.attributes["transB"].value)
 
 

@@ -1,4 +1,4 @@
-"""Checks of what ONNX Runtime makes of a model: what it refuses, runs in float, or rounds."""
+"""Checks of the model that ONNX Runtime optimizes: refused, run in float, or rounded."""
 
 from __future__ import annotations
 

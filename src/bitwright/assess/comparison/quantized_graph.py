@@ -1,4 +1,4 @@
-"""The integers of a quantized model, whoever made it: which stand for numbers, and for which."""
+"""A quantized model of any tool: its integer tensors, their parameters and its weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bitwright.graph.quantized_ops import (
 
 __all__ = ["QuantizedGraph"]
 
-_PLUMBING = QUANTIZERS | DEQUANTIZERS | ROUNDERS | {"DynamicQuantizeLinear"}
+_CONVERSIONS = QUANTIZERS | DEQUANTIZERS | ROUNDERS | {"DynamicQuantizeLinear"}
 # They move integers and keep what these stand for.
 _MOVES = op_types(lambda op: op.keeps_scale)
 
@@ -67,7 +67,7 @@ class QuantizedGraph:
         """Return the tensor that a value is a rounded or dequantized form of."""
         while True:
             maker = value.producer()
-            if maker is None or not is_plumbing(maker):
+            if maker is None or not is_conversion(maker):
                 return value
             source = maker.inputs[0]
             if source is None or (
@@ -91,7 +91,7 @@ class QuantizedGraph:
 
     def works_on_integers(self, node: ir.Node) -> bool:
         """Return whether a node computes with integers, or stands where the runtime makes it so."""
-        if is_integer_op(node.op_type) or is_plumbing(node) or node.outputs[0] in self.parameters:
+        if is_integer_op(node.op_type) or is_conversion(node) or node.outputs[0] in self.parameters:
             return True
         makers = [value.producer() for value in node.inputs if value is not None]
         rounding = DEQUANTIZERS | ROUNDERS
@@ -142,15 +142,15 @@ class QuantizedGraph:
         return run_session(open_session(part), {})[name]
 
 
-def is_plumbing(node: ir.Node) -> bool:
+def is_conversion(node: ir.Node) -> bool:
     """Return whether a node only turns numbers into integers or back, or rounds to a format."""
-    return node.op_type in _PLUMBING
+    return node.op_type in _CONVERSIONS
 
 
-def plain_op_type(node: ir.Node) -> str:
+def float_op_type(node: ir.Node) -> str:
     """Return the op that a node does, whatever it computes with.
 
-    >>> plain_op_type(ir.node("QLinearConv", []))
+    >>> float_op_type(ir.node("QLinearConv", []))
     'Conv'
     """
     integer_op = INTEGER_OPS.get(node.op_type)
@@ -165,7 +165,7 @@ def activations_of(node: ir.Node) -> list[ir.Value]:
 def _is_fixed(value: ir.Value) -> bool:
     """Return whether a value is a constant, or the dequantized form of one."""
     maker = value.producer()
-    while maker is not None and is_plumbing(maker) and maker.inputs[0] is not None:
+    while maker is not None and is_conversion(maker) and maker.inputs[0] is not None:
         value = maker.inputs[0]
         maker = value.producer()
     return is_constant(value)
