@@ -173,13 +173,13 @@ def test_weights_of_few_bits_get_more(recipe, option):
     assert "Store weights in 8 bits" not in commands(subject(recipe=recipe))
 
 
-def test_random_data_is_told_apart_from_real_data():
+def test_random_data_is_distinguished_from_real_data():
     plan = QuantPlan(
         fingerprint="",
         recipe=Recipe(),
         tensors={},
         nodes={},
-        notes=["calibrated on random data: x"],
+        random_data=True,
     )
     assert "--data PATH" in commands(subject(plan=plan))["Calibrate on real data"]
 

@@ -50,7 +50,7 @@ def advise(subject: ReportSubject) -> list[Advice]:
 
 def use_real_data(subject: ReportSubject) -> Advice | None:
     """Ranges of random data are ranges of nothing."""
-    if subject.plan is None or not any("random data" in note for note in subject.plan.notes):
+    if subject.plan is None or not subject.plan.random_data:
         return None
     words = _words(subject, data="--data PATH")
     return Advice(
