@@ -283,10 +283,10 @@ def test_an_edited_plan_that_breaks_a_limit_is_refused():
         bitwright.apply_plan(plan, model)
 
 
-# Limits that pull in a circle -----------------------------------------------------------------
+# Limits that conflict -------------------------------------------------------------------------
 
 
-def test_limits_that_pull_against_each_other_settle_together():
+def test_limits_that_conflict_are_solved_together():
     nodes = [
         node("HardSigmoid", ["x"], ["s"], name="gate", alpha=1 / 6),
         node("Add", ["s", "b"], ["y"], name="sum"),
@@ -294,7 +294,7 @@ def test_limits_that_pull_against_each_other_settle_together():
     model = load(build(nodes, {"x": SHAPE, "b": SHAPE}, {"y": SHAPE}))
     plan = apply_limits(model, plan_at(model, {"x": 3, "s": 7, "b": -2, "y": -2}))
     assert positions_of(plan) == {"x": 3, "s": 7, "b": 0, "y": -2}
-    assert "pull against each other" in plan.notes[-1]
+    assert "limits conflict" in plan.notes[-1]
     assert not findings(model, plan)
 
 

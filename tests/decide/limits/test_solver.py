@@ -41,17 +41,17 @@ def broken(found, positions):
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(operations(), max_size=6), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
-def test_every_bound_holds_at_what_is_settled_for(found, wished):
-    positions = solve_positions(found, LIMIT_RULES, wished)
-    assert positions.keys() == wished.keys()
+def test_every_bound_holds_at_the_solved_positions(found, wanted):
+    positions = solve_positions(found, LIMIT_RULES, wanted)
+    assert positions.keys() == wanted.keys()
     assert not broken(found, positions)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(operations(), max_size=4), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
-def test_what_holds_already_stays(found, wished):
-    if not broken(found, wished):
-        assert solve_positions(found, LIMIT_RULES, wished) == wished
+def test_what_holds_already_stays(found, wanted):
+    if not broken(found, wanted):
+        assert solve_positions(found, LIMIT_RULES, wanted) == wanted
 
 
 @given(st.lists(operations(), max_size=8))
