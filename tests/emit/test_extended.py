@@ -27,7 +27,7 @@ from support.models import (
 import bitwright
 from bitwright.emit import VENDOR_DOMAIN
 from bitwright.errors import ModelError, RecipeError
-from bitwright.numerics import QTYPES, fake_quantize, round_to_blocks
+from bitwright.numerics import QTYPES, fake_quantize, round_to_shared_exponents
 from bitwright.numerics.types import (
     BFLOAT16,
     BFP16,
@@ -98,7 +98,7 @@ def vendor_ops(result):
 
 
 def test_every_type_is_measured_here():
-    types = {t.name for t in QTYPES.values() if t.bits >= 8 or t.kind == "block"}
+    types = {t.name for t in QTYPES.values() if t.bits >= 8 or t.shares_exponent}
     assert {*ON_THE_DEMO, *ON_A_SMALL_MODEL} == types
 
 
@@ -124,7 +124,7 @@ def test_every_block_format_runs_and_is_as_close_as_it_can_be(cnn, name):
 
 
 @pytest.mark.parametrize(
-    "qtype", [t for t in QTYPES.values() if t.kind != "block" and t.bits >= 8], ids=str
+    "qtype", [t for t in QTYPES.values() if not t.shares_exponent and t.bits >= 8], ids=str
 )
 def test_one_op_for_a_pair_computes_the_same(cnn, qtype):
     model, samples = cnn
@@ -274,7 +274,10 @@ def test_blocks_lie_along_what_a_product_sums_up(qtype, op, axes):
     place = Placement(unquantized_outputs=("MatMul", "Gemm"))
     result = quantize(model, format="extended", activation=qtype, weight=qtype, place=place)
     assert {key: entry.axis for key, entry in result.plan.tensors.items()} == axes
-    a, b = round_to_blocks(x, qtype, axes["x"]), round_to_blocks(w, qtype, axes["w"])
+    a, b = (
+        round_to_shared_exponents(x, qtype, axes["x"]),
+        round_to_shared_exponents(w, qtype, axes["w"]),
+    )
     expected = a.T @ b.T if turned else a @ b
     np.testing.assert_allclose(run(result, {"x": x})[0], expected, atol=1e-5)
 

@@ -37,11 +37,11 @@ from bitwright.numerics import (
     UINT32,
     fake_quantize,
     quantize,
-    round_to_blocks,
+    round_to_shared_exponents,
 )
 
-SCALED = [t for t in QTYPES.values() if t.kind != "block" and t.bits >= 8]
-BLOCKS = [t for t in QTYPES.values() if t.kind == "block"]
+SCALED = [t for t in QTYPES.values() if not t.shares_exponent and t.bits >= 8]
+BLOCKS = [t for t in QTYPES.values() if t.shares_exponent]
 OPSETS = [15, 18, 21]
 PAIR = ("VitisQuantizeLinear", "VitisDequantizeLinear")
 
@@ -210,19 +210,21 @@ def block_values():
 def test_blocks_have_the_bits_of_the_numerics(qtype, opset):
     x = block_values()
     actual = run_blocks(qtype, x, 1, opset=opset)
-    np.testing.assert_array_equal(actual, round_to_blocks(x, qtype, 1))
+    np.testing.assert_array_equal(actual, round_to_shared_exponents(x, qtype, 1))
 
 
 @pytest.mark.parametrize("qtype", [BFP16, MX9, MXINT8, MXFP8E4M3], ids=str)
 @pytest.mark.parametrize("axis", [0, 2, -1])
 def test_blocks_may_lie_along_any_axis(qtype, axis):
     x = np.random.default_rng(5).standard_normal((33, 2, 40)).astype(np.float32)
-    np.testing.assert_array_equal(run_blocks(qtype, x, axis), round_to_blocks(x, qtype, axis))
+    np.testing.assert_array_equal(
+        run_blocks(qtype, x, axis), round_to_shared_exponents(x, qtype, axis)
+    )
 
 
 def test_a_scalar_is_a_block_of_its_own():
     x = np.array(0.3, np.float32)
-    np.testing.assert_array_equal(run_blocks(BFP16, x, 0), round_to_blocks(x, BFP16))
+    np.testing.assert_array_equal(run_blocks(BFP16, x, 0), round_to_shared_exponents(x, BFP16))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ def test_formats_of_one_operator_share_one_body(types):
     x = block_values()
     for qtype in types:
         actual = run_blocks(qtype, x, 1, types=types)
-        np.testing.assert_array_equal(actual, round_to_blocks(x, qtype, 1))
+        np.testing.assert_array_equal(actual, round_to_shared_exponents(x, qtype, 1))
 
 
 def test_block_floats_with_different_blocks_cannot_share_a_body():

@@ -25,7 +25,7 @@ from support.models import (
 from bitwright import graph
 from bitwright.emit.nbits import emit_blocks
 from bitwright.errors import PlanError, TargetError
-from bitwright.numerics.blocks import BlockFormat, Grid, quantize_in_blocks, round_on_grid
+from bitwright.numerics.blocks import BlockFormat, BlockScales, quantize_in_blocks, round_to_codes
 
 RUNNING = ("matmul-nbits", "qdq", "float")
 outputs_that_run = pytest.mark.parametrize("output", RUNNING)
@@ -297,8 +297,8 @@ def test_slow_forms_and_wider_storage_are_said():
     ]
     _, notes = emit(model, {"w": blocks_of(w, bits=3)})
     assert notes[0].startswith("weight 'w' has 3 bits and is stored in 4")
-    grid = Grid(np.full((2, 8), 0.1, np.float32), np.full((2, 8), 7.5, np.float32))
-    floats = round_on_grid(w, grid, BlockFormat())
+    grid = BlockScales(np.full((2, 8), 0.1, np.float32), np.full((2, 8), 7.5, np.float32))
+    floats = round_to_codes(w, grid, BlockFormat())
     written, notes = emit(model, {"w": floats})
     assert "zero points that are floats" in notes[0]
     x = normal(3, 64)
@@ -347,11 +347,11 @@ def test_what_does_not_fit_is_refused():
         emit(model, {"w": blocks_of(w.T)})
     with pytest.raises(PlanError, match="'product' is not to read it so"):
         emit(model, {"w": blocks}, readers={"w": ["other"]})
-    floats = Grid(np.ones((2, 8), np.float32), np.full((2, 8), 0.5, np.float32))
+    floats = BlockScales(np.ones((2, 8), np.float32), np.full((2, 8), 0.5, np.float32))
     with pytest.raises(TargetError, match="DequantizeLinear does not take"):
         emit(
             one_product(64, 8)[1],
-            {"w": round_on_grid(w, floats, BlockFormat())},
+            {"w": round_to_codes(w, floats, BlockFormat())},
             output="qdq",
         )
     left = build(

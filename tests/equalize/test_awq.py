@@ -17,7 +17,7 @@ from bitwright.equalize.awq import (
 )
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import arrays_on
-from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks, round_on_grid
+from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks, round_to_codes
 from bitwright.rounding.gptq import factor_hessian, gptq
 from bitwright.rounding.refinement import refine
 
@@ -128,7 +128,7 @@ def test_it_is_at_least_as_good_as_the_papers(clip, spread):
     hessian, format = moment.matrix(), BlockFormat()
     _, wider, moved = scaled(weights, moment, format, shrinks=CLIPPED if clip else (1.0,))
     grid = awq_clip(wider, moved, format, shrinks=SHRINKS if clip else (1.0,))
-    found = total_error(wider, round_on_grid(wider, grid, format), moved) * len(inputs)
+    found = total_error(wider, round_to_codes(wider, grid, format), moved) * len(inputs)
     assert found <= papers_awq(weights.astype(np.float64), inputs, clip=clip)
     nearest = total_error(weights, quantize_in_blocks(weights, format), hessian) * len(inputs)
     assert found < nearest
@@ -140,10 +140,10 @@ def test_a_scaling_that_clipping_follows_is_chosen_for_that(seed):
     weights, moment = make_layer(128, 48, spread=0.3, seed=seed)
     hessian, format = moment.matrix(), BlockFormat()
     clipped = total_error(
-        weights, round_on_grid(weights, awq_clip(weights, hessian, format), format), hessian
+        weights, round_to_codes(weights, awq_clip(weights, hessian, format), format), hessian
     )
     _, wider, moved = scaled(weights, moment, format, shrinks=CLIPPED)
-    both = total_error(wider, round_on_grid(wider, awq_clip(wider, moved, format), format), moved)
+    both = total_error(wider, round_to_codes(wider, awq_clip(wider, moved, format), format), moved)
     assert both <= 1.01 * clipped
 
 
@@ -156,7 +156,7 @@ def test_methods_add_up():
     steps = [
         total_error(weights, quantize_in_blocks(weights, format), hessian),
         total_error(wider, quantize_in_blocks(wider, format), moved),
-        total_error(wider, round_on_grid(wider, grid, format), moved),
+        total_error(wider, round_to_codes(wider, grid, format), moved),
         total_error(wider, gptq(wider, factor_hessian(moved), format, grid=grid), moved),
     ]
     found = gptq(wider, factor_hessian(moved), format, grid=grid)

@@ -11,12 +11,12 @@ from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import (
     SHRINKS,
     BlockFormat,
-    Grid,
+    BlockScales,
     block_diagonals,
-    fit_grid,
-    fit_shared_grid,
+    fit_block_scales,
+    fit_shared_scales,
     quantize_in_blocks,
-    round_on_grid,
+    round_to_codes,
 )
 
 BITS = range(2, 9)
@@ -202,8 +202,8 @@ def test_codes_fit_the_scales_as_they_are_stored(scale_type):
 
 def test_zero_points_may_be_floats():
     weights = np.array([[0.1], [0.35]], np.float32)
-    grid = Grid(np.full((1, 1), 0.1, np.float32), np.full((1, 1), 3.5, np.float32))
-    found = round_on_grid(weights, grid, BlockFormat())
+    grid = BlockScales(np.full((1, 1), 0.1, np.float32), np.full((1, 1), 3.5, np.float32))
+    found = round_to_codes(weights, grid, BlockFormat())
     assert found.zero_points.dtype == np.float32
     np.testing.assert_allclose(found.dequantize(), [[0.05], [0.35]], atol=1e-6)
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(RecipeError, match="or -1 for whole columns, not 24"):
         BlockFormat(block_size=24)
     with pytest.raises(RecipeError, match=r"has shape \(4,\) or \(1, 32, 32\), not \(5,\)"):
-        fit_grid(np.zeros((4, 1)), BlockFormat(), metric=np.zeros(5))
+        fit_block_scales(np.zeros((4, 1)), BlockFormat(), metric=np.zeros(5))
     for bad in (np.nan, np.inf):
         with pytest.raises(ModelError, match="NaN or infinity"):
             quantize_in_blocks([[1.0], [bad]], BlockFormat())
@@ -236,11 +236,11 @@ def test_columns_that_share_a_grid_have_that_of_one_long_column(symmetric):
     """Blocks of 16 rows and 5 columns with one scale are blocks of 80 rows of one column."""
     weights = np.random.default_rng(0).standard_normal((32, 5)).astype(np.float32)
     format = BlockFormat(block_size=16, symmetric=symmetric)
-    shared = fit_shared_grid(weights, format, shrinks=SHRINKS)
+    shared = fit_shared_scales(weights, format, shrinks=SHRINKS)
     whole = BlockFormat(block_size=-1, symmetric=symmetric)
     for block in range(2):
         column = weights[16 * block : 16 * block + 16].reshape(-1, 1)
-        alone = fit_grid(column, whole, shrinks=SHRINKS)
+        alone = fit_block_scales(column, whole, shrinks=SHRINKS)
         assert np.all(shared.scales[block] == alone.scales[0, 0])
         assert np.all(shared.zero_points[block] == alone.zero_points[0, 0])
 
@@ -249,7 +249,7 @@ def test_columns_that_share_a_grid_have_that_of_one_long_column(symmetric):
 def test_whole_zero_points_outside_the_codes_stay_floats(zero):
     format = BlockFormat(block_size=16)
     weights = (np.arange(16.0)[:, None] - zero).astype(np.float32)
-    grid = Grid(np.ones((1, 1), np.float32), np.full((1, 1), zero, np.float32))
-    found = round_on_grid(weights, grid, format)
+    grid = BlockScales(np.ones((1, 1), np.float32), np.full((1, 1), zero, np.float32))
+    found = round_to_codes(weights, grid, format)
     assert found.zero_points.dtype == np.float32
     np.testing.assert_array_equal(found.dequantize(), weights)

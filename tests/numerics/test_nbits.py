@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.models import FLOAT, FLOAT16, INT64, build, info, node, normal, run
 
 from bitwright.errors import TargetError
-from bitwright.numerics.blocks import BlockFormat, Grid, quantize_in_blocks, round_on_grid
+from bitwright.numerics.blocks import BlockFormat, BlockScales, quantize_in_blocks, round_to_codes
 from bitwright.numerics.nbits import (
     check_nbits_support,
     kind_of_zero_points,
@@ -64,8 +64,8 @@ def test_the_runtime_computes_what_is_stored(bits, block_size, symmetric, level)
 def test_float_zero_points_run(bits):
     format = BlockFormat(bits=bits)
     weights = normal(80, 6)
-    grid = Grid(np.full((3, 6), 0.4, np.float32), normal(3, 6, seed=2) + 2)
-    blocks = round_on_grid(weights, grid, format)
+    grid = BlockScales(np.full((3, 6), 0.4, np.float32), normal(3, 6, seed=2) + 2)
+    blocks = round_to_codes(weights, grid, format)
     assert kind_of_zero_points(blocks) == "float"
     x = normal(5, 80, seed=1)
     (actual,) = run(product(pack_nbits(blocks)), {"x": x})

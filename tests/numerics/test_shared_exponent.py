@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bitwright.errors import RecipeError
-from bitwright.numerics import BFP16, INT8, MXINT8, QTYPES, fake_quantize, round_to_blocks
-from bitwright.numerics.shared_exponent import BLOCK_FORMATS, BlockFloat, Microscaling
+from bitwright.numerics import BFP16, INT8, MXINT8, QTYPES, fake_quantize, round_to_shared_exponents
+from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat, Microscaling
 
-BLOCK_TYPES = [t for t in QTYPES.values() if t.kind == "block"]
+BLOCK_TYPES = [t for t in QTYPES.values() if t.shares_exponent]
 
 # Name of an element type -> (bits of its exponent, bits of its mantissa, its largest value).
 SMALL_FLOATS = {
@@ -129,7 +129,9 @@ def reference(values, format):
 @pytest.mark.parametrize("t", BLOCK_TYPES, ids=str)
 def test_the_largest_numbers_stay_numbers(t):
     largest = np.finfo(np.float32).max
-    rounded = round_to_blocks(np.array([largest, -largest, -1.999 * 2.0**127], np.float32), t, 0)
+    rounded = round_to_shared_exponents(
+        np.array([largest, -largest, -1.999 * 2.0**127], np.float32), t, 0
+    )
     assert np.isfinite(rounded).all()
     np.testing.assert_allclose(rounded[:2], [largest, -largest], rtol=0.3)
 
@@ -139,8 +141,8 @@ def test_the_largest_numbers_stay_numbers(t):
 @given(values=hnp.arrays(np.float32, st.integers(1, 20), elements=st.floats(width=32)))
 @example(values=np.array([np.finfo(np.float32).min], np.float32))
 def test_any_floats_round_to_the_nearest_value_that_their_block_can_hold(t, values):
-    expected = reference(values, BLOCK_FORMATS[t.name])
-    np.testing.assert_array_equal(round_to_blocks(values, t, 0), expected)
+    expected = reference(values, SHARED_EXPONENT_FORMATS[t.name])
+    np.testing.assert_array_equal(round_to_shared_exponents(values, t, 0), expected)
 
 
 @pytest.mark.parametrize("t", BLOCK_TYPES, ids=str)
@@ -151,8 +153,8 @@ def test_any_floats_round_to_the_nearest_value_that_their_block_can_hold(t, valu
 )
 def test_halves_go_where_the_format_sends_them(t, values, unit):
     floats = (values * unit).astype(np.float32)
-    expected = reference(floats, BLOCK_FORMATS[t.name])
-    np.testing.assert_array_equal(round_to_blocks(floats, t, 0), expected)
+    expected = reference(floats, SHARED_EXPONENT_FORMATS[t.name])
+    np.testing.assert_array_equal(round_to_shared_exponents(floats, t, 0), expected)
 
 
 @pytest.mark.parametrize(
@@ -162,21 +164,21 @@ def test_each_rounding_mode_has_its_own_halves(rounding, expected):
     format = BlockFloat(bit_width=11, block_size=8, rounding=rounding)
     # The largest value makes the step 1: two mantissa bits below an exponent of 1.
     x = np.array([0.5, -0.5, 1.5, -1.5, 2.0], np.float32)
-    np.testing.assert_array_equal(round_to_blocks(x, format, 0)[:4], expected)
+    np.testing.assert_array_equal(round_to_shared_exponents(x, format, 0)[:4], expected)
 
 
 @pytest.mark.parametrize("t", [t for t in BLOCK_TYPES if t != MXINT8], ids=str)
 def test_rounding_twice_changes_nothing_more(t):
     x = np.random.default_rng(1).standard_normal((400, 50)).astype(np.float32) * 7
-    once = round_to_blocks(x, t)
-    np.testing.assert_array_equal(round_to_blocks(once, t), once)
+    once = round_to_shared_exponents(x, t)
+    np.testing.assert_array_equal(round_to_shared_exponents(once, t), once)
 
 
 def test_the_lowest_integer_of_mxint8_has_an_exponent_of_its_own():
     x = np.array([-1.999, 1 / 64], np.float32)
-    once = round_to_blocks(x, MXINT8, 0)
+    once = round_to_shared_exponents(x, MXINT8, 0)
     np.testing.assert_array_equal(once, [-2, 1 / 64])
-    np.testing.assert_array_equal(round_to_blocks(once, MXINT8, 0), [-2, 1 / 32])
+    np.testing.assert_array_equal(round_to_shared_exponents(once, MXINT8, 0), [-2, 1 / 32])
 
 
 @pytest.mark.parametrize("t", BLOCK_TYPES, ids=str)
@@ -184,9 +186,9 @@ def test_the_lowest_integer_of_mxint8_has_an_exponent_of_its_own():
 def test_blocks_lie_along_the_axis(t, axis):
     x = np.random.default_rng(2).standard_normal((5, 20, 3)).astype(np.float32)
     rows = np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
-    expected = np.stack([round_to_blocks(row, t, 0) for row in rows])
+    expected = np.stack([round_to_shared_exponents(row, t, 0) for row in rows])
     expected = np.moveaxis(expected.reshape(np.moveaxis(x, axis, -1).shape), -1, axis)
-    np.testing.assert_array_equal(round_to_blocks(x, t, axis), expected)
+    np.testing.assert_array_equal(round_to_shared_exponents(x, t, axis), expected)
 
 
 def test_small_elements_have_the_values_that_ml_dtypes_has():
@@ -202,36 +204,36 @@ def test_small_elements_have_the_values_that_ml_dtypes_has():
         x = np.random.default_rng(3).uniform(-highest, highest, 31).astype(np.float32)
         block = np.append(x, np.float32(highest))  # so that the scale is 1
         expected = block.astype(dtype).astype(np.float32)
-        np.testing.assert_array_equal(round_to_blocks(block, QTYPES[name], 0), expected)
+        np.testing.assert_array_equal(round_to_shared_exponents(block, QTYPES[name], 0), expected)
 
 
 def test_infinities_and_nan_stay_but_take_a_block_of_microexponents_with_them():
     x = np.array([1.0, np.inf, np.nan, -np.inf, 0.1] + [0.0] * 3, np.float32)
-    kept = round_to_blocks(x, BFP16, 0)
+    kept = round_to_shared_exponents(x, BFP16, 0)
     np.testing.assert_array_equal(kept[1:4], x[1:4])
     assert kept[0] == 1 and kept[4] == np.float32(0.09375)
-    assert np.isnan(round_to_blocks(x, QTYPES["mx9"], 0)).all()
+    assert np.isnan(round_to_shared_exponents(x, QTYPES["mx9"], 0)).all()
 
 
 def test_half_floats_stay_half_floats():
     x = np.random.default_rng(4).standard_normal((2, 40)).astype(np.float16)
-    rounded = round_to_blocks(x, MXINT8)
+    rounded = round_to_shared_exponents(x, MXINT8)
     assert rounded.dtype == np.float16
-    np.testing.assert_array_equal(rounded, round_to_blocks(x.astype(np.float32), MXINT8))
+    np.testing.assert_array_equal(rounded, round_to_shared_exponents(x.astype(np.float32), MXINT8))
 
 
 def test_scalars_and_empty_arrays_are_fine():
-    assert round_to_blocks(np.float32(0.3), BFP16) == np.float32(0.30078125)
-    assert round_to_blocks(np.zeros((0, 8), np.float32), BFP16).shape == (0, 8)
+    assert round_to_shared_exponents(np.float32(0.3), BFP16) == np.float32(0.30078125)
+    assert round_to_shared_exponents(np.zeros((0, 8), np.float32), BFP16).shape == (0, 8)
 
 
 def test_fake_quantizing_to_a_block_format_rounds_to_blocks():
     x = np.random.default_rng(5).standard_normal((3, 40)).astype(np.float32)
     np.testing.assert_array_equal(
-        fake_quantize(x, 1.0, 0, BFP16, axis=1), round_to_blocks(x, BFP16)
+        fake_quantize(x, 1.0, 0, BFP16, axis=1), round_to_shared_exponents(x, BFP16)
     )
 
 
 def test_a_type_with_a_scale_is_no_block_format():
-    with pytest.raises(RecipeError, match="int8 is no block format"):
-        round_to_blocks([1.0], INT8)
+    with pytest.raises(RecipeError, match="int8 is no shared-exponent format"):
+        round_to_shared_exponents([1.0], INT8)

@@ -11,10 +11,10 @@ from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import (
     SHRINKS,
     BlockFormat,
-    Grid,
-    fit_grid,
+    BlockScales,
+    fit_block_scales,
     quantize_in_blocks,
-    round_on_grid,
+    round_to_codes,
 )
 from bitwright.rounding.gptq import factor_hessian, gptq
 
@@ -30,7 +30,7 @@ def papers_loop(weights, hessian, format, grid=None):
     codes = np.empty(work.shape, np.uint8)
     for row in range(rows):
         if row % length == 0 and grid is None:
-            now = fit_grid(work[row : row + length], format)
+            now = fit_block_scales(work[row : row + length], format)
             scale, zero = now.scales[0].astype(float), now.zero_points[0]
         if grid is not None:
             scale = grid.scales[row // length].astype(float)
@@ -48,7 +48,7 @@ def test_codes_are_those_of_the_papers_loop(symmetric, rows, block_size):
     hessian = moment.matrix()
     format = BlockFormat(block_size=block_size, symmetric=symmetric)
     factor = factor_hessian(hessian, act_order=False)
-    grid = fit_grid(weights, format)
+    grid = fit_block_scales(weights, format)
     static = gptq(weights, factor, format, grid=grid, guard=False)
     expected = papers_loop(weights, hessian, format, grid)
     # A value near the middle of two codes may fall to the other side in float32, and whatever
@@ -64,7 +64,7 @@ def test_act_order_is_the_papers_loop_on_permuted_rows():
     weights, moment = make_layer(64)
     hessian = moment.matrix()
     format = BlockFormat(block_size=-1)
-    grid = fit_grid(weights, format)
+    grid = fit_block_scales(weights, format)
     found = gptq(weights, factor_hessian(hessian), format, grid=grid, guard=False)
     order = np.argsort(-np.diag(hessian))
     expected = papers_loop(weights[order], hessian[np.ix_(order, order)], format, grid)
@@ -114,7 +114,7 @@ def test_the_guard_has_something_to_do():
     weights, _ = make_layer(64, 200)
     hessian = np.eye(64) + 1e-9
     format = BlockFormat(bits=2, block_size=16)
-    grid = fit_grid(weights, format, shrinks=(0.5,))
+    grid = fit_block_scales(weights, format, shrinks=(0.5,))
     factor = factor_hessian(hessian)
     nearest = column_errors(weights, quantize_in_blocks(weights, format), hessian)
     loose = column_errors(weights, gptq(weights, factor, format, grid=grid, guard=False), hessian)
@@ -168,7 +168,7 @@ def test_channels_that_were_always_zero_are_rounded_to_nearest():
     dead = [3, 40]
     hessian[dead] = hessian[:, dead] = 0
     format = BlockFormat()
-    grid = fit_grid(weights, format)
+    grid = fit_block_scales(weights, format)
     found = gptq(weights, factor_hessian(hessian), format, grid=grid, guard=False)
     nearest = quantize_in_blocks(weights, format)
     np.testing.assert_array_equal(found.codes[dead], nearest.codes[dead])
@@ -245,6 +245,6 @@ def test_all_columns_can_share_the_scales_of_a_block():
     found = gptq(weights, factor_hessian(moment.matrix()), BlockFormat(), per_column=False)
     assert (found.scales == found.scales[:, :1]).all()
     assert (found.zero_points == found.zero_points[:, :1]).all()
-    plain = round_on_grid(weights, Grid(found.scales, found.zero_points), BlockFormat())
+    plain = round_to_codes(weights, BlockScales(found.scales, found.zero_points), BlockFormat())
     hessian = moment.matrix()
     assert total_error(weights, found, hessian) < 0.8 * total_error(weights, plain, hessian)

@@ -16,7 +16,7 @@ from bitwright.graph.quantized_ops import (
     ROUNDERS,
     is_integer_op,
 )
-from bitwright.numerics.shared_exponent import BLOCK_FORMATS, Microscaling
+from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 
 __all__ = ["Inspection", "inspect_model", "show_type"]
 
@@ -150,7 +150,7 @@ def _stored_type(node: ir.Node) -> str:
 
 def _block_format(node: ir.Node) -> str:
     given = {name: attribute.value for name, attribute in node.attributes.items()}
-    for name, known in BLOCK_FORMATS.items():
+    for name, known in SHARED_EXPONENT_FORMATS.items():
         if isinstance(known, Microscaling):
             if (
                 node.op_type.startswith("MX")

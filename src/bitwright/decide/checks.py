@@ -21,7 +21,7 @@ _FLOAT8_METHODS = (MinMax, Percentile, Distribution)
 _ACTIVATION_TYPES = (INT8, UINT8, INT16, UINT16)
 _WEIGHT_TYPES = (*_ACTIVATION_TYPES, INT4, UINT4)
 # With bodies of their own for all types, only packed ones have to be constant.
-_EXTENDED_ACTIVATION_TYPES = tuple(t for t in QTYPES.values() if t.bits >= 8 or t.kind == "block")
+_EXTENDED_ACTIVATION_TYPES = tuple(t for t in QTYPES.values() if t.bits >= 8 or t.shares_exponent)
 _EXTENDED_WEIGHT_TYPES = (*_EXTENDED_ACTIVATION_TYPES, INT4, UINT4)
 
 

@@ -102,7 +102,7 @@ class _ExtendedWriter(QdqWriter):
         self, key: str, entry: TensorPlan, source: ir.Value, result: tuple[ir.Graph, int] | None
     ) -> ir.Value:
         parameters = self._plan.parameters(key)
-        if parameters.qtype.kind == "block":
+        if parameters.qtype.shares_exponent:
             axis = _axis_within(parameters.axis, source)
             node = self._vendor_node(
                 block_op(parameters.qtype), [], block_attributes(parameters.qtype, axis)
@@ -143,7 +143,7 @@ class _ExtendedWriter(QdqWriter):
         output.type, output.shape = source.type, source.shape
         node.name = self._names.fresh(f"{name}{suffix}")
         producer = source.producer()
-        if entry.role != "activation" and parameters.qtype.kind != "block":
+        if entry.role != "activation" and not parameters.qtype.shares_exponent:
             source = self._rounded_constant(entry, source, parameters)
         node.replace_input_with(0, source)
         insert_after(graph, node, producer)

@@ -21,10 +21,10 @@ from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import (
     SHRINKS,
     BlockFormat,
-    Grid,
+    BlockScales,
     block_diagonals,
-    fit_grid,
-    round_on_grid,
+    fit_block_scales,
+    round_to_codes,
 )
 from bitwright.numerics.second_moment import output_error
 
@@ -133,8 +133,8 @@ class _Measure:
         error = 0.0
         for part in self._parts:
             scaled = part * column
-            grid = fit_grid(scaled, format, shrinks=self._shrinks, metric=metric, xp=xp)
-            stored = round_on_grid(scaled, grid, format, xp=xp).dequantize(np.float32)
+            grid = fit_block_scales(scaled, format, shrinks=self._shrinks, metric=metric, xp=xp)
+            stored = round_to_codes(scaled, grid, format, xp=xp).dequantize(np.float32)
             change = (xp.array(stored) - scaled) / column
             error += float(output_error(change, self._moment, xp=xp).mean())
         return error
@@ -147,14 +147,14 @@ def awq_clip(
     *,
     shrinks: Sequence[float] = SHRINKS,
     xp: Arrays = NUMPY,
-) -> Grid:
+) -> BlockScales:
     """Return the grid whose blocks are clipped where that lowers what each adds to the output.
 
     Weights and moment are those after scaling. Round on it to
-    nearest with `round_on_grid`, or hand it to GPTQ.
+    nearest with `round_to_codes`, or hand it to GPTQ.
     """
     metric = block_diagonals(moment, format, xp=xp)
-    return fit_grid(weights, format, shrinks=shrinks, metric=metric, xp=xp)
+    return fit_block_scales(weights, format, shrinks=shrinks, metric=metric, xp=xp)
 
 
 def awq_shrink(
@@ -175,8 +175,8 @@ def awq_shrink(
     work = xp.array(weights)
     errors = []
     for shrink in shrinks:
-        grid = fit_grid(work, format, shrinks=(shrink,), xp=xp)
-        stored = round_on_grid(work, grid, format, xp=xp).dequantize(np.float32)
+        grid = fit_block_scales(work, format, shrinks=(shrink,), xp=xp)
+        stored = round_to_codes(work, grid, format, xp=xp).dequantize(np.float32)
         errors.append(float(output_error(xp.array(stored) - work, moment, xp=xp).mean()))
     return shrinks[int(np.argmin(errors))]
 

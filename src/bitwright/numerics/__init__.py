@@ -14,7 +14,7 @@ from bitwright.numerics.scales import (
     smallest_bias_scale,
     symmetric_zero_point,
 )
-from bitwright.numerics.shared_exponent import round_to_blocks
+from bitwright.numerics.shared_exponent import round_to_shared_exponents
 from bitwright.numerics.types import (
     BFLOAT16,
     BFP16,
@@ -85,7 +85,7 @@ __all__ = [
     "qtype",
     "quantize",
     "restricted_asymmetric_parameters",
-    "round_to_blocks",
+    "round_to_shared_exponents",
     "smallest_bias_scale",
     "symmetric_zero_point",
     "unpack",

@@ -20,16 +20,16 @@ from bitwright.numerics.arrays import NUMPY, Arrays, Float
 __all__ = [
     "SHRINKS",
     "BlockFormat",
-    "Grid",
+    "BlockScales",
     "QuantizedBlocks",
     "block_diagonals",
     "block_tiles",
     "collect",
-    "fit_grid",
-    "fit_shared_grid",
+    "fit_block_scales",
+    "fit_shared_scales",
     "metric_in_blocks",
     "quantize_in_blocks",
-    "round_on_grid",
+    "round_to_codes",
     "usable_scales",
 ]
 
@@ -95,7 +95,7 @@ class BlockFormat:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grid:
+class BlockScales:
     """Scales and zero points [blocks, N], as arrays of the `xp` that they were made with."""
 
     scales: Any
@@ -141,24 +141,24 @@ def quantize_in_blocks(
     metric: Any = None,
     xp: Arrays = NUMPY,
 ) -> QuantizedBlocks:
-    """Return a weight rounded to the nearest codes; see `fit_grid` for the options.
+    """Return a weight rounded to the nearest codes; see `fit_block_scales` for the options.
 
     >>> found = quantize_in_blocks([[-1.0], [-0.3], [0.2], [0.7]], BlockFormat(block_size=16))
     >>> found.codes.ravel().tolist(), found.zero_points.tolist()
     ([0, 6, 11, 15], [[9]])
     """
-    grid = fit_grid(weights, format, shrinks=shrinks, metric=metric, xp=xp)
-    return round_on_grid(weights, grid, format, xp=xp)
+    grid = fit_block_scales(weights, format, shrinks=shrinks, metric=metric, xp=xp)
+    return round_to_codes(weights, grid, format, xp=xp)
 
 
-def fit_grid(
+def fit_block_scales(
     weights: npt.ArrayLike,
     format: BlockFormat,
     *,
     shrinks: Sequence[float] = (1.0,),
     metric: Any = None,
     xp: Arrays = NUMPY,
-) -> Grid:
+) -> BlockScales:
     """Return the scale and zero point of each block: of those tried, the ones with least error.
 
     Each of `shrinks` is a part of the block's range to spread the codes over. The error is the sum
@@ -186,20 +186,20 @@ def fit_grid(
                     zero = xp.where(better, zero, best[2])
                 best = (cost, scale, zero)
         scales[blocks, sides], zeros[blocks, sides] = scale, zero
-    return Grid(scales, zeros)
+    return BlockScales(scales, zeros)
 
 
-def fit_shared_grid(
+def fit_shared_scales(
     weights: npt.ArrayLike,
     format: BlockFormat,
     *,
     shrinks: Sequence[float] = (1.0,),
     metric: Any = None,
     xp: Arrays = NUMPY,
-) -> Grid:
-    """Return one scale and zero point for all columns of a block; see `fit_grid` for the options.
+) -> BlockScales:
+    """Return one scale and zero point for all columns of a block, as `fit_block_scales` does.
 
-    >>> fit_shared_grid([[1.0, 3.0], [0.0, 0.0]], BlockFormat(block_size=16)).scales.round(2)
+    >>> fit_shared_scales([[1.0, 3.0], [0.0, 0.0]], BlockFormat(block_size=16)).scales.round(2)
     array([[0.2, 0.2]], dtype=float32)
     """
     work = xp.array(weights)
@@ -227,11 +227,11 @@ def fit_shared_grid(
         best = tuple(xp.where(better, new, old) for new, old in pairs)
     assert best is not None
     spread = xp.zeros(count, columns)
-    return Grid(best[1] + spread, best[2] + spread)
+    return BlockScales(best[1] + spread, best[2] + spread)
 
 
-def round_on_grid(
-    weights: npt.ArrayLike, grid: Grid, format: BlockFormat, *, xp: Arrays = NUMPY
+def round_to_codes(
+    weights: npt.ArrayLike, grid: BlockScales, format: BlockFormat, *, xp: Arrays = NUMPY
 ) -> QuantizedBlocks:
     """Return the nearest codes of a weight on a grid."""
     work = xp.array(weights)
@@ -249,7 +249,9 @@ def round_on_grid(
     return collect(codes, grid, format, xp)
 
 
-def collect(codes: Array, grid: Grid, format: BlockFormat, xp: Arrays = NUMPY) -> QuantizedBlocks:
+def collect(
+    codes: Array, grid: BlockScales, format: BlockFormat, xp: Arrays = NUMPY
+) -> QuantizedBlocks:
     """Return codes and a grid as one value in numpy, its scales in the format's own type."""
     scales = NUMPY.array(xp.numpy(grid.scales), format.scale_type)
     if format.symmetric:
@@ -263,7 +265,7 @@ def collect(codes: Array, grid: Grid, format: BlockFormat, xp: Arrays = NUMPY) -
 def block_diagonals(matrix: Any, format: BlockFormat, *, xp: Arrays = NUMPY) -> Any:
     """Return the square blocks on the diagonal of a matrix [K, K]; the last is filled with zeros.
 
-    With them as `metric`, `fit_grid` weighs what each block adds to the output by itself.
+    With them as `metric`, `fit_block_scales` weighs what each block adds to the output by itself.
 
     >>> block_diagonals(np.ones((20, 20)), BlockFormat(block_size=16)).shape
     (2, 16, 16)

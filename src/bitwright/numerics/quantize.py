@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.numerics.broadcasting import broadcast_parameters
-from bitwright.numerics.shared_exponent import round_to_blocks
+from bitwright.numerics.shared_exponent import round_to_shared_exponents
 from bitwright.numerics.types import QType
 
 __all__ = ["dequantize", "fake_quantize", "quantize"]
@@ -34,7 +34,7 @@ def quantize(
     where x and the scale are float32, as the vendor's operator does; all others are computed in
     float32 as ONNX Runtime does. NaN stays NaN in a float type and becomes the lowest integer:
     ONNX Runtime gives that or the zero point, depending on the kernel and the machine. Block
-    formats have no scale: `round_to_blocks` says what they are.
+    formats have no scale: `round_to_shared_exponents` says what they are.
 
     >>> from bitwright.numerics.types import INT8, UINT8
     >>> quantize([0.25, -1.0, 9.0], 0.1, 10, UINT8)
@@ -43,8 +43,8 @@ def quantize(
     array([[1, 2],
            [6, 8]], dtype=int8)
     """
-    if qtype.kind == "block":
-        return round_to_blocks(x, qtype, axis)
+    if qtype.shares_exponent:
+        return round_to_shared_exponents(x, qtype, axis)
     wide = qtype.is_integer and qtype.bits == 32
     work = np.dtype(np.float64 if wide else np.float32)
     both_single = np.asarray(x).dtype == np.float32 and np.asarray(scale).dtype == np.float32

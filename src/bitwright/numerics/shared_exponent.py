@@ -22,14 +22,14 @@ from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
 
 __all__ = [
-    "BLOCK_FORMATS",
     "LOWEST_MICROSCALED",
+    "SHARED_EXPONENT_FORMATS",
     "BlockFloat",
-    "BlockFormat",
     "ElementType",
     "Microscaling",
     "Rounding",
-    "round_to_blocks",
+    "SharedExponentFormat",
+    "round_to_shared_exponents",
 ]
 
 Array = npt.NDArray[Any]
@@ -49,7 +49,7 @@ _SMALLEST_EXPONENT = -127
 class BlockFloat:
     """One exponent for each block, one sign and mantissa for each value.
 
-    >>> BLOCK_FORMATS["bfp16"].mantissa_bits, BLOCK_FORMATS["mx4"].mantissa_bits
+    >>> SHARED_EXPONENT_FORMATS["bfp16"].mantissa_bits, SHARED_EXPONENT_FORMATS["mx4"].mantissa_bits
     (7, 2)
     """
 
@@ -94,7 +94,7 @@ class Microscaling:
         return _ELEMENTS[self.element]
 
 
-BlockFormat = BlockFloat | Microscaling
+SharedExponentFormat = BlockFloat | Microscaling
 
 _ELEMENTS: dict[str, ElementType | None] = {
     "int8": None,
@@ -105,7 +105,7 @@ _ELEMENTS: dict[str, ElementType | None] = {
     "fp4_e2m1": ElementType(2, 0, 1, 6.0),
 }
 
-BLOCK_FORMATS: dict[str, BlockFormat] = {
+SHARED_EXPONENT_FORMATS: dict[str, SharedExponentFormat] = {
     "bfp16": BlockFloat(),
     "mx9": BlockFloat(bit_width=16, block_size=16, rounding=2, sub_block_size=2),
     "mx6": BlockFloat(bit_width=13, block_size=16, rounding=2, sub_block_size=2),
@@ -117,10 +117,12 @@ BLOCK_FORMATS: dict[str, BlockFormat] = {
     "mxfp6e2m3": Microscaling(element="fp6_e2m3"),
     "mxfp4e2m1": Microscaling(element="fp4_e2m1"),
 }
-"""The name of a number type of kind "block" -> what it is."""
+"""Name of a number type whose values share exponents -> what it is."""
 
 
-def round_to_blocks(x: npt.ArrayLike, format: BlockFormat | QType, axis: int | None = 1) -> Array:
+def round_to_shared_exponents(
+    x: npt.ArrayLike, format: SharedExponentFormat | QType, axis: int | None = 1
+) -> Array:
     """Return the values of x as the format holds them, in x's own float type.
 
     Blocks lie along `axis`, clipped to the axes there are (None: the second); the last block may
@@ -128,15 +130,15 @@ def round_to_blocks(x: npt.ArrayLike, format: BlockFormat | QType, axis: int | N
     whole block, because it then has no exponent.
 
     >>> from bitwright.numerics.types import BFP16, MXFP4E2M1
-    >>> round_to_blocks(np.array([[1.0, 0.3, 0.001]], np.float32), BFP16)
+    >>> round_to_shared_exponents(np.array([[1.0, 0.3, 0.001]], np.float32), BFP16)
     array([[1.      , 0.296875, 0.      ]], dtype=float32)
-    >>> round_to_blocks(np.array([[1.0, 0.3, 9.0]], np.float32), MXFP4E2M1)
+    >>> round_to_shared_exponents(np.array([[1.0, 0.3, 9.0]], np.float32), MXFP4E2M1)
     array([[1., 0., 8.]], dtype=float32)
     """
     if isinstance(format, QType):
-        if format.kind != "block":
-            raise RecipeError(f"{format} is no block format; it has a scale instead.")
-        format = BLOCK_FORMATS[format.name]
+        if not format.shares_exponent:
+            raise RecipeError(f"{format} is no shared-exponent format; it has a scale instead.")
+        format = SHARED_EXPONENT_FORMATS[format.name]
     values = np.asarray(x)
     dtype = values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
     single = values.astype(np.float32)

@@ -58,7 +58,7 @@ class QType:
         self,
         name: str,
         bits: int,
-        kind: Literal["int", "float", "block"],
+        kind: Literal["int", "float", "shared-exponent"],
         signed: bool,
         lowest: float,
         highest: float,
@@ -93,6 +93,11 @@ class QType:
         return self.kind == "int"
 
     @property
+    def shares_exponent(self) -> bool:
+        """Whether blocks of values have one exponent, as in BFP16 and the MX formats."""
+        return self.kind == "shared-exponent"
+
+    @property
     def needs_range(self) -> bool:
         """Whether a scale must be chosen: wide floats and blocks with exponents need none.
 
@@ -108,7 +113,7 @@ class QType:
         >>> UINT4.dtype, UINT16.dtype
         (dtype('uint8'), dtype('uint16'))
         """
-        return np.dtype(np.float32) if self.kind == "block" else _STORAGE[self.name]
+        return np.dtype(np.float32) if self.shares_exponent else _STORAGE[self.name]
 
     def bounds(self, *, symmetric: bool = False, reduced: bool = False) -> tuple[int, int]:
         """Return the integer range (qmin, qmax) a scale is spread over.
@@ -151,9 +156,9 @@ def _float(name: str, bits: int, highest: float, onnx_type: int, min_opset: int)
     return QType(name, bits, "float", True, -highest, highest, onnx_type, min_opset)
 
 
-def _block(name: str, bits: int) -> QType:
+def _shared_exponent(name: str, bits: int) -> QType:
     # Each is a set of float32 values: that is how tensors of it are stored and computed with.
-    return QType(name, bits, "block", True, -_FLOAT_MAX, _FLOAT_MAX, 1, 0)
+    return QType(name, bits, "shared-exponent", True, -_FLOAT_MAX, _FLOAT_MAX, 1, 0)
 
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -174,16 +179,16 @@ FLOAT8E4M3FN = _float("float8e4m3fn", 8, 448.0, 17, 19)
 FLOAT8E5M2 = _float("float8e5m2", 8, 57344.0, 19, 19)
 # Blocks of values with one exponent; `bits` are those of one element. What they are exactly is
 # in `bitwright.numerics.shared_exponent`.
-BFP16 = _block("bfp16", 8)
-MX9 = _block("mx9", 8)
-MX6 = _block("mx6", 5)
-MX4 = _block("mx4", 3)
-MXINT8 = _block("mxint8", 8)
-MXFP8E5M2 = _block("mxfp8e5m2", 8)
-MXFP8E4M3 = _block("mxfp8e4m3", 8)
-MXFP6E3M2 = _block("mxfp6e3m2", 6)
-MXFP6E2M3 = _block("mxfp6e2m3", 6)
-MXFP4E2M1 = _block("mxfp4e2m1", 4)
+BFP16 = _shared_exponent("bfp16", 8)
+MX9 = _shared_exponent("mx9", 8)
+MX6 = _shared_exponent("mx6", 5)
+MX4 = _shared_exponent("mx4", 3)
+MXINT8 = _shared_exponent("mxint8", 8)
+MXFP8E5M2 = _shared_exponent("mxfp8e5m2", 8)
+MXFP8E4M3 = _shared_exponent("mxfp8e4m3", 8)
+MXFP6E3M2 = _shared_exponent("mxfp6e3m2", 6)
+MXFP6E2M3 = _shared_exponent("mxfp6e2m3", 6)
+MXFP4E2M1 = _shared_exponent("mxfp4e2m1", 4)
 
 QTYPES = {
     t.name: t

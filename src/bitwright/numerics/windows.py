@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["transposed_window_shares", "window_shares"]
+__all__ = ["transposed_window_coverage", "window_coverage"]
 
 F64 = npt.NDArray[np.float64]
 
 
-def window_shares(
+def window_coverage(
     length: int | None,
     kernel: int,
     *,
@@ -22,7 +22,7 @@ def window_shares(
 
     None for a length that is not known counts no padding.
 
-    >>> window_shares(4, 3, pads=(1, 1))
+    >>> window_coverage(4, 3, pads=(1, 1))
     array([0.75, 1.  , 0.75])
     """
     if length is None:
@@ -36,7 +36,7 @@ def window_shares(
     return shares
 
 
-def transposed_window_shares(
+def transposed_window_coverage(
     length: int | None,
     kernel: int,
     *,
@@ -50,7 +50,7 @@ def transposed_window_shares(
     Where a size is not known, it is what it is far from the borders. `begin` is how many outputs
     are cut off before the first, `outputs` how many are left.
 
-    >>> transposed_window_shares(3, 2, stride=2, outputs=6)
+    >>> transposed_window_coverage(3, 2, stride=2, outputs=6)
     array([0.5, 0.5])
     """
     if length is None or outputs is None or outputs < 1:

@@ -29,7 +29,7 @@ _MOVERS = frozenset(
     "Transpose Reshape Squeeze Unsqueeze Flatten Identity MaxPool Slice DepthToSpace SpaceToDepth "
     "Expand Tile".split()
 )
-_QTYPES = {t.onnx_type: t for t in QTYPES.values() if t.kind != "block"}
+_QTYPES = {t.onnx_type: t for t in QTYPES.values() if not t.shares_exponent}
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def _wide_type(r: Recipe) -> Any:
 
 
 def _block_type(r: Recipe) -> Any:
-    return next((qtype for qtype in (r.activation, r.weight) if qtype.kind == "block"), None)
+    return next((qtype for qtype in (r.activation, r.weight) if qtype.shares_exponent), None)
 
 
 def _is_extended(r: Recipe) -> bool:
@@ -216,7 +216,7 @@ RULES = (
         lambda r: (
             _is_extended(r)
             and r.place.dedicated_dequantizers
-            and (r.format == "fix-neuron" or r.activation.kind == "block")
+            and (r.format == "fix-neuron" or r.activation.shares_exponent)
         ),
         "place.dedicated_dequantizers is about pairs, and here one op stands for each; leave it "
         "out.",

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, LINEAR_OPS, MATRIX_PRODUCTS
 from bitwright.graph.constants import float_constant_of, input_at, is_private
-from bitwright.numerics.windows import transposed_window_shares, window_shares
+from bitwright.numerics.windows import transposed_window_coverage, window_coverage
 
 __all__ = ["BiasedLayer", "add_to_bias", "find_biased_layers", "mean_error"]
 
@@ -178,14 +178,16 @@ def _shares(layer: BiasedLayer, kernel: tuple[int, ...]) -> list[F64]:
     lengths = _lengths(layer.source, rank)
     if node.op_type == "Conv":
         return [
-            window_shares(length, k, stride=s, dilation=d, pads=_pads(node, axis, length, k, s, d))
+            window_coverage(
+                length, k, stride=s, dilation=d, pads=_pads(node, axis, length, k, s, d)
+            )
             for axis, (length, k, s, d) in enumerate(
                 zip(lengths, kernel, strides, dilations, strict=True)
             )
         ]
     outputs = _lengths(node.outputs[0], rank)
     return [
-        transposed_window_shares(
+        transposed_window_coverage(
             length,
             k,
             stride=s,

@@ -26,12 +26,12 @@ from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import (
     SHRINKS,
     BlockFormat,
-    Grid,
+    BlockScales,
     QuantizedBlocks,
     collect,
-    fit_grid,
-    fit_shared_grid,
-    round_on_grid,
+    fit_block_scales,
+    fit_shared_scales,
+    round_to_codes,
 )
 
 __all__ = ["HessianFactor", "factor_hessian", "gptq"]
@@ -123,7 +123,7 @@ def gptq(
     factor: HessianFactor,
     format: BlockFormat,
     *,
-    grid: Grid | None = None,
+    grid: BlockScales | None = None,
     static_groups: bool = True,
     shrinks: Sequence[float] = SHRINKS,
     per_column: bool = True,
@@ -152,7 +152,7 @@ def gptq(
             "chosen before: use static_groups=True."
         )
     if grid is None:
-        fit = fit_grid if per_column else fit_shared_grid
+        fit = fit_block_scales if per_column else fit_shared_scales
         grid = fit(work, format, shrinks=shrinks, metric=factor.metric, xp=xp)
     codes, losses = _sweep(work, factor, format, grid, shrinks if moving else None)
     result = collect(codes, grid, format, xp)
@@ -164,7 +164,7 @@ def _sweep(
     weights: Any,
     factor: HessianFactor,
     format: BlockFormat,
-    grid: Grid,
+    grid: BlockScales,
     shrinks: Sequence[float] | None,
 ) -> tuple[npt.NDArray[np.uint8], Any]:
     """Return codes [K, N] and each column's loss; with `shrinks` the grid is filled on the way."""
@@ -211,7 +211,7 @@ def _sweep(
 
 
 def _refit(
-    grid: Grid,
+    grid: BlockScales,
     place: int,
     carried: Any,
     work: Any,
@@ -232,7 +232,7 @@ def _refit(
         weighed = xp.zeros(whole.shape[0])
         weighed[: stop - start] = metric
         current, metric = whole, weighed
-    found = fit_grid(current, format, shrinks=shrinks, metric=metric, xp=xp)
+    found = fit_block_scales(current, format, shrinks=shrinks, metric=metric, xp=xp)
     grid.scales[place], grid.zero_points[place] = found.scales[0], found.zero_points[0]
 
 
@@ -241,8 +241,8 @@ def _guarded(
 ) -> QuantizedBlocks:
     """Return the result with nearest rounding in the columns where that loses less."""
     xp, format = factor.xp, result.format
-    grid = fit_grid(weights, format, xp=xp)
-    nearest = round_on_grid(weights, grid, format, xp=xp)
+    grid = fit_block_scales(weights, format, xp=xp)
+    nearest = round_to_codes(weights, grid, format, xp=xp)
     changes = (weights - xp.array(nearest.dequantize(np.float32)))[factor.order]
     columns = xp.indices(np.arange(weights.shape[1]))
     spent = xp.zeros(weights.shape[1])

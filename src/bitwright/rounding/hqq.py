@@ -28,11 +28,11 @@ from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import (
     SHRINKS,
     BlockFormat,
-    Grid,
+    BlockScales,
     QuantizedBlocks,
     block_tiles,
-    fit_grid,
-    round_on_grid,
+    fit_block_scales,
+    round_to_codes,
     usable_scales,
 )
 
@@ -67,7 +67,7 @@ def hqq(
     [[5]]
     """
     grid = fit_half_quadratic(weights, format, float_zero_points=float_zero_points, xp=xp)
-    return round_on_grid(weights, grid, format, xp=xp)
+    return round_to_codes(weights, grid, format, xp=xp)
 
 
 def fit_half_quadratic(
@@ -76,7 +76,7 @@ def fit_half_quadratic(
     *,
     float_zero_points: bool = False,
     xp: Arrays = NUMPY,
-) -> Grid:
+) -> BlockScales:
     """Return scales and zero points of blocks, none with a larger squared error than min and max.
 
     Where zero points are integers, none has a larger one than the best of the clipped ranges
@@ -84,7 +84,7 @@ def fit_half_quadratic(
     """
     work = xp.array(weights)
     floats = float_zero_points and not format.symmetric
-    start = fit_grid(work, format, shrinks=(1.0,) if floats else SHRINKS, xp=xp)
+    start = fit_block_scales(work, format, shrinks=(1.0,) if floats else SHRINKS, xp=xp)
     scales, zeros = xp.copy(start.scales), xp.copy(start.zero_points)
     for blocks, sides, part in block_tiles(work, format, xp):
         # A last block that is filled up has fewer weights to suit.
@@ -102,7 +102,7 @@ def fit_half_quadratic(
                 scale = usable_scales(scale, format, xp)
                 zero = _usable_zeros(zero, format, xp)
         scales[blocks, sides], zeros[blocks, sides] = kept[1], kept[2]
-    return Grid(scales, zeros)
+    return BlockScales(scales, zeros)
 
 
 def _starts(

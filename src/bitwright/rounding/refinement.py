@@ -17,7 +17,7 @@ from bitwright.errors import DataError
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import (
     BlockFormat,
-    Grid,
+    BlockScales,
     QuantizedBlocks,
     collect,
     usable_scales,
@@ -88,7 +88,7 @@ def refine(
             slope[:start] += matrix[:start, start:stop] @ moved
             slope[stop:] += matrix[stop:, start:stop] @ moved
     found = xp.numpy(xp.rint(steps + format.per_weight(offsets, rows))).astype(np.uint8)
-    return collect(found, Grid(scales, offsets), format, xp)
+    return collect(found, BlockScales(scales, offsets), format, xp)
 
 
 def _descend(

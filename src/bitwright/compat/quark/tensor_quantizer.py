@@ -328,7 +328,9 @@ def as_type(value: Any, what: str) -> QType:
 
 
 def _by_number(number: int) -> QType:
-    found = next((t for t in QTYPES.values() if t.onnx_type == number and t.kind != "block"), None)
+    found = next(
+        (t for t in QTYPES.values() if t.onnx_type == number and not t.shares_exponent), None
+    )
     if found is None:
         raise QuantizerError(f"element type {number} of onnx.TensorProto is no quantized type.")
     return found

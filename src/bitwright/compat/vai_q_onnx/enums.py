@@ -99,7 +99,7 @@ class VitisQuantType(Enum):
     @property
     def tensor_type(self) -> int:
         """The `onnx.TensorProto` element type; 0 for blocks, which have none."""
-        return 0 if self.qtype.kind == "block" else self.qtype.onnx_type
+        return 0 if self.qtype.shares_exponent else self.qtype.onnx_type
 
 
 ExtendedQuantType = VitisQuantType

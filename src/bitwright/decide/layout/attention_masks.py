@@ -41,7 +41,7 @@ def find_masked_tensors(
         sketch = sketches.get(entry.name)
         if entry.name in towards_softmax and (
             entry.name in from_constants
-            if sketch is None and entry.qtype.kind == "block"
+            if sketch is None and entry.qtype.shares_exponent
             else sketch is not None and _seen_with_sentinels(sketch)
         ):
             found.add(entry.name)

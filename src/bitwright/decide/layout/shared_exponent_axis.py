@@ -21,12 +21,12 @@ def choose_block_axes(layout: Layout, nodes: Iterable[ir.Node]) -> None:
     """
     for node in nodes:
         for index, key in enumerate(layout.nodes[node.name or ""].inputs):
-            if key is None or (entry := layout.entries[key]).qtype.kind != "block":
+            if key is None or not (entry := layout.entries[key]).qtype.shares_exponent:
                 continue
             if entry.axis is None and (axis := _summed_axis(node, index)) is not None:
                 entry.axis = _within(axis, entry)
     for entry in layout.entries.values():
-        if entry.qtype.kind == "block" and entry.axis is None:
+        if entry.qtype.shares_exponent and entry.axis is None:
             entry.axis = _within(_CHANNELS, entry)
 
 

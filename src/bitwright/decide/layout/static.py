@@ -192,7 +192,7 @@ class _Builder:
             and entry.fixed_range is None
             and entry.override is None
             and entry.role == "activation"
-            and entry.qtype.kind != "block"
+            and not entry.qtype.shares_exponent
             and self._written_by_quantized(source)
         ):
             # What the clip would cut off needs no levels: its input takes its output's range.
@@ -239,7 +239,7 @@ class _Builder:
                 continue  # what moves values moves channels, too
             if keeps_scale and inputs[0] is not None and _leaves_parameters(entry.override):
                 source = self._layout.entries[inputs[0]]
-                if source.qtype.kind == "block":
+                if source.qtype.shares_exponent:
                     entry.qtype = source.qtype  # moved values lie in other blocks
                 elif source.axis is None:
                     entry.same_as = inputs[0]

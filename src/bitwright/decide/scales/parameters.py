@@ -285,7 +285,7 @@ def _deviation_plan(entry: Entry, deviation: float) -> TensorPlan:
 def _unscaled_plan(entry: Entry) -> TensorPlan:
     """Return the plan of a tensor whose type holds any value: each one, or block, has exponents."""
     plan = _own_plan(entry, np.ones(()), np.zeros((), np.int64), method="no scale needed")
-    if entry.qtype.kind == "block":
+    if entry.qtype.shares_exponent:
         return msgspec.structs.replace(plan, axis=entry.axis)
     return plan
 

@@ -17,13 +17,13 @@ import onnx_ir as ir
 from bitwright.emit.functions.writing import write_function
 from bitwright.errors import RecipeError
 from bitwright.numerics.shared_exponent import (
-    BLOCK_FORMATS,
     LOWEST_MICROSCALED,
+    SHARED_EXPONENT_FORMATS,
     BlockFloat,
-    BlockFormat,
     ElementType,
     Microscaling,
     Rounding,
+    SharedExponentFormat,
 )
 from bitwright.numerics.types import QType
 
@@ -46,7 +46,7 @@ def block_op(qtype: QType) -> str:
     >>> block_op(BFP16), block_op(MXINT8)
     ('BFPFixNeuron', 'MXFixNeuron')
     """
-    found = BLOCK_FORMATS[qtype.name]
+    found = SHARED_EXPONENT_FORMATS[qtype.name]
     return "BFPFixNeuron" if isinstance(found, BlockFloat) else "MXFixNeuron"
 
 
@@ -57,7 +57,7 @@ def block_attributes(qtype: QType, axis: int) -> dict[str, int | str]:
     >>> block_attributes(MXINT8, 1)
     {'element_dtype': 'int8', 'axis': 1, 'block_size': 32, 'rounding_mode': 0}
     """
-    found = BLOCK_FORMATS[qtype.name]
+    found = SHARED_EXPONENT_FORMATS[qtype.name]
     if isinstance(found, Microscaling):
         return {
             "element_dtype": found.element,
@@ -89,7 +89,7 @@ def distinguishing_block_attributes(
     >>> distinguishing_block_attributes([MXFP4E2M1, MXFP8E4M3], MXFP4E2M1)["highest"]
     6.0
     """
-    found = BLOCK_FORMATS[qtype.name]
+    found = SHARED_EXPONENT_FORMATS[qtype.name]
     if isinstance(found, BlockFloat) or len(set(types)) == 1:
         return {}
     return _element_numbers(found)
@@ -103,7 +103,7 @@ def block_function(types: Collection[QType], opset: int) -> ir.Function:
     """
     first, *_ = types
     mixed = len(set(types)) > 1
-    found = BLOCK_FORMATS[first.name]
+    found = SHARED_EXPONENT_FORMATS[first.name]
     if isinstance(found, Microscaling):
         lines = _microscaling_lines(found, opset, mixed=mixed)
     else:
@@ -115,7 +115,7 @@ def block_function(types: Collection[QType], opset: int) -> ir.Function:
 
 def _refuse_other_blocks(first: BlockFloat, types: Collection[QType]) -> None:
     for qtype in types:
-        other = BLOCK_FORMATS[qtype.name]
+        other = SHARED_EXPONENT_FORMATS[qtype.name]
         assert isinstance(other, BlockFloat)
         if replace(other, bit_width=first.bit_width) != first:
             names = " and ".join(sorted({qtype.name for qtype in types}))
@@ -128,7 +128,7 @@ def _refuse_other_blocks(first: BlockFloat, types: Collection[QType]) -> None:
 # Blocks -----------------------------------------------------------------------------------
 
 
-def _split_lines(format: BlockFormat) -> Iterator[str]:
+def _split_lines(format: SharedExponentFormat) -> Iterator[str]:
     """Cut x into `blocks`; the last ones are filled up with zeros."""
     size = format.block_size
     inside = "size"

@@ -37,7 +37,7 @@ class Constant:
     def stored(self, parameters: Parameters, array: Array | None = None) -> Array:
         """Return the numbers that come back from the integers nearest to it, or to others."""
         given = self.array if array is None else array
-        if parameters.qtype.kind == "block":
+        if parameters.qtype.shares_exponent:
             return round_as_planned(given, parameters).astype(given.dtype)
         scale = np.asarray(parameters.scale)
         return dequantize(

@@ -16,7 +16,7 @@ from bitwright.numerics.blocks import (
     BlockFormat,
     QuantizedBlocks,
     quantize_in_blocks,
-    round_on_grid,
+    round_to_codes,
 )
 from bitwright.numerics.second_moment import SecondMoment
 from bitwright.observe import LayerInputs
@@ -64,7 +64,7 @@ class Task:
 def _round_to_nearest(task: Task, method: Nearest) -> QuantizedBlocks:
     if task.inputs is not None and (task.awq_clip or method.clip):
         grid = awq_clip(task.weight, task.inputs.matrix, task.format, xp=task.xp)
-        return round_on_grid(task.weight, grid, task.format, xp=task.xp)
+        return round_to_codes(task.weight, grid, task.format, xp=task.xp)
     shrinks: Sequence[float] = SHRINKS if method.clip else (method.shrink,)
     return quantize_in_blocks(task.weight, task.format, shrinks=shrinks, xp=task.xp)
 
