@@ -1,4 +1,4 @@
-"""What a layout holds: one entry for each quantized tensor, one fate for each node."""
+"""Layout: one entry for each tensor to quantize, one decision for each node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Entry", "Layout", "plan_as_float"]
 
 
 def plan_as_float(node: ir.Node, reason: str) -> NodePlan:
-    """Return the fate of a node that reads and writes floats.
+    """Return the decision for a node that reads and writes floats.
 
     >>> plan_as_float(ir.Node("", "Erf", inputs=[None]), "no rule for Erf").inputs
     (None,)

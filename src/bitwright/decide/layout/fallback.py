@@ -1,4 +1,4 @@
-"""Taking tensors back out of a layout once the data has shown that they must stay float."""
+"""Fallback to float where the data shows attention masks, or branches that never ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model that keeps its float16 can have in integers.
+"""Operators that a model with float16 kept cannot have in integers.
 
 ONNX Runtime reads and writes 8 bits with float16 scales, from opset 19 on. But it also fuses a
 quantized op with the pairs around it into an integer kernel, and those take float32 scales, all but
@@ -13,18 +13,18 @@ import onnx_ir as ir
 from bitwright.decide.ops import op_types
 from bitwright.recipe import Recipe
 
-__all__ = ["half_float_refusals"]
+__all__ = ["float16_refusals"]
 
 
-def half_float_refusals(model: ir.Model, recipe: Recipe) -> dict[str, str]:
+def float16_refusals(model: ir.Model, recipe: Recipe) -> dict[str, str]:
     """Return the nodes that have to stay float because they work on float16, and why.
 
     >>> x, y = (ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT16)) for n in "xy")
     >>> node = ir.node("LeakyRelu", [x], outputs=[y], name="relu")
     >>> model = ir.Model(ir.Graph([x], [y], nodes=[node]), ir_version=10)
-    >>> half_float_refusals(model, Recipe(float16="keep"))
+    >>> float16_refusals(model, Recipe(float16="keep"))
     {'relu': 'the integer LeakyRelu takes float32 scales only, and float16 is kept'}
-    >>> half_float_refusals(model, Recipe())
+    >>> float16_refusals(model, Recipe())
     {}
     """
     if recipe.float16 != "keep":

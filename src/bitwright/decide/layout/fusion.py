@@ -1,4 +1,4 @@
-"""Which neighbours the hardware computes as one, so that no pair stands between them."""
+"""Operators that the NPU computes as one, so that no Q/DQ pair stands between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a node that the recipe selects stays float all the same: a table of reasons."""
+"""Why a node that the recipe selects stays float: a table of reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Along which axis a tensor in a block format is cut into blocks."""
+"""Along which axis a tensor in a shared-exponent format is cut into blocks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout
 
-__all__ = ["choose_block_axes"]
+__all__ = ["choose_shared_exponent_axes"]
 
 _CHANNELS = 1
 
 
-def choose_block_axes(layout: Layout, nodes: Iterable[ir.Node]) -> None:
-    """Give every entry in a block format its axis: the one that its first reader sums along.
+def choose_shared_exponent_axes(layout: Layout, nodes: Iterable[ir.Node]) -> None:
+    """Give entries in a shared-exponent format their axis: that along which a first reader sums.
 
     Values that share an exponent should be of one dot product: the channels of a convolution, the
     common dimension of a matrix product. A Softmax has its own axis; all else takes the channels.

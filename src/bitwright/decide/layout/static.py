@@ -1,4 +1,4 @@
-"""Which tensors are quantized and who shares with whom, before any data has been seen."""
+"""Layout of a static model: which tensors are quantized, and which share parameters."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import onnx_ir as ir
 from bitwright.decide.checks import check_recipe, has_channelwise_activations
 from bitwright.decide.layout.dedicated_pairs import dedicate_pairs
 from bitwright.decide.layout.entries import Layout, plan_as_float
-from bitwright.decide.layout.float16 import half_float_refusals
+from bitwright.decide.layout.float16 import float16_refusals
 from bitwright.decide.layout.fusion import fused_reader
 from bitwright.decide.layout.refusals import Candidate, refuse
 from bitwright.decide.layout.selection import Selector
-from bitwright.decide.layout.shared_exponent_axis import choose_block_axes
+from bitwright.decide.layout.shared_exponent_axis import choose_shared_exponent_axes
 from bitwright.decide.layout.tensors import TensorMarks, is_float
 from bitwright.decide.matmul_bias import (
     BiasSum,
@@ -53,13 +53,12 @@ class _Builder:
         everything = recipe.select.subgraphs
         self._nodes = list(model.graph.all_nodes() if everything else model.graph)
         self._selector = Selector(self._nodes, recipe.select)
-        bare = recipe.place.unquantized_nodes
-        self._bare = self._selector.find(bare, "unquantized_nodes")
+        self._unquantized = self._selector.find(recipe.place.unquantized_nodes, "unquantized_nodes")
         self._layout = Layout()
         self._marks = TensorMarks(model, recipe, self._layout)
         # What stays inside a fused operation, and whether the result of that is quantized.
         self._fused: dict[ir.Value, bool] = {}
-        self._half_floats = half_float_refusals(model, recipe)
+        self._float16_refusals = float16_refusals(model, recipe)
         self._channelwise_activations = has_channelwise_activations(recipe)
 
     def build(self) -> Layout:
@@ -75,7 +74,7 @@ class _Builder:
             plan = plan_as_float(node, reason) if reason else self._visit(node)
             self._layout.nodes[name] = plan
         self._read_through(float_by_name)
-        choose_block_axes(self._layout, self._nodes)
+        choose_shared_exponent_axes(self._layout, self._nodes)
         if self._recipe.place.dedicated_pairs:
             dedicate_pairs(self._layout, self._marks.marked, self._marks.names)
         return self._layout
@@ -134,14 +133,14 @@ class _Builder:
                 rule=rule,
                 recipe=self._recipe,
                 opset=self._opset,
-                float16_reason=self._half_floats.get(node.name or ""),
+                float16_reason=self._float16_refusals.get(node.name or ""),
                 has_data=bool(data),
-                has_float_input=any(self._is_loose(value) for value in data),
+                has_float_input=any(self._stays_float(value) for value in data),
                 has_fused_input=any(value in self._fused for value in node.inputs),
             )
         )
 
-    def _is_loose(self, value: ir.Value | None) -> bool:
+    def _stays_float(self, value: ir.Value | None) -> bool:
         """Return whether a value is computed in float and stays so."""
         return (
             value not in self._marks.marked and value not in self._fused and not is_constant(value)
@@ -250,7 +249,7 @@ class _Builder:
 
     def _result_stays_float(self, node: ir.Node) -> bool:
         """Whether the user wants no pair behind this node, or behind what it is computed with."""
-        if node.op_type in self._recipe.place.unquantized_outputs or node.name in self._bare:
+        if node.op_type in self._recipe.place.unquantized_outputs or node.name in self._unquantized:
             return True
         return any(value is not None and not self._fused.get(value, True) for value in node.inputs)
 

@@ -1,4 +1,4 @@
-"""The tensors of a layout: who has an entry, and through which one each node reads."""
+"""Entering tensors into a layout, and the entry through which each node reads one."""
 
 from __future__ import annotations
 

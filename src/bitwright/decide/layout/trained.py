@@ -1,4 +1,4 @@
-"""Which tensors are quantized where training has already said how."""
+"""Layout of a model from quantization-aware training: its trained scales become entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trained scales: each is kept as it is, and reaches as far as values are only moved or clipped.
+"""Trained scales: each is kept, and propagated through operators that only move or clip.
 
 Where ops do no more than that, a scale on one side is also given to the other: that changes no
 value, and lets the runtime work on integers throughout.
@@ -57,7 +57,7 @@ class TrainedScales:
         self._exclude(recipe)
         self._fit_kernels()
         self._find_written()
-        while sum(self._spread(node) for node in self._nodes):
+        while sum(self._propagate(node) for node in self._nodes):
             pass
         self._read_through()
 
@@ -107,14 +107,14 @@ class TrainedScales:
                     parameters, qtype=INT8, zero_point=np.asarray(parameters.zero_point) - 128
                 )
                 self.reads[node, index] = parameters
-            reason = _misfit(node, index, rule, parameters)
+            reason = _kernel_refusal(node, index, rule, parameters)
             if reason is not None:
                 self.refused[node] = reason
                 del self.reads[node, index]
             elif source is not None:
-                self._make_room_for_bias(node, index, rule, source)
+                self._prevent_bias_overflow(node, index, rule, source)
 
-    def _make_room_for_bias(
+    def _prevent_bias_overflow(
         self, node: ir.Node, index: int, rule: OpRule, source: Parameters
     ) -> None:
         """Enlarge the scale of a weight that is next to nothing beside its bias.
@@ -139,9 +139,9 @@ class TrainedScales:
                 f"enlarged the weight scale of {node.name!r} where its bias overflowed int32"
             )
 
-    # Spreading ----------------------------------------------------------------------------
+    # Propagation -------------------------------------------------------------------------
 
-    def _spread(self, node: ir.Node) -> bool:
+    def _propagate(self, node: ir.Node) -> bool:
         """Give the scale on one side of an op that moves or clips to its other side."""
         rule = RULES.get(node.op_type)
         if rule is None or node in self.excluded:
@@ -149,23 +149,19 @@ class TrainedScales:
         if not only_moves(node, rule) and rule.bounds is None:
             return False
         inputs = list(self.data_inputs(node, rule))
-        outputs = [
-            value
-            for index, value in enumerate(node.outputs)
-            if (rule.outputs is None or index in rule.outputs)
-            and (value.uses() or value.is_graph_output())
-        ]
+        results = (node.outputs[index] for index in rule.output_indices(node))
+        outputs = [value for value in results if value.uses() or value.is_graph_output()]
         before = {index: self.reads.get((node, index)) for index in inputs}
         scale = _common(list(before.values()))
         if scale is not None and _keeps_grid(node, rule, scale):
-            return sum(self._pass_on(value, scale) for value in outputs) > 0
+            return sum(self._propagate_down(value, scale) for value in outputs) > 0
         scale = _common([self.written.get(value) for value in outputs])
         if scale is None or not all(b is None or same_scale(b, scale) for b in before.values()):
             return False
         open_inputs = [index for index, found in before.items() if found is None]
-        return sum(self._pass_back((node, index), scale) for index in open_inputs) > 0
+        return sum(self._propagate_up((node, index), scale) for index in open_inputs) > 0
 
-    def _pass_on(self, value: ir.Value, scale: Parameters) -> bool:
+    def _propagate_down(self, value: ir.Value, scale: Parameters) -> bool:
         if value in self.written or not value.uses():
             return False
         self.written[value] = scale
@@ -173,7 +169,7 @@ class TrainedScales:
             self.reads.setdefault((use.node, use.idx), scale)
         return True
 
-    def _pass_back(self, use: Use, scale: Parameters) -> bool:
+    def _propagate_up(self, use: Use, scale: Parameters) -> bool:
         value = use[0].inputs[use[1]]
         if value is None or is_constant(value):
             return False
@@ -186,22 +182,22 @@ class TrainedScales:
     def _read_through(self) -> None:
         """Let all read the quantized tensor where a node can write it as integers.
 
-        Its float twin beside it would keep the whole node in float.
+        The float tensor beside it would keep the whole node in float.
         """
         joined = []
         for value, scale in self.written.items():
             producer = value.producer()
             if producer is None or np.ndim(scale.scale) or not self.reads_integers(producer):
                 continue
-            loose = [
+            without_scale = [
                 (use.node, use.idx)
                 for use in value.uses()
                 if (use.node, use.idx) not in self.reads and use.node.op_type not in _SHAPE_OPS
             ]
             output = value.is_graph_output() and value.name not in self.results
-            if loose or output:
+            if without_scale or output:
                 joined.append(self._names[value])
-            self.reads.update(dict.fromkeys(loose, scale))
+            self.reads.update(dict.fromkeys(without_scale, scale))
             if output and value.name is not None:
                 self.results[value.name] = scale
         if joined:
@@ -225,7 +221,7 @@ class TrainedScales:
                 yield index
 
 
-def _misfit(node: ir.Node, index: int, rule: OpRule, parameters: Parameters) -> str | None:
+def _kernel_refusal(node: ir.Node, index: int, rule: OpRule, parameters: Parameters) -> str | None:
     """Return why no integer kernel takes a weight as it was trained."""
     if parameters.axis is None or parameters.block_size or parameters.qtype.bits != 8:
         return None

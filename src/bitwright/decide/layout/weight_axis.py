@@ -1,4 +1,4 @@
-"""Along which axis a weight has its scales: one for each channel, for each block, or just one."""
+"""The axis of a weight's scales: one scale for each channel, for each block, or just one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which weights are stored in few bits while activations stay float, and how each of them is."""
+"""Layout of a weight-only model: which weights are stored in low-bit blocks, and how."""
 
 from __future__ import annotations
 
