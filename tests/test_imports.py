@@ -46,6 +46,7 @@ def loaded_after(code):
         "from bitwright.cli import main; main(['--version'])",
         "import bitwright; bitwright.RECIPES, bitwright.load_recipe('int8')",
         "import bitwright; bitwright.load_demo()",
+        "import bitwright.data",
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(code):

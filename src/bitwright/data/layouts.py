@@ -14,19 +14,21 @@ __all__ = ["channels_first_specs", "to_channels_last"]
 
 
 def channels_first_specs(
-    specs: Sequence[InputSpec], turned: Collection[str]
+    specs: Sequence[InputSpec], channels_last: Collection[str]
 ) -> tuple[InputSpec, ...]:
-    """Return the inputs as they were before those in `turned` became NHWC.
+    """Return the inputs as they were before those in `channels_last` became NHWC.
 
     >>> spec = InputSpec("image", np.dtype("float32"), ("batch", 8, 9, 3))
     >>> print(*channels_first_specs([spec], {"image"}))
     'image' float32[batch,3,8,9]
     """
-    return tuple(_permuted(spec, (0, 3, 1, 2)) if spec.name in turned else spec for spec in specs)
+    return tuple(
+        _permuted(spec, (0, 3, 1, 2)) if spec.name in channels_last else spec for spec in specs
+    )
 
 
-def to_channels_last(samples: Samples, turned: Collection[str]) -> Samples:
-    """Return the same stream with the arrays for these inputs turned from NCHW to NHWC.
+def to_channels_last(samples: Samples, channels_last: Collection[str]) -> Samples:
+    """Return the same stream with the arrays for these inputs converted from NCHW to NHWC.
 
     >>> from bitwright.data.sources import open_data
     >>> spec = InputSpec("image", np.dtype("float32"), (1, 3, 8, 9))
@@ -34,16 +36,19 @@ def to_channels_last(samples: Samples, turned: Collection[str]) -> Samples:
     >>> [sample["image"].shape for sample in to_channels_last(samples, {"image"})]
     [(1, 8, 9, 3), (1, 8, 9, 3)]
     """
-    if not turned:
+    if not channels_last:
         return samples
 
     def produce() -> Iterator[tuple[Sample, None]]:
         for sample in samples:
-            yield {k: _to_last(v) if k in turned else v for k, v in sample.items()}, None
+            yield {k: _to_last(v) if k in channels_last else v for k, v in sample.items()}, None
 
     return Samples(
         produce,
-        [_permuted(spec, (0, 2, 3, 1)) if spec.name in turned else spec for spec in samples.specs],
+        [
+            _permuted(spec, (0, 2, 3, 1)) if spec.name in channels_last else spec
+            for spec in samples.specs
+        ],
         description=samples.description,
         len_hint=samples.len_hint,
         repeatable=samples.repeatable,

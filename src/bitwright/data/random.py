@@ -63,7 +63,7 @@ def random_samples(
     `ranges` gives single inputs ends of their own, which integers take on both.
 
     An open leading dimension is taken for the batch and becomes 1. Every other open dimension
-    must be settled by `shapes`: a dict from input name to shape or from dimension symbol to
+    must be given by `shapes`: a dict from input name to shape or from dimension symbol to
     size, or a list with one shape for each input. The same seed gives the same samples, in every
     pass over them.
 
@@ -76,7 +76,7 @@ def random_samples(
         raise DataError(f"random data needs a count of at least 1, not {count}.")
     if not low < high:
         raise DataError(f"random data needs low < high, not low={low} and high={high}.")
-    settled = _resolve_shapes(tuple(specs), shapes)
+    resolved = _resolve_shapes(tuple(specs), shapes)
     ends = _check_ranges(specs, ranges or {})
     for spec in specs:
         if spec.dtype.kind == "O":
@@ -89,7 +89,7 @@ def random_samples(
         for _ in range(count):
             sample = {
                 spec.name: _draw(
-                    generator, spec.dtype, settled[spec.name], (low, high), ends.get(spec.name)
+                    generator, spec.dtype, resolved[spec.name], (low, high), ends.get(spec.name)
                 )
                 for spec in specs
             }

@@ -121,8 +121,8 @@ def _convert_options(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
             data[name] = msgspec.to_builtins(value, enc_hook=to_name)
         except (NotImplementedError, TypeError) as error:
             raise RecipeError(f"{kind.__name__}: option {name!r}: {error}.") from error
-    settled = convert(data, _types_only(kind), kind.__name__)
-    return {name: getattr(settled, name) for name in options}
+    converted = convert(data, _types_only(kind), kind.__name__)
+    return {name: getattr(converted, name) for name in options}
 
 
 @functools.cache

@@ -1,10 +1,3 @@
-import json
-
-import pytest
-
-import bitwright
-
-
 def test_a_float_model_is_described(run, model):
     answer = run("inspect", model)
     assert answer.code == 0
@@ -33,25 +26,3 @@ def test_metadata_of_strangers_does_no_harm(run, model, tmp_path):
         path = tmp_path / "odd.onnx"
         onnx.save(proto, path)
         assert run("inspect", path).code == 0
-
-
-def test_every_recipe_and_target_is_listed(run):
-    answer = run("recipes")
-    for name in (*bitwright.RECIPES, *bitwright.TARGETS):
-        assert name in answer.out
-    listed = run("recipes", "--json").json
-    assert [recipe["name"] for recipe in listed["recipes"]] == list(bitwright.RECIPES)
-    assert [target["name"] for target in listed["targets"]] == list(bitwright.TARGETS)
-
-
-@pytest.mark.parametrize("name", bitwright.RECIPES)
-def test_a_printed_recipe_is_the_recipe(run, name):
-    answer = run("recipes", name)
-    assert bitwright.Recipe.from_json(answer.out) == bitwright.RECIPES[name]
-    assert json.loads(answer.out)["name"] == name
-
-
-def test_an_unknown_recipe_gets_a_suggestion(run):
-    answer = run("recipes", "int9")
-    assert (answer.code, answer.out) == (1, "")
-    assert answer.err == "error: unknown recipe 'int9'. Did you mean 'int8'?\n"

@@ -1,0 +1,27 @@
+import json
+
+import pytest
+
+import bitwright
+
+
+def test_every_recipe_and_target_is_listed(run):
+    answer = run("recipes")
+    for name in (*bitwright.RECIPES, *bitwright.TARGETS):
+        assert name in answer.out
+    listed = run("recipes", "--json").json
+    assert [recipe["name"] for recipe in listed["recipes"]] == list(bitwright.RECIPES)
+    assert [target["name"] for target in listed["targets"]] == list(bitwright.TARGETS)
+
+
+@pytest.mark.parametrize("name", bitwright.RECIPES)
+def test_a_printed_recipe_is_the_recipe(run, name):
+    answer = run("recipes", name)
+    assert bitwright.Recipe.from_json(answer.out) == bitwright.RECIPES[name]
+    assert json.loads(answer.out)["name"] == name
+
+
+def test_an_unknown_recipe_gets_a_suggestion(run):
+    answer = run("recipes", "int9")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == "error: unknown recipe 'int9'. Did you mean 'int8'?\n"

@@ -1,0 +1,60 @@
+"""Small files are written whole or not at all."""
+
+import os
+import stat
+
+import pytest
+
+from bitwright.errors import OutputError
+from bitwright.support.files import Closing, make_folder, write_file
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "plan.json"
+    write_file(path, "old")
+    write_file(path, b"new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    write_file(path, "old")
+
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OutputError, match=r"cannot write '.*plan\.json': No space left on device"):
+        write_file(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_a_file_gets_the_permissions_of_any_new_file(tmp_path):
+    write_file(tmp_path / "ours", "x")
+    (tmp_path / "plain").write_text("x")
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("ours", "plain")}
+    assert len(modes) == 1
+
+
+def test_folders_are_created_with_those_above_them(tmp_path):
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot create the folder"):
+        make_folder(tmp_path / "file" / "inside")
+
+
+def test_a_resource_is_closed_when_its_block_fails():
+    closed = []
+
+    class Resource(Closing):
+        def close(self):
+            closed.append(True)
+
+    with pytest.raises(ValueError, match="inside"), Resource():
+        raise ValueError("inside")
+    assert closed == [True]

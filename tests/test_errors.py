@@ -1,0 +1,33 @@
+"""Errors have one root, and their hints name what was meant."""
+
+import pytest
+
+from bitwright import errors
+from bitwright.errors import RENAMED, BitwrightError, did_you_mean
+
+
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
+def test_every_error_is_a_bitwright_error(name):
+    assert issubclass(getattr(errors, name), BitwrightError)
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "hint"),
+    [
+        ("per_chanel", ["per_channel", "name"], " Did you mean 'per_channel'?"),
+        ("npu", ["cpu", "npu-cnn"], " Did you mean 'npu-cnn'?"),
+        ("QINT8", ["qint8", "quint16"], " Did you mean 'qint8'?"),
+        ("zzz", ["a", "b"], " Known: a, b."),
+        ("zzz", [], ""),
+        (3, ["minmax"], " Known: minmax."),
+    ],
+)
+def test_a_hint_is_the_closest_word_or_a_list(given, known, hint):
+    assert did_you_mean(given, known) == hint
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_renamed_option_is_hinted_at_only_where_the_new_name_exists(old, new):
+    assert did_you_mean(old, [new, "other"]) == f" Did you mean {new!r}?"
+    assert new not in did_you_mean(old, ["zzzzzz"])
+    assert old != new
