@@ -12,7 +12,7 @@ from bitwright.recipe import CrossLayerEqualization, Recipe, Selection, load_rec
 
 
 def test_other_weights_keep_the_plans_fingerprint_and_change_the_sketches():
-    model = make_chain()
+    model = make_chain([("Relu", [], {})])
     prepared = open_model(model, Recipe())
     equalized = open_model(model, Recipe(equalize=CrossLayerEqualization(weight_threshold=None)))
     assert prepared.fingerprint == equalized.fingerprint
