@@ -288,7 +288,7 @@ def test_what_is_found_is_plain_data(cnn):
 
 def test_bad_input_is_told_in_a_sentence(cnn):
     model, plan, samples, found = cnn
-    with pytest.raises(DataError, match="measured on samples"):
+    with pytest.raises(DataError, match="runs every node and needs samples"):
         bitwright.find_sensitivity(model, plan, data=None)
     with pytest.raises(DataError, match="at least one sample"):
         bitwright.find_sensitivity(model, plan, data=samples, limit=0)

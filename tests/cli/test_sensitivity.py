@@ -41,7 +41,7 @@ def test_without_output_only_the_ranking_is_shown(run, model, data, plan):
 def test_bad_shares_and_missing_data_get_one_sentence(run, model, data, plan, tmp_path):
     answer = run("sensitivity", model, "--plan", plan)
     assert answer.code == 1
-    assert answer.err.startswith("error: sensitivity is measured on samples")
+    assert answer.err.startswith("error: sensitivity runs every node")
     words = ("--data", data, "--limit", 1, "--regain", 80, "-o", tmp_path / "x.json")
     answer = run("sensitivity", model, "--plan", plan, *words)
     assert answer.code == 1

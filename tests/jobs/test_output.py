@@ -7,6 +7,7 @@ from support.models import make_cnn, make_samples
 import bitwright
 from bitwright.jobs.calibration import Calibration, Evaluation
 from bitwright.jobs.comparison import open_float_side
+from bitwright.jobs.measuring import Measuring
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import (
     TRAINED,
@@ -68,6 +69,6 @@ def test_models_whose_scales_were_trained_stand_beside_the_float_model_as_it_is(
     plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={}, trained=True)
     sign_model(trained, plan)
     assert trained.metadata_props[TRAINED] == "true"
-    found = open_float_side(model, trained, None, None)
+    found = open_float_side(model, trained, None, Measuring())
     assert found.exact is None
     assert [n.name for n in found.model.graph] == [n.name for n in model.graph]

@@ -1,4 +1,4 @@
-"""The verbs that look at models: compare, find what hurts, inspect, time and verify."""
+"""The verbs that assess models: compare, find the most sensitive nodes, inspect, time, verify."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from bitwright.assess import (
 )
 from bitwright.data import ImagePreprocess
 from bitwright.jobs.comparison import compare_pair
-from bitwright.jobs.sensitivity import SAMPLES, sense
+from bitwright.jobs.measuring import Measuring
+from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
@@ -69,17 +70,15 @@ def compare(
     """
     if plan is not None and not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
-    return compare_pair(
-        float_model,
-        quantized_model,
+    measuring = Measuring(
         data=data,
         limit=limit,
         preprocess=preprocess,
-        plan=plan,
         providers=providers,
         memory_budget=memory_budget,
         progress=progress,
     )
+    return compare_pair(float_model, quantized_model, plan, measuring)
 
 
 @check_arguments
@@ -88,7 +87,7 @@ def find_sensitivity(
     plan: QuantPlan | str | Path,
     *,
     data: Any,
-    limit: int = SAMPLES,
+    limit: int = SENSITIVITY_SAMPLES,
     preprocess: ImagePreprocess | str | None = None,
     candidates: int | None = None,
     providers: Sequence[str] | None = None,
@@ -122,17 +121,15 @@ def find_sensitivity(
     """
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
-    return sense(
-        float_model,
-        plan,
+    measuring = Measuring(
         data=data,
         limit=limit,
         preprocess=preprocess,
-        candidates=candidates,
         providers=providers,
         memory_budget=memory_budget,
         progress=progress,
     )
+    return measure_sensitivity(float_model, plan, measuring, candidates=candidates)
 
 
 @check_arguments

@@ -75,7 +75,7 @@ def sensitivity_command(
 
     from bitwright import graph
     from bitwright.api import find_sensitivity
-    from bitwright.jobs.sensitivity import SAMPLES
+    from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES
 
     if output is not None:
         graph.check_destination(output, source=model)
@@ -83,7 +83,7 @@ def sensitivity_command(
         model,
         plan,
         data=source,
-        limit=SAMPLES if samples.limit is None else samples.limit,
+        limit=SENSITIVITY_SAMPLES if samples.limit is None else samples.limit,
         preprocess=samples.preprocess,
         candidates=candidates,
         providers=provider or None,

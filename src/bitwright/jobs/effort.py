@@ -31,10 +31,11 @@ from bitwright.jobs.calibration import (
 )
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.fine_tuning import require_torch
+from bitwright.jobs.measuring import Measuring
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result
-from bitwright.jobs.sensitivity import sense
+from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.jobs.smoothing import smooth_activations
 from bitwright.jobs.static import plan_static, random_data_notes, round_weights
 from bitwright.prepare.matching import clip_limits
@@ -62,8 +63,6 @@ ERROR_FRACTION = 0.8
 """AdaRound goes to the segments whose weights make this fraction of the error."""
 SENSITIVITY_NODES = 64
 """How many nodes are measured, those that lose most on their own."""
-SENSITIVITY_SAMPLES = 8
-"""On how many samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +209,14 @@ class _Search:
 
     def _most_sensitive(self) -> tuple[str, ...]:
         """Return the nodes that make most of the error, the worst first."""
-        found = sense(
-            self._source,
-            self.best.planned.plan,
+        measuring = Measuring(
             samples=self._selection[:SENSITIVITY_SAMPLES],
-            limit=SENSITIVITY_SAMPLES,
-            candidates=SENSITIVITY_NODES,
             providers=self._providers,
             memory_budget=self._calibration.memory_budget,
             progress=self._calibration.progress,
         )
+        plan = self.best.planned.plan
+        found = measure_sensitivity(self._source, plan, measuring, candidates=SENSITIVITY_NODES)
         learning = [node for node in found.nodes if node.op in LEARNING_OPS]
         ranked = sorted(learning, key=lambda node: node.weight, reverse=True)
         sums = np.cumsum([node.weight for node in ranked])

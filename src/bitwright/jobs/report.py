@@ -1,4 +1,4 @@
-"""Both models measured, their tensors looked at, and all of it made into a report."""
+"""The report of a quantized model: both models measured, tensor by tensor, on one HTML page."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from bitwright.assess.report import (
 from bitwright.data import ImagePreprocess, RandomData, Sample, TextData
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
-from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.comparison import open_float_side, recipe_of
+from bitwright.jobs.measuring import Measuring
 from bitwright.jobs.result import Result
-from bitwright.jobs.sensitivity import SAMPLES, sense
+from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.observe import MEMORY_BUDGET, observe
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import write_file
 from bitwright.support.progress import Progress, show_progress
 
-__all__ = ["Measuring", "Report", "make_report", "save_report", "write_report"]
+__all__ = ["Report", "make_report", "save_report", "write_report"]
 
-_SAMPLES = 16
-"""How many samples are looked at unless told otherwise: errors settle after a few."""
-_CANDIDATES = 64
-"""How many nodes are tried out at most: each is a run of what comes after it."""
+REPORT_SAMPLES = 16
+"""How many samples are measured on, unless others are asked for: errors converge after a few."""
+SENSITIVITY_NODES = 64
+"""How many nodes are measured one by one at most: each is a run of what comes after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How good a quantized model is, where it loses, and what would mend it.
+    """How good a quantized model is, where it loses accuracy, and what to try.
 
     `write_report` makes one:
 
@@ -98,23 +98,6 @@ class Report:
         write_file(Path(path), Report(subject).to_html())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
-    """On what two models are run for a report, and how."""
-
-    data: Any = None
-    samples: Sequence[Sample] | None = None
-    """Samples as the quantized model takes them, instead of data."""
-    limit: int | None = None
-    preprocess: ImagePreprocess | str | None = None
-    latency: bool = True
-    sensitivity: bool = False
-    """Try out every node, and propose which to put back."""
-    memory_budget: int = MEMORY_BUDGET
-    providers: Sequence[str] | None = None
-    progress: Progress = True
-
-
 @check_arguments
 def write_report(
     float_model: Any,
@@ -131,7 +114,7 @@ def write_report(
     memory_budget: int = MEMORY_BUDGET,
     progress: Progress = True,
 ) -> Report:
-    """Say how good a quantized model is, which nodes hurt and what would mend it, on one page.
+    """Say how good a quantized model is, which nodes are worst and what to try, on one page.
 
     Args:
         float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
@@ -142,8 +125,9 @@ def write_report(
         limit: use at most this many samples, 16 if not given.
         preprocess: how images become arrays.
         latency: also time both models, which takes a few seconds.
-        sensitivity: also try out every node of the plan (the 64 that lose most, of large models),
-            and write a plan that puts the worst of them back beside the page, as *.plan.json.
+        sensitivity: also measure every node of the plan (the 64 with the largest error, of large
+            models), and write a plan beside the page, as *.plan.json, in which the worst of them
+            fall back to float.
         providers: execution providers of ONNX Runtime for every run.
         memory_budget: bytes of compared tensors that may be alive at once.
         progress: show a bar on a terminal, or call this with (samples done, samples in all).
@@ -180,12 +164,12 @@ def write_report(
             data=data,
             limit=limit,
             preprocess=preprocess,
-            latency=latency,
-            sensitivity=sensitivity,
             memory_budget=memory_budget,
             providers=providers,
             progress=progress,
         ),
+        latency=latency,
+        sensitivity=sensitivity,
     )
     if output is not None:
         report.save(output)
@@ -232,10 +216,10 @@ def save_report(
             samples=result.evaluation if data is None else None,
             limit=limit,
             preprocess=preprocess,
-            latency=latency,
-            sensitivity=sensitivity,
             providers=providers,
         ),
+        latency=latency,
+        sensitivity=sensitivity,
     )
     report.save(path)
     return report
@@ -270,32 +254,20 @@ def make_report(
     plan_name: str = "",
     output: str | Path | None = None,
     measuring: Measuring,
+    latency: bool,
+    sensitivity: bool,
 ) -> Report:
     """Run two models beside each other and return the report about the second."""
-    if measuring.sensitivity and plan is None:
+    if sensitivity and plan is None:
         raise PlanError(
             "sensitivity tries out changes of the plan that made the quantized model; give that "
             "plan (`bitwright quantize --plan-out` writes it)."
         )
-    if measuring.data is None and measuring.samples is None:
-        raise DataError(
-            "a report runs both models and needs samples; give data (arrays, files, a folder of "
-            "images, a data reader), or ask for random data to try things out."
-        )
+    measuring.check("a report runs both models")
     recipe = plan.recipe if plan is not None else recipe_of(quantized)
-    calibration = Calibration(data=measuring.data, preprocess=measuring.preprocess)
-    side = open_float_side(
-        float_source,
-        quantized,
-        plan,
-        calibration if measuring.samples is None else None,
-        measuring.providers,
-    )
-    samples = measuring.samples
-    if samples is None:
-        assert side.samples is not None
-        most = _SAMPLES if measuring.limit is None else measuring.limit
-        samples = list(islice(side.samples, most))
+    side = open_float_side(float_source, quantized, plan, measuring)
+    opened = None if measuring.samples is not None else measuring.calibration.open(side.model)
+    samples = measuring.samples or list(islice(opened or (), measuring.limit or REPORT_SAMPLES))
     with show_progress(measuring.progress, "Comparing", len(samples)) as show:
         comparison = compare_models(
             side.model,
@@ -309,7 +281,7 @@ def make_report(
         )
     nodes, views = _look_at_tensors(side.model, quantized, comparison, plan, samples, measuring)
     fix = None
-    if plan is not None and measuring.sensitivity:
+    if plan is not None and sensitivity:
         fix = _try_nodes(float_source, plan, samples, measuring)
     return _report_on(
         ReportSubject(
@@ -322,9 +294,9 @@ def make_report(
             worst=[node.index for node in comparison.worst(len(nodes))],
             tensors=views.made,
             samples=comparison.samples,
-            data="" if side.samples is None else side.samples.description,
+            data="" if opened is None else opened.description,
             data_option=_data_option(measuring),
-            latency=_time(side.reference, quantized, samples[0], measuring),
+            latency=_time(side.reference, quantized, samples[0], measuring) if latency else None,
             recipe=recipe,
             plan=plan,
             plan_name=plan_name,
@@ -357,16 +329,8 @@ def _same_file(one: str | Path, other: str | Path) -> bool:
 def _try_nodes(
     source: Any, plan: QuantPlan, samples: Sequence[Sample], measuring: Measuring
 ) -> SuggestedFix:
-    found = sense(
-        source,
-        plan,
-        samples=samples,
-        limit=SAMPLES,
-        candidates=_CANDIDATES,
-        providers=measuring.providers,
-        memory_budget=measuring.memory_budget,
-        progress=measuring.progress,
-    )
+    few = replace(measuring, samples=samples[:SENSITIVITY_SAMPLES])
+    found = measure_sensitivity(source, plan, few, candidates=SENSITIVITY_NODES)
     return SuggestedFix(sensitivity=found, proposal=found.proposal())
 
 
@@ -412,11 +376,7 @@ def _look_at_tensors(
     return nodes, views
 
 
-def _time(
-    plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measuring
-) -> Latency | None:
-    if not measuring.latency:
-        return None
+def _time(plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measuring) -> Latency:
     timed = bench_models(
         [plain, quantized],
         data=[sample],

@@ -1,9 +1,10 @@
-"""Find which nodes of a plan hurt: the plan written, its units taken apart, and tried out."""
+"""Sensitivity: how much each quantized node of a plan adds to the error of the outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -20,56 +21,42 @@ from bitwright.assess import (
 )
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.sensitivity.variants import Key, Kind
-from bitwright.data import ImagePreprocess, Sample
+from bitwright.data import Sample
 from bitwright.decide.validation import check_plan
-from bitwright.errors import DataError
 from bitwright.graph import open_session, run_session
 from bitwright.jobs.calibration import Calibration, keep_data, take_samples
+from bitwright.jobs.measuring import Measuring
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import QuantPlan
-from bitwright.support.progress import Progress, show_progress
+from bitwright.support.progress import show_progress
 
-__all__ = ["SAMPLES", "sense"]
+__all__ = ["SENSITIVITY_SAMPLES", "measure_sensitivity"]
 
-SAMPLES = 8
-"""How many samples are measured on, unless told otherwise."""
+SENSITIVITY_SAMPLES = 8
+"""How many samples are measured on, unless others are asked for."""
 
 
-def sense(
-    float_model: Any,
-    plan: QuantPlan,
-    *,
-    data: Any = None,
-    limit: int,
-    preprocess: ImagePreprocess | str | None = None,
-    samples: Sequence[Sample] | None = None,
-    candidates: int | None,
-    providers: Sequence[str] | None,
-    memory_budget: int,
-    progress: Progress,
+def measure_sensitivity(
+    float_model: Any, plan: QuantPlan, measuring: Measuring, *, candidates: int | None = None
 ) -> Sensitivity:
-    """Measure each quantized node of a plan; with `candidates` only those that lose most alone.
+    """Measure each quantized node of a plan; with `candidates` those with the largest local error.
 
-    `samples` are in the form that the quantized model takes, in place of `data`.
+    At most `measuring.limit` samples are used, else a few.
     """
-    if data is None and samples is None:
-        raise DataError(
-            "sensitivity is measured on samples; give data (arrays, files, a folder of images, a "
-            "data reader), or ask for random data to try things out."
-        )
-    if limit < 1:
-        raise DataError(f"at least one sample is needed, not {limit}.")
-    prepared = open_for_plan(float_model, plan, providers)
+    measuring.check("sensitivity runs every node")
+    limit = measuring.limit or SENSITIVITY_SAMPLES
+    prepared = open_for_plan(float_model, plan, measuring.providers)
     check_plan(prepared.model, plan, fingerprint=prepared.fingerprint)
-    calibration = Calibration(data=data if samples is None else samples, preprocess=preprocess)
+    # Rounding may need all samples, however few are measured on.
+    calibration = replace(measuring.calibration, limit=None)
     if plan.recipe.mode == "weight-only" and plan.recipe.weights.needs_data:
         calibration = replace(keep_data(prepared, calibration), holdout=False)
-    given = list(samples or ())[:limit] or take_samples(prepared, calibration, limit)
+    given = list(measuring.samples or ())[:limit] or take_samples(prepared, calibration, limit)
     quantized = _write(prepared, plan, calibration)
-    # Its channels are evened out as those of the quantized model are: units can change places.
+    # Its channels are equalized as those of the quantized model are: units can change places.
     units = open_units(prepared.model, quantized)
     named = {
         index: name_unit(cut)[0]
@@ -86,21 +73,23 @@ def sense(
             prepared.model,
             quantized,
             given,
-            memory_budget=memory_budget,
-            providers=providers,
+            memory_budget=measuring.memory_budget,
+            providers=measuring.providers,
         )
-        loud = {node.name for node in found.worst(candidates)}
-        chosen = {name: index for name, index in chosen.items() if name in loud}
-    trial = _Trial(prepared, calibration, plan, quantized, given, units, chosen, memory_budget)
-    with show_progress(progress, "Measuring nodes", 2 * len(chosen)) as report:
-        alone = trial.run("alone", report)
-        without = trial.run("without", lambda done: report(len(chosen) + done))
+        worst = {node.name for node in found.worst(candidates)}
+        chosen = {name: index for name, index in chosen.items() if name in worst}
+    measured = _Variants(
+        prepared, calibration, plan, quantized, given, units, chosen, measuring.memory_budget
+    )
+    with show_progress(measuring.progress, "Measuring nodes", 2 * len(chosen)) as report:
+        alone = measured.run("alone", report)
+        without = measured.run("without", lambda done: report(len(chosen) + done))
     total = without["quantized"]
     nodes = [
         NodeSensitivity(name, plan.nodes[name].op, alone[index,], without[index,], total)
         for name, index in chosen.items()
     ]
-    return Sensitivity(plan, total, nodes, len(given), trial)
+    return Sensitivity(plan, total, nodes, len(given), measured)
 
 
 def _write(prepared: Prepared, plan: QuantPlan, calibration: Calibration) -> ir.Model:
@@ -123,64 +112,58 @@ def _fit(prepared: Prepared, plan: QuantPlan) -> tuple[Prepared, QuantPlan]:
     return prepared, plan
 
 
-class _Trial:
-    """Tries out which nodes to put back, always on the same samples."""
+@dataclass(frozen=True)
+class _Variants:
+    """Measures the plan with some nodes in float, always on the same samples."""
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        calibration: Calibration,
-        plan: QuantPlan,
-        quantized: ir.Model,
-        samples: list[Sample],
-        units: Units,
-        places: dict[str, int],
-        memory_budget: int,
-    ) -> None:
-        self._prepared = prepared
-        self._calibration = calibration
-        self._plan = plan
-        self._quantized = quantized
-        self._samples = samples
-        self._units = units
-        self._places = places
-        self._memory_budget = memory_budget
+    prepared: Prepared
+    calibration: Calibration
+    plan: QuantPlan
+    quantized: ir.Model
+    samples: list[Sample]
+    units: Units
+    unit_of: dict[str, int]
+    """Node -> the index of its unit."""
+    memory_budget: int
+
+    @cached_property
+    def _float(self) -> Any:
         # What is lost by simulating hardware comes back with no node: it is no part of the loss.
-        self._float = open_session(prepared.model, providers=prepared.providers)
+        return open_session(self.prepared.model, providers=self.prepared.providers)
 
     def run(self, kind: Kind, report: Callable[[int], None]) -> dict[Key, float]:
         """Measure every node by itself."""
-        return self._measure(kind, [(place,) for place in self._places.values()], report)
+        return self._measure(kind, [(unit,) for unit in self.unit_of.values()], report)
 
     def without(self, sets: Sequence[tuple[str, ...]]) -> list[float]:
         """Return the error of the outputs for each set of nodes that is float."""
-        places = [tuple(sorted(self._places[name] for name in names)) for names in sets]
+        places = [tuple(sorted(self.unit_of[name] for name in names)) for names in sets]
         found = self._measure("without", places)
         return [found[place] for place in places]
 
     def write(self, plan: QuantPlan) -> tuple[QuantPlan, float]:
         """Return the plan as it can be applied, and the error of its outputs."""
-        if plan != self._plan:
-            prepared, plan = _fit(self._prepared, plan)
-            quantized = _write(prepared, plan, self._calibration)
+        if plan != self.plan:
+            prepared, plan = _fit(self.prepared, plan)
+            quantized = _write(prepared, plan, self.calibration)
         else:
-            quantized = self._quantized
-        session = open_session(quantized, providers=self._prepared.providers)
+            quantized = self.quantized
+        session = open_session(quantized, providers=self.prepared.providers)
         outputs = compare_outputs(
             lambda feeds: run_session(self._float, feeds),
             lambda feeds: run_session(session, feeds),
-            self._samples,
+            self.samples,
         )
-        shares = [10 ** (-output.sqnr / 10) for output in outputs]
-        return plan, sum(shares) / len(shares) if shares else 0.0
+        errors = [10 ** (-output.sqnr / 10) for output in outputs]
+        return plan, sum(errors) / len(errors) if errors else 0.0
 
     def neighbours(self, nodes: Iterable[str]) -> set[str]:
         """Return the nodes that read what these write, or write what these read."""
-        names = {place: name for name, place in self._places.items()}
-        makers = {cut.float_value: place for place, cut in enumerate(self._units.cuts)}
-        given = {self._places[name] for name in nodes}
+        names = {place: name for name, place in self.unit_of.items()}
+        makers = {cut.float_value: place for place, cut in enumerate(self.units.cuts)}
+        given = {self.unit_of[name] for name in nodes}
         found: set[str] = set()
-        for place, cut in enumerate(self._units.cuts):
+        for place, cut in enumerate(self.units.cuts):
             read = {makers[value] for value in cut.float_inputs if value in makers}
             if place in given:
                 found |= {names[other] for other in read if other in names}
@@ -195,11 +178,11 @@ class _Trial:
         report: Callable[[int], None] = lambda done: None,
     ) -> dict[Key, float]:
         return measure_variants(
-            self._units,
+            self.units,
             kind,
             sets,
-            self._samples,
-            memory_budget=self._memory_budget,
-            providers=self._prepared.providers,
+            self.samples,
+            memory_budget=self.memory_budget,
+            providers=self.prepared.providers,
             on_progress=report,
         )
