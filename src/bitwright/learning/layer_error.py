@@ -41,7 +41,7 @@ def layer_error(
     if unfolding is None:
         return None
     kind = GramError if unfolding.inputs <= MAX_GRAM_WIDTH else SampledError
-    return kind(unfolding, weight, learns_bias=learns_bias)
+    return kind(unfolding, weight, learns_bias)
 
 
 class LayerError:
@@ -50,9 +50,7 @@ class LayerError:
     _max_rows = ROWS
     """Rows after which more samples would say nothing new."""
 
-    def __init__(
-        self, unfolding: Unfolding, weight: torch.Tensor, *, learns_bias: bool = False
-    ) -> None:
+    def __init__(self, unfolding: Unfolding, weight: torch.Tensor, learns_bias: bool) -> None:
         self._unfolding = unfolding
         # The outputs of a tile share a bias, but not their residuals.
         self._is_centered = learns_bias and unfolding.has_own_biases
@@ -132,12 +130,10 @@ class GramError(LayerError):
     (1.0, [[0.0], [0.0]])
     """
 
-    def __init__(
-        self, unfolding: Unfolding, weight: torch.Tensor, *, learns_bias: bool = False
-    ) -> None:
-        super().__init__(unfolding, weight, learns_bias=learns_bias)
-        self._max_rows = max(ROWS_PER_WEIGHT * unfolding.inputs, ROWS)
+    def __init__(self, unfolding: Unfolding, weight: torch.Tensor, learns_bias: bool) -> None:
+        super().__init__(unfolding, weight, learns_bias)
         inputs = unfolding.inputs
+        self._max_rows = max(ROWS_PER_WEIGHT * inputs, ROWS)
         self._second_moment = weight.new_zeros(unfolding.groups, inputs, inputs)
         self._samples, self._shrinkage = 0, 0.0
 
@@ -266,10 +262,8 @@ class GramError(LayerError):
 class SampledError(LayerError):
     """An estimate for wide layers: each step sees some rows of their inputs."""
 
-    def __init__(
-        self, unfolding: Unfolding, weight: torch.Tensor, *, learns_bias: bool = False
-    ) -> None:
-        super().__init__(unfolding, weight, learns_bias=learns_bias)
+    def __init__(self, unfolding: Unfolding, weight: torch.Tensor, learns_bias: bool) -> None:
+        super().__init__(unfolding, weight, learns_bias)
         self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def _add_rows(self, rows: torch.Tensor, residuals: torch.Tensor, samples: int) -> None:

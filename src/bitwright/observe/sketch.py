@@ -110,16 +110,9 @@ class TensorSketch:
         """For each grid, for how many batches each position was the best."""
 
     @classmethod
-    def empty(
-        cls,
-        *,
-        histogram: bool = True,
-        channel_axis: int | None = None,
-        mean_axis: int | None = None,
-        grids: Iterable[PositionGrid] = (),
-    ) -> TensorSketch:
+    def empty(cls, **options: Any) -> TensorSketch:
         """Return the neutral element; without a histogram only extremes are kept."""
-        return cls(histogram=histogram, channel_axis=channel_axis, mean_axis=mean_axis, grids=grids)
+        return cls(**options)
 
     @classmethod
     def of(cls, *arrays: npt.ArrayLike, histogram: bool = True) -> TensorSketch:
@@ -189,7 +182,8 @@ class TensorSketch:
             self.high = max(self.high, high)
             self._lows_highs.append((low, high))
         if self.channel_axis is not None:
-            self._update_channels(values, self.channel_axis)
+            _check_axis(values, self.channel_axis, "ranges")
+            self._merge_channels(*kernels.channel_extremes(values, self.channel_axis))
         if self.mean_axis is not None:
             _check_axis(values, self.mean_axis, "means")
             self._merge_sums(kernels.channel_sums(values, self.mean_axis))
@@ -197,10 +191,6 @@ class TensorSketch:
             position = grid.best_position(flat)
             if position is not None:
                 votes[position] += 1
-
-    def _update_channels(self, values: F32, axis: int) -> None:
-        _check_axis(values, axis, "ranges")
-        self._merge_channels(*kernels.channel_extremes(values, axis))
 
     def _merge_sums(self, sums: F64) -> None:
         if self.channel_sum is not None and self.channel_sum.shape != sums.shape:

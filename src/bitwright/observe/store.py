@@ -36,6 +36,10 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     inf: int
 
 
+_SCALARS = tuple(field for field in _Entry.__struct_fields__ if field != "name")
+_ARRAYS = ("bins", "counts", "batches", "channels", "votes", "sums")
+
+
 def save_sketches(
     path: str | os.PathLike[str], sketches: Mapping[str, TensorSketch], *, fingerprint: str
 ) -> None:
@@ -55,21 +59,11 @@ def save_sketches(
     arrays: dict[str, npt.NDArray[Any]] = {}
     for index, (name, sketch) in enumerate(sketches.items()):
         state = sketch.state()
-        seen = state.low <= state.high
-        entries.append(
-            _Entry(
-                name=name,
-                histogram=state.histogram,
-                channel_axis=state.channel_axis,
-                mean_axis=state.mean_axis,
-                low=state.low if seen else None,  # JSON has no infinity
-                high=state.high if seen else None,
-                count=state.count,
-                nan=state.nan,
-                inf=state.inf,
-            )
-        )
-        for part in ("bins", "counts", "batches", "channels", "votes", "sums"):
+        scalars = {field: getattr(state, field) for field in _SCALARS}
+        if state.low > state.high:  # nothing was seen, and JSON has no infinity
+            scalars |= {"low": None, "high": None}
+        entries.append(_Entry(name=name, **scalars))
+        for part in _ARRAYS:
             arrays[f"{index}.{part}"] = np.ascontiguousarray(getattr(state, part))
     header = {
         "format": _FORMAT,
@@ -119,9 +113,8 @@ def _check_header(header: Mapping[str, str], fingerprint: str | None, where: str
 
 
 def _state(file: Any, index: int, entry: _Entry) -> SketchState:
-    bins, counts = file.get_tensor(f"{index}.bins"), file.get_tensor(f"{index}.counts")
-    batches, channels = file.get_tensor(f"{index}.batches"), file.get_tensor(f"{index}.channels")
-    votes, sums = file.get_tensor(f"{index}.votes"), file.get_tensor(f"{index}.sums")
+    arrays = {part: file.get_tensor(f"{index}.{part}") for part in _ARRAYS}
+    bins, counts, batches, channels, votes, sums = arrays.values()
     finite = entry.count - entry.nan - entry.inf
     consistent = (
         bins.dtype == np.uint16
@@ -143,19 +136,7 @@ def _state(file: Any, index: int, entry: _Entry) -> SketchState:
     )
     if not consistent:
         raise ValueError(f"the entry of tensor {entry.name!r} contradicts itself")
-    return SketchState(
-        histogram=entry.histogram,
-        channel_axis=entry.channel_axis,
-        mean_axis=entry.mean_axis,
-        low=np.inf if entry.low is None else entry.low,
-        high=-np.inf if entry.high is None else entry.high,
-        count=entry.count,
-        nan=entry.nan,
-        inf=entry.inf,
-        bins=bins,
-        counts=counts,
-        batches=batches,
-        channels=channels,
-        votes=votes,
-        sums=sums,
-    )
+    scalars = {field: getattr(entry, field) for field in _SCALARS}
+    if entry.low is None:
+        scalars |= {"low": np.inf, "high": -np.inf}
+    return SketchState(**scalars, **arrays)

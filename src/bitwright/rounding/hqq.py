@@ -36,7 +36,7 @@ from bitwright.numerics.blocks import (
     usable_scales,
 )
 
-__all__ = ["fit_half_quadratic", "hqq"]
+__all__ = ["hqq"]
 
 # The starts with float zero points, as parts of the range, and those with integers, as moves of
 # the zero point. Twice as many, or as many rounds, lower the squared error of a language model by
@@ -60,27 +60,14 @@ def hqq(
     float_zero_points: bool = False,
     xp: Arrays = NUMPY,
 ) -> QuantizedBlocks:
-    """Return a weight [K, N] rounded on the grid that `fit_half_quadratic` gives.
+    """Return a weight [K, N] rounded, no block with a larger squared error than min and max give.
+
+    Where zero points are integers, none has a larger one than the best of the clipped ranges
+    (`SHRINKS`) gives, either. A symmetric format has no zero points to fit.
 
     >>> import numpy as np
     >>> hqq(np.linspace(-1, 2, 32)[:, None], BlockFormat()).zero_points.tolist()
     [[5]]
-    """
-    grid = fit_half_quadratic(weights, format, float_zero_points=float_zero_points, xp=xp)
-    return round_to_codes(weights, grid, format, xp=xp)
-
-
-def fit_half_quadratic(
-    weights: npt.ArrayLike,
-    format: BlockFormat,
-    *,
-    float_zero_points: bool = False,
-    xp: Arrays = NUMPY,
-) -> BlockScales:
-    """Return scales and zero points of blocks, none with a larger squared error than min and max.
-
-    Where zero points are integers, none has a larger one than the best of the clipped ranges
-    (`SHRINKS`) either. A symmetric format has no zero points to fit.
     """
     work = xp.array(weights)
     floats = float_zero_points and not format.symmetric
@@ -102,7 +89,7 @@ def fit_half_quadratic(
                 scale = usable_scales(scale, format, xp)
                 zero = _usable_zeros(zero, format, xp)
         scales[blocks, sides], zeros[blocks, sides] = kept[1], kept[2]
-    return BlockScales(scales, zeros)
+    return round_to_codes(weights, BlockScales(scales, zeros), format, xp=xp)
 
 
 def _starts(

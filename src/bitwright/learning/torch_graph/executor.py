@@ -27,6 +27,14 @@ class _Step(NamedTuple):
     done: tuple[str, ...]
     """Tensors that nothing reads afterwards."""
 
+    def compute(self, known: dict[str, torch.Tensor], arguments: list[torch.Tensor | None]) -> None:
+        """Add the outputs to the known tensors, and drop those that nothing reads any more."""
+        found = self.run(self.attributes, *arguments)
+        given = found if isinstance(found, tuple) else (found,)
+        known.update(zip(self.outputs, given, strict=False))
+        for name in self.done:
+            known.pop(name, None)
+
 
 class Consumer(NamedTuple):
     """A node that reads a constant as its weight, and how it computes."""
@@ -90,12 +98,7 @@ class TorchGraph:
         """
         known = dict(feeds)
         for step in self._steps:
-            arguments = self._arguments(step, known, read, constants)
-            found = step.run(step.attributes, *arguments)
-            given = found if isinstance(found, tuple) else (found,)
-            known.update(zip(step.outputs, given, strict=False))
-            for name in step.done:
-                known.pop(name, None)
+            step.compute(known, self._arguments(step, known, read, constants))
         return {name: known[name] for name in self._outputs}
 
     def consumers(self, name: str) -> list[Consumer]:
@@ -120,9 +123,7 @@ class TorchGraph:
             arguments = self._arguments(step, known, read, constants)
             if step.name == node:
                 return arguments
-            found = step.run(step.attributes, *arguments)
-            given = found if isinstance(found, tuple) else (found,)
-            known.update(zip(step.outputs, given, strict=False))
+            step.compute(known, arguments)
         raise ModelError(f"there is no node {node!r} in this segment.")
 
     def _arguments(
