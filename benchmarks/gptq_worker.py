@@ -12,7 +12,7 @@ from measure import report
 def ours(weights, hessian, block_size, where="numpy"):
     from bitwright.numerics.arrays import arrays_on
     from bitwright.numerics.blocks import BlockFormat
-    from bitwright.rounding import factor_hessian, gptq
+    from bitwright.rounding.gptq import factor_hessian, gptq
 
     xp, form = arrays_on(where), BlockFormat(block_size=block_size)
 
@@ -26,7 +26,8 @@ def ours(weights, hessian, block_size, where="numpy"):
 
 def refined(weights, hessian, block_size):
     from bitwright.numerics.blocks import BlockFormat
-    from bitwright.rounding import factor_hessian, gptq, refine
+    from bitwright.rounding.gptq import factor_hessian, gptq
+    from bitwright.rounding.refinement import refine
 
     form = BlockFormat(block_size=block_size)
 

@@ -27,7 +27,8 @@ from support.models import (
 import bitwright
 from bitwright.emit import VENDOR_DOMAIN
 from bitwright.errors import ModelError, RecipeError
-from bitwright.numerics import QTYPES, fake_quantize, round_to_shared_exponents
+from bitwright.numerics.quantize import fake_quantize
+from bitwright.numerics.shared_exponent import round_to_shared_exponents
 from bitwright.numerics.types import (
     BFLOAT16,
     BFP16,
@@ -40,6 +41,7 @@ from bitwright.numerics.types import (
     MXFP4E2M1,
     MXFP8E4M3,
     MXINT8,
+    QTYPES,
     UINT8,
     UINT16,
     UINT32,

@@ -20,7 +20,9 @@ from bitwright.emit.functions import (
     scaled_function,
 )
 from bitwright.errors import RecipeError
-from bitwright.numerics import (
+from bitwright.numerics.quantize import fake_quantize, quantize
+from bitwright.numerics.shared_exponent import round_to_shared_exponents
+from bitwright.numerics.types import (
     BFLOAT16,
     BFP16,
     FLOAT8E4M3FN,
@@ -35,9 +37,6 @@ from bitwright.numerics import (
     MXINT8,
     QTYPES,
     UINT32,
-    fake_quantize,
-    quantize,
-    round_to_shared_exponents,
 )
 
 SCALED = [t for t in QTYPES.values() if not t.shares_exponent and t.bits >= 8]

@@ -8,7 +8,7 @@ import pytest
 from support.equalization_models import difference, equalized, make_chain, make_mobilenet, uneven
 from support.models import as_proto, build, make_samples, node, normal, weight
 
-from bitwright.equalize import find_chains
+from bitwright.equalize.cle_chains import find_chains
 from bitwright.graph import infer_shapes, load_model
 
 

@@ -26,7 +26,7 @@ from support.models import (
 
 import bitwright
 from bitwright import DataError, QuantPlan, Recipe, RecipeError, Selection, SmoothQuant
-from bitwright.equalize import apply_smoothing, find_smoothing_points, smoothing_for
+from bitwright.equalize.smoothquant import apply_smoothing, find_smoothing_points, smoothing_for
 from bitwright.graph import clone_model, load_model
 from bitwright.observe import observe
 

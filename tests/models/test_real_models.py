@@ -14,7 +14,7 @@ from support.ocr_models import OCR, ocr_case, real_model, render_lines
 from support.peer_runs import PeerReader, peer, quantize_both
 
 import bitwright
-from bitwright.equalize import equalize_layers
+from bitwright.equalize.cle import equalize_layers
 from bitwright.graph import clone_model, infer_shapes, load_model
 from bitwright.prepare import prepare
 from bitwright.recipe import (

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
 from bitwright.errors import RecipeError
-from bitwright.numerics import pack, unpack
+from bitwright.numerics.packing import pack, unpack
 
 ONNX_TYPES = {
     (4, True): (TensorProto.INT4, ml_dtypes.int4),

@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 
 from bitwright.errors import RecipeError
-from bitwright.numerics import (
+from bitwright.numerics.quantize import dequantize, fake_quantize, quantize
+from bitwright.numerics.types import (
     BFLOAT16,
     FLOAT8E4M3FN,
     FLOAT8E5M2,
@@ -30,9 +31,6 @@ from bitwright.numerics import (
     UINT16,
     UINT32,
     QType,
-    dequantize,
-    fake_quantize,
-    quantize,
 )
 
 RUN_BY_ORT = [

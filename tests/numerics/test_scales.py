@@ -12,7 +12,20 @@ from hypothesis import strategies as st
 from onnxruntime.quantization.quant_utils import compute_scale_zp, compute_scale_zp_float8
 
 from bitwright.errors import DataError, RecipeError
-from bitwright.numerics import (
+from bitwright.numerics.quantize import dequantize, quantize
+from bitwright.numerics.scales import (
+    affine_parameters,
+    ceil_power_of_two,
+    ceil_scale,
+    float8_scale,
+    float_scale,
+    nearest_int16_scale,
+    nearest_power_of_two,
+    restricted_asymmetric_parameters,
+    smallest_bias_scale,
+    symmetric_zero_point,
+)
+from bitwright.numerics.types import (
     BFLOAT16,
     FLOAT8E4M3FN,
     FLOAT8E5M2,
@@ -26,19 +39,7 @@ from bitwright.numerics import (
     UINT4,
     UINT8,
     UINT16,
-    affine_parameters,
-    ceil_power_of_two,
-    dequantize,
-    float8_scale,
-    float_scale,
-    nearest_int16_scale,
-    nearest_power_of_two,
-    quantize,
-    restricted_asymmetric_parameters,
-    smallest_bias_scale,
-    symmetric_zero_point,
 )
-from bitwright.numerics.scales import ceil_scale
 
 INTEGERS = [t for t in QTYPES.values() if t.is_integer]
 integers = st.sampled_from(INTEGERS)

@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bitwright.errors import RecipeError
-from bitwright.numerics import BFP16, INT8, MXINT8, QTYPES, fake_quantize, round_to_shared_exponents
-from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat, Microscaling
+from bitwright.numerics.quantize import fake_quantize
+from bitwright.numerics.shared_exponent import (
+    SHARED_EXPONENT_FORMATS,
+    BlockFloat,
+    Microscaling,
+    round_to_shared_exponents,
+)
+from bitwright.numerics.types import BFP16, INT8, MXINT8, QTYPES
 
 BLOCK_TYPES = [t for t in QTYPES.values() if t.shares_exponent]
 

@@ -12,7 +12,7 @@ import pytest
 from onnxruntime.quantization.quant_utils import QuantType, get_qmin_qmax_for_qType
 
 from bitwright.errors import RecipeError
-from bitwright.numerics import BFLOAT16, FLOAT16, QTYPES, qtype
+from bitwright.numerics.types import BFLOAT16, FLOAT16, QTYPES, qtype
 
 INTEGERS = [t for t in QTYPES.values() if t.is_integer]
 IN_THE_PEER = ["int4", "uint4", "int8", "uint8", "int16", "uint16"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support.models import build, node, normal, run
 
 from bitwright.graph import infer_shapes
-from bitwright.rounding import add_to_bias, find_biased_layers, mean_error
+from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, mean_error
 
 
 def site_of(proto, name="layer"):

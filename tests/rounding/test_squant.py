@@ -13,7 +13,9 @@ from support.models import normal
 
 from bitwright.numerics.types import INT4, INT8, UINT8
 from bitwright.plan import Parameters
-from bitwright.rounding import round_as_planned, round_by_squant, round_to_nearest
+from bitwright.rounding.nearest import round_to_nearest
+from bitwright.rounding.planned import round_as_planned
+from bitwright.rounding.squant import round_by_squant
 
 WEIGHTS = arrays(
     np.float32,

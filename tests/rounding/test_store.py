@@ -6,7 +6,7 @@ import pytest
 
 from bitwright.errors import DataError, OutputError
 from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-from bitwright.rounding import BlockStore
+from bitwright.rounding.store import BlockStore
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bitwright.equalize import equalize_layers
+from bitwright.equalize.cle import equalize_layers
 from bitwright.graph import infer_shapes, load_model
 from bitwright.recipe import CrossLayerEqualization
 from support.models import build, node, normal, run, weight

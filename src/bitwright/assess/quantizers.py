@@ -14,7 +14,7 @@ import onnx_ir as ir
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, INTEGER_OPS, QUANTIZERS
-from bitwright.numerics import dequantize
+from bitwright.numerics.quantize import dequantize
 from bitwright.numerics.types import QTYPES, QType
 
 __all__ = [

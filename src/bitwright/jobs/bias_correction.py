@@ -31,7 +31,7 @@ from bitwright.jobs.fine_tuning.constants import (
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, float_model_to_round
 from bitwright.observe import LayerInputs, run_side_by_side
-from bitwright.rounding import (
+from bitwright.rounding.bias_correction import (
     BiasedLayer,
     add_to_bias,
     find_biased_layers,

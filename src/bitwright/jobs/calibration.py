@@ -40,7 +40,7 @@ from bitwright.observe import (
 )
 from bitwright.prepare import channels_last_inputs
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
-from bitwright.rounding import find_biased_layers
+from bitwright.rounding.bias_correction import find_biased_layers
 from bitwright.support.wording import counted
 
 __all__ = [

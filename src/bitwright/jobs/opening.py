@@ -111,7 +111,7 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
     _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
     _infer_shapes(model, recipe)
     if recipe.equalize is not None:
-        from bitwright.equalize import equalize_layers  # few recipes ask for it
+        from bitwright.equalize.cle import equalize_layers  # few recipes ask for it
 
         notes.append(str(equalize_layers(model, recipe.equalize)))
     for one in (model, before_simulation):

@@ -22,7 +22,8 @@ from bitwright.jobs.calibration import NO_SAMPLES, Evaluation
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
-from bitwright.rounding import add_to_bias, find_biased_layers, round_as_planned
+from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers
+from bitwright.rounding.planned import round_as_planned
 
 __all__ = [
     "TRAINED",

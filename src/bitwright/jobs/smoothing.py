@@ -20,7 +20,10 @@ def smooth_activations(
     """Return the model smoothed as its recipe asks, and the factors that did it."""
     if prepared.recipe.smooth is None:
         return prepared, {}
-    from bitwright.equalize import find_smoothing_points, smoothing_for  # few recipes ask for it
+    from bitwright.equalize.smoothquant import (  # few recipes ask for it
+        find_smoothing_points,
+        smoothing_for,
+    )
 
     planned = lay_out(prepared.model, prepared.recipe).nodes
     quantized = {name for name, node in planned.items() if node.action == "quantize"}
@@ -41,7 +44,7 @@ def apply_factors(prepared: Prepared, factors: Mapping[str, Smoothing]) -> Prepa
     """
     if not factors:
         return prepared
-    from bitwright.equalize import apply_smoothing
+    from bitwright.equalize.smoothquant import apply_smoothing
 
     model = graph.clone_model(prepared.model)
     folding = prepared.recipe.smooth is None or prepared.recipe.smooth.folding

@@ -14,7 +14,7 @@ from support.quark_quantizers import initializer, make_quantizer
 
 from bitwright.compat.onnxruntime.enums import QuantizedValueType
 from bitwright.compat.vai_q_onnx import PowerOfTwoMethod, QuantType
-from bitwright.numerics import dequantize
+from bitwright.numerics.quantize import dequantize
 
 # Weights ------------------------------------------------------------------------------------
 

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -387,22 +385,3 @@ def test_weights_that_are_empty_half_or_broken():
     assert (low.tolist(), high.tolist()) == ([-2.0], [1.0])
     with pytest.raises(DataError, match="NaN"):
         weight_range(np.array([np.nan], np.float32), MinMax(), INT8, True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "most"),
-    [(MinMax(), 1e-4), (Percentile(), 1e-3), (MinMSE(), 2e-3), (MSE(), 3e-3), (Entropy(), 3e-3)],
-    ids=lambda value: str(value),
-)
-def test_choosing_costs_next_to_nothing(method, most):
-    sketches = [TensorSketch.of(_draw(NAMES[i % len(NAMES)], 1.0 + i)) for i in range(21)]
-    took = []
-    for sketch in sketches:
-        choose_range(sketch, method, UINT8)
-        sketch._sparse = None
-        start = time.perf_counter()
-        choose_range(sketch, method, UINT8)
-        took.append(time.perf_counter() - start)
-    # The limits are three times what an idle machine takes.
-    assert np.median(took) < most

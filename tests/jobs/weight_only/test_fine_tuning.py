@@ -13,7 +13,7 @@ import bitwright
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.recipe import HQQ, AdaQuant, AdaRound, Nearest, Recipe, WeightOnly
-from bitwright.rounding import BlockStore
+from bitwright.rounding.store import BlockStore
 
 pytest.importorskip("torch", reason="fine-tuning needs torch")
 

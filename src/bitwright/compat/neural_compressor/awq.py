@@ -14,7 +14,8 @@ from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.inputs import source_of
 from bitwright.compat.neural_compressor.settings import node_settings
 from bitwright.compat.neural_compressor.tensors import is_symmetric
-from bitwright.equalize import apply_smoothing, awq_scales, awq_shrink
+from bitwright.equalize.awq import awq_scales, awq_shrink
+from bitwright.equalize.smoothquant import apply_smoothing
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import load_model, weight_of
 from bitwright.numerics.blocks import BlockFormat

@@ -17,8 +17,8 @@ from bitwright.compat.neural_compressor.groups import (
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, QuantizedBlocks
 from bitwright.numerics.nbits import check_nbits_support, pack_nbits
-from bitwright.rounding import factor_hessian
-from bitwright.rounding import gptq as round_by_gptq
+from bitwright.rounding.gptq import factor_hessian
+from bitwright.rounding.gptq import gptq as round_by_gptq
 
 __all__ = [
     "block_format",

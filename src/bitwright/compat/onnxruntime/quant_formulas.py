@@ -17,8 +17,10 @@ from onnx import TensorProto
 from bitwright.compat.onnxruntime.enums import QuantType
 from bitwright.compat.onnxruntime.kl_search import smooth_counts
 from bitwright.errors import DataError, RecipeError
-from bitwright.numerics import QType, float_scale, grid_parameters, pack, quantize
-from bitwright.numerics.scales import restricted_asymmetric_parameters
+from bitwright.numerics.packing import pack
+from bitwright.numerics.quantize import quantize
+from bitwright.numerics.scales import float_scale, grid_parameters, restricted_asymmetric_parameters
+from bitwright.numerics.types import QType
 
 __all__ = [
     "FLOAT8_TYPES",

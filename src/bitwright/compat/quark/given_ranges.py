@@ -10,7 +10,8 @@ import onnx
 from onnx import numpy_helper
 
 from bitwright.errors import RecipeError
-from bitwright.numerics import QType, affine_parameters
+from bitwright.numerics.scales import affine_parameters
+from bitwright.numerics.types import QType
 from bitwright.recipe import Override, Recipe
 
 __all__ = ["QuantizationParams", "QuantizerError", "parameters_of_ranges"]
@@ -28,7 +29,7 @@ class QuantizerError(RecipeError, ValueError):
 class QuantizationParams:
     """The scale and the zero point of an activation, also by name as of a dict.
 
-    >>> from bitwright.numerics import UINT8
+    >>> from bitwright.numerics.types import UINT8
     >>> QuantizationParams(np.float32(0.5), np.uint8(3), UINT8)["scale"]
     np.float32(0.5)
     """

@@ -33,7 +33,9 @@ from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.compat.vai_q_onnx.range_methods import choose_ranges
 from bitwright.compat.vai_q_onnx.translate import Request, to_recipe
 from bitwright.decide.ranges.methods import weight_range
-from bitwright.numerics import INT32, QTYPES, QType, affine_parameters, quantize
+from bitwright.numerics.quantize import quantize
+from bitwright.numerics.scales import affine_parameters
+from bitwright.numerics.types import INT32, QTYPES, QType
 from bitwright.recipe import Recipe
 
 __all__ = ["QuantizedValue", "TensorQuantizer", "as_type"]

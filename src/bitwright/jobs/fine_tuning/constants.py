@@ -15,7 +15,7 @@ from bitwright.emit import EMITTERS
 from bitwright.graph import clone_model, iter_values
 from bitwright.numerics.quantize import dequantize
 from bitwright.plan import Parameters, QuantPlan
-from bitwright.rounding import round_as_planned
+from bitwright.rounding.planned import round_as_planned
 
 __all__ = ["Constant", "find_constants", "with_quantized_activations"]
 

@@ -23,7 +23,7 @@ from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound
-from bitwright.rounding import BlockStore
+from bitwright.rounding.store import BlockStore
 
 if TYPE_CHECKING:
     import torch

@@ -30,7 +30,7 @@ from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.rounding import BlockStore
+from bitwright.rounding.store import BlockStore
 from bitwright.support.wording import counted
 
 __all__ = ["make_weight_only_plan", "plan_weight_only", "quantize_weight_only", "write_weight_only"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from bitwright.equalize import awq_clip
+from bitwright.equalize.awq import awq_clip
 from bitwright.jobs.weight_only.layers import PlannedWeight
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import (
@@ -21,7 +21,9 @@ from bitwright.numerics.blocks import (
 from bitwright.numerics.second_moment import SecondMoment
 from bitwright.observe import LayerInputs
 from bitwright.recipe import GPTQ, HQQ, Nearest, WeightOnly
-from bitwright.rounding import HessianFactor, factor_hessian, gptq, hqq, refine
+from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
+from bitwright.rounding.hqq import hqq
+from bitwright.rounding.refinement import refine
 
 __all__ = ["ROUNDINGS", "InputMoments", "Task", "round_weight"]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.layout.weight_only import product_source
-from bitwright.equalize import CLIPPED, awq_scales
+from bitwright.equalize.awq import CLIPPED, awq_scales
 from bitwright.errors import DataError
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.rounding import InputMoments, round_weight
@@ -18,7 +18,7 @@ from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.observe import LayerwiseRun
 from bitwright.plan import QuantPlan, Smoothing
-from bitwright.rounding import BlockStore
+from bitwright.rounding.store import BlockStore
 
 __all__ = ["find_scaling", "round_weights"]
 

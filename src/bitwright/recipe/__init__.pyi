@@ -1,0 +1,36 @@
+"""The names of this package and where each is defined."""
+
+from .finetuning import AdaQuant as AdaQuant
+from .finetuning import AdaRound as AdaRound
+from .finetuning import FineTuning as FineTuning
+from .hardware import CrossLayerEqualization as CrossLayerEqualization
+from .hardware import Limits as Limits
+from .hardware import Rewrites as Rewrites
+from .hardware import Simulation as Simulation
+from .methods import MSE as MSE
+from .methods import Distribution as Distribution
+from .methods import Entropy as Entropy
+from .methods import LayerwisePercentile as LayerwisePercentile
+from .methods import MinMax as MinMax
+from .methods import MinMSE as MinMSE
+from .methods import NonOverflow as NonOverflow
+from .methods import Percentile as Percentile
+from .methods import RangeMethod as RangeMethod
+from .methods import ScaleKind as ScaleKind
+from .named import RECIPES as RECIPES
+from .named import TARGETS as TARGETS
+from .named import Target as Target
+from .named import load_recipe as load_recipe
+from .named import named_recipe as named_recipe
+from .options import Override as Override
+from .options import Placement as Placement
+from .options import Selection as Selection
+from .options import SmoothQuant as SmoothQuant
+from .value import Recipe as Recipe
+from .weights import AWQ as AWQ
+from .weights import GPTQ as GPTQ
+from .weights import HQQ as HQQ
+from .weights import Nearest as Nearest
+from .weights import RoundingMethod as RoundingMethod
+from .weights import WeightOnly as WeightOnly
+from .weights import WeightOverride as WeightOverride
