@@ -15,12 +15,12 @@ def candidate(op_type="Mul", **changes):
     """Return a node that nothing speaks against, changed."""
     inputs = [ir.Value(name=name, type=FLOAT) for name in "ab"]
     node = ir.node(op_type, inputs, changes.pop("attributes", {}))
+    node.outputs[0].dtype = changes.pop("result", ir.DataType.FLOAT)
     fine = Candidate(
         node=node,
         rule=rule_of(op_type),
         recipe=Recipe(),
         opset=21,
-        float16_reason=None,
         has_data=True,
         has_float_input=False,
         has_fused_input=False,
@@ -30,6 +30,7 @@ def candidate(op_type="Mul", **changes):
 
 def test_a_node_that_nothing_speaks_against_is_not_refused():
     assert refuse(candidate()) is None
+    assert refuse(candidate("LeakyRelu", result=ir.DataType.FLOAT16)) is None
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,10 @@ def test_a_node_that_nothing_speaks_against_is_not_refused():
         (candidate("MaxPool", opset=11), "from opset 12 on"),
         (candidate("Sub", recipe=Recipe(format="qoperator")), "no integer Sub for the format"),
         (candidate("LayerNormalization"), "pairs would only cost time"),
-        (candidate(float16_reason="float16 is kept"), "float16 is kept"),
+        (
+            candidate("LeakyRelu", recipe=Recipe(float16="keep"), result=ir.DataType.FLOAT16),
+            "the integer LeakyRelu takes float32 scales only, and float16 is kept",
+        ),
         (candidate("Conv"), "its weight is computed at run time"),
         (
             candidate("HardSigmoid", recipe=Recipe(simulate=Simulation())),

@@ -8,14 +8,11 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.checks import check_recipe, has_channelwise_activations
-from bitwright.decide.layout.dedicated_pairs import dedicate_pairs
-from bitwright.decide.layout.entries import Layout, plan_as_float
-from bitwright.decide.layout.float16 import float16_refusals
+from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
 from bitwright.decide.layout.fusion import fused_reader
 from bitwright.decide.layout.refusals import Candidate, refuse
 from bitwright.decide.layout.selection import Selector
-from bitwright.decide.layout.shared_exponent_axis import choose_shared_exponent_axes
-from bitwright.decide.layout.tensors import TensorMarks, is_float
+from bitwright.decide.layout.tensors import TensorMarks, choose_shared_exponent_axes, is_float
 from bitwright.decide.matmul_bias import (
     BiasSum,
     bias_sum_behind,
@@ -58,7 +55,6 @@ class _Builder:
         self._marks = TensorMarks(model, recipe, self._layout)
         # What stays inside a fused operation, and whether the result of that is quantized.
         self._fused: dict[ir.Value, bool] = {}
-        self._float16_refusals = float16_refusals(model, recipe)
         self._channelwise_activations = has_channelwise_activations(recipe)
 
     def build(self) -> Layout:
@@ -76,7 +72,7 @@ class _Builder:
         self._read_through(float_by_name)
         choose_shared_exponent_axes(self._layout, self._nodes)
         if self._recipe.place.dedicated_pairs:
-            dedicate_pairs(self._layout, self._marks.marked, self._marks.names)
+            _dedicate_pairs(self._layout, self._marks.marked, self._marks.names)
         return self._layout
 
     def _kept_float(self, node: ir.Node) -> str | None:
@@ -133,7 +129,6 @@ class _Builder:
                 rule=rule,
                 recipe=self._recipe,
                 opset=self._opset,
-                float16_reason=self._float16_refusals.get(node.name or ""),
                 has_data=bool(data),
                 has_float_input=any(self._stays_float(value) for value in data),
                 has_fused_input=any(value in self._fused for value in node.inputs),
@@ -323,3 +318,34 @@ def _leaves_parameters(override: Override | None) -> bool:
     if override is None:
         return True
     return override == Override(convert=override.convert, convert_for=override.convert_for)
+
+
+def _dedicate_pairs(
+    layout: Layout, marked: Mapping[ir.Value, str], names: Mapping[ir.Value, str]
+) -> None:
+    """Give each reader of a marked tensor an entry, and so a pair, of its own."""
+    for value, key in marked.items():
+        readers = [
+            (name, index)
+            for name, node in layout.nodes.items()
+            for index, used in enumerate(node.inputs)
+            if used == key
+        ]
+        if len(readers) + (layout.outputs.get(names[value]) is not None) < 2:
+            continue
+        producer = value.producer()
+        if producer is not None and layout.outputs.get(names[value]) is None:
+            # The shared entry stays as the root of the parameters, without a pair of its own.
+            _rename_uses(layout, producer.name or "", key, f"{key}@{readers[0][0]}", "outputs")
+        for name, _ in readers:
+            own = f"{key}@{name}"
+            entry = layout.entries[key]
+            layout.entries[own] = Entry(entry.name, value, "activation", entry.qtype, same_as=key)
+            _rename_uses(layout, name, key, own, "inputs")
+
+
+def _rename_uses(layout: Layout, node: str, old: str, new: str, side: str) -> None:
+    plan = layout.nodes.get(node)
+    if plan is not None:
+        keys = tuple(new if used == old else used for used in getattr(plan, side))
+        layout.nodes[node] = msgspec.structs.replace(plan, **{side: keys})

@@ -1,21 +1,24 @@
-"""Entering tensors into a layout, and the entry through which each node reads one."""
+"""Entering tensors into a layout: the entry through which each node reads one, and its axis."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
 from bitwright.decide.checks import has_channelwise_activations
 from bitwright.decide.layout.entries import Entry, Layout
-from bitwright.decide.layout.weight_axis import weight_axis
 from bitwright.decide.ops import OpRule
+from bitwright.errors import RecipeError
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of, is_constant
 from bitwright.numerics.types import INT16, INT32, QType
-from bitwright.recipe import Recipe
+from bitwright.recipe import Override, Recipe
 
-__all__ = ["TensorMarks", "is_float"]
+__all__ = ["TensorMarks", "choose_shared_exponent_axes", "is_float"]
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+_CHANNELS = 1
 
 
 class TensorMarks:
@@ -38,7 +41,7 @@ class TensorMarks:
         if index not in rule.weights:
             return self._mark_constant(node, value, self._recipe.activation, None, 0, operand=True)
         override = self._recipe.overrides.get(self.names[value])
-        axis, block = weight_axis(node, index, rule, self._recipe, override)
+        axis, block = _weight_axis(node, index, rule, self._recipe, override)
         return self._mark_constant(node, value, self._recipe.weight, axis, block)
 
     def mark_activation(self, value: ir.Value) -> str:
@@ -126,3 +129,85 @@ class TensorMarks:
 def is_float(value: ir.Value | None) -> bool:
     """Whether a tensor holds numbers that can be quantized."""
     return value is not None and value.dtype in _FLOATS
+
+
+def _weight_axis(
+    node: ir.Node, index: int, rule: OpRule, recipe: Recipe, override: Override | None
+) -> tuple[int | None, int]:
+    """Return the axis of a constant's scales and the size of its blocks; (None, 0): one scale."""
+    value = node.inputs[index]
+    array = constant_of(value)
+    assert value is not None and array is not None
+    own = None if rule.channel_axis is None else rule.channel_axis(node, index)
+    if override is not None and (override.axis is not None or override.block_size):
+        where = f"the override of {value.name!r}"
+        axis = _valid_axis(override.axis or 0, array.ndim, where)
+        if not override.block_size:
+            _refuse_misread_axis(node, rule, axis, own, override.qtype or recipe.weight)
+        return axis, override.block_size or 0
+    if recipe.block_size and array.ndim == 2 and rule.linear == "matrix":
+        return 1 if own is None else 1 - own, recipe.block_size
+    if not recipe.per_channel or array.ndim < 2:
+        return None, 0
+    custom = recipe.place.channel_axes.get(node.op_type)
+    if custom is None:
+        return own, 0
+    axis = _valid_axis(custom, array.ndim, f"channel_axes of {node.op_type}")
+    _refuse_misread_axis(node, rule, axis, own, recipe.weight)
+    return axis, 0
+
+
+def _refuse_misread_axis(
+    node: ir.Node, rule: OpRule, axis: int, own: int | None, qtype: QType
+) -> None:
+    """Refuse channels that the runtime's integer kernel would take for those of another axis."""
+    if not rule.fixed_axis or qtype.bits != 8 or axis == own:
+        return
+    takes = "one scale for the whole tensor" if own is None else f"channels along axis {own}"
+    raise RecipeError(
+        f"ONNX Runtime's 8-bit {node.op_type} takes {takes} and would compute wrong numbers for "
+        f"the weight of {node.name!r} with scales along axis {axis}; leave the axis out."
+    )
+
+
+def _valid_axis(axis: int, rank: int, where: str) -> int:
+    if not -rank <= axis < rank:
+        raise RecipeError(f"{where} names axis {axis}, but the tensor has {rank} axes.")
+    return axis % rank if rank else axis
+
+
+def choose_shared_exponent_axes(layout: Layout, nodes: Iterable[ir.Node]) -> None:
+    """Give entries in a shared-exponent format their axis: that along which a first reader sums.
+
+    Values that share an exponent should be of one dot product: the channels of a convolution, the
+    common dimension of a matrix product. A Softmax has its own axis; all else takes the channels.
+    """
+    for node in nodes:
+        for index, key in enumerate(layout.nodes[node.name or ""].inputs):
+            if key is None or not (entry := layout.entries[key]).qtype.shares_exponent:
+                continue
+            if entry.axis is None and (axis := _summed_axis(node, index)) is not None:
+                entry.axis = _within(axis, entry)
+    for entry in layout.entries.values():
+        if entry.qtype.shares_exponent and entry.axis is None:
+            entry.axis = _within(_CHANNELS, entry)
+
+
+def _summed_axis(node: ir.Node, index: int) -> int | None:
+    if node.op_type == "MatMul":
+        return -1 if index == 0 else -2
+    if node.op_type == "Gemm" and index < 2:
+        transposed = bool(node.attributes.get_int(("transA", "transB")[index], 0))
+        return int(transposed) if index == 1 else int(not transposed)
+    if node.op_type in ("Softmax", "LogSoftmax"):
+        return node.attributes.get_int("axis", -1)
+    return None
+
+
+def _within(axis: int, entry: Entry) -> int:
+    """Return the axis counted from the front, moved to the last one where it lies beyond."""
+    shape = entry.value.shape
+    if shape is None:
+        return axis
+    rank = len(shape)
+    return max(min(axis if axis >= 0 else axis + rank, rank - 1), 0)
