@@ -33,13 +33,14 @@ LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 
 
 class _Imports(ast.NodeVisitor):
-    """Collects what a file imports, wherever it does, except for type checkers."""
+    """Collects what a file imports, wherever it does; for type checkers only if asked to."""
 
-    def __init__(self):
+    def __init__(self, for_type_checkers=False):
         self.found = []
+        self._for_type_checkers = for_type_checkers
 
     def visit_If(self, node):
-        if "TYPE_CHECKING" in ast.unparse(node.test):
+        if "TYPE_CHECKING" in ast.unparse(node.test) and not self._for_type_checkers:
             for other in node.orelse:
                 self.visit(other)
         else:
@@ -66,9 +67,9 @@ def module_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_of(path):
+def imports_of(path, **options):
     """Return (line, module) for each import of our own."""
-    visitor = _Imports()
+    visitor = _Imports(**options)
     visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
     return [
         (line, name.partition(".")[2] or "__init__")
@@ -112,7 +113,7 @@ def test_imports_run_downward_only(path):
 
 
 def file_imports():
-    """Return which of our own modules each module imports, by file."""
+    """Return which of our own modules each module imports, for type checkers or to run."""
     known = {module_of(path): path for path in files()}
 
     def found(name):
@@ -121,7 +122,8 @@ def file_imports():
         return next((module for module in names if module in known), None)
 
     return {
-        module: {found(name) for _, name in imports_of(path)} - {module, None}
+        module: {found(name) for _, name in imports_of(path, for_type_checkers=True)}
+        - {module, None}
         for module, path in known.items()
     }
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, UINT8
+from bitwright.recipe.fields import RecipeFields
 from bitwright.recipe.finetuning import AdaQuant
 from bitwright.recipe.methods import MinMSE, NonOverflow
 from bitwright.recipe.options import Placement
 from bitwright.recipe.weights import WeightOnly
 from bitwright.support.settings import Settings
-
-if TYPE_CHECKING:
-    from bitwright.recipe.value import Recipe
 
 __all__ = ["RULES", "Rule", "check_rules"]
 
@@ -23,12 +21,12 @@ __all__ = ["RULES", "Rule", "check_rules"]
 class Rule(NamedTuple):
     """A contradiction: how it is found, and the sentence about it."""
 
-    broken: Callable[[Recipe], Any]
+    broken: Callable[[RecipeFields], Any]
     """Whether a recipe `r` breaks the rule; what it returns is `found` in the sentence."""
     sentence: str
 
 
-def check_rules(recipe: Recipe) -> None:
+def check_rules(recipe: RecipeFields) -> None:
     """Refuse the first contradiction of a recipe, before any work is done.
 
     >>> from bitwright.recipe import Recipe
@@ -61,39 +59,39 @@ def _changed(settings: Settings, names: Iterable[str]) -> str | None:
     return next((n for n in names if getattr(settings, n) != getattr(plain, n)), None)
 
 
-def _without_effect(r: Recipe, known: frozenset[str]) -> str | None:
+def _without_effect(r: RecipeFields, known: frozenset[str]) -> str | None:
     return _changed(r, (name for name in r.__struct_fields__ if name not in known))
 
 
-def _without_effect_in_weight_only(r: Recipe) -> str | None:
+def _without_effect_in_weight_only(r: RecipeFields) -> str | None:
     names = ("op_types", "nodes", "sequential", "workers", "output_pairs")
     return _changed(r.fine_tune, names) if r.fine_tune and r.mode == "weight-only" else None
 
 
-def _power_of_two_method(r: Recipe) -> str | None:
+def _power_of_two_method(r: RecipeFields) -> str | None:
     methods = (r.ranges, r.weight_ranges, *(one.ranges for one in r.overrides.values()))
     found = (type(one).__name__ for one in methods if isinstance(one, NonOverflow | MinMSE))
     return next(found, None)
 
 
-def _wide_type(r: Recipe) -> Any:
+def _wide_type(r: RecipeFields) -> Any:
     return next((qtype for qtype in (r.activation, r.weight) if qtype.bits > 8), None)
 
 
-def _block_type(r: Recipe) -> Any:
+def _block_type(r: RecipeFields) -> Any:
     return next((qtype for qtype in (r.activation, r.weight) if qtype.shares_exponent), None)
 
 
-def _is_extended(r: Recipe) -> bool:
+def _is_extended(r: RecipeFields) -> bool:
     return r.format in ("extended", "fix-neuron")
 
 
-def _empty_range(r: Recipe) -> Any:
+def _empty_range(r: RecipeFields) -> Any:
     ranges = ((op_type, *ends) for op_type, ends in r.output_ranges.items())
     return next((one for one in ranges if not one[1] < one[2]), None)
 
 
-def _bad_pattern(r: Recipe) -> tuple[str, re.error] | None:
+def _bad_pattern(r: RecipeFields) -> tuple[str, re.error] | None:
     for pattern in (*r.select.named, *r.place.unquantized_nodes):
         if pattern.startswith("re:"):
             try:

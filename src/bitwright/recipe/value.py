@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from bitwright.errors import RecipeError
-from bitwright.numerics.types import INT8, UINT8, QType
-from bitwright.recipe.finetuning import FineTuning
-from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
-from bitwright.recipe.methods import MinMax, RangeMethod, ScaleKind
-from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
+from bitwright.recipe.fields import RecipeFields
 from bitwright.recipe.rules import check_rules
-from bitwright.recipe.weights import WeightOnly
 from bitwright.support.arguments import check_arguments
-from bitwright.support.settings import Settings, convert, encode
+from bitwright.support.settings import convert, encode
 
 __all__ = ["Recipe"]
 
 
-class Recipe(Settings, frozen=True, kw_only=True):
+class Recipe(RecipeFields, frozen=True, kw_only=True):
     """All options of quantization; `load_recipe` gives the named recipes.
 
     >>> from bitwright.recipe import Percentile
@@ -28,74 +23,6 @@ class Recipe(Settings, frozen=True, kw_only=True):
     >>> Recipe.from_json(recipe.to_json()) == recipe
     True
     """
-
-    version: Literal[1] = 1
-    name: str = "custom"
-    mode: Literal["static", "dynamic", "weight-only"] = "static"
-    """Static: activation ranges from calibration data. Dynamic: measured at every run.
-    Weight-only: activations stay float."""
-    format: Literal["qdq", "qoperator", "extended", "fix-neuron"] = "qdq"
-    """QDQ: float ops between Q/DQ pairs. QOperator: integer ops. Extended: pairs of the vendor's
-    domain, for every number type. FixNeuron: one such op instead of a pair."""
-    activation: QType = UINT8
-    weight: QType = INT8
-    ranges: RangeMethod = MinMax()
-    weight_ranges: RangeMethod = MinMax()
-    rounding: Literal["nearest", "squant"] = "squant"
-    """How weights of Conv become integers: each to the nearest, or so that the errors of a kernel
-    and of an output cancel out."""
-    scales: ScaleKind = "float"
-    per_channel: bool = False
-    block_size: int = 0
-    """Weights of MatMul and Gemm get one scale for each block of this many rows; 0: none."""
-    activation_symmetric: bool = False
-    weight_symmetric: bool | None = None
-    """None: symmetric for signed types, asymmetric for unsigned ones."""
-    restricted_asymmetric: bool = False
-    """uint8 activations only: zero point 0 for what is never negative, else 128."""
-    reduce_range: bool = False
-    min_real_range: float | None = None
-    """Widen narrower ranges to at least this width."""
-    quantize_bias: bool = True
-    bias: Literal["int32", "int16", "weight"] = "int32"
-    """int32 or int16 at (input scale x weight scale), or like a weight, with a scale of its own."""
-    unsigned_relu: bool = False
-    """Outputs of Relu, and of Clip from 0, use the whole of their type even where activations,
-    or the ranges of the method, are symmetric: zero lies at its lowest value."""
-    select: Selection = Selection()
-    place: Placement = Placement()
-    overrides: dict[str, Override] = msgspec.field(default_factory=dict)
-    """Tensor name -> what it gets instead."""
-    output_ranges: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
-    """Op type -> the range of its outputs, given and not observed."""
-    smooth: SmoothQuant | None = None
-    """SmoothQuant: move outliers of activations into the weights of matrix products; takes one more
-    pass over the data."""
-    equalize: CrossLayerEqualization | None = None
-    """Cross-layer equalization of consecutive weights before observing."""
-    rewrite: Rewrites = Rewrites()
-    """Graph rewrites for hardware."""
-    simulate: Simulation | None = None
-    """Simulate the arithmetic of the NPU: replace ops by what it computes in their place."""
-    limits: Limits | None = None
-    """Keep power-of-two scales within what the NPU's shifters can do."""
-    weights: WeightOnly = WeightOnly()
-    """Weight-only mode: bits, blocks, rounding and the form written."""
-    fine_tune: FineTuning | None = None
-    """Learn weights after all scales are decided, segment by segment; takes torch and time."""
-    bias_correction: Literal["off", "fast", "sequential"] = "off"
-    """Shift biases by what rounding adds to the outputs of their layers on average. Fast: from
-    the mean inputs of the float model. Sequential: layer by layer, behind the quantized ones."""
-    assumed_type: Literal["float32", "float16"] | None = None
-    """The element type of tensors for which none can be inferred, behind unknown operators."""
-    float16: Literal["widen", "keep"] = "widen"
-    """What becomes of float16 inside the model: computed in float32, or kept, with scales in
-    float16 and only those ops quantized that the runtime takes so."""
-    keep_defaults: bool = False
-    """Initializers that are also inputs of the model stay both, so that callers can go on
-    replacing them: no weight is stored as integers then. Else they become constants."""
-    optimize: bool = True
-    """Fold constants and batch norms before quantizing."""
 
     def __post_init__(self) -> None:
         check_rules(self)
