@@ -89,7 +89,7 @@ def test_no_more_samples_are_taken_than_say_something_new(monkeypatch):
 
 
 def test_depthwise_convolutions_have_the_gradients_of_torch():
-    from bitwright.learning.torch_graph.depthwise import depthwise_conv
+    from bitwright.learning.torch_graph.windows import depthwise_conv
 
     for strides, pads in (([1, 1], [1, 1]), ([2, 1], [0, 2]), ([1, 1], [3, 0])):
         x, w, b = (tensor(*s, seed=i) for i, s in enumerate([(2, 3, 7, 6), (3, 1, 3, 2), (3,)]))

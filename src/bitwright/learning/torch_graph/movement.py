@@ -15,13 +15,11 @@ from bitwright.learning.torch_graph.attributes import Attributes
 __all__ = [
     "as_tensor",
     "cast",
-    "concat",
     "constant_of_shape",
     "depth_to_space",
     "expand",
     "flatten",
     "gather",
-    "identity",
     "pad",
     "reshape",
     "shape_of",
@@ -29,7 +27,6 @@ __all__ = [
     "space_to_depth",
     "split",
     "squeeze",
-    "tile",
     "torch_type",
     "transpose",
     "unsqueeze",
@@ -59,11 +56,6 @@ def torch_type(onnx_type: int) -> torch.dtype:
     torch.int64
     """
     return as_tensor(np.zeros((), ir.DataType(onnx_type).numpy())).dtype
-
-
-def identity(a: Attributes, x: torch.Tensor, *rest: Any) -> torch.Tensor:
-    """Identity, and Dropout as it is at inference."""
-    return x
 
 
 def cast(a: Attributes, x: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -105,11 +97,6 @@ def unsqueeze(a: Attributes, x: torch.Tensor, axes: torch.Tensor | None = None) 
     for axis in sorted(axis % rank for axis in given):
         x = x.unsqueeze(axis)
     return x
-
-
-def concat(a: Attributes, *tensors: torch.Tensor) -> torch.Tensor:
-    """Concat."""
-    return torch.cat(tensors, a.integer("axis"))
 
 
 def split(a: Attributes, x: torch.Tensor, sizes: torch.Tensor | None = None) -> Tensors:
@@ -213,11 +200,6 @@ def space_to_depth(a: Attributes, x: torch.Tensor) -> torch.Tensor:
 def expand(a: Attributes, x: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
     """Expand: both shapes broadcast."""
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist())))
-
-
-def tile(a: Attributes, x: torch.Tensor, repeats: torch.Tensor) -> torch.Tensor:
-    """Tile."""
-    return x.tile(repeats.tolist())
 
 
 def where(a: Attributes, mask: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

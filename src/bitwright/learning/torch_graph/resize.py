@@ -11,7 +11,7 @@ import torch
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.numerics.broadcasting import along_axis
 
-__all__ = ["refuse_resize", "resize", "upsample"]
+__all__ = ["refuse_resize", "resize"]
 
 _COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 
@@ -58,11 +58,6 @@ def resize(
             places = _places(size, wanted, scale, coordinates)
             x = _sample(x, axis, places, a, old_way)
     return x
-
-
-def upsample(a: Attributes, x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Upsample, the Resize of before opset 10."""
-    return resize(a, x, None, scales)
 
 
 def _places(size: int, wanted: int, scale: float, coordinates: str) -> np.ndarray:

@@ -1,93 +1,240 @@
-"""Every operator that can be computed here, by name."""
+"""Every operator that can be computed here, by name; arithmetic and norms are written here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
 import torch
 from torch.nn import functional
 
-from bitwright.learning.torch_graph import elementwise as each
 from bitwright.learning.torch_graph import movement as move
-from bitwright.learning.torch_graph import products, resize, windows
+from bitwright.learning.torch_graph import resize, windows
+from bitwright.learning.torch_graph.attributes import Attributes
 
 __all__ = ["OPS", "why_not"]
 
-OPS: dict[str, Callable[..., Any]] = {
+Op = Callable[..., Any]
+
+
+def unary(function: Op) -> Op:
+    """Return the op of a function of one tensor."""
+
+    def apply(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+        return function(x)
+
+    return apply
+
+
+def binary(function: Op) -> Op:
+    """Return the op of a function of two tensors."""
+
+    def apply(a: Attributes, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return function(x, y)
+
+    return apply
+
+
+def fold(function: Op, *, mean: bool = False) -> Op:
+    """Return the op of any number of tensors, two at a time (Sum, Max, Min, Mean)."""
+
+    def apply(a: Attributes, *tensors: torch.Tensor) -> torch.Tensor:
+        result = tensors[0]
+        for other in tensors[1:]:
+            result = function(result, other)
+        return result / len(tensors) if mean else result
+
+    return apply
+
+
+def divide(a: Attributes, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Div: integers are cut off towards zero."""
+    if x.is_floating_point():
+        return x / y
+    return torch.div(x, y, rounding_mode="trunc")
+
+
+def power(a: Attributes, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Pow, in the type of the base."""
+    # A number as exponent has a derivative that is finite at 0; a tensor's has not.
+    exponent = y.item() if y.numel() == 1 and y.ndim <= x.ndim else y
+    return torch.pow(x, exponent).to(x.dtype)
+
+
+def clip(
+    a: Attributes,
+    x: torch.Tensor,
+    low: torch.Tensor | None = None,
+    high: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Clip: bounds are inputs, or attributes before opset 11."""
+    bounds = (
+        a.value(name) if bound is None else bound.item()
+        for name, bound in (("min", low), ("max", high))
+    )
+    least, most = bounds
+    return x if least is None and most is None else torch.clamp(x, least, most)
+
+
+def along_axis(function: Op) -> Op:
+    """Return the op of a function along an axis; before opset 13 over all axes from it on."""
+
+    def apply(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+        if a.opset >= 13:
+            return function(x, a.integer("axis", -1))
+        axis = a.integer("axis", 1) % x.ndim
+        return function(x.flatten(axis), -1).reshape(x.shape)
+
+    return apply
+
+
+def reduce(function: Op) -> Op:
+    """Return the op that reduces axes; `function` takes (tensor, axes, keepdim)."""
+
+    def apply(a: Attributes, x: torch.Tensor, axes: torch.Tensor | None = None) -> torch.Tensor:
+        given: Sequence[int] = a.integers("axes") if axes is None else axes.tolist()
+        if not given and a.integer("noop_with_empty_axes"):
+            return x
+        return function(x, tuple(given) or tuple(range(x.ndim)), bool(a.integer("keepdims", 1)))
+
+    return apply
+
+
+# Products and normalizations ------------------------------------------------------------------
+
+
+def gemm(
+    a: Attributes, x: torch.Tensor, w: torch.Tensor, c: torch.Tensor | None = None
+) -> torch.Tensor:
+    x = x.T if a.integer("transA") else x
+    w = w.T if a.integer("transB") else w
+    y = a.number("alpha", 1.0) * (x @ w)
+    return y if c is None else y + a.number("beta", 1.0) * c
+
+
+def batch_norm(
+    a: Attributes,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+) -> torch.Tensor:
+    """BatchNormalization with its stored statistics."""
+    return functional.batch_norm(
+        x, mean, variance, scale, bias, training=False, eps=a.number("epsilon", 1e-5)
+    )
+
+
+def instance_norm(
+    a: Attributes, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    axes = tuple(range(2, x.ndim))
+    centred = x - x.mean(axes, keepdim=True)
+    variance = centred.square().mean(axes, keepdim=True)
+    shape = (1, -1, *(1 for _ in axes))
+    normal = centred * torch.rsqrt(variance + a.number("epsilon", 1e-5))
+    return normal * scale.reshape(shape) + bias.reshape(shape)
+
+
+def layer_norm(
+    a: Attributes, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """LayerNormalization; only its first output."""
+    axis = a.integer("axis", -1) % x.ndim
+    axes = tuple(range(axis, x.ndim))
+    centred = x - x.mean(axes, keepdim=True)
+    variance = centred.square().mean(axes, keepdim=True)
+    normal = centred * torch.rsqrt(variance + a.number("epsilon", 1e-5)) * scale
+    return normal if bias is None else normal + bias
+
+
+def lp_norm(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+    axis = a.integer("axis", -1)
+    norm = torch.linalg.vector_norm(x, a.integer("p", 2), dim=axis, keepdim=True)
+    return torch.where(norm == 0, torch.zeros_like(x), x / norm)
+
+
+# The table ------------------------------------------------------------------------------------
+
+OPS: dict[str, Op] = {
     # Windows
     "AveragePool": windows.average_pool,
     "Conv": windows.conv,
     "ConvTranspose": windows.conv_transpose,
-    "GlobalAveragePool": windows.global_average_pool,
-    "GlobalMaxPool": windows.global_max_pool,
+    "GlobalAveragePool": unary(lambda x: x.mean(dim=tuple(range(2, x.ndim)), keepdim=True)),
+    "GlobalMaxPool": unary(lambda x: x.amax(dim=tuple(range(2, x.ndim)), keepdim=True)),
     "MaxPool": windows.max_pool,
     # Products and normalizations
-    "BatchNormalization": products.batch_norm,
-    "Einsum": products.einsum,
-    "Gemm": products.gemm,
-    "GroupNormalization": products.group_norm,
-    "InstanceNormalization": products.instance_norm,
-    "LayerNormalization": products.layer_norm,
-    "LpNormalization": products.lp_norm,
-    "MatMul": products.matmul,
+    "BatchNormalization": batch_norm,
+    "Einsum": lambda a, *tensors: torch.einsum(a.text("equation"), *tensors),
+    "Gemm": gemm,
+    "GroupNormalization": lambda a, x, scale, bias: functional.group_norm(
+        x, a.integer("num_groups"), scale, bias, a.number("epsilon", 1e-5)
+    ),
+    "InstanceNormalization": instance_norm,
+    "LayerNormalization": layer_norm,
+    "LpNormalization": lp_norm,
+    "MatMul": binary(torch.matmul),
     # Activations
-    "Clip": each.clip,
-    "Elu": each.elu,
-    "Erf": each.unary(torch.erf),
-    "Gelu": each.gelu,
-    "HardSigmoid": each.hard_sigmoid,
-    "HardSwish": each.hard_swish,
-    "LeakyRelu": each.leaky_relu,
-    "LogSoftmax": each.log_softmax,
-    "Mish": each.unary(functional.mish),
-    "PRelu": each.prelu,
-    "Relu": each.unary(torch.relu),
-    "Sigmoid": each.unary(torch.sigmoid),
-    "Softmax": each.softmax,
-    "Softplus": each.unary(functional.softplus),
-    "Tanh": each.unary(torch.tanh),
+    "Clip": clip,
+    "Elu": lambda a, x: functional.elu(x, a.number("alpha", 1.0)),
+    "Erf": unary(torch.erf),
+    "Gelu": lambda a, x: functional.gelu(x, approximate=a.text("approximate", "none")),
+    "HardSigmoid": lambda a, x: torch.clamp(
+        a.number("alpha", 0.2) * x + a.number("beta", 0.5), 0, 1
+    ),
+    "HardSwish": unary(lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1)),
+    "LeakyRelu": lambda a, x: functional.leaky_relu(x, a.number("alpha", 0.01)),
+    "LogSoftmax": along_axis(torch.log_softmax),
+    "Mish": unary(functional.mish),
+    "PRelu": binary(lambda x, slope: torch.where(x < 0, slope * x, x)),
+    "Relu": unary(torch.relu),
+    "Sigmoid": unary(torch.sigmoid),
+    "Softmax": along_axis(torch.softmax),
+    "Softplus": unary(functional.softplus),
+    "Tanh": unary(torch.tanh),
     # Arithmetic
-    "Abs": each.unary(torch.abs),
-    "Add": each.binary(torch.add),
-    "And": each.binary(torch.logical_and),
-    "Div": each.divide,
-    "Equal": each.binary(torch.eq),
-    "Exp": each.unary(torch.exp),
-    "Floor": each.unary(torch.floor),
-    "Greater": each.binary(torch.gt),
-    "Less": each.binary(torch.lt),
-    "Log": each.unary(torch.log),
-    "Max": each.fold(torch.maximum),
-    "Mean": each.fold(torch.add, mean=True),
-    "Min": each.fold(torch.minimum),
-    "Mul": each.binary(torch.mul),
-    "Neg": each.unary(torch.neg),
-    "Not": each.unary(torch.logical_not),
-    "Pow": each.power,
-    "Reciprocal": each.unary(torch.reciprocal),
-    "Sqrt": each.unary(torch.sqrt),
-    "Sub": each.binary(torch.sub),
-    "Sum": each.fold(torch.add),
+    "Abs": unary(torch.abs),
+    "Add": binary(torch.add),
+    "And": binary(torch.logical_and),
+    "Div": divide,
+    "Equal": binary(torch.eq),
+    "Exp": unary(torch.exp),
+    "Floor": unary(torch.floor),
+    "Greater": binary(torch.gt),
+    "Less": binary(torch.lt),
+    "Log": unary(torch.log),
+    "Max": fold(torch.maximum),
+    "Mean": fold(torch.add, mean=True),
+    "Min": fold(torch.minimum),
+    "Mul": binary(torch.mul),
+    "Neg": unary(torch.neg),
+    "Not": unary(torch.logical_not),
+    "Pow": power,
+    "Reciprocal": unary(torch.reciprocal),
+    "Sqrt": unary(torch.sqrt),
+    "Sub": binary(torch.sub),
+    "Sum": fold(torch.add),
     "Where": move.where,
     # Reductions
-    "ReduceL2": each.reduce(lambda x, axes, keep: torch.linalg.vector_norm(x, 2, axes, keep)),
-    "ReduceMax": each.reduce(torch.amax),
-    "ReduceMean": each.reduce(torch.mean),
-    "ReduceMin": each.reduce(torch.amin),
-    "ReduceSum": each.reduce(torch.sum),
-    "ReduceSumSquare": each.reduce(lambda x, axes, keep: torch.sum(x.square(), axes, keep)),
+    "ReduceL2": reduce(lambda x, axes, keep: torch.linalg.vector_norm(x, 2, axes, keep)),
+    "ReduceMax": reduce(torch.amax),
+    "ReduceMean": reduce(torch.mean),
+    "ReduceMin": reduce(torch.amin),
+    "ReduceSum": reduce(torch.sum),
+    "ReduceSumSquare": reduce(lambda x, axes, keep: torch.sum(x.square(), axes, keep)),
     # Movement and shapes
     "Cast": move.cast,
-    "Concat": move.concat,
+    "Concat": lambda a, *tensors: torch.cat(tensors, a.integer("axis")),
     "ConstantOfShape": move.constant_of_shape,
     "DepthToSpace": move.depth_to_space,
-    "Dropout": move.identity,
+    "Dropout": lambda a, x, *rest: x,
     "Expand": move.expand,
     "Flatten": move.flatten,
     "Gather": move.gather,
-    "Identity": move.identity,
+    "Identity": lambda a, x: x,
     "Pad": move.pad,
     "Reshape": move.reshape,
     "Resize": resize.resize,
@@ -96,10 +243,10 @@ OPS: dict[str, Callable[..., Any]] = {
     "SpaceToDepth": move.space_to_depth,
     "Split": move.split,
     "Squeeze": move.squeeze,
-    "Tile": move.tile,
+    "Tile": lambda a, x, repeats: x.tile(repeats.tolist()),
     "Transpose": move.transpose,
     "Unsqueeze": move.unsqueeze,
-    "Upsample": resize.upsample,
+    "Upsample": lambda a, x, scales: resize.resize(a, x, None, scales),
 }
 
 
@@ -111,31 +258,23 @@ def why_not(node: ir.Node, opset: int) -> str | None:
     """
     if node.domain not in ("", "ai.onnx") or node.op_type not in OPS:
         return f"there is no {node.op_type} in torch here"
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in _attributes(node)):
+    bodies = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    if any(attribute.type in bodies for attribute in node.attributes.values()):
         return f"{node.op_type} has a body"
-    if sum(bool(value.uses()) or value.is_graph_output() for value in node.outputs[1:]) and (
-        node.op_type not in ("Split",)
-    ):
+    more = () if node.op_type == "Split" else node.outputs[1:]
+    if any(value.uses() or value.is_graph_output() for value in more):
         return f"a second output of {node.op_type} is read"
     refusal = _REFUSALS.get(node.op_type)
     return refusal(node, opset) if refusal is not None else None
 
 
-def _attributes(node: ir.Node) -> list[ir.Attr]:
-    return list(node.attributes.values())
-
-
-def _refuse_training(node: ir.Node, opset: int) -> str | None:
-    return "it is in training mode" if node.attributes.get_int("training_mode", 0) else None
-
-
-def _refuse_group_norm(node: ir.Node, opset: int) -> str | None:
-    return "its scales are those of groups (before opset 21)" if opset < 21 else None
-
-
 _REFUSALS: dict[str, Callable[[ir.Node, int], str | None]] = {
-    "BatchNormalization": _refuse_training,
-    "GroupNormalization": _refuse_group_norm,
+    "BatchNormalization": lambda node, opset: (
+        "it is in training mode" if node.attributes.get_int("training_mode", 0) else None
+    ),
+    "GroupNormalization": lambda node, opset: (
+        "its scales are those of groups (before opset 21)" if opset < 21 else None
+    ),
     "Resize": lambda node, opset: resize.refuse_resize(node),
     "Upsample": lambda node, opset: resize.refuse_resize(node),
 }
