@@ -6,7 +6,7 @@ import pytest
 from support import language_models
 
 import bitwright
-from bitwright.assess.comparison.packed import packed_weight
+from bitwright.assess.comparison.quantized_graph import packed_weight
 from bitwright.graph import infer_shapes, load_model, open_session, run_session
 
 

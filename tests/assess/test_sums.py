@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitwright.assess.sums import Codes, ErrorSums
+from bitwright.assess.sums import Codes, ErrorSums, decibels, signal_and_noise
 
 
 @pytest.fixture(params=["compiled", "numpy"])
@@ -17,7 +17,7 @@ def engine(request, monkeypatch):
     return request.param
 
 
-def decibels(signal, noise):
+def plain_decibels(signal, noise):
     return 10 * math.log10(signal / noise)
 
 
@@ -43,7 +43,7 @@ def test_sums_over_samples_are_those_over_everything(engine, bits, signed, axis)
     codes = parts[0][2]
     restored = (stored - codes.zero_point) * codes.scale
     noise = (values - restored) ** 2
-    assert sums.sqnr == pytest.approx(decibels((values**2).sum(), noise.sum()), abs=1e-4)
+    assert sums.sqnr == pytest.approx(plain_decibels((values**2).sum(), noise.sum()), abs=1e-4)
     cosine = (values * restored).sum() / math.sqrt((values**2).sum() * (restored**2).sum())
     assert sums.cosine == pytest.approx(cosine, abs=1e-7)
     assert sums.largest == pytest.approx(np.abs(values - restored).max(), rel=1e-5)
@@ -112,3 +112,16 @@ def test_numbers_lost_altogether_lie_in_no_direction():
     sums = ErrorSums()
     sums.add(np.ones(4, np.float32), np.full(4, np.nan, np.float32))
     assert (sums.sqnr, sums.cosine, sums.largest) == (-math.inf, 0.0, math.inf)
+
+
+def test_decibels_at_the_ends():
+    assert decibels(1.0, 0.0) == math.inf
+    assert decibels(0.0, 1.0) == decibels(1.0, math.inf) == -math.inf
+    assert decibels(1000.0, 1.0) == pytest.approx(30.0)
+
+
+def test_energies_add_up_over_arrays_of_any_shape():
+    a, b = np.ones((2, 3), np.float32), np.zeros(4, np.float32)
+    assert signal_and_noise([a, b], [a, b + 1]) == (6.0, 4.0)
+    with pytest.raises(ValueError, match="shorter"):
+        signal_and_noise([a], [])

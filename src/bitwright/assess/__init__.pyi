@@ -12,14 +12,14 @@ from .comparison import name_unit as name_unit
 from .comparison import open_units as open_units
 from .inspection import Inspection as Inspection
 from .inspection import inspect_model as inspect_model
-from .noise import decibels as decibels
-from .noise import signal_and_noise as signal_and_noise
 from .outputs import OutputComparison as OutputComparison
 from .outputs import compare_outputs as compare_outputs
 from .sensitivity import NodeSensitivity as NodeSensitivity
 from .sensitivity import Proposal as Proposal
 from .sensitivity import Sensitivity as Sensitivity
 from .sensitivity import measure_variants as measure_variants
+from .sums import decibels as decibels
+from .sums import signal_and_noise as signal_and_noise
 from .verification import Finding as Finding
 from .verification import Verification as Verification
 from .verification import verify_model as verify_model

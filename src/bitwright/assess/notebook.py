@@ -1,13 +1,15 @@
-"""Results as small HTML tables, for notebooks in any theme."""
+"""Results as small HTML tables, for notebooks in any theme, and as pandas tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.rendering import render_template, show_decibels
+from bitwright.errors import MissingPackageError
 
-__all__ = ["Section", "html_tables", "output_section"]
+__all__ = ["Section", "data_frame", "html_tables", "output_section"]
 
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A title, the names of the columns, and the rows."""
@@ -47,3 +49,18 @@ def _are_numbers(texts: Sequence[str]) -> bool:
     return any(texts) and all(
         text[:1].isdigit() or text[:1] in "-<\N{EN DASH}" or text == "exact" for text in texts
     )
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> Any:
+    """Return rows as a pandas DataFrame, or say that pandas is missing.
+
+    `columns` names them where there may be no row to read them from.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingPackageError(
+            "to_pandas needs pandas, which is not installed; install it (pip install pandas), "
+            "or use to_dict."
+        ) from error
+    return pd.DataFrame(rows, columns=columns)

@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import OutputComparison
-from bitwright.assess.frames import data_frame
-from bitwright.assess.notebook import html_tables, output_section
+from bitwright.assess.notebook import data_frame, html_tables, output_section
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments

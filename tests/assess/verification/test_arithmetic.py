@@ -12,8 +12,7 @@ from support.pair_models import make_conv, make_product
 
 from bitwright import graph, verify
 from bitwright.assess.quantizers import Quantizers
-from bitwright.assess.verification.arithmetic import _largest_pairs, _largest_sum
-from bitwright.assess.verification.products import find_products
+from bitwright.assess.verification.arithmetic import _largest_pairs, _largest_sum, find_products
 
 
 def product_of(model):

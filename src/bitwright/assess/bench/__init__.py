@@ -13,11 +13,10 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess.bench.process import ModelProcess
+from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.profile import NodeTime, OpTime, Profile, profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark, SlowerNode
 from bitwright.assess.bench.samples import check_shapes, samples_for, write_samples
-from bitwright.assess.bench.schedule import run_interleaved
 from bitwright.data import ImagePreprocess, InputSpec, Sample
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph.sessions import checked_providers

@@ -1,8 +1,9 @@
-"""A model in a worker process, which times its runs and measures its memory."""
+"""Models in worker processes, which time their runs and measure their memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,10 @@ from bitwright.graph import runtime_reason
 from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 
-__all__ = ["ModelProcess"]
+__all__ = ["ModelProcess", "run_interleaved"]
 
 _WORKER = Path(__file__).with_name("worker.py")
+_ROUNDS = 10
 
 
 class ModelProcess(Closing):
@@ -76,3 +78,36 @@ class ModelProcess(Closing):
         except WorkerError as error:
             verb = "ONNX Runtime refuses" if what == "open" else "cannot run"
             raise ModelError(f"{verb} {self._name!r}: {runtime_reason(error)}") from error
+
+
+def run_interleaved(
+    runners: Sequence[ModelProcess],
+    *,
+    runs: int | None,
+    seconds: float,
+    on_round: Callable[[int], None] = lambda done: None,
+) -> list[list[float]]:
+    """Return the seconds of every run, of each runner.
+
+    Time goes in ten rounds; in each round every runner gets one burst, forwards in one round and
+    backwards in the next, so that none always comes first. With `runs` each runner runs exactly so
+    many times; otherwise as often as fits into `seconds`. `on_round` hears which is over.
+
+    >>> class Clock:
+    ...     def burst(self, *, runs=None, seconds=0.0):
+    ...         return [0.001] * (runs or 3)
+    >>> [len(times) for times in run_interleaved([Clock(), Clock()], runs=25, seconds=0)]
+    [25, 25]
+    """
+    times: list[list[float]] = [[] for _ in runners]
+    rounds = _ROUNDS if runs is None else min(_ROUNDS, runs)
+    order = list(enumerate(runners))
+    for current in range(rounds):
+        for place, runner in order if current % 2 == 0 else reversed(order):
+            if runs is not None:
+                share = math.ceil((runs - len(times[place])) / (rounds - current))
+                times[place] += runner.burst(runs=share)
+            elif sum(times[place]) < seconds or not times[place]:
+                times[place] += runner.burst(seconds=seconds / rounds)
+        on_round(current + 1)
+    return times

@@ -14,17 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 import onnx_ir as ir
 
-from bitwright.assess.optimized import (
-    OptimizedModel,
-    find_unfused,
-    name_nodes,
-    works_on_integers,
-)
-from bitwright.assess.optimized.graphs import read_optimized
-from bitwright.assess.optimized.unfused import is_quantizer
+from bitwright.assess.optimized.graphs import OptimizedModel, name_nodes, read_optimized
+from bitwright.assess.optimized.reasons import LINEAR_QUANTIZERS, find_unfused
 from bitwright.data import Sample
 from bitwright.decide.ops import op_types
 from bitwright.graph import open_session, run_session
+from bitwright.graph.quantized_ops import is_integer_op
 from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["Kind", "NodeTime", "OpTime", "Profile", "profile_models"]
@@ -241,9 +236,9 @@ def read_events(
 
 
 def _kind(node: ir.Node, origin: ir.Node | None, reads: str) -> Kind:
-    if is_quantizer(node):
+    if node.op_type in LINEAR_QUANTIZERS:
         return "quantizer"
-    if works_on_integers(node):
+    if is_integer_op(node.op_type):
         return "integer"
     if node.op_type in _LAYOUT and (origin is None or origin.op_type != node.op_type):
         return "layout"

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
-from bitwright.assess.frames import data_frame
-from bitwright.assess.notebook import html_tables
+from bitwright.assess.notebook import data_frame, html_tables
 from bitwright.support.wording import counted
 
 __all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]

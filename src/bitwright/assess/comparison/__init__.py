@@ -1,9 +1,8 @@
 """Comparison of a float and a quantized model, tensor by tensor and node by node."""
 
-from bitwright.assess.comparison.nodes import name_unit
+from bitwright.assess.comparison.nodes import match_weights, name_unit
 from bitwright.assess.comparison.results import Comparison, NodeComparison, TensorComparison
 from bitwright.assess.comparison.side_by_side import compare_models, open_units
-from bitwright.assess.comparison.weights import match_weights
 
 __all__ = [
     "Comparison",

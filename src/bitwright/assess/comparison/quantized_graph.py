@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.comparison.packed import packed_weight
 from bitwright.assess.quantizers import QuantizationParameters, stored_weight
 from bitwright.assess.sums import Codes
 from bitwright.decide.ops import OPERATORS, op_types
@@ -20,8 +21,12 @@ from bitwright.graph.quantized_ops import (
     ROUNDERS,
     is_integer_op,
 )
+from bitwright.numerics.blocks import QuantizedBlocks
+from bitwright.numerics.nbits import NBitsTensors, unpack_nbits
 
-__all__ = ["QuantizedGraph"]
+__all__ = ["PackedWeight", "QuantizedGraph", "packed_weight"]
+
+Array = npt.NDArray[Any]
 
 _CONVERSIONS = QUANTIZERS | DEQUANTIZERS | ROUNDERS | {"DynamicQuantizeLinear"}
 # They move integers and keep what these stand for.
@@ -100,7 +105,7 @@ class QuantizedGraph:
             return True
         return bool(reads) and any(self.is_quantized(output) for output in node.outputs)
 
-    def weight(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
+    def weight(self, value: ir.Value | None) -> Array | None:
         """Return the numbers of a constant input as the node sees them, dequantized if need be."""
         if value is None:
             return None
@@ -119,7 +124,7 @@ class QuantizedGraph:
             return None
         return None if constant_of(quantizer.inputs[0]) is None else self._through_pair(maker)
 
-    def weights_of(self, node: ir.Node) -> list[npt.NDArray[Any]]:
+    def weights_of(self, node: ir.Node) -> list[Array]:
         """Return the numbers of all constants that a node reads, its integers dequantized."""
         found = [self.weight(value) for value in node.inputs]
         op = INTEGER_OPS.get(node.op_type)
@@ -129,7 +134,7 @@ class QuantizedGraph:
             found.append(packed.numbers())
         return [array for array in found if array is not None]
 
-    def _through_pair(self, dequantizer: ir.Node) -> npt.NDArray[Any] | None:
+    def _through_pair(self, dequantizer: ir.Node) -> Array | None:
         """Return what a constant becomes behind a quantizer and a dequantizer."""
         from bitwright.graph import open_session, run_session
 
@@ -169,3 +174,95 @@ def _is_fixed(value: ir.Value) -> bool:
         value = maker.inputs[0]
         maker = value.producer()
     return is_constant(value)
+
+
+# Low-bit weights in blocks, as MatMulNBits and GatherBlockQuantized store them --------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeight:
+    """The weight of a MatMulNBits or GatherBlockQuantized node as it is stored."""
+
+    tensors: NBitsTensors
+    is_table: bool
+    """Whether it is a table of embeddings, read by rows."""
+
+    def unpack(self) -> QuantizedBlocks:
+        """Return codes, scales and zero points, as [K, N] or [width, entries]."""
+        return unpack_nbits(self.tensors)
+
+    def numbers(self) -> Array:
+        """Return the weight as its float model has it: [K, N], or [entries, width]."""
+        found = self.unpack().dequantize(np.float32)
+        return found.T if self.is_table else found
+
+
+def packed_weight(node: ir.Node) -> PackedWeight | None:
+    """Return what a node keeps in blocks; None where it keeps nothing so, or in a form unknown."""
+    if node.op_type == "MatMulNBits":
+        packed = _product(node)
+    elif node.op_type == "GatherBlockQuantized":
+        packed = _table(node)
+    else:
+        return None
+    return None if packed is None else PackedWeight(packed, node.op_type != "MatMulNBits")
+
+
+def _product(node: ir.Node) -> NBitsTensors | None:
+    codes, scales, zeros, order = (constant_of(input_at(node, index)) for index in (1, 2, 3, 4))
+    rows, columns = (node.attributes.get_int(key, 0) for key in ("K", "N"))
+    bits, size = _form(node)
+    if codes is None or scales is None or order is not None or codes.dtype != np.uint8:
+        return None
+    blocks = -(-rows // size)
+    if codes.size != columns * blocks * size * bits // 8 or scales.size != columns * blocks:
+        return None
+    return NBitsTensors(
+        codes=codes.reshape(columns, blocks, -1),
+        scales=scales,
+        zero_points=zeros,
+        rows=rows,
+        bits=bits,
+        block_size=size,
+    )
+
+
+def _table(node: ir.Node) -> NBitsTensors | None:
+    codes, scales, zeros = (
+        _bytes_of_table(node),
+        constant_of(input_at(node, 2)),
+        constant_of(input_at(node, 3)),
+    )
+    bits, size = _form(node)
+    if codes is None or scales is None or codes.dtype != np.uint8:
+        return None
+    axes = node.attributes.get_int("gather_axis", 0), node.attributes.get_int("quantize_axis", 1)
+    entries, width = codes.shape[0], codes.shape[1] * 8 // bits
+    blocks = -(-width // size)
+    if axes not in ((0, 1), (0, -1)) or scales.size != entries * blocks:
+        return None
+    # The last block of a table ends with its entry; that of a product is filled up.
+    filled = np.zeros((entries, blocks * size * bits // 8), np.uint8)
+    filled[:, : codes.shape[1]] = codes
+    return NBitsTensors(
+        codes=filled.reshape(entries, blocks, -1),
+        scales=scales,
+        zero_points=zeros,
+        rows=width,
+        bits=bits,
+        block_size=size,
+    )
+
+
+def _bytes_of_table(node: ir.Node) -> Array | None:
+    """Return the table's bytes, a row for each entry; a head may keep them in another shape."""
+    value = node.inputs[0]
+    maker = None if value is None else value.producer()
+    if maker is not None and maker.op_type == "Reshape":
+        value = maker.inputs[0]
+    array = constant_of(value)
+    return None if array is None or array.ndim < 2 else array.reshape(array.shape[0], -1)
+
+
+def _form(node: ir.Node) -> tuple[int, int]:
+    return node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 128)

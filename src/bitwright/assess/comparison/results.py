@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bitwright.assess.frames import data_frame
-from bitwright.assess.notebook import html_tables, output_section
+from bitwright.assess.notebook import data_frame, html_tables, output_section
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.rendering import show_decibels
 from bitwright.support.arguments import check_arguments

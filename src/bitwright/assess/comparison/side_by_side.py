@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +12,9 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import is_float, may_have_same_shape
 from bitwright.assess.comparison.merged_graph import MergedGraph, at_one_opset
-from bitwright.assess.comparison.nodes import describe_nodes
+from bitwright.assess.comparison.nodes import describe_nodes, weight_errors
 from bitwright.assess.comparison.results import Comparison, TensorComparison
-from bitwright.assess.comparison.streaming import BackgroundReader
 from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
-from bitwright.assess.comparison.weights import weight_errors
 from bitwright.assess.inspection import show_type
 from bitwright.assess.outputs import OutputSums
 from bitwright.assess.sums import ErrorSums
@@ -86,14 +85,20 @@ def compare_models(
         bundles=errors.bundles,
     )
     done = 0
-    with BackgroundReader(errors.add) as reader:
+    pending: Future[None] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="bitwright-compare") as pool:
         for sample in samples:
             given = {} if reference is None else run_session(reference, sample)
             answers = {_exact_name(name): array for name, array in given.items()}
             for group in runner.groups(sample):
-                reader.push({**runner.run(group, sample), **answers})
+                values = {**runner.run(group, sample), **answers}
+                if pending is not None:
+                    pending.result()
+                pending = pool.submit(errors.add, values)
             done += 1
             on_progress(done)
+    if pending is not None:
+        pending.result()
     if not done:
         raise DataError("there is no sample to compare the models on; give at least one.")
     tensors = {each.cut.name: each.finish() for each in errors.tensors if each.total.count}

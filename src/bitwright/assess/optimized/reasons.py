@@ -1,4 +1,4 @@
-"""Reasons why ONNX Runtime leaves a node between Q/DQ pairs in float.
+"""Nodes between Q/DQ pairs that ONNX Runtime does not fuse and so runs in float, with the reason.
 
 The rules are those of its CPU provider (QDQ selectors), each seen by optimizing a model that
 breaks just this one; `tests/assess/optimized` does it again with the installed version.
@@ -7,22 +7,85 @@ breaks just this one; `tests/assess/optimized` does it again with the installed 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.assess.optimized.graphs import OptimizedModel
 from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
 from bitwright.decide.ops import OPERATORS, OpRule, op_types
-from bitwright.graph.quantized_ops import INTEGER_OPS
+from bitwright.graph.quantized_ops import INTEGER_OPS, is_integer_op
 
-__all__ = ["explain_float"]
+__all__ = ["LINEAR_QUANTIZERS", "Unfused", "find_unfused"]
 
+LINEAR_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _PRODUCTS = op_types(lambda op: op.linear and op.integer_op)
 _MOVING = op_types(lambda op: op.drops_pairs)
 _INTEGER_RESULTS = {op.op_type for op in INTEGER_OPS.values() if op.result is not None}
 _COMPUTED = op_types(lambda op: op.integer_op in _INTEGER_RESULTS)
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _LOWEST = {ir.DataType.INT8: -128, ir.DataType.UINT8: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Unfused:
+    """One node that was meant to work on integers, and why it does not."""
+
+    node: str
+    op: str
+    reason: str
+
+
+def find_unfused(optimized: OptimizedModel) -> dict[ir.Node, Unfused]:
+    """Return the nodes of the optimized graph that dequantize what they read, in its order.
+
+    Counted are nodes with stored integers, and those with quantizers on all sides. A node with a
+    float activation on one side was never meant to be quantized, and is not.
+    """
+    quantizers = Quantizers(optimized.model)
+    origins = optimized.origins()
+    found = {}
+    for node in optimized.model.graph.all_nodes():
+        if node.op_type in LINEAR_QUANTIZERS or is_integer_op(node.op_type):
+            continue
+        if _reads_stored(node) or (_reads_only_quantized(node) and _is_quantized_behind(node)):
+            origin = origins.get(node, node)
+            name = origin.name or origin.outputs[0].name or origin.op_type
+            found[node] = Unfused(name, origin.op_type, _explain_float(node, quantizers))
+    return found
+
+
+def _dequantizers(node: ir.Node) -> list[ir.Node]:
+    makers = (value.producer() for value in node.inputs if value is not None)
+    return [maker for maker in makers if maker is not None and maker.op_type == "DequantizeLinear"]
+
+
+def _reads_only_quantized(node: ir.Node) -> bool:
+    dequantizers = _dequantizers(node)
+    computed = [
+        value.producer()
+        for value in node.inputs
+        if value is not None and not value.is_initializer()
+    ]
+    return bool(dequantizers) and all(maker in dequantizers for maker in computed)
+
+
+def _reads_stored(node: ir.Node) -> bool:
+    """Whether a weight is dequantized for it; an int32 bias alone may be added in float."""
+    integers = (maker.inputs[0] for maker in _dequantizers(node))
+    return any(
+        value is not None and value.is_initializer() and value.dtype != ir.DataType.INT32
+        for value in integers
+    )
+
+
+def _is_quantized_behind(node: ir.Node) -> bool:
+    readers = [use.node for value in node.outputs for use in value.uses()]
+    return any(reader.op_type == "QuantizeLinear" for reader in readers)
+
+
+# The reasons ------------------------------------------------------------------------------------
 
 
 class _NodeContext:
@@ -54,7 +117,7 @@ class _NodeContext:
         return [quantizer for quantizer in first if quantizer is not None] + self.outputs
 
 
-def explain_float(node: ir.Node, quantizers: Quantizers) -> str:
+def _explain_float(node: ir.Node, quantizers: Quantizers) -> str:
     """Return why the runtime could not fuse the quantizers around a node of its graph."""
     site = _NodeContext(node, quantizers)
     for rule in _RULES:

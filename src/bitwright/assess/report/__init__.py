@@ -13,9 +13,8 @@ from bitwright.assess.report.subject import (
     ReportSubject,
     SuggestedFix,
 )
-from bitwright.assess.report.tensors import TensorView, channel_peaks
 from bitwright.assess.report.verdict import Verdict, judge
-from bitwright.assess.report.views import Views
+from bitwright.assess.report.views import TensorView, Views, channel_peaks
 
 __all__ = [
     "Advice",

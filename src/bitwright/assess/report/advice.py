@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bitwright.assess.report.subject import ReportSubject
-from bitwright.assess.report.tensors import TensorView
 from bitwright.assess.report.verdict import judge
+from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES
 from bitwright.recipe import RECIPES, MinMax, Recipe
 

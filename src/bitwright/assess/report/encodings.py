@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import match_tensors
-from bitwright.assess.comparison.packed import PackedWeight, packed_weight
+from bitwright.assess.comparison.quantized_graph import PackedWeight, packed_weight
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.quantizers import QuantizationParameters, StoredWeight, stored_weight
 from bitwright.graph.constants import constant_of, input_at

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from bitwright.assess.frames import data_frame
-from bitwright.assess.noise import decibels
+from bitwright.assess.notebook import data_frame
 from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES, Fallback, fall_back
+from bitwright.assess.sums import decibels
 from bitwright.errors import PlanError
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import counted

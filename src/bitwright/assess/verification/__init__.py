@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizers
 from bitwright.assess.verification.arithmetic import check_accumulators, check_saturation
-from bitwright.assess.verification.cpus import CPUS, detect_cpu
 from bitwright.assess.verification.findings import Finding, Verification
 from bitwright.assess.verification.form import (
     check_domains,
@@ -17,6 +19,7 @@ from bitwright.assess.verification.form import (
     check_node_order,
     check_pairs,
     check_quantized,
+    check_runtime,
 )
 from bitwright.assess.verification.npu import (
     check_granularity,
@@ -29,12 +32,17 @@ from bitwright.assess.verification.parameters import (
     check_scales,
     check_zero_points,
 )
-from bitwright.assess.verification.runtime import check_arm_runtime, check_x86_runtime
 from bitwright.errors import TargetError, did_you_mean
-from bitwright.targets import Target, find_target
+from bitwright.targets import CPU, Target, find_target
 from bitwright.targets.npu_limits import LIMIT_RULES
 
 __all__ = ["CPUS", "Finding", "Verification", "detect_cpu", "verify_model"]
+
+CPUS = CPU.cpus
+
+_ARM = frozenset({"aarch64", "arm64", "armv7l", "armv8l"})
+_X86 = frozenset({"amd64", "i386", "i686", "x86", "x86_64"})
+_ADDS_IN_32_BITS = frozenset({"avx512_vnni", "avx_vnni", "avx_vnni_int8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +71,18 @@ CHECKS = (
     Check(("bias",), check_biases),
     Check(("accumulator",), check_accumulators, cpus=CPUS),
     Check(("saturation",), check_saturation, cpus=("avx2",)),
-    Check(_BY_RUNTIME, check_arm_runtime, cpus=("arm",), of_sound_models=True),
-    Check(_BY_RUNTIME, check_x86_runtime, cpus=("avx2", "vnni"), of_sound_models=True),
+    Check(
+        _BY_RUNTIME,
+        partial(check_runtime, signed_kernels=True),
+        cpus=("arm",),
+        of_sound_models=True,
+    ),
+    Check(
+        _BY_RUNTIME,
+        partial(check_runtime, signed_kernels=False),
+        cpus=("avx2", "vnni"),
+        of_sound_models=True,
+    ),
     Check(("eight_bits",), check_types, lambda target: target.types is not None),
     Check(("power_of_two",), check_powers_of_two, lambda target: target.power_of_two),
     Check(("per_tensor",), check_granularity, lambda target: target.per_tensor),
@@ -109,3 +127,22 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
             findings += check.find(quantizers)
             rules += check.rules
     return Verification(target, tuple(rules), tuple(findings))
+
+
+def detect_cpu(machine: str | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the kind of this machine's CPU; "avx2", the most careful, where x86 does not tell.
+
+    >>> detect_cpu("arm64"), detect_cpu("AMD64", Path("no-such-file"))
+    ('arm', 'avx2')
+    """
+    machine = (machine or platform.machine()).lower()
+    if machine in _ARM:
+        return "arm"
+    if machine not in _X86:
+        return "vnni"  # no other CPU has the instruction that saturates
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "avx2"
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    return "vnni" if _ADDS_IN_32_BITS.intersection(flags) else "avx2"

@@ -1,4 +1,4 @@
-"""Checks of the file: quantizers, domains, node order and types."""
+"""Checks of the file: quantizers, domains, node order and types, what the runtime makes of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from bitwright.assess.optimized import KEEP_FLOAT, find_rounded, find_unfused, optimize_model
 from bitwright.assess.quantizers import Quantizers, name_of
 from bitwright.assess.verification.findings import Finding
 from bitwright.errors import ModelError
@@ -17,6 +18,7 @@ __all__ = [
     "check_node_order",
     "check_pairs",
     "check_quantized",
+    "check_runtime",
 ]
 
 
@@ -74,3 +76,31 @@ def check_form(model: ir.Model) -> Iterable[Finding]:
         check_model(model)
     except ModelError as error:
         yield Finding("onnx", "", str(error).rstrip("."))
+
+
+def check_runtime(quantizers: Quantizers, *, signed_kernels: bool) -> Iterable[Finding]:
+    """Find what the runtime does in float, and what it rounds.
+
+    Arm has `signed_kernels`; on x86 int8 activations become uint8 first.
+    """
+    try:
+        optimized = optimize_model(quantizers.model, signed_kernels=signed_kernels)
+    except ModelError as error:
+        yield Finding("runtime", "", str(error).rstrip("."))
+        return
+    for found in find_unfused(optimized).values():
+        yield Finding(
+            "unfused",
+            found.node,
+            f"this {found.op} runs in float: {found.reason}",
+            {"op": found.op},
+            level="warning",
+        )
+    for name in find_rounded(optimized):
+        yield Finding(
+            "float_weights",
+            name,
+            "its weights are float, and ONNX Runtime stores them in 8 bits, with one scale for all",
+            level="warning",
+            remedy=f"let the node read and write float tensors, or {KEEP_FLOAT}",
+        )

@@ -2,7 +2,7 @@ import platform
 
 import pytest
 
-from bitwright.assess.verification.cpus import CPUS, detect_cpu
+from bitwright.assess.verification import CPUS, detect_cpu
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitwright.assess.bench.schedule import run_interleaved
+from bitwright.assess.bench.process import run_interleaved
 
 
 class Recorder:
