@@ -9,6 +9,7 @@ the activations. Several `collect_data` calls add up. Nothing is written to disk
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 
+@dataclass(eq=False, repr=False)
 class MinMaxCalibrater(CalibraterBase):
     """The least and the largest value of each tensor, or an average of those of each batch.
 
@@ -59,33 +61,23 @@ class MinMaxCalibrater(CalibraterBase):
     here one sample's tensors are alive at a time.
     """
 
-    def __init__(
-        self,
-        model_path: Model,
-        op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str | Path = "augmented_model.onnx",
-        symmetric: bool = False,
-        use_external_data_format: bool = False,
-        moving_average: bool = False,
-        averaging_constant: float = 0.01,
-        max_intermediate_outputs: int | None = None,
-        per_channel: bool = False,
-    ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            symmetric,
-            use_external_data_format,
-            per_channel,
-        )
-        if moving_average and not 0 <= averaging_constant <= 1:
-            raise RecipeError(f"averaging_constant lies in [0, 1], not {averaging_constant}.")
-        if moving_average and per_channel:
+    model_path: InitVar[Model]
+    op_types_to_calibrate: Sequence[str] | None = None
+    augmented_model_path: str | Path = "augmented_model.onnx"
+    symmetric: bool = False
+    use_external_data_format: bool = False
+    moving_average: bool = False
+    averaging_constant: float = 0.01
+    max_intermediate_outputs: int | None = None
+    per_channel: bool = False
+
+    def __post_init__(self, model_path: Model) -> None:
+        self._open_model(model_path)
+        constant = self.averaging_constant
+        if self.moving_average and not 0 <= constant <= 1:
+            raise RecipeError(f"averaging_constant lies in [0, 1], not {constant}.")
+        if self.moving_average and self.per_channel:
             raise RecipeError("moving_average is kept for whole tensors; drop per_channel.")
-        self.moving_average = moving_average
-        self.averaging_constant = averaging_constant
-        self.max_intermediate_outputs = max_intermediate_outputs
 
     def compute_data(self) -> TensorsData:
         """Return the range of each tensor, an array of one element, or of one for each channel."""
@@ -108,44 +100,35 @@ class MinMaxCalibrater(CalibraterBase):
         return np.array(ends[:1]), np.array(ends[1:])
 
 
+@dataclass(eq=False, repr=False)
 class HistogramCalibrater(CalibraterBase):
     """Ranges from the distribution of each tensor, in bins of equal width; `method` says how."""
 
-    def __init__(
-        self,
-        model_path: Model,
-        op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str | Path = "augmented_model.onnx",
-        use_external_data_format: bool = False,
-        method: str = "percentile",
-        symmetric: bool = False,
-        num_bins: int = 128,
-        num_quantized_bins: int = 2048,
-        percentile: float = 99.999,
-        scenario: str = "same",
-    ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            symmetric,
-            use_external_data_format,
-        )
-        if method not in _METHODS:
+    model_path: InitVar[Model]
+    op_types_to_calibrate: Sequence[str] | None = None
+    augmented_model_path: str | Path = "augmented_model.onnx"
+    use_external_data_format: bool = False
+    method: str = "percentile"
+    symmetric: bool = False
+    num_bins: int = 128
+    num_quantized_bins: int = 2048
+    percentile: float = 99.999
+    scenario: str = "same"
+
+    def __post_init__(self, model_path: Model) -> None:
+        self._open_model(model_path)
+        for what, given, known in (
+            ("calibration method", self.method, _METHODS),
+            ("scenario", self.scenario, _POWERS),
+        ):
+            if given not in known:
+                raise RecipeError(f"unknown {what} {given!r}.{did_you_mean(given, known)}")
+        if not 0 <= self.percentile <= 100:
+            raise RecipeError(f"percentile lies in [0, 100], not {self.percentile}.")
+        if self.method == "distribution" and self.num_bins < 512:
             raise RecipeError(
-                f"unknown calibration method {method!r}.{did_you_mean(method, _METHODS)}"
+                f"the method distribution takes 512 bins or more, not {self.num_bins}."
             )
-        if not 0 <= percentile <= 100:
-            raise RecipeError(f"percentile lies in [0, 100], not {percentile}.")
-        if scenario not in _POWERS:
-            raise RecipeError(f"unknown scenario {scenario!r}.{did_you_mean(scenario, _POWERS)}")
-        if method == "distribution" and num_bins < 512:
-            raise RecipeError(f"the method distribution takes 512 bins or more, not {num_bins}.")
-        self.method = method
-        self.num_bins = num_bins
-        self.num_quantized_bins = num_quantized_bins
-        self.percentile = percentile
-        self.scenario = scenario
         self._bins: dict[str, EqualBins | MagnitudeBins] = {}
 
     def collect_data(self, data_reader: Any) -> None:
@@ -206,6 +189,7 @@ _METHODS = {
 _POWERS = {"same": 1.0, "p3": 1 / 3}
 
 
+@dataclass(eq=False, repr=False)
 class EntropyCalibrater(HistogramCalibrater):
     """The range that keeps the distribution best, the same as ONNX Runtime finds.
 
@@ -213,77 +197,31 @@ class EntropyCalibrater(HistogramCalibrater):
     here. `quantize_static` searches with more care: see `bitwright.decide.ranges.entropy`.
     """
 
-    def __init__(
-        self,
-        model_path: Model,
-        op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str | Path = "augmented_model.onnx",
-        use_external_data_format: bool = False,
-        method: str = "entropy",
-        symmetric: bool = False,
-        num_bins: int = 2048,
-        num_quantized_bins: int = 128,
-    ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            use_external_data_format,
-            method,
-            symmetric,
-            num_bins,
-            num_quantized_bins,
-        )
+    method: str = "entropy"
+    num_bins: int = 2048
+    num_quantized_bins: int = 128
+    percentile: float = field(default=99.999, init=False)
+    scenario: str = field(default="same", init=False)
 
 
+@dataclass(eq=False, repr=False)
 class PercentileCalibrater(HistogramCalibrater):
     """The range that holds a percentage of the values."""
 
-    def __init__(
-        self,
-        model_path: Model,
-        op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str | Path = "augmented_model.onnx",
-        use_external_data_format: bool = False,
-        method: str = "percentile",
-        symmetric: bool = False,
-        num_bins: int = 2048,
-        percentile: float = 99.999,
-    ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            use_external_data_format,
-            method,
-            symmetric,
-            num_bins,
-            percentile=percentile,
-        )
+    num_bins: int = 2048
+    num_quantized_bins: int = field(default=2048, init=False)
+    scenario: str = field(default="same", init=False)
 
 
+@dataclass(eq=False, repr=False)
 class DistributionCalibrater(HistogramCalibrater):
     """Mean and standard deviation, for float8; `scenario` "p3" takes them of the cube roots."""
 
-    def __init__(
-        self,
-        model_path: Model,
-        op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str | Path = "augmented_model.onnx",
-        use_external_data_format: bool = False,
-        method: str = "distribution",
-        num_bins: int = 2048,
-        scenario: str = "same",
-    ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            use_external_data_format,
-            method,
-            num_bins=num_bins,
-            scenario=scenario,
-        )
+    method: str = "distribution"
+    symmetric: bool = field(default=False, init=False)
+    num_bins: int = 2048
+    num_quantized_bins: int = field(default=2048, init=False)
+    percentile: float = field(default=99.999, init=False)
 
 
 # The calibrator of each method, the options it takes, and those whose default is another here

@@ -27,6 +27,8 @@ Model = Any
 class CalibraterBase:
     """A model, the tensors to calibrate, and what was observed of them so far."""
 
+    per_channel: bool = False
+
     def __init__(
         self,
         model_path: Model,
@@ -36,13 +38,16 @@ class CalibraterBase:
         use_external_data_format: bool = False,
         per_channel: bool = False,
     ) -> None:
-        self._model = graph.load_model(model_path)
-        graph.infer_shapes(self._model)
         self.op_types_to_calibrate = op_types_to_calibrate
         self.augmented_model_path = augmented_model_path
         self.symmetric = symmetric
         self.use_external_data_format = use_external_data_format
         self.per_channel = per_channel
+        self._open_model(model_path)
+
+    def _open_model(self, model_path: Model) -> None:
+        self._model = graph.load_model(model_path)
+        graph.infer_shapes(self._model)
         self.execution_providers: Sequence[str] = ["CPUExecutionProvider"]
         self._seen = Observation()
         self._runner: graph.SessionRunner | None = None
@@ -62,7 +67,8 @@ class CalibraterBase:
         graph.save_model(self._augmented(), self.augmented_model_path, external_data=external)
 
     def _augmented(self) -> ir.Model:
-        inner = [name for name in self._tensors() if name not in self._inputs()]
+        inputs = {value.name for value in self._model.graph.inputs}
+        inner = [name for name in self._tensors() if name not in inputs]
         return graph.expose(self._model, inner).model
 
     @property
@@ -130,9 +136,6 @@ class CalibraterBase:
 
     def _tensors(self) -> list[str]:
         return calibrated_tensors(self._model, self.op_types_to_calibrate)
-
-    def _inputs(self) -> set[str | None]:
-        return {value.name for value in self._model.graph.inputs}
 
     def _channel_axes(self) -> dict[str, int]:
         if not self.per_channel:

@@ -8,6 +8,7 @@ The package has a function of this module's name, as ONNX Runtime's has:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,10 @@ NodeTest = Callable[[onnx.ModelProto, onnx.NodeProto], bool]
 class QuantConfig:
     """What static and dynamic configurations have in common."""
 
+    op_types_to_quantize: Any
+    nodes_to_quantize: Any
+    nodes_to_exclude: Any
+
     def __init__(
         self,
         activation_type: Any = QuantType.QUInt8,
@@ -86,16 +91,24 @@ class QuantConfig:
         reduce_range: bool = False,
         use_external_data_format: bool = False,
     ) -> None:
-        self.op_types_to_quantize = list(op_types_to_quantize or ())
+        self.op_types_to_quantize = op_types_to_quantize
         self.per_channel = per_channel
         self.reduce_range = reduce_range
         self.weight_type = weight_type
         self.activation_type = activation_type
-        self.nodes_to_quantize = list(nodes_to_quantize or ())
-        self.nodes_to_exclude = list(nodes_to_exclude or ())
+        self.nodes_to_quantize = nodes_to_quantize
+        self.nodes_to_exclude = nodes_to_exclude
         self.use_external_data_format = use_external_data_format
+        self._copy()
+
+    def _copy(self) -> None:
+        """Take lists of the caller's own names, which may change."""
+        self.op_types_to_quantize = list(self.op_types_to_quantize or ())
+        self.nodes_to_quantize = list(self.nodes_to_quantize or ())
+        self.nodes_to_exclude = list(self.nodes_to_exclude or ())
 
 
+@dataclass(eq=False, repr=False)
 class StaticQuantConfig(QuantConfig):
     """The arguments of `quantize_static`.
 
@@ -103,39 +116,26 @@ class StaticQuantConfig(QuantConfig):
     <QuantType.QInt8: 0>
     """
 
-    def __init__(
-        self,
-        calibration_data_reader: Any,
-        calibrate_method: Any = CalibrationMethod.MinMax,
-        quant_format: Any = QuantFormat.QDQ,
-        activation_type: Any = QuantType.QInt8,
-        weight_type: Any = QuantType.QInt8,
-        op_types_to_quantize: Names = None,
-        nodes_to_quantize: Names = None,
-        nodes_to_exclude: Names = None,
-        per_channel: bool = False,
-        reduce_range: bool = False,
-        use_external_data_format: bool = False,
-        calibration_providers: Names = None,
-        extra_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            activation_type,
-            weight_type,
-            op_types_to_quantize,
-            nodes_to_quantize,
-            nodes_to_exclude,
-            per_channel,
-            reduce_range,
-            use_external_data_format,
-        )
-        self.calibration_data_reader = calibration_data_reader
-        self.calibrate_method = calibrate_method
-        self.quant_format = quant_format
-        self.calibration_providers = calibration_providers
-        self.extra_options = dict(extra_options or {})
+    calibration_data_reader: Any
+    calibrate_method: Any = CalibrationMethod.MinMax
+    quant_format: Any = QuantFormat.QDQ
+    activation_type: Any = QuantType.QInt8
+    weight_type: Any = QuantType.QInt8
+    op_types_to_quantize: Names = None
+    nodes_to_quantize: Names = None
+    nodes_to_exclude: Names = None
+    per_channel: bool = False
+    reduce_range: bool = False
+    use_external_data_format: bool = False
+    calibration_providers: Names = None
+    extra_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._copy()
+        self.extra_options = dict(self.extra_options or {})
 
 
+@dataclass(eq=False, repr=False)
 class DynamicQuantConfig(QuantConfig):
     """The arguments of `quantize_dynamic`.
 
@@ -143,28 +143,19 @@ class DynamicQuantConfig(QuantConfig):
     True
     """
 
-    def __init__(
-        self,
-        weight_type: Any = QuantType.QInt8,
-        op_types_to_quantize: Names = None,
-        nodes_to_quantize: Names = None,
-        nodes_to_exclude: Names = None,
-        per_channel: bool = False,
-        reduce_range: bool = False,
-        use_external_data_format: bool = False,
-        extra_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            QuantType.QUInt8,
-            weight_type,
-            op_types_to_quantize,
-            nodes_to_quantize,
-            nodes_to_exclude,
-            per_channel,
-            reduce_range,
-            use_external_data_format,
-        )
-        self.extra_options = dict(extra_options or {})
+    activation_type: Any = field(default=QuantType.QUInt8, init=False)
+    weight_type: Any = QuantType.QInt8
+    op_types_to_quantize: Names = None
+    nodes_to_quantize: Names = None
+    nodes_to_exclude: Names = None
+    per_channel: bool = False
+    reduce_range: bool = False
+    use_external_data_format: bool = False
+    extra_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._copy()
+        self.extra_options = dict(self.extra_options or {})
 
 
 def quantize(
