@@ -9,18 +9,16 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.samples import DataOptions
 from bitwright.cli.screen import Screen
 
 __all__ = ["apply_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FileOptions(DataOptions):
+class _FileOptions(opt.DataOptions):
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data",
             metavar="PATH",
             help="Samples to compare the result with float on; a plan that fine-tunes, or rounds "
             "by what layers read, needs them.",
@@ -57,14 +55,12 @@ def apply_command(
         plan,
         model,
         output,
-        data=samples.source(),
-        limit=samples.limit,
-        preprocess=samples.preprocess,
         external_data=external_data,
         providers=provider or None,
         work=work,
         device=device,
         progress=screen.wants_progress,
+        **samples.arguments(),
     )
     screen.show(
         {**result.to_dict(), "plan": str(plan)},

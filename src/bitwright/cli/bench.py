@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.samples import Limit, Preprocess, read_shapes
 from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes
 
 if TYPE_CHECKING:
@@ -31,12 +30,11 @@ def bench_command(
         Path | None,
         typer.Option(metavar="PATH", help="Samples to run; random ones if not given."),
     ] = None,
-    limit: Limit = None,
-    preprocess: Preprocess = None,
+    limit: opt.Limit = None,
+    preprocess: opt.Preprocess = None,
     input_shape: Annotated[
         list[str] | None,
         typer.Option(
-            "--input-shape",
             metavar="NAME=SHAPE",
             help="Shape of an input (image=1x3x224x224) or size of an open dimension (length=128) "
             "of random samples; repeatable.",
@@ -66,7 +64,7 @@ def bench_command(
     """
     if data is not None and input_shape:
         raise typer.BadParameter("--input-shape is for random samples; give it or --data")
-    shapes = read_shapes(input_shape or ())
+    shapes = opt.read_shapes(input_shape or ())
 
     from bitwright.api import bench
 

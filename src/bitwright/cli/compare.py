@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.samples import MeasuringOptions
 from bitwright.cli.screen import Facts, Part, Screen, Table
 from bitwright.support.wording import counted
 
@@ -22,33 +21,26 @@ def compare_command(
     float_model: opt.FloatModel,
     quantized_model: opt.QuantizedModel,
     *,
-    samples: MeasuringOptions,
+    samples: opt.MeasuringOptions,
     plan: opt.PlanPath = None,
-    worst: Annotated[
-        int, typer.Option("--worst", metavar="N", min=1, help="How many nodes to name.")
-    ] = 10,
-    provider: opt.Provider = None,
-    memory_budget: opt.MemoryBudget = None,
+    worst: Annotated[int, typer.Option(metavar="N", min=1, help="How many nodes to name.")] = 10,
+    run: opt.RunOptions,
     screen: Screen,
 ) -> None:
     """Run a float and a quantized model on the same samples and show the error of their nodes.
 
     `--verbose` shows every node in graph order.
     """
-    source, budget = samples.source(), opt.read_budget(memory_budget)
+    given = {**samples.arguments(), **run.arguments()}
 
     from bitwright.api import compare
 
     found = compare(
         float_model,
         quantized_model,
-        data=source,
-        limit=samples.limit,
-        preprocess=samples.preprocess,
         plan=plan,
-        providers=provider or None,
-        memory_budget=budget,
         progress=screen.wants_progress,
+        **given,
     )
     document = {"float": str(float_model), "quantized": str(quantized_model), **found.to_dict()}
     document["worst"] = [node.name for node in found.worst(worst)]
@@ -61,16 +53,7 @@ def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
         title, nodes = "All nodes in graph order", found.nodes
     elif len(nodes) < worst:
         title = "The local error of each node"
-    columns = (
-        "node",
-        "op",
-        "local dB",
-        "channels dB",
-        "all dB",
-        "max error",
-        "saturated",
-        "used",
-    )
+    columns = ("node", "op", "local dB", "channels dB", "all dB", "max error", "saturated", "used")
     done = sum(node.action == "quantized" for node in found.nodes)
     facts = [
         ("Samples", str(found.samples)),
@@ -80,12 +63,11 @@ def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
     if found.weights:
         name, sqnr = min(found.weights.items(), key=lambda item: item[1])
         facts.append(("Worst weight", f"{name!r}: {sqnr:.1f} dB SQNR"))
-    facts += [("Not compared", _count(nodes, why)) for why, nodes in found.left_out.items()]
+    facts += [
+        ("Not compared", f"{counted(len(others), 'node')}: {why}")
+        for why, others in found.left_out.items()
+    ]
     return [Table(title, columns, [_row(node) for node in nodes]), Facts(facts)]
-
-
-def _count(nodes: list[NodeComparison], why: str) -> str:
-    return f"{counted(len(nodes), 'node')}: {why}"
 
 
 def _row(node: NodeComparison) -> tuple[str, ...]:

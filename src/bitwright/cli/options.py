@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from bitwright.data import RandomData, TextData
+
 __all__ = [
+    "DataOptions",
     "Device",
     "Effort",
     "ExternalData",
     "FloatModel",
-    "MemoryBudget",
+    "Limit",
+    "MeasuringOptions",
     "Model",
     "PlanPath",
+    "Preprocess",
     "Provider",
     "Qat",
     "QuantizedModel",
+    "RunOptions",
+    "SampleOptions",
     "Sketches",
     "Work",
     "read_budget",
+    "read_shapes",
 ]
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an .onnx file.")]
@@ -32,7 +43,6 @@ QuantizedModel = Annotated[
 PlanPath = Annotated[
     Path | None,
     typer.Option(
-        "--plan",
         metavar="PLAN",
         help="The plan that QUANT was made with, for the reasons why nodes stay float.",
     ),
@@ -75,10 +85,6 @@ Sketches = Annotated[
         help="Store the observed ranges in this file; if it exists, the data is not run again.",
     ),
 ]
-MemoryBudget = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Observed tensors that may be in memory at once: 512MB."),
-]
 Provider = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Execution provider of ONNX Runtime, in order; repeatable."),
@@ -91,8 +97,165 @@ ExternalData = Annotated[
         show_default=False,
     ),
 ]
+Preprocess = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="How images become arrays: imagenet, unit, raw, or pairs such as "
+        "'resize=256,crop=224,mean=0.5,std=0.5'.",
+    ),
+]
+Limit = Annotated[int | None, typer.Option(metavar="N", help="Use at most N samples of the data.")]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataOptions:
+    """Options for samples of the user's own: arrays, images, or a text.
+
+    >>> DataOptions(data=Path("images"), limit=8).source().name
+    'images'
+    """
+
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Calibration data: a .npy or .npz file, an image, or a folder of these.",
+        ),
+    ] = None
+    preprocess: Preprocess = None
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The tokenizer.json of a language model: --data is then a text file.",
+        ),
+    ] = None
+    tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens in each sample of a text (512).")
+    ] = None
+    limit: Limit = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the job that the options stand for."""
+        return {"data": self.source(), "limit": self.limit, "preprocess": self.preprocess}
+
+    def source(self) -> Path | RandomData | TextData | None:
+        """Return the data that the options name; options that clash are refused."""
+        if self.tokenizer is not None:
+            return self._text(self.tokenizer)
+        if self.tokens is not None:
+            raise typer.BadParameter("--tokens goes with --tokenizer only")
+        return self.data
+
+    def _text(self, tokenizer: Path) -> TextData:
+        _exclude("--tokenizer", {"--preprocess": self.preprocess})
+        if self.data is None:
+            raise typer.BadParameter("--tokenizer reads a text; give it with --data")
+        from bitwright.data import TextData
+
+        length = {} if self.tokens is None else {"length": self.tokens}
+        return TextData(text=self.data, tokenizer=tokenizer, **length)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOptions(DataOptions):
+    """Options for samples of the user's own, or random ones.
+
+    >>> SampleOptions(random_data=2, input_shape=["image=1x8"]).source().shapes
+    {'image': (1, 8)}
+    """
+
+    random_data: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Use N random samples instead of data: shows that it runs, not how well.",
+        ),
+    ] = None
+    input_shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SHAPE",
+            help="Shape of an input (image=1x3x224x224) or size of an open dimension (length=128) "
+            "for --random-data; repeatable.",
+        ),
+    ] = None
+
+    def source(self) -> Path | RandomData | TextData | None:
+        """Return the data that the options name; options that clash are refused."""
+        if self.random_data is None:
+            if self.input_shape:
+                raise typer.BadParameter("--input-shape goes with --random-data only")
+            return DataOptions.source(self)  # not super(): a class with slots is made twice
+        _exclude(
+            "--random-data",
+            {
+                "--data": self.data,
+                "--limit": self.limit,
+                "--preprocess": self.preprocess,
+                "--tokenizer": self.tokenizer,
+                "--tokens": self.tokens,
+            },
+        )
+        from bitwright.data import RandomData
+
+        return RandomData(count=self.random_data, shapes=read_shapes(self.input_shape or ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuringOptions(SampleOptions):
+    """The same options for commands that measure models instead of calibrating one."""
+
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Samples to measure on: a .npy or .npz file, an image, a folder of these, or a "
+            "text with --tokenizer.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Options for where and within which memory models are run.
+
+    >>> RunOptions(provider=["CPUExecutionProvider"], memory_budget="1MB").arguments()
+    {'providers': ['CPUExecutionProvider'], 'memory_budget': 1000000}
+    """
+
+    provider: Provider = None
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Observed tensors that may be in memory at once: 512MB."),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the job that the options stand for."""
+        budget = read_budget(self.memory_budget)
+        return {"providers": self.provider or None, "memory_budget": budget}
+
+
+def read_shapes(texts: Sequence[str]) -> dict[str, Any] | None:
+    """Read shapes of inputs and sizes of open dimensions; None where there are none.
+
+    >>> read_shapes(["image=1x3x8x8", "length=128"])
+    {'image': (1, 3, 8, 8), 'length': 128}
+    """
+    shapes: dict[str, Any] = {}
+    for text in texts:
+        # Names may hold '=' or 'x'; the sizes come last.
+        name, _, sizes = text.rpartition("=")
+        if not name or not re.fullmatch(r"\d+([x,]\d+)*", sizes):
+            raise typer.BadParameter(
+                f"--input-shape '{text}' is not NAME=SHAPE; write image=1x3x224x224 or length=128"
+            )
+        numbers = tuple(int(size) for size in re.split("[x,]", sizes))
+        shapes[name] = numbers if len(numbers) > 1 else numbers[0]
+    return shapes or None
 
 
 def read_budget(text: str | None) -> int:
@@ -109,3 +272,9 @@ def read_budget(text: str | None) -> int:
     if found is None:
         raise typer.BadParameter(f"'{text}' is no size; write 512MB, 2GB or a number of bytes")
     return int(float(found.group(1)) * _UNITS[found.group(2)])
+
+
+def _exclude(option: str, others: Mapping[str, object]) -> None:
+    for name, given in others.items():
+        if given is not None:
+            raise typer.BadParameter(f"{option} and {name} exclude each other; give one")

@@ -9,7 +9,6 @@ import typer
 
 from bitwright.cli import options as opt
 from bitwright.cli.recipe_choice import RecipeChoice
-from bitwright.cli.samples import SampleOptions
 from bitwright.cli.screen import Screen
 
 __all__ = ["plan_command"]
@@ -21,15 +20,14 @@ def plan_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="PLAN", help="Where to write the plan (JSON).")
     ],
-    samples: SampleOptions,
+    samples: opt.SampleOptions,
     recipe: RecipeChoice,
     sketches: opt.Sketches = None,
-    provider: opt.Provider = None,
-    memory_budget: opt.MemoryBudget = None,
+    run: opt.RunOptions,
     screen: Screen,
 ) -> None:
     """Decide how to quantize a model and write the plan, to read, edit and apply."""
-    source, budget = samples.source(), opt.read_budget(memory_budget)
+    given = {**samples.arguments(), **run.arguments()}
 
     from bitwright import graph
     from bitwright.api import make_plan
@@ -41,14 +39,10 @@ def plan_command(
             graph.check_destination(destination, source=model)
     made = make_plan(
         model,
-        data=source,
         recipe=chosen,
-        limit=samples.limit,
-        preprocess=samples.preprocess,
         sketches=sketches,
-        memory_budget=budget,
-        providers=provider or None,
         progress=screen.wants_progress,
+        **given,
     )
     made.save(output)
     parts = plan_parts(made, str(output), verbose=screen.verbose)

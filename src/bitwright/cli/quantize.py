@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bitwright.cli import options as opt
 from bitwright.cli.recipe_choice import RecipeChoice
-from bitwright.cli.samples import SampleOptions
 from bitwright.cli.screen import Screen
 
 __all__ = ["quantize_command"]
@@ -24,7 +23,7 @@ def quantize_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
     ],
-    samples: SampleOptions,
+    samples: opt.SampleOptions,
     holdout: Annotated[
         bool, typer.Option(help="Keep up to eight samples out of calibration to measure with.")
     ] = True,
@@ -36,20 +35,20 @@ def quantize_command(
         Path | None, typer.Option(metavar="FILE", help="Also write the plan, as JSON.")
     ] = None,
     external_data: opt.ExternalData = None,
-    provider: opt.Provider = None,
-    memory_budget: opt.MemoryBudget = None,
+    run: opt.RunOptions,
     work: opt.Work = None,
     device: opt.Device = "cpu",
     screen: Screen,
 ) -> None:
     """Quantize a model with calibration data, prove that it runs, and write it."""
-    source, budget = samples.source(), opt.read_budget(memory_budget)
+    given, running = samples.arguments(), run.arguments()
     named = [path.absolute() for path in (output, plan_out, sketches) if path is not None]
     if len(set(named)) < len(named):
         raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
 
     if qat:
-        _refuse_calibration(recipe, effort=effort, sketches=sketches, memory_budget=memory_budget)
+        later = {"effort": effort, "sketches": sketches, "memory_budget": run.memory_budget}
+        _refuse_calibration({**asdict(recipe), **later})
 
     from bitwright import graph
     from bitwright.api import import_qat, quantize
@@ -68,29 +67,24 @@ def quantize_command(
             output,
             format=chosen.format,
             select=chosen.select,
-            data=source,
-            limit=samples.limit,
-            preprocess=samples.preprocess,
             external_data=external_data,
-            providers=provider or None,
+            providers=running["providers"],
+            **given,
         )
     else:
         result = quantize(
             model,
             output,
-            data=source,
             recipe=chosen,
             effort=effort,  # type: ignore[arg-type]  # checked where it is used
-            limit=samples.limit,
-            preprocess=samples.preprocess,
             holdout=holdout,
             sketches=sketches,
-            memory_budget=budget,
             external_data=external_data,
-            providers=provider or None,
             work=work,
             device=device,
             progress=screen.wants_progress,
+            **given,
+            **running,
         )
     if plan_out is not None:
         result.plan.save(plan_out)
@@ -101,9 +95,8 @@ def quantize_command(
     )
 
 
-def _refuse_calibration(recipe: RecipeChoice, **options: object) -> None:
+def _refuse_calibration(given: dict[str, Any]) -> None:
     """Refuse options that decide what training has decided."""
-    given = {field.name: getattr(recipe, field.name) for field in fields(recipe)} | options
     for name, value in given.items():
         if value and name not in _GO_WITH_QAT:
             option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"

@@ -23,9 +23,7 @@ class RecipeChoice:
 
     recipe: Annotated[
         str | None,
-        typer.Option(
-            "--recipe", metavar="NAME|FILE", help="A name from 'bitwright recipes', or a file."
-        ),
+        typer.Option(metavar="NAME|FILE", help="A name from 'bitwright recipes', or a file."),
     ] = None
     target: Annotated[
         str | None, typer.Option(metavar="NAME", help="Where the model will run; cpu if not given.")
@@ -33,7 +31,6 @@ class RecipeChoice:
     format: Annotated[
         str | None,
         typer.Option(
-            "--format",
             metavar="NAME",
             help="qdq: float ops between Q/DQ pairs (the default). qoperator: integer ops.",
         ),
@@ -112,33 +109,26 @@ class RecipeChoice:
         from bitwright.errors import RecipeError
         from bitwright.recipe import load_recipe
 
-        name, changes = self.recipe, []
-        if self.format is not None:
-            changes.append(f"format={self.format}")
-        if self.ranges is not None:
-            changes.append(f"ranges.method={self.ranges}")
-        if self.exclude:
-            changes.append(f"select.exclude={msgspec.json.encode(self.exclude).decode()}")
-        if self.op_types is not None:
-            changes.append(f"select.op_types={self.op_types}")
-        if self.dynamic and name is None:
-            name = "int8-dynamic"
-        elif self.dynamic:
-            changes.append("mode=dynamic")
+        name = "int8-dynamic" if self.dynamic and self.recipe is None else self.recipe
         chosen = load_recipe(name, self.target)
-        if self.equalize and chosen.equalize is None:
-            changes.append("equalize={}")
-        if self.bias_correction is not None:
-            changes.append(f"bias_correction={self.bias_correction}")
         tuned = chosen.fine_tune
         learning = None if tuned is None else type(tuned).__struct_config__.tag
-        if self.fine_tune is not None and self.fine_tune != learning:
-            changes.append(f"fine_tune.method={self.fine_tune}")
-        if self.iterations is not None:
-            if self.fine_tune is None and learning is None:
-                raise RecipeError(
-                    "--iterations says how long weights learn, and nothing asks them to; add "
-                    "--fine-tune adaround or adaquant."
-                )
-            changes.append(f"fine_tune.iterations={self.iterations}")
-        return change_recipe(chosen, [*changes, *(self.settings or ())])
+        if self.iterations is not None and self.fine_tune is None and learning is None:
+            raise RecipeError(
+                "--iterations says how long weights learn, and nothing asks them to; add "
+                "--fine-tune adaround or adaquant."
+            )
+        exclude = msgspec.json.encode(self.exclude).decode() if self.exclude else None
+        changes = {
+            "format": self.format,
+            "ranges.method": self.ranges,
+            "select.exclude": exclude,
+            "select.op_types": self.op_types,
+            "mode": "dynamic" if self.dynamic and self.recipe is not None else None,
+            "equalize": "{}" if self.equalize and chosen.equalize is None else None,
+            "bias_correction": self.bias_correction,
+            "fine_tune.method": None if self.fine_tune == learning else self.fine_tune,
+            "fine_tune.iterations": self.iterations,
+        }
+        given = [f"{key}={value}" for key, value in changes.items() if value is not None]
+        return change_recipe(chosen, [*given, *(self.settings or ())])

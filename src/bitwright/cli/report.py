@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.samples import MeasuringOptions
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ __all__ = ["report_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ReportOptions(MeasuringOptions):
+class _ReportOptions(opt.MeasuringOptions):
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Use at most N samples of the data, 16 by default."),
@@ -46,12 +45,11 @@ def report_command(
             "the most sensitive ones stay float.",
         ),
     ] = False,
-    provider: opt.Provider = None,
-    memory_budget: opt.MemoryBudget = None,
+    run: opt.RunOptions,
     screen: Screen,
 ) -> None:
     """Compare two models and write a report: one HTML file that opens by a double click."""
-    source, budget = samples.source(), opt.read_budget(memory_budget)
+    given = {**samples.arguments(), **run.arguments()}
 
     from bitwright.jobs.report import write_report
 
@@ -59,15 +57,11 @@ def report_command(
         float_model,
         quantized_model,
         output,
-        data=source,
         plan=plan,
-        limit=samples.limit,
-        preprocess=samples.preprocess,
         latency=latency,
         sensitivity=sensitivity,
-        providers=provider or None,
-        memory_budget=budget,
         progress=screen.wants_progress,
+        **given,
     )
     advice = [{"title": a.title, "why": a.why, "command": a.command} for a in report.advice]
     document = {

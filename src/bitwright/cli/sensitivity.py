@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.samples import MeasuringOptions
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class _To(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SensitivityOptions(MeasuringOptions):
+class _SensitivityOptions(opt.MeasuringOptions):
     limit: Annotated[
         int | None, typer.Option(metavar="N", help="Measure on N samples of the data.")
     ] = None
@@ -35,9 +34,7 @@ class _SensitivityOptions(MeasuringOptions):
 def sensitivity_command(
     model: opt.Model,
     *,
-    plan: Annotated[
-        Path, typer.Option("--plan", metavar="PLAN", help="A plan from 'bitwright plan'.")
-    ],
+    plan: Annotated[Path, typer.Option(metavar="PLAN", help="A plan from 'bitwright plan'.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="OUT", help="Where to write the better plan."),
@@ -61,8 +58,7 @@ def sensitivity_command(
             help="Measure only the N nodes with the largest local error; for large models.",
         ),
     ] = None,
-    provider: opt.Provider = None,
-    memory_budget: opt.MemoryBudget = None,
+    run: opt.RunOptions,
     screen: Screen,
 ) -> None:
     """Measure how sensitive the outputs are to each node, and write a plan with a fallback.
@@ -71,24 +67,22 @@ def sensitivity_command(
 
     For 'bitwright apply'. Without --output only the ranking is shown; --verbose shows all of it.
     """
-    source, budget = samples.source(), opt.read_budget(memory_budget)
+    given = {**samples.arguments(), **run.arguments()}
 
     from bitwright import graph
     from bitwright.api import find_sensitivity
     from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES
 
+    if samples.limit is None:
+        given["limit"] = SENSITIVITY_SAMPLES
     if output is not None:
         graph.check_destination(output, source=model)
     found = find_sensitivity(
         model,
         plan,
-        data=source,
-        limit=SENSITIVITY_SAMPLES if samples.limit is None else samples.limit,
-        preprocess=samples.preprocess,
         candidates=candidates,
-        providers=provider or None,
-        memory_budget=budget,
         progress=screen.wants_progress,
+        **given,
     )
     proposal = None
     if output is not None:

@@ -5,7 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bitwright.cli.groups import expand_groups
+from bitwright.cli.app import expand_groups
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import typer
 
 from bitwright import RandomData
 from bitwright.cli.app import _make_app
-from bitwright.cli.samples import DataOptions, SampleOptions
+from bitwright.cli.options import DataOptions, SampleOptions
 from bitwright.data import TextData
 
 DATA_OPTIONS = ("--preprocess", "--tokenizer", "--tokens", "--random-data", "--input-shape")
