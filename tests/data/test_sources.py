@@ -1,9 +1,16 @@
+from __future__ import annotations
+
 import sys
 
 import numpy as np
 import pytest
 from onnxruntime.quantization import CalibrationDataReader
 
+from bitwright.data import (
+    cache_samples,
+    channels_first_specs,
+    to_channels_last,
+)
 from bitwright.data.sources import Samples, open_data
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError
@@ -256,3 +263,77 @@ def test_a_loader_that_shuffles_can_be_read_once_only():
     spec = InputSpec("x", np.dtype("float32"), (1, 2))
     assert open_data(Loader(SequentialSampler()), [spec]).repeatable
     assert not open_data(Loader(RandomSampler()), [spec]).repeatable
+
+
+SPEC = InputSpec("x", np.dtype("float32"), (1, 4))
+
+
+def samples(count=3):
+    return [{"x": np.full((1, 4), i, np.float32)} for i in range(count)]
+
+
+def test_what_can_be_read_again_is_not_copied():
+    data = open_data(samples(), [SPEC])
+    assert cache_samples(data, max_bytes=1) is data
+
+
+def test_a_generator_can_be_read_twice_afterwards():
+    kept = cache_samples(open_data(iter(samples()), [SPEC]), max_bytes=48)
+    for _ in range(2):
+        assert [float(sample["x"][0, 0]) for sample in kept] == [0.0, 1.0, 2.0]
+    assert kept.repeatable and kept.len_hint == 3
+
+
+def test_a_buffer_that_is_filled_again_is_copied():
+    def reuse():
+        buffer = np.zeros((1, 4), np.float32)
+        for number in range(3):
+            buffer[:] = number
+            yield {"x": buffer}
+
+    kept = cache_samples(open_data(reuse(), [SPEC]), max_bytes=1000)
+    assert [float(sample["x"][0, 0]) for sample in kept] == [0.0, 1.0, 2.0]
+
+
+def test_too_much_is_refused_with_what_to_do():
+    with pytest.raises(DataError, match="47 bytes; give a list or files"):
+        cache_samples(open_data(iter(samples()), [SPEC]), max_bytes=47)
+
+
+IMAGE = InputSpec("image", np.dtype("float32"), ("n", 3, 8, 9))
+SIZE = InputSpec("size", np.dtype("int64"), (2,))
+SAMPLE = {
+    "image": np.arange(216, dtype=np.float32).reshape(1, 3, 8, 9),
+    "size": np.array([8, 9]),
+}
+
+
+def test_only_the_turned_inputs_change():
+    turned = to_channels_last(open_data([SAMPLE] * 3, [IMAGE, SIZE]), {"image"})
+    samples = list(turned)
+    np.testing.assert_array_equal(samples[0]["image"], SAMPLE["image"].transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(samples[0]["size"], SAMPLE["size"])
+    assert samples[0]["image"].flags.c_contiguous
+    assert (len(samples), turned.len_hint, turned.description) == (3, 3, "list of samples")
+    assert turned.specs[0].shape == ("n", 8, 9, 3)
+    assert channels_first_specs(turned.specs, {"image"}) == (IMAGE, SIZE)
+
+
+def test_it_can_be_read_as_often_as_the_data():
+    again = to_channels_last(open_data([SAMPLE], [IMAGE, SIZE]), {"image"})
+    assert len(list(again)) == len(list(again)) == 1
+    once = to_channels_last(open_data(iter([SAMPLE]), [IMAGE, SIZE]), {"image"})
+    assert (once.repeatable, len(list(once))) == (False, 1)
+    with pytest.raises(DataError, match="only once"):
+        list(once)
+
+
+def test_data_in_the_new_layout_is_refused():
+    sample = SAMPLE | {"image": SAMPLE["image"].transpose(0, 2, 3, 1)}
+    with pytest.raises(DataError, match="dimension 1 3 instead of 8"):
+        list(to_channels_last(open_data([sample], [IMAGE, SIZE]), {"image"}))
+
+
+def test_nothing_turned_is_the_same_stream():
+    samples = open_data([SAMPLE], [IMAGE, SIZE])
+    assert to_channels_last(samples, set()) is samples

@@ -293,3 +293,43 @@ def test_a_lazy_model_is_streamed_in_constant_memory(builders, tmp_path):
     assert float(result.stdout) < 200  # of 768 MB
     assert (tmp_path / "out.onnx.data").stat().st_size == 24 * size
     (tmp_path / "out.onnx.data").unlink()
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from bitwright.support.files import temporary_beside
+with temporary_beside(Path(sys.argv[1])) as path:
+    path.write_bytes(b"half of it")
+    print("ready", flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A process that writes data beside a model and never ends by itself."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "m.onnx.data")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_what_a_killed_job_left_goes_when_the_model_is_written_again(tmp_path, builders, writer):
+    (left,) = tmp_path.iterdir()
+    writer.kill()
+    writer.wait()
+    assert left.read_bytes() == b"half of it"
+    save_model(load_model(builders.mlp()), tmp_path / "m.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_what_another_job_is_writing_stays(tmp_path, builders, writer):
+    (other,) = tmp_path.iterdir()
+    save_model(load_model(builders.mlp()), tmp_path / "m.onnx")
+    assert set(tmp_path.iterdir()) == {other, tmp_path / "m.onnx"}
+    assert writer.poll() is None

@@ -1,12 +1,13 @@
-"""Small files are written whole or not at all."""
+"""Small files are written whole or not at all, and temporary ones go with the job."""
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from bitwright.errors import OutputError
-from bitwright.support.files import Closing, make_folder, write_file
+from bitwright.support.files import Closing, make_folder, temporary_beside, write_file
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -58,3 +59,19 @@ def test_a_resource_is_closed_when_its_block_fails():
     with pytest.raises(ValueError, match="inside"), Resource():
         raise ValueError("inside")
     assert closed == [True]
+
+
+def test_files_of_others_stay(tmp_path):
+    others = [".m.onnx.tmp", ".m.onnx.12345.tmp", ".n.onnx.0123456789ab.tmp", "m.0123456789ab.tmp"]
+    for name in others:
+        (tmp_path / name).touch()
+    with temporary_beside(tmp_path / "m.onnx"):
+        assert len(list(tmp_path.iterdir())) == len(others) + 1
+    assert {path.name for path in tmp_path.iterdir()} == set(others)
+
+
+def test_a_failure_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), temporary_beside(tmp_path / "m.onnx") as path:
+        assert path.parent == tmp_path and Path(path).exists()
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ import msgspec
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.recipe import Recipe
-from bitwright.support.annotations import alternatives
+from bitwright.support.arguments import alternatives
 
 __all__ = ["change_recipe"]
 

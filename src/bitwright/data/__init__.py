@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from bitwright.data.cache import cache_samples
 from bitwright.data.holdout import HoldoutSplit, Split, split_holdout, split_samples
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
-from bitwright.data.layouts import channels_first_specs, to_channels_last
 from bitwright.data.random import RandomData, random_samples
-from bitwright.data.sources import Samples, open_data
+from bitwright.data.sources import (
+    Samples,
+    cache_samples,
+    channels_first_specs,
+    open_data,
+    to_channels_last,
+)
 from bitwright.data.specs import InputSpec, Sample, check_sample, session_inputs
 from bitwright.data.texts import TextData
 

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bitwright.data.images import IMAGE_SUFFIXES, ImagePreprocess, open_images
-from bitwright.data.specs import Array, InputSpec, Sample
-from bitwright.data.stacks import split_stack
+from bitwright.data.specs import Array, InputSpec, Sample, split_stack
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.wording import counted
 

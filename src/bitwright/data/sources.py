@@ -1,9 +1,10 @@
-"""Open calibration data of any kind as a stream of checked samples."""
+"""Open calibration data as a stream of checked samples; cache it, or convert it to NHWC."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,11 @@ import numpy as np
 
 from bitwright.data.files import open_path
 from bitwright.data.images import ImagePreprocess
-from bitwright.data.specs import InputSpec, Sample, as_array, check_sample
-from bitwright.data.stacks import split_stack
+from bitwright.data.specs import Array, InputSpec, Sample, as_array, check_sample, split_stack
 from bitwright.errors import DataError
 from bitwright.support.arguments import check_arguments
 
-__all__ = ["Samples", "open_data"]
+__all__ = ["Samples", "cache_samples", "channels_first_specs", "open_data", "to_channels_last"]
 
 _ACCEPTED = (
     "give a list or generator of dicts (input name to array), an ONNX Runtime "
@@ -253,3 +253,89 @@ def _length(source: Any) -> int | None:
     except (TypeError, NotImplementedError, AttributeError):
         # CalibrationDataReader and loaders over streams define __len__ only to refuse.
         return None
+
+
+def cache_samples(samples: Samples, *, max_bytes: int | None = None) -> Samples:
+    """Return the samples in a form that can be read again: themselves, or a copy in memory.
+
+    A copy of more than `max_bytes`, where given, is refused.
+
+    >>> import numpy as np
+    >>> from bitwright.data import InputSpec, open_data
+    >>> spec = InputSpec("x", np.dtype("float32"), (1, 2))
+    >>> once = open_data(iter([{"x": np.zeros((1, 2), np.float32)}]), [spec])
+    >>> cached = cache_samples(once, max_bytes=1000)
+    >>> len(list(cached)), len(list(cached))
+    (1, 1)
+    """
+    if samples.repeatable:
+        return samples
+    cached: list[Sample] = []
+    size = 0
+    for sample in samples:
+        size += sum(array.nbytes for array in sample.values())
+        if max_bytes is not None and size > max_bytes:
+            raise DataError(
+                f"the calibration data ({samples.description}) can be read only once, two passes "
+                f"need it, and it does not fit in the memory budget of {max_bytes:,} bytes; give "
+                "a list or files, fewer samples, or a larger budget."
+            )
+        # A reader may fill the same buffer again.
+        cached.append({name: array.copy() for name, array in sample.items()})
+    return Samples(
+        lambda: ((sample, None) for sample in cached),
+        samples.specs,
+        description=samples.description,
+        len_hint=len(cached),
+    )
+
+
+def channels_first_specs(
+    specs: Sequence[InputSpec], channels_last: Collection[str]
+) -> tuple[InputSpec, ...]:
+    """Return the inputs as they were before those in `channels_last` became NHWC.
+
+    >>> spec = InputSpec("image", np.dtype("float32"), ("batch", 8, 9, 3))
+    >>> print(*channels_first_specs([spec], {"image"}))
+    'image' float32[batch,3,8,9]
+    """
+    return tuple(
+        _permuted(spec, (0, 3, 1, 2)) if spec.name in channels_last else spec for spec in specs
+    )
+
+
+def to_channels_last(samples: Samples, channels_last: Collection[str]) -> Samples:
+    """Return the same stream with the arrays for these inputs converted from NCHW to NHWC.
+
+    >>> from bitwright.data.sources import open_data
+    >>> spec = InputSpec("image", np.dtype("float32"), (1, 3, 8, 9))
+    >>> samples = open_data(np.zeros((2, 3, 8, 9), np.float32), [spec])
+    >>> [sample["image"].shape for sample in to_channels_last(samples, {"image"})]
+    [(1, 8, 9, 3), (1, 8, 9, 3)]
+    """
+    if not channels_last:
+        return samples
+
+    def produce() -> Iterator[tuple[Sample, None]]:
+        for sample in samples:
+            yield {k: _to_last(v) if k in channels_last else v for k, v in sample.items()}, None
+
+    return Samples(
+        produce,
+        [
+            _permuted(spec, (0, 2, 3, 1)) if spec.name in channels_last else spec
+            for spec in samples.specs
+        ],
+        description=samples.description,
+        len_hint=samples.len_hint,
+        repeatable=samples.repeatable,
+    )
+
+
+def _to_last(array: Array) -> Array:
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
+
+
+def _permuted(spec: InputSpec, order: Sequence[int]) -> InputSpec:
+    shape = spec.shape
+    return spec if shape is None else replace(spec, shape=tuple(shape[axis] for axis in order))

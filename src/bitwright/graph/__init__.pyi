@@ -2,15 +2,17 @@
 
 from .checking import check_model as check_model
 from .checking import check_order as check_order
+from .checking import fingerprint as fingerprint
 from .cloning import clone_model as clone_model
+from .constants import ProductWeight as ProductWeight
 from .constants import constant_of as constant_of
 from .constants import constant_tensor as constant_tensor
 from .constants import float_constant_of as float_constant_of
 from .constants import input_at as input_at
 from .constants import is_constant as is_constant
 from .constants import is_private as is_private
-from .defaults import HiddenDefaults as HiddenDefaults
-from .defaults import hide_defaults as hide_defaults
+from .constants import is_transposed_constant as is_transposed_constant
+from .constants import weight_of as weight_of
 from .editing import add_initializer as add_initializer
 from .editing import drop_if_unused as drop_if_unused
 from .editing import graph_of as graph_of
@@ -23,7 +25,6 @@ from .editing import remove_unused_initializers as remove_unused_initializers
 from .editing import replace_constant as replace_constant
 from .editing import replace_inputs as replace_inputs
 from .editing import replace_value as replace_value
-from .fingerprints import fingerprint as fingerprint
 from .inner_outputs import Exposed as Exposed
 from .inner_outputs import expose as expose
 from .inner_values import SessionRunner as SessionRunner
@@ -32,17 +33,15 @@ from .loading import file_size as file_size
 from .loading import load_model as load_model
 from .loading import source_path as source_path
 from .names import NameScope as NameScope
+from .normalize import HiddenDefaults as HiddenDefaults
 from .normalize import find_quantized_nodes as find_quantized_nodes
+from .normalize import hide_defaults as hide_defaults
 from .normalize import normalize as normalize
 from .normalize import refuse_unsupported as refuse_unsupported
-from .opsets import opset_of as opset_of
 from .opsets import upgrade_opset as upgrade_opset
 from .pieces import Piece as Piece
 from .pieces import cut_model as cut_model
 from .pieces import extract_piece as extract_piece
-from .products import ProductWeight as ProductWeight
-from .products import is_transposed_constant as is_transposed_constant
-from .products import weight_of as weight_of
 from .saving import EXTERNAL_DATA_THRESHOLD as EXTERNAL_DATA_THRESHOLD
 from .saving import ExternalData as ExternalData
 from .saving import check_destination as check_destination
@@ -55,6 +54,7 @@ from .sessions import runtime_reason as runtime_reason
 from .shapes import assume_types as assume_types
 from .shapes import element_type as element_type
 from .shapes import infer_shapes as infer_shapes
+from .shapes import infer_symbolic_shapes as infer_symbolic_shapes
 from .shapes import static_shape as static_shape
 from .subgraphs import find_value as find_value
 from .subgraphs import iter_graphs as iter_graphs
@@ -62,10 +62,10 @@ from .subgraphs import iter_values as iter_values
 from .subgraphs import owner_nodes as owner_nodes
 from .subgraphs import qualified_name as qualified_name
 from .subgraphs import subgraphs_of as subgraphs_of
-from .symbolic import infer_symbolic_shapes as infer_symbolic_shapes
 from .tensors import TensorSlot as TensorSlot
 from .tensors import tensor_slots as tensor_slots
 from .versions import RuntimeLimits as RuntimeLimits
 from .versions import minimum_ir_version as minimum_ir_version
+from .versions import opset_of as opset_of
 from .versions import runtime_limits as runtime_limits
 from .versions import stamp_versions as stamp_versions

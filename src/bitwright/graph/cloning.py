@@ -1,15 +1,20 @@
-"""Clone a model without copying its tensors: a clone of 3 GB costs nothing."""
+"""Clones of a model that share its tensors, and protobuf messages of it without its weights."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
+from typing import NamedTuple
 
+import onnx
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
+from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
+from bitwright.graph.tensors import inline_copy
 
-__all__ = ["clone_model"]
+__all__ = ["Skeleton", "clone_model", "holding", "make_skeleton", "to_message"]
 
 
 def clone_model(model: ir.Model) -> ir.Model:
@@ -43,3 +48,153 @@ def _copy_type(given: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
     if isinstance(given, ir.TensorType):  # nearly all are: the general way takes ten times as long
         return ir.TensorType(given.dtype, denotation=given.denotation)
     return copy.deepcopy(given)
+
+
+def to_message(
+    model: ir.Model,
+    *,
+    inputs: Iterable[ir.Value] | None = None,
+    initializers: Iterable[ir.Value] | None = None,
+) -> onnx.ModelProto:
+    """Return the message of a model, with these in place of its own; the model is not touched.
+
+    A copy of a graph of thousands of nodes takes as long as to write it down.
+
+    >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
+    >>> weight = ir.Value(name="w", const_value=ir.tensor([1.0]))
+    >>> graph = ir.Graph([x], [], nodes=[], initializers=[weight], opset_imports={"": 21})
+    >>> model = ir.Model(graph, ir_version=10)
+    >>> message = to_message(model, inputs=[x, holding(weight, None)], initializers=[])
+    >>> [value.name for value in message.graph.input], len(message.graph.initializer)
+    (['x', 'w'], 0)
+    """
+    graph = model.graph
+    view = ir.GraphView(
+        tuple(graph.inputs if inputs is None else inputs),
+        graph.outputs,
+        nodes=graph,
+        initializers=tuple(graph.initializers.values() if initializers is None else initializers),
+        doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+        metadata_props=graph.metadata_props,
+    )
+    return ir.to_proto(
+        ir.Model(
+            view,  # type: ignore[arg-type]  # onnx-ir writes a view as it does a graph
+            ir_version=model.ir_version,
+            producer_name=model.producer_name,
+            producer_version=model.producer_version,
+            domain=model.domain,
+            model_version=model.model_version,
+            doc_string=model.doc_string,
+            functions=tuple(model.functions.values()),
+            metadata_props=model.metadata_props,
+            device_configurations=model.device_configurations,
+        )
+    )
+
+
+def holding(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
+    """Return a value of the same name that holds another tensor, or none: then it is an input.
+
+    An input needs a type and a shape, which are those of the tensor where the value has none.
+
+    >>> weight = ir.Value(name="w", const_value=ir.tensor([1.0]))
+    >>> holding(weight, None).dtype
+    FLOAT
+    """
+    shown = value.const_value if tensor is None else tensor
+    kind, shape = value.type, value.shape
+    if tensor is None and shown is not None:
+        kind = ir.TensorType(shown.dtype) if value.dtype is None else kind
+        shape = ir.Shape(shown.shape.numpy()) if shape is None else shape
+    held = ir.Value(
+        name=value.name,
+        type=kind,
+        shape=shape,
+        doc_string=value.doc_string,
+        const_value=tensor,
+        metadata_props=dict(value.metadata_props),
+    )
+    held.meta.update(value.meta)
+    return held
+
+
+BIG_TENSOR_BYTES = 1024
+
+
+class Skeleton(NamedTuple):
+    """The message, and the initializer that each placeholder input stands for.
+
+    Placeholders come behind the model's own inputs.
+    """
+
+    proto: onnx.ModelProto
+    placeholders: dict[str, ir.Value]
+
+
+def make_skeleton(model: ir.Model) -> Skeleton:
+    """Return a message of the model without its weight data, for ONNX's C++ functions.
+
+    Those take and return whole messages, which cannot pass 2 GB. Here every big tensor, at any
+    level, is an input of the main graph with the same type and shape; small tensors stay, because
+    shape inference and the version converter read their values. The model is not touched.
+    """
+    light, lifted = _lift_from_bodies(model)
+    inputs = list(light.graph.inputs)
+    own = {value: position for position, value in enumerate(inputs)}
+    initializers: list[ir.Value] = []
+    placeholders: dict[str, ir.Value] = {}
+    for name, value in light.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is not None and _is_big(tensor):
+            stand_in = holding(value, None)
+            if value in own:
+                inputs[own[value]] = stand_in
+            else:
+                inputs.append(stand_in)
+            placeholders[name] = model.graph.initializers[name]
+        elif isinstance(tensor, ir.ExternalTensor):
+            initializers.append(holding(value, inline_copy(tensor)))
+        else:
+            initializers.append(value)
+    for stand_in, original in lifted:
+        inputs.append(stand_in)
+        placeholders[stand_in.name or ""] = original
+    proto = to_message(light, inputs=inputs, initializers=initializers)
+    # Below IR 4 each initializer must be an input, and we may just have taken that away.
+    proto.ir_version = max(4, proto.ir_version)
+    return Skeleton(proto, placeholders)
+
+
+def _is_big(tensor: ir.TensorProtocol) -> bool:
+    return tensor.nbytes > BIG_TENSOR_BYTES and tensor.dtype != ir.DataType.STRING
+
+
+def _lift_from_bodies(model: ir.Model) -> tuple[ir.Model, list[tuple[ir.Value, ir.Value]]]:
+    """Return the model without the big tensors of its bodies: a copy, where there are any.
+
+    Each comes as what its readers read now, and the initializer that it was.
+    """
+    if not any(graph.initializers for path, graph in iter_graphs(model) if path):
+        return model, []
+    clone = clone_model(model)
+    scope = NameScope(clone)
+    lifted = []
+    for (path, graph), (_, light) in zip(iter_graphs(model), list(iter_graphs(clone)), strict=True):
+        outputs = set(light.outputs)
+        for name, value in list(light.initializers.items() if path else ()):
+            tensor = value.const_value
+            if tensor is None:
+                continue
+            # A body cannot return a value of the outer graph, so such a tensor stays where it is.
+            if not _is_big(tensor) or value in outputs:
+                value.const_value = inline_copy(tensor)
+                continue
+            light.initializers.pop(name)
+            stand_in = holding(value, None)
+            stand_in.name = scope.fresh(name)
+            value.replace_all_uses_with(stand_in)
+            lifted.append((stand_in, graph.initializers[name]))
+    return clone, lifted

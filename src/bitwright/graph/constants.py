@@ -1,20 +1,23 @@
-"""Read the constants of a graph: initializers, and the values of Constant nodes."""
+"""Read the constants of a graph: initializers, Constant nodes and the weights of products."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 __all__ = [
+    "ProductWeight",
     "constant_of",
     "constant_tensor",
     "float_constant_of",
     "input_at",
     "is_constant",
     "is_private",
+    "is_transposed_constant",
+    "weight_of",
 ]
 
 
@@ -79,3 +82,68 @@ def is_private(value: ir.Value) -> bool:
     False
     """
     return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+_PRODUCTS = ("MatMul", "Gemm")
+
+
+class ProductWeight(NamedTuple):
+    """The constant that a MatMul, Gemm or Gather has for its weight."""
+
+    value: ir.Value
+    transposed: bool
+    """Whether it is stored as [N, K]: N outputs, or rows of a table, of K inputs each."""
+    through: ir.Node | None = None
+    """The Transpose between the constant and its reader."""
+
+
+def weight_of(node: ir.Node) -> ProductWeight | None:
+    """Return the weight of a product or the table of a lookup, or None where it is not constant.
+
+    A Transpose between the constant and a product belongs to the product: that is how a head
+    reads the table of its embedding.
+
+    >>> table = ir.Value(name="t", const_value=ir.tensor([[1.0, 2.0]]), shape=ir.Shape([1, 2]))
+    >>> graph = ir.Graph([], [], nodes=[], initializers=[table], opset_imports={"": 21})
+    >>> transpose = ir.node("Transpose", [table])
+    >>> weight_of(ir.node("MatMul", [ir.Value(name="x"), transpose.outputs[0]])).transposed
+    True
+    """
+    looked_up = node.op_type == "Gather"
+    if node.domain or not (looked_up or node.op_type in _PRODUCTS):
+        return None
+    index = 0 if looked_up else 1
+    value = input_at(node, index)
+    if value is None:
+        return None
+    transposed = looked_up or (
+        node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
+    )
+    maker = value.producer()
+    if maker is not None and not looked_up and is_transposed_constant(maker):
+        source = maker.inputs[0]
+        assert source is not None
+        return ProductWeight(source, not transposed, maker)
+    return (
+        ProductWeight(value, transposed) if value.is_initializer() and is_constant(value) else None
+    )
+
+
+def is_transposed_constant(node: ir.Node) -> bool:
+    """Return whether a node transposes a constant matrix, and products alone read the result.
+
+    >>> is_transposed_constant(ir.node("Transpose", [ir.Value(name="x")]))
+    False
+    """
+    if node.domain or node.op_type != "Transpose" or node.outputs[0].is_graph_output():
+        return False
+    source = node.inputs[0]
+    if source is None or not source.is_initializer() or not is_constant(source):
+        return False
+    order = node.attributes.get_ints("perm", (1, 0))
+    if source.shape is None or len(source.shape) != 2 or tuple(order or ()) != (1, 0):
+        return False
+    return all(
+        not use.node.domain and use.node.op_type in _PRODUCTS and use.idx == 1
+        for use in node.outputs[0].uses()
+    )

@@ -12,32 +12,21 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph.checking import check_model
+from bitwright.graph.cloning import Skeleton, make_skeleton
 from bitwright.graph.constants import input_at
 from bitwright.graph.names import NameScope
 from bitwright.graph.sessions import open_session, run_session
 from bitwright.graph.shapes import infer_shapes
-from bitwright.graph.skeleton import Skeleton, make_skeleton
 from bitwright.graph.subgraphs import iter_graphs, owner_nodes
 from bitwright.graph.tensors import serialized_size
-from bitwright.graph.versions import minimum_ir_version, runtime_limits
+from bitwright.graph.versions import minimum_ir_version, opset_of, runtime_limits
 
-__all__ = ["opset_of", "upgrade_opset"]
+__all__ = ["upgrade_opset"]
 
 COMPARE_LIMIT = 2_000_000_000
 """Bytes above which a model is not run twice to compare: that would need as much memory."""
 
 _TOLERANCE = 1e-4
-
-
-def opset_of(model: ir.Model) -> int:
-    """Return the version of ONNX's standard opset that the model uses; 0 if it uses none.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> opset_of(ir.Model(graph, ir_version=10))
-    21
-    """
-    imports = model.graph.opset_imports
-    return imports.get("", imports.get("ai.onnx", 0))
 
 
 def upgrade_opset(

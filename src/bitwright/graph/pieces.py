@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
-from bitwright.graph.products import is_transposed_constant
+from bitwright.graph.constants import is_transposed_constant
 from bitwright.graph.subgraphs import subgraphs_of
 
 __all__ = ["Piece", "cut_model", "extract_piece"]

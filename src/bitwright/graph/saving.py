@@ -18,11 +18,9 @@ import onnx_ir as ir
 
 from bitwright.errors import OutputError
 from bitwright.graph.checking import check_order
-from bitwright.graph.cloning import clone_model
+from bitwright.graph.cloning import clone_model, to_message
 from bitwright.graph.extents import MODEL_GRAPH, SMALLEST_TENSOR, field_header, tensor_header
 from bitwright.graph.loading import ModelSource, external_locations, read_proto, source_path
-from bitwright.graph.messages import to_message
-from bitwright.graph.temporaries import temporary_beside
 from bitwright.graph.tensors import (
     TensorSlot,
     external_path,
@@ -31,6 +29,7 @@ from bitwright.graph.tensors import (
     shape_of,
     tensor_slots,
 )
+from bitwright.support.files import temporary_beside
 
 __all__ = [
     "EXTERNAL_DATA_THRESHOLD",

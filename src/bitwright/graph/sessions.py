@@ -15,9 +15,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from bitwright.errors import ModelError, TargetError, did_you_mean
-from bitwright.graph.cloning import clone_model
+from bitwright.graph.cloning import clone_model, holding, to_message
 from bitwright.graph.loading import load_model
-from bitwright.graph.messages import holding, to_message
 from bitwright.graph.tensors import external_path, shape_of, tensor_slots
 from bitwright.graph.versions import runtime_limits
 from bitwright.support.scratch import ScratchFolder

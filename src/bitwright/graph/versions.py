@@ -16,7 +16,7 @@ from onnx import helper
 
 from bitwright.errors import ModelError
 
-__all__ = ["RuntimeLimits", "minimum_ir_version", "runtime_limits", "stamp_versions"]
+__all__ = ["RuntimeLimits", "minimum_ir_version", "opset_of", "runtime_limits", "stamp_versions"]
 
 # Initializers need not be graph inputs from IR 4 on; we always write them that way.
 _LOWEST_IR = 4
@@ -65,6 +65,17 @@ def _opens(ir_version: int, opset: int) -> bool:
     except Exception:  # noqa: BLE001 (its exceptions share no public base class)
         return False
     return True
+
+
+def opset_of(model: ir.Model) -> int:
+    """Return the version of ONNX's standard opset that the model uses; 0 if it uses none.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> opset_of(ir.Model(graph, ir_version=10))
+    21
+    """
+    imports = model.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 0))
 
 
 def minimum_ir_version(opset: int) -> int:

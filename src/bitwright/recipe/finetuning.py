@@ -70,9 +70,6 @@ class _Learning(Settings, frozen=True, kw_only=True):
     seed: int = 1705472343
 
     def __post_init__(self) -> None:
-        self._check()
-
-    def _check(self) -> None:
         for name in ("iterations", "batch_size", "min_segment_weights", "max_segment_weights"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"{name} of fine_tune must be at least 1.")
@@ -123,7 +120,7 @@ class AdaRound(_Learning, frozen=True, kw_only=True, tag="adaround", tag_field="
     """Let biases make up for what is off on average, so that weights need not."""
 
     def __post_init__(self) -> None:
-        self._check()
+        super().__post_init__()
         if not 0 <= self.warm_start < 1:
             raise RecipeError(f"warm_start must lie in [0, 1), not {self.warm_start}.")
 

@@ -1,4 +1,4 @@
-"""Recipes and targets by name, and recipes from files."""
+"""Recipes and targets by name, AMD's presets among them, and recipes from files."""
 
 from __future__ import annotations
 
@@ -7,30 +7,160 @@ from typing import Any
 
 import msgspec
 
+from bitwright import targets
 from bitwright.errors import RecipeError, TargetError, did_you_mean
-from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
+from bitwright.numerics.types import INT4, INT8, INT16, QTYPES, UINT8, UINT16
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
-from bitwright.recipe.presets import PRESET_ALIASES, PRESETS, why_no_preset
+from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
+from bitwright.recipe.methods import MinMSE, Percentile
+from bitwright.recipe.options import Placement, Selection
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, Nearest, WeightOnly
 from bitwright.support.arguments import check_arguments
 from bitwright.support.settings import to_name
 from bitwright.targets import TARGETS, Target, find_target
 
-__all__ = ["RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
+__all__ = ["PRESETS", "RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
 
-WEIGHT_RECIPES = tuple(
-    Recipe(name=name, mode="weight-only", weights=weights)
-    for name, weights in (
-        # The most accurate of them on a real language model; AWQ before GPTQ gained nothing there.
-        ("int4", WeightOnly(rounding=GPTQ(), refine=2)),
-        ("int4-rtn", WeightOnly(rounding=Nearest())),
-        ("int4-gptq", WeightOnly(rounding=GPTQ())),
-        ("int4-awq", WeightOnly(rounding=Nearest(), awq=AWQ())),
-        ("int4-hqq", WeightOnly(rounding=HQQ())),
-        ("int8-weights", WeightOnly(bits=8)),
-    )
+# Placement as the vendor's compilers expect it: every op of a listed type has its pairs.
+_PLACE = Placement(isolated=True, float_bias_add=False)
+_EQUALIZED = Recipe(equalize=CrossLayerEqualization(), place=_PLACE)
+
+NPU_CNN = Recipe(
+    name="npu-cnn",
+    activation=UINT8,
+    activation_symmetric=True,
+    ranges=MinMSE(symmetric=True),
+    weight_ranges=MinMSE(),
+    scales="power-of-two",
+    bias="weight",
+    rewrite=Rewrites(
+        batch_norm_to_conv=True,
+        reduce_mean_to_pool=True,
+        split_large_pools=True,
+        split_to_slice=True,
+        swish_to_mul=True,
+    ),
+    simulate=Simulation(),
+    limits=Limits(),
+    select=Selection(op_types=targets.NPU_CNN.op_types),
+    place=Placement(isolated=True, float_bias_add=False, fuse_activations=("Relu", "Clip")),
 )
+
+# Name of the preset -> number type of its weights and activations.
+_FLOAT_PRESETS = {
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "bfp16": "bfp16",
+    "mxint8": "mxint8",
+    "mxfp8e5m2": "mxfp8e5m2",
+    "mxfp8e4m3": "mxfp8e4m3",
+    "mxfp6e3m2": "mxfp6e3m2",
+    "mxfp6e2m3": "mxfp6e2m3",
+    "mxfp4e2m1": "mxfp4e2m1",
+    "mx4": "mx4",
+    "mx6": "mx6",
+    "mx9": "mx9",
+}
+
+PRESETS = (
+    NPU_CNN,
+    Recipe(name="npu-transformer", activation=INT8, place=_PLACE),
+    Recipe(name="cpu-cnn", place=_PLACE),
+    NPU_CNN.replace(name="xint8", equalize=CrossLayerEqualization()),
+    _EQUALIZED.replace(name="a8w8", activation=INT8, activation_symmetric=True),
+    _EQUALIZED.replace(name="s8s8-aaws", activation=INT8),
+    _EQUALIZED.replace(name="u8s8-aaws"),
+    _EQUALIZED.replace(name="u8u8-aawa", weight=UINT8),
+    _EQUALIZED.replace(name="s16s8-asws", activation=INT16, activation_symmetric=True),
+    _EQUALIZED.replace(name="u16s8-aaws", activation=UINT16),
+    Recipe(
+        name="int16-cnn-default",
+        activation=INT16,
+        weight=INT16,
+        activation_symmetric=True,
+        ranges=MinMSE(symmetric=True),
+        weight_ranges=MinMSE(),
+        scales="power-of-two",
+        place=_PLACE,
+    ),
+    Recipe(
+        name="int16-transformer-default",
+        activation=INT16,
+        weight=INT16,
+        activation_symmetric=True,
+        place=_PLACE,
+    ),
+    *(
+        _EQUALIZED.replace(
+            name=f"int{weight.bits}-{kind}-accurate",
+            activation=activation,
+            weight=weight,
+            ranges=Percentile(percentile=99.9999),
+            select=select,
+            fine_tune=AdaRound(),
+        )
+        for activation, weight in ((UINT8, INT8), (UINT16, INT16))
+        for kind, select in (
+            ("cnn", Selection()),
+            ("transformer", Selection(op_types=("Gemm", "MatMul"), constant_weights_only=True)),
+        )
+    ),
+    Recipe(name="uint8-dynamic-quant", mode="dynamic", weight=UINT8),
+    Recipe(
+        name="matmul-nbits",
+        mode="weight-only",
+        select=Selection(op_types=("MatMul",)),
+        weights=WeightOnly(
+            block_size=128, symmetric=True, rounding=Nearest(clip=False), accuracy_level=1
+        ),
+    ),
+    # Float and block types: nothing is calibrated, and a bias is stored like a weight.
+    *(
+        Recipe(
+            name=name,
+            format="extended",
+            activation=QTYPES[qtype],
+            weight=QTYPES[qtype],
+            bias="weight",
+            select=Selection(op_types=targets.NPU_CNN.op_types),
+            place=_PLACE,
+        )
+        for name, qtype in _FLOAT_PRESETS.items()
+    ),
+)
+
+# Other names of the same.
+_ALIASES = {"int8-cnn-default": "npu-cnn", "int8-transformer-default": "npu-transformer"}
+
+# What the rest of a preset's name asks for, which no recipe has.
+_NOT_YET = {
+    "mixed": "give the type of single tensors in `overrides`",
+    "weightsonly": "weight-only quantization has recipes of its own",
+    "adaround": "only integer weights learn",
+    "adaquant": "only integer weights learn",
+    "vint8": "use xint8, or a8w8 for float scales",
+}
+
+
+def why_no_preset(name: str) -> str | None:
+    """Return why a preset of AMD's tools has no recipe here, or None for an unknown name.
+
+    >>> why_no_preset("bf16-adaquant")
+    'only integer weights learn'
+    """
+    return next((reason for part, reason in _NOT_YET.items() if part in name), None)
+
+
+_WEIGHT_ONLY = {
+    # The most accurate of them on a real language model; AWQ before GPTQ gained nothing there.
+    "int4": WeightOnly(rounding=GPTQ(), refine=2),
+    "int4-rtn": WeightOnly(rounding=Nearest()),
+    "int4-gptq": WeightOnly(rounding=GPTQ()),
+    "int4-awq": WeightOnly(rounding=Nearest(), awq=AWQ()),
+    "int4-hqq": WeightOnly(rounding=HQQ()),
+    "int8-weights": WeightOnly(bits=8),
+}
 
 RECIPES = {
     recipe.name: recipe
@@ -43,7 +173,7 @@ RECIPES = {
         Recipe(name="a8w4", activation=UINT8, weight=INT4, per_channel=True),
         Recipe(name="a16w4", activation=UINT16, weight=INT4, per_channel=True),
         Recipe(name="int8-dynamic", mode="dynamic", per_channel=True),
-        *WEIGHT_RECIPES,
+        *(Recipe(name=n, mode="weight-only", weights=w) for n, w in _WEIGHT_ONLY.items()),
         *PRESETS,
     )
 }
@@ -65,11 +195,11 @@ def named_recipe(name: str) -> Recipe:
     1000
     """
     plain = name.lower().replace("_", "-")
-    found = RECIPES.get(PRESET_ALIASES.get(plain, plain))
+    found = RECIPES.get(_ALIASES.get(plain, plain))
     if found is not None:
         return found
     base, _, method = plain.rpartition("-")
-    base = PRESET_ALIASES.get(base, base)
+    base = _ALIASES.get(base, base)
     if method in _LEARNING and base in RECIPES:
         return RECIPES[base].replace(name=f"{base}-{method}", fine_tune=_LEARNING[method])
     reason = why_no_preset(plain)

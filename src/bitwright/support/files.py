@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from contextlib import suppress
+import re
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from bitwright.errors import OutputError
 
-__all__ = ["Closing", "make_folder", "write_file"]
+__all__ = ["Closing", "make_folder", "temporary_beside", "try_lock", "write_file"]
 
 
 class Closing:
@@ -36,32 +39,22 @@ class Closing:
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a temporary file beside the target and rename it.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_file(Path(folder) / "plan.json", "{}")
     ...     [file.name for file in Path(folder).iterdir()]
     ['plan.json']
     """
-    data = content.encode() if isinstance(content, str) else content
-    temporary: Path | None = None
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes files for the owner only; this one gets what any new file would.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
+        with temporary_beside(path) as temporary:
+            with temporary.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(f"cannot write {str(path)!r}: {reason}; choose another path.") from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:
@@ -73,3 +66,65 @@ def make_folder(path: Path) -> None:
         raise OutputError(
             f"cannot create the folder {str(path)!r}: {reason}; choose another."
         ) from error
+
+
+@contextmanager
+def temporary_beside(target: Path) -> Iterator[Path]:
+    """Give an empty file beside the target, and see to it that nothing is left there.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with temporary_beside(Path(folder) / "model.onnx") as path:
+    ...         _ = path.replace(Path(folder) / "model.onnx")
+    ...     [file.name for file in Path(folder).iterdir()]
+    ['model.onnx']
+    """
+    _remove_abandoned(target)
+    path = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    file = path.open("xb")
+    try:
+        if sys.platform == "win32":  # an open file cannot be renamed there
+            file.close()
+        else:
+            with suppress(OSError):  # a disk without locks: nobody takes it for abandoned
+                try_lock(file)
+        yield path
+    finally:
+        file.close()
+        path.unlink(missing_ok=True)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what killed jobs left while they wrote this model, or data beside it.
+
+    The lock of a living one tells; on Windows, that its file is open.
+    """
+    ours = re.compile(rf"\.{re.escape(target.name)}(\..+)?\.[0-9a-f]{{12}}\.tmp")
+    for path in [path for path in target.parent.glob(".*.tmp") if ours.fullmatch(path.name)]:
+        with suppress(OSError):
+            with path.open("r+b") as file:
+                abandoned = sys.platform == "win32" or try_lock(file)
+            if abandoned:
+                path.unlink()
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def try_lock(file: IO[bytes]) -> bool:
+        """Lock a file, unless another process has; the lock ends with the process."""
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+else:
+    import fcntl
+
+    def try_lock(file: IO[bytes]) -> bool:
+        """Lock a file, unless another process has; the lock ends with the process."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO
 
 from bitwright.errors import OutputError
-from bitwright.support.files import Closing
+from bitwright.support.files import Closing, try_lock
 
-__all__ = ["ScratchFolder", "remove_abandoned", "try_lock"]
+__all__ = ["ScratchFolder", "remove_abandoned"]
 
 _PREFIX = "bitwright-"
 _LOCK = "owner.lock"
@@ -127,25 +127,3 @@ def _remove(folder: Path, lock: IO[bytes] | ExitStack) -> None:
     lock.close()
     if all(path.name == _LOCK for path in folder.glob("*")):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def try_lock(file: IO[bytes]) -> bool:
-        """Lock a file, unless another process has; the lock ends with the process."""
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-else:
-    import fcntl
-
-    def try_lock(file: IO[bytes]) -> bool:
-        """Lock a file, unless another process has; the lock ends with the process."""
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.support.annotations import allows, alternatives, describe, show
+from bitwright.support.arguments import allows, alternatives, describe, show
 
 __all__ = ["Settings", "convert", "encode", "to_name"]
 

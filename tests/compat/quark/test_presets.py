@@ -24,7 +24,7 @@ from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.compat.vai_q_onnx.translate import Request, to_recipe
 from bitwright.errors import DataError
 from bitwright.recipe import named_recipe
-from bitwright.recipe.presets import PRESETS
+from bitwright.recipe.named import PRESETS
 
 # Quark's name -> the recipe, where that is not the same name.
 OTHER_NAMES = {"A16W8": "s16s8-asws"}

@@ -242,7 +242,7 @@ def get_default_config(name: str) -> QuantizationConfig:
     bitwright.errors.RecipeError: there is no preset 'BF16_ADAQUANT': only integer weights learn.
     """
     from bitwright.compat.quark.presets import PRESET_ARGUMENTS
-    from bitwright.recipe.presets import why_no_preset
+    from bitwright.recipe.named import why_no_preset
 
     arguments = PRESET_ARGUMENTS.get(name.upper())
     if arguments is None:
