@@ -8,7 +8,7 @@ The package has a function of this module's name, as ONNX Runtime's has:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,6 @@ class DynamicQuantConfig(QuantConfig):
     True
     """
 
-    activation_type: Any = field(default=QuantType.QUInt8, init=False)
     weight_type: Any = QuantType.QInt8
     op_types_to_quantize: Names = None
     nodes_to_quantize: Names = None
@@ -155,6 +154,7 @@ class DynamicQuantConfig(QuantConfig):
 
     def __post_init__(self) -> None:
         self._copy()
+        self.activation_type = QuantType.QUInt8
         self.extra_options = dict(self.extra_options or {})
 
 
