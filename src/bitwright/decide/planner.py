@@ -6,23 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout, plan_as_float
 from bitwright.decide.layout.fallback import leave_masks_float, leave_unseen_branches_float
 from bitwright.decide.limits import apply_limits
-from bitwright.decide.scales.bias_overflow import prevent_bias_overflow
-from bitwright.decide.scales.parameters import (
-    activation_plan,
-    linked_plan,
-    shift_for_bias,
-    weight_plan,
-)
+from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overflow
+from bitwright.decide.scales.parameters import activation_plan, linked_plan, weight_plan
 from bitwright.decide.validation import clips_exactly
 from bitwright.errors import DataError, ModelError
-from bitwright.graph.constants import constant_of
-from bitwright.numerics.types import INT32
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 
@@ -65,7 +57,7 @@ def decide(
     if recipe.place.adjust_for_bias:
         prevent_bias_overflow(model, layout, plan)
     plan = apply_limits(model, plan)
-    _fit_narrow_biases(layout, plan)
+    fit_narrow_biases(layout, plan)
     _absorb_activations(model, layout, plan)
     if recipe.rounding == "squant":
         _round_convolutions_by_squant(plan)
@@ -79,35 +71,19 @@ def _refuse_invalid_values(layout: Layout, sketches: Mapping[str, TensorSketch])
         if not entry.needs_data:
             continue
         sketch = sketches.get(entry.name)
+        if sketch is not None and sketch.count and not sketch.nan + sketch.inf:
+            continue
+        users = ", ".join(repr(name) for name in layout.users(key)[:3])
         if sketch is None or sketch.count == 0:
-            users = ", ".join(repr(name) for name in layout.users(key)[:3])
             raise DataError(
                 f"tensor {entry.name!r} was never seen with values during calibration; give data "
                 f"that reaches it, or exclude the nodes that use it ({users})."
             )
-        invalid = sketch.nan + sketch.inf
-        if invalid:
-            raise DataError(
-                f"tensor {entry.name!r} has {sketch.nan:,} NaN and {sketch.inf:,} "
-                f"infinite values among {sketch.count:,} during calibration; mend the model or "
-                "the data, or exclude the nodes that use it "
-                f"({', '.join(repr(name) for name in layout.users(key)[:3])})."
-            )
-
-
-def _fit_narrow_biases(layout: Layout, plan: QuantPlan) -> None:
-    """Double the scale of an int16 bias until it fits; to be done once all scales are final.
-
-    A weight would lose as many bits if its scale were enlarged instead, and the bias hardly has
-    any to lose: it is added after a shift, as hardware with narrow biases does.
-    """
-    for key, entry in layout.entries.items():
-        bias = constant_of(entry.value)
-        if entry.bias_of is None or entry.qtype == INT32 or bias is None:
-            continue
-        found = plan.parameters(key)
-        shift = shift_for_bias(np.asarray(found.scale), bias, entry.qtype, found.axis)
-        plan.tensors[key] = msgspec.structs.replace(plan.tensors[key], shift=shift)
+        raise DataError(
+            f"tensor {entry.name!r} has {sketch.nan:,} NaN and {sketch.inf:,} "
+            f"infinite values among {sketch.count:,} during calibration; mend the model or "
+            f"the data, or exclude the nodes that use it ({users})."
+        )
 
 
 def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:
@@ -124,7 +100,9 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
         target = plan.nodes[entry.absorbed_by].outputs[0]  # None where the clip behind it stays
         exact = target is None or clips_exactly(node, plan, target)
         if plan.recipe.place.keep_activations or not exact:
-            _copy_parameters(plan, key)
+            # It gets the parameters that it shares as its own.
+            root, own = plan.tensors[plan.root(key)], plan.tensors[key]
+            plan.tensors[key] = msgspec.structs.replace(root, tensor=own.tensor)
             continue
         if target is None or _is_read_in_float(node.outputs[0], plan):
             decision, behind = _plan_of_kept_clip(node, target, plan), None
@@ -176,12 +154,6 @@ def _round_convolutions_by_squant(plan: QuantPlan) -> None:
             continue
         if weight.qtype.is_integer and weight.qtype.bits <= 16:
             plan.tensors[key] = msgspec.structs.replace(weight, rounding="squant")
-
-
-def _copy_parameters(plan: QuantPlan, key: str) -> None:
-    """Give a tensor that shares its parameters the same ones of its own."""
-    root = plan.tensors[plan.root(key)]
-    plan.tensors[key] = msgspec.structs.replace(root, tensor=plan.tensors[key].tensor)
 
 
 def _nothing_quantized(model: ir.Model, plan: QuantPlan) -> str:

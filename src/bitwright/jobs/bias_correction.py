@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.data import Sample
-from bitwright.decide.scales.corrected_biases import fit_biases
+from bitwright.decide.scales.biases import fit_biases
 from bitwright.errors import DataError
 from bitwright.graph import (
     Piece,

@@ -5,8 +5,9 @@ Activations get no entry: their range is measured at every run, so there is noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
@@ -15,7 +16,7 @@ from bitwright.decide.ops import OPERATORS, Skip, op_types
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import iter_values, static_shape
 from bitwright.graph.constants import is_constant
-from bitwright.numerics.types import INT8, UINT8, QType
+from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
 
@@ -40,19 +41,16 @@ class _DynamicBuilder:
         self._selector = Selector(self._nodes, recipe.select, DYNAMIC_OP_TYPES)
         self._layout = Layout()
         self._names = {value: name for name, value in iter_values(model)}
-        self._measured: set[ir.Value] = set()
+        self._measured: set[ir.Value | None] = set()
         """Activations that some node reads in integers."""
         self._stored: set[ir.Value] = set()
         """What comes out of a table in integers."""
 
     def build(self) -> Layout:
         self._check_overrides()
-        plans: dict[str, NodePlan] = {}
         # Nodes that only move values come second: they follow what the others decided.
-        for moving in (False, True):
-            for node in self._nodes:
-                if (node.op_type in _MOVING) == moving:
-                    plans[node.name or ""] = self._visit(node)
+        order = sorted(self._nodes, key=lambda node: node.op_type in _MOVING)
+        plans = {node.name or "": self._visit(node) for node in order}
         self._layout.nodes = {node.name or "": plans[node.name or ""] for node in self._nodes}
         self._refuse_idle_overrides()
         return self._layout
@@ -70,11 +68,11 @@ class _DynamicBuilder:
         return NodePlan(
             op=node.op_type,
             action="quantize",
-            inputs=tuple(found),
+            inputs=tuple(found.get(index) for index in range(len(node.inputs))),
             outputs=(None,) * len(node.outputs),
         )
 
-    def _inputs_of(self, node: ir.Node) -> Sequence[str | None] | Skip:
+    def _inputs_of(self, node: ir.Node) -> dict[int, str] | Skip:
         domain, rule = OPERATORS[node.op_type].domain, _RULES[node.op_type]
         if (node.domain or "").removeprefix("ai.onnx") != domain:
             return Skip(f"there is no integer {node.op_type} of the domain {node.domain!r}")
@@ -95,7 +93,10 @@ class _DynamicBuilder:
             symmetric = self._recipe.weight.signed if asked is None else asked
             symmetric = symmetric or not _takes_zero_points(node, value, block_size)
             override = _with(override, symmetric=symmetric)
-        return self._enter(node, value, self._recipe.weight, axis, block_size, override)
+        qtype = self._recipe.weight
+        return self._enter(
+            node, Entry(self._names[value], value, "weight", qtype, axis, block_size), override
+        )
 
     def table(self, node: ir.Node, index: int) -> str:
         """Enter a constant that is read as activations are: uint8, over its own range."""
@@ -105,94 +106,63 @@ class _DynamicBuilder:
         if self._recipe.reduce_range:
             # A reduced range keeps sums of products small, and tables are not multiplied.
             override = _with(override, reduce_range=False)
-        return self._enter(node, value, UINT8, None, 0, override, operand=True)
+        wanted = Entry(self._names[value], value, "weight", UINT8, operand=True)
+        return self._enter(node, wanted, override)
 
-    def _enter(
-        self,
-        node: ir.Node,
-        value: ir.Value,
-        qtype: QType,
-        axis: int | None,
-        block_size: int,
-        override: Override | None,
-        *,
-        operand: bool = False,
-    ) -> str:
-        if override is not None and override.axis not in (None, axis):
+    def _enter(self, node: ir.Node, wanted: Entry, override: Override | None) -> str:
+        if override is not None and override.axis not in (None, wanted.axis):
             raise RecipeError(
-                f"the override of {value.name!r} names axis {override.axis}, and the integer "
-                f"{node.op_type} takes axis {axis}; leave the axis out."
+                f"the override of {wanted.value.name!r} names axis {override.axis}, and the "
+                f"integer {node.op_type} takes axis {wanted.axis}; leave the axis out."
             )
-        qtype = qtype if override is None or override.qtype is None else override.qtype
-        wanted = Entry(
-            self._names[value],
-            value,
-            "weight",
-            qtype,
-            axis,
-            block_size,
-            override=override,
-            operand=operand,
-        )
+        if override is not None:
+            wanted.override, wanted.qtype = override, override.qtype or wanted.qtype
         return self._layout.enter_constant(wanted, node.name or "")
 
     # One operator -------------------------------------------------------------------------
 
-    def product(
-        self, node: ir.Node, axes: tuple[int | None, int | None]
-    ) -> list[str | None] | Skip:
-        """Lay out a product of two matrices; `axes` are those of their channels."""
-        keys: list[str | None] = [None] * len(node.inputs)
-        for index in (0, 1):
-            if not _is_float(node.inputs[index]):
-                return _not_float(node.inputs[index])
+    def product(self, node: ir.Node, axis: int | None) -> dict[int, str] | Skip:
+        """Lay out a product of two matrices; `axis` is that of the second one's channels."""
+        keys: dict[int, str] = {}
+        for value in node.inputs[:2]:
+            if (refusal := _refuse_type(value)) is not None:
+                return refusal
         only_constant = self._recipe.select.constant_weights_only
         if only_constant is not False and not is_constant(node.inputs[1]):
             return Skip("its second input is not constant")
-        for index, axis in enumerate(axes):
-            value = node.inputs[index]
-            assert value is not None
-            if not is_constant(value):
-                self._measured.add(value)
-            elif index == 0:
-                keys[0] = self.table(node, 0)
-            else:
-                keys[1] = self.weight(node, 1, axis if self._recipe.per_channel else None)
+        if is_constant(node.inputs[0]):
+            keys[0] = self.table(node, 0)
+        if is_constant(node.inputs[1]):
+            keys[1] = self.weight(node, 1, axis if self._recipe.per_channel else None)
+        self._measured.update(v for i, v in enumerate(node.inputs[:2]) if i not in keys)
         return keys
 
-    def measured_by_weight(self, node: ir.Node, axis: int) -> list[str | None] | Skip:
+    def measured_by_weight(self, node: ir.Node, axis: int) -> dict[int, str] | Skip:
         """Lay out an op on an activation and a constant weight with channels along `axis`."""
-        keys: list[str | None] = [None] * len(node.inputs)
-        source = node.inputs[0]
         if not is_constant(node.inputs[1]):
             return Skip("its weight is computed at run time")
-        if not _is_float(source):
-            return _not_float(source)
-        assert source is not None
-        self._measured.add(source)
-        keys[1] = self.weight(node, 1, axis if self._recipe.per_channel else None)
-        return keys
+        if (refusal := _refuse_type(node.inputs[0])) is not None:
+            return refusal
+        self._measured.add(node.inputs[0])
+        return {1: self.weight(node, 1, axis if self._recipe.per_channel else None)}
 
-    def move(self, node: ir.Node) -> list[str | None] | Skip:
+    def move(self, node: ir.Node) -> dict[int, str] | Skip:
         """Let a node move stored integers; other values are moved so only for integer readers."""
-        keys: list[str | None] = [None] * len(node.inputs)
+        keys: dict[int, str] = {}
         source, result = node.inputs[0], node.outputs[0]
+        measured = {source, result} <= self._measured and len(result.uses()) == 1
         if is_constant(source):
-            force = node.op_type == "Gather" or self._recipe.place.force_shared
-            if not force:
+            if node.op_type != "Gather" and not self._recipe.place.force_shared:
                 return Skip("its input is constant")
-            if not _is_float(source):
-                return _not_float(source)
+            if (refusal := _refuse_type(source)) is not None:
+                return refusal
             keys[0] = self.table(node, 0)
         elif node.op_type == "Gather":
             return Skip("its table is not constant")
-        elif source not in self._stored and not self._all_read_in_integers(source, result):
+        elif source not in self._stored and not measured:
             return Skip("its input is not quantized, so quantizing it alone would gain nothing")
         self._stored.add(result)
         return keys
-
-    def _all_read_in_integers(self, source: ir.Value | None, result: ir.Value) -> bool:
-        return source in self._measured and result in self._measured and len(result.uses()) == 1
 
     # What was asked for -------------------------------------------------------------------
 
@@ -232,31 +202,24 @@ def _takes_zero_points(node: ir.Node, weight: ir.Value, block_size: int) -> bool
     return node.op_type != "Conv" and _rank(weight) == 2
 
 
-def _is_float(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype == ir.DataType.FLOAT
-
-
-def _not_float(value: ir.Value | None) -> Skip:
+def _refuse_type(value: ir.Value | None) -> Skip | None:
+    """Refuse inputs of other types than float32."""
     if value is None or value.dtype is None:
         return Skip("the type of its input is not known")
-    return Skip(f"it works on {value.dtype.name.lower()}")
+    is_float = value.dtype == ir.DataType.FLOAT
+    return None if is_float else Skip(f"it works on {value.dtype.name.lower()}")
 
 
 def _with(override: Override | None, **fields: bool) -> Override:
-    given = (
-        {}
-        if override is None
-        else {name: getattr(override, name) for name in override.__struct_fields__}
-    )
-    for name, value in fields.items():
-        if given.get(name) is None and given.get("scale") is None:
-            given[name] = value
-    return Override(**given)
+    """Return an override with fields that it leaves open; one with a scale needs none."""
+    given = override or Override()
+    missing = {name: value for name, value in fields.items() if getattr(given, name) is None}
+    return given if given.scale is not None else msgspec.structs.replace(given, **missing)
 
 
 # The rules --------------------------------------------------------------------------------
 
-Rule = Callable[[_DynamicBuilder, ir.Node], Sequence[str | None] | Skip]
+Rule = Callable[[_DynamicBuilder, ir.Node], dict[int, str] | Skip]
 
 
 def _rank(value: ir.Value | None) -> int:
@@ -264,28 +227,24 @@ def _rank(value: ir.Value | None) -> int:
     return 0 if shape is None else len(shape)
 
 
-def _matmul(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
+def _matmul(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:
     rank = _rank(node.inputs[1])
     # A vector has no columns: its one axis is summed over.
-    return builder.product(node, (None, rank - 1 if rank > 1 else None))
+    return builder.product(node, rank - 1 if rank > 1 else None)
 
 
-def _gemm(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
-    return builder.product(node, (None, 0 if node.attributes.get_int("transB", 0) else 1))
+def _gemm(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:
+    return builder.product(node, 0 if node.attributes.get_int("transB", 0) else 1)
 
 
-def _conv(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
-    return builder.measured_by_weight(node, axis=0)
-
-
-def _lstm(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
-    keys: list[str | None] = [None] * len(node.inputs)
+def _lstm(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:
+    keys: dict[int, str] = {}
     if node.attributes.get_int("layout", 0):
         return Skip("its layout is batch first, and DynamicQuantizeLSTM has none")
     if not all(is_constant(value) and _rank(value) == 3 for value in node.inputs[1:3]):
         return Skip("its weights are computed at run time")
-    if not _is_float(node.inputs[0]):
-        return _not_float(node.inputs[0])
+    if (refusal := _refuse_type(node.inputs[0])) is not None:
+        return refusal
     for index in (1, 2):
         shape = static_shape(node.inputs[index])  # type: ignore[arg-type]
         assert shape is not None
@@ -297,7 +256,7 @@ def _lstm(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Ski
     return keys
 
 
-def _attention(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
+def _attention(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:
     for name in ("qkv_hidden_sizes", "rotary_embedding_dim"):
         if name in node.attributes:
             return Skip(f"QAttention has no {name}")
@@ -306,32 +265,26 @@ def _attention(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] 
     return builder.measured_by_weight(node, axis=1)
 
 
-def _embedding(builder: _DynamicBuilder, node: ir.Node) -> Sequence[str | None] | Skip:
-    keys: list[str | None] = [None] * len(node.inputs)
+def _embedding(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:
     if len(node.outputs) > 2 and (node.outputs[2].uses() or node.outputs[2].is_graph_output()):
         return Skip("QEmbedLayerNormalization does not give the sum of the embeddings")
     if len(node.inputs) > 8 and node.inputs[8] is not None:
         return Skip("QEmbedLayerNormalization takes no position ids")
     if "mask_index_type" in node.attributes:
         return Skip("QEmbedLayerNormalization has no mask_index_type")
-    for index in range(2, 7):
-        value = node.inputs[index]
-        if value is None:
-            continue
+    tables = {index: node.inputs[index] for index in range(2, 7) if node.inputs[index] is not None}
+    for value in tables.values():
         if not is_constant(value):
             return Skip("one of its tables is computed at run time")
-        if not _is_float(value):
-            return _not_float(value)
-    for index in range(2, 7):
-        if node.inputs[index] is not None:
-            keys[index] = builder.table(node, index)
-    return keys
+        if (refusal := _refuse_type(value)) is not None:
+            return refusal
+    return {index: builder.table(node, index) for index in tables}
 
 
 _RULES: dict[str, Rule] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
-    "Conv": _conv,
+    "Conv": lambda builder, node: builder.measured_by_weight(node, axis=0),
     "LSTM": _lstm,
     "Attention": _attention,
     "EmbedLayerNormalization": _embedding,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from operator import attrgetter
 
 import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
-from bitwright.errors import ModelError, RecipeError, did_you_mean
+from bitwright.errors import ModelError, RecipeError
 from bitwright.graph import iter_values, weight_of
 from bitwright.plan import NodePlan, QuantPlan, WeightPlan
 from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverride
@@ -20,6 +20,7 @@ __all__ = ["plan_weights", "product_source"]
 
 _IN_BLOCKS = op_types(lambda op: op.block_op)
 _CARRIERS = op_types(lambda op: op.reshapes) | {"Cast", "Add"}
+_FORM = attrgetter("bits", "block_size", "symmetric")
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -42,38 +43,35 @@ class _Planner:
         self._options = recipe.weights
         nodes = list(model.graph.all_nodes() if recipe.select.subgraphs else model.graph)
         self._nodes = {node.name or "": node for node in nodes}
-        # Products that the recipe does not reach, to say so.
-        self._inside = [
-            node
-            for node in model.graph.all_nodes()
-            if node.op_type in MATRIX_PRODUCTS and (node.name or "") not in self._nodes
-        ]
         defaults = MATRIX_PRODUCTS | ({"Gather"} if self._options.embeddings else frozenset())
         self._selector = Selector(nodes, recipe.select, defaults)
-        self._overrides = _matched(self._options.overrides, self._nodes)
+        self._overrides = _matched(self._options.overrides, self._selector)
         self._names = {value: name for name, value in iter_values(model)}
         self._head = _heads(model) if self._options.head_bits is not None else frozenset()
 
     def plan(self, fingerprint: str, tool: str) -> QuantPlan:
-        decisions: dict[str, NodePlan] = {}
         weights: dict[str, WeightPlan] = {}
-        notes: list[str] = []
-        reasons: dict[str, str | None] = {}
+        reasons: dict[str, str | None] = dict.fromkeys(self._nodes)
         for name, node in sorted(self._nodes.items(), key=lambda item: item[1].op_type == "Gather"):
             reasons[name] = self._refusal(node) or self._add(node, weights)
-        for name, node in self._nodes.items():
-            action: Literal["float", "quantize"] = "float" if reasons[name] else "quantize"
-            decisions[name] = NodePlan(op=node.op_type, action=action, reason=reasons[name])
-        for node in self._inside:
-            why = "it is inside the body of an If, Loop or Scan; select.subgraphs reaches it"
-            decisions[node.name or ""] = NodePlan(op=node.op_type, action="float", reason=why)
+        # Products that the recipe does not reach, to say so.
+        inside = "it is inside the body of an If, Loop or Scan; select.subgraphs reaches it"
+        products = (n for n in self._model.graph.all_nodes() if n.op_type in MATRIX_PRODUCTS)
+        unreached = {n.name or "": n for n in products if (n.name or "") not in self._nodes}
+        reasons |= dict.fromkeys(unreached, inside)
+        nodes = {**self._nodes, **unreached}
+        decisions = {
+            name: NodePlan(
+                op=nodes[name].op_type, action="float" if why else "quantize", reason=why
+            )
+            for name, why in reasons.items()
+        }
         if not weights:
-            products = (node for node in decisions.values() if node.op in MATRIX_PRODUCTS)
-            reasons_shown = sorted({f"{node.op}: {node.reason}" for node in products})[:3]
+            kept = (node for node in decisions.values() if node.op in MATRIX_PRODUCTS)
+            shown = "; ".join(sorted({f"{node.op}: {node.reason}" for node in kept})[:3])
             raise ModelError(
-                "no weight of this model was quantized "
-                f"({'; '.join(reasons_shown) or 'it has no MatMul and no Gemm'}); "
-                "widen the selection."
+                f"no weight of this model was quantized ({shown or 'it has no MatMul and no Gemm'})"
+                "; widen the selection."
             )
         return QuantPlan(
             tool=tool,
@@ -82,7 +80,6 @@ class _Planner:
             tensors={},
             weights=weights,
             nodes=decisions,
-            notes=notes,
         )
 
     def _add(self, node: ir.Node, weights: dict[str, WeightPlan]) -> str | None:
@@ -101,7 +98,7 @@ class _Planner:
             return f"{first!r} reads the weight {key!r} the other way round"
         # A table follows the product that shares it.
         follows = node.op_type == "Gather" and node.name not in self._overrides
-        if not follows and not _same_form(known, wanted):
+        if not follows and _FORM(known) != _FORM(wanted):
             return f"it shares the weight {key!r} with {first!r}, which asks for another form"
         # Who needs data decides: the rounding of a shared weight must serve both.
         keep = known if follows or known.rounding.needs_data else wanted
@@ -136,8 +133,8 @@ class _Planner:
             return f"its weight has {rank} axes, and n-bit products take matrices"
         if node.op_type == "Gemm":
             return _refuse_gemm(node)
-        if node.op_type == "Gather":
-            return _refuse_gather(node)
+        if node.op_type == "Gather" and node.attributes.get_int("axis", 0) != 0:
+            return "it gathers columns, and tables are read by rows"
         return None
 
     def _wanted(self, node: ir.Node) -> WeightPlan:
@@ -166,26 +163,12 @@ def _without_data(rounding: RoundingMethod) -> RoundingMethod:
     return Nearest(clip=rounding.clip)
 
 
-def _same_form(one: WeightPlan, other: WeightPlan) -> bool:
-    return (one.bits, one.block_size, one.symmetric) == (
-        other.bits,
-        other.block_size,
-        other.symmetric,
-    )
-
-
 def _refuse_gemm(node: ir.Node) -> str | None:
     if node.attributes.get_int("transA", 0):
         return "it transposes its input"
     for scalar in ("alpha", "beta"):
         if node.attributes.get_float(scalar, 1.0) != 1.0:
             return f"its {scalar} is not 1"
-    return None
-
-
-def _refuse_gather(node: ir.Node) -> str | None:
-    if node.attributes.get_int("axis", 0) != 0:
-        return "it gathers columns, and tables are read by rows"
     return None
 
 
@@ -205,21 +188,14 @@ def _heads(model: ir.Model) -> frozenset[str]:
 
 
 def _matched(
-    overrides: Mapping[str, WeightOverride], nodes: Mapping[str, ir.Node]
+    overrides: Mapping[str, WeightOverride], selector: Selector
 ) -> dict[str, WeightOverride]:
     """Return the override of each node; a pattern that no node's name matches is an error."""
     found: dict[str, WeightOverride] = {}
     for pattern, override in overrides.items():
-        if pattern.startswith("re:"):
-            try:
-                expression = re.compile(pattern[3:])
-            except re.error as error:
-                raise RecipeError(f"{pattern!r} is not a regular expression: {error}.") from error
-            names = [name for name in nodes if expression.fullmatch(name)]
-        else:
-            names = [pattern] if pattern in nodes else []
-        if not names:
-            hint = "" if pattern.startswith("re:") else did_you_mean(pattern, nodes)
-            raise RecipeError(f"weights.overrides: no node is called {pattern!r}.{hint}")
+        try:
+            names = selector.find((pattern,), "weights.overrides")
+        except re.error as error:
+            raise RecipeError(f"{pattern!r} is not a regular expression: {error}.") from error
         found.update(dict.fromkeys(names, override))
     return found

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import onnx_ir as ir
 
-from bitwright.decide.limits.conflicts import fall_back_to_float, find_conflicting_concat
 from bitwright.decide.limits.positions import PlanPositions
 from bitwright.decide.limits.solver import solve_positions
 from bitwright.decide.limits.weights import StoredConstant, fit_weight_and_bias
@@ -37,7 +36,7 @@ def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
     fit = _PositionFit(model, plan, limits)
     fit.run()
     while (concat := fit.conflicting_concat()) is not None:
-        plan = fall_back_to_float(plan, concat)
+        plan = _fall_back_to_float(plan, concat)
         fit = _PositionFit(model, plan, limits)
         fit.run()
     moved = fit.positions.moved
@@ -93,8 +92,7 @@ class _PositionFit:
         self._nodes = _planned_operations(model, plan, self.positions)
         self._operations = [operation for _, operation in self._nodes]
         self._conflicting = False
-        self._users = Counter(ref for operation in self._operations for ref in {*_edges(operation)})
-        self._stored = _own_constants(model, plan, self._users)
+        self._stored = _own_constants(model, plan, self._operations)
 
     def run(self) -> None:
         for _ in range(self._limits.max_rounds):
@@ -103,7 +101,9 @@ class _PositionFit:
                 self._apply(rule)
             if self.positions.now == before:
                 break
-        self._conflicting = not self._all_hold()
+        now = self.positions.now
+        bounds = bounds_of(self._operations, self._rules, now)
+        self._conflicting = not all(bound.holds(now) for bound in bounds)
         if self._conflicting:
             self._solve_together(before)
 
@@ -114,7 +114,7 @@ class _PositionFit:
         others = msgspec.structs.replace(self._limits, align_concat=False)
         without = _PositionFit(self._model, self._plan, others)
         without.run()
-        return find_conflicting_concat(self._nodes, self.positions.now, without.positions.now)
+        return _find_conflicting_concat(self._nodes, self.positions.now, without.positions.now)
 
     def _apply(self, rule: LimitRule) -> None:
         """Apply one rule until it moves nothing more: a chain of Concats takes several sweeps."""
@@ -137,8 +137,9 @@ class _PositionFit:
             self.positions.move(operation.output, now[operation.output] + value, rule.name)
             return
         if rule.name in ("shift_cut", "shift_bias"):
+            rules = [rule for rule in self._rules if rule.name in ("shift_cut", "shift_bias")]
             fitted = fit_weight_and_bias(
-                operation, self._weight_rules, now, self.positions.start, self._stored.get
+                operation, rules, now, self.positions.start, self._stored.get
             )
             if fitted is not None:
                 for ref, position in fitted.items():
@@ -148,14 +149,6 @@ class _PositionFit:
         sign = sum(s for ref, s in bound.terms if ref == mover)
         if abs(sign) == 1:
             self.positions.move(mover, now[mover] - sign * bound.excess(now), rule.name)
-
-    @property
-    def _weight_rules(self) -> list[LimitRule]:
-        return [rule for rule in self._rules if rule.name in ("shift_cut", "shift_bias")]
-
-    def _all_hold(self) -> bool:
-        now = self.positions.now
-        return all(bound.holds(now) for bound in bounds_of(self._operations, self._rules, now))
 
     def _solve_together(self, before: dict[str, int]) -> None:
         """Choose all positions together, those that still moved from where they started."""
@@ -175,16 +168,12 @@ class _PositionFit:
         )
 
 
-def _edges(operation: NpuOperation) -> Sequence[Ref]:
-    found = (*operation.inputs, operation.weight, operation.bias, operation.output)
-    return [ref for ref in found if ref is not None]
-
-
 def _own_constants(
-    model: ir.Model, plan: QuantPlan, users: Counter[Ref]
+    model: ir.Model, plan: QuantPlan, operations: Iterable[NpuOperation]
 ) -> dict[Ref, StoredConstant]:
     """Return the constants that one operation has for itself: their positions are its own."""
     values = dict(iter_values(model))
+    users = Counter(ref for o in operations for ref in {*o.inputs, o.weight, o.bias, o.output})
     readers = Counter(key for node in plan.nodes.values() for key in {*node.inputs})
     shared = {entry.same_as for entry in plan.tensors.values()}
     found: dict[Ref, StoredConstant] = {}
@@ -195,3 +184,54 @@ def _own_constants(
         if readers[key] == 1 and users[key] <= 1 and entry.qtype.is_integer:
             found[key] = StoredConstant(array, entry.qtype)
     return found
+
+
+def _find_conflicting_concat(
+    operations: Iterable[tuple[ir.Node, NpuOperation]],
+    found: Mapping[Ref, int],
+    without: Mapping[Ref, int],
+) -> str | None:
+    """Return the Concat whose inputs' positions lie furthest apart, of those that clip an input.
+
+    `found` has the positions that hold all limits, `without` those of all limits but the Concats'.
+
+    The NPU joins tensors at one position. A box of 300 pixels needs position -1 and a hard sigmoid
+    takes no position below 7, so a detector that joins the two has none for both: at 7, boxes would
+    end at 1. Computed in float, such a Concat keeps what it joins, and no limit is broken.
+    """
+    conflicts = {
+        node.name or "": max(wanted) - min(wanted)
+        for node, operation in operations
+        if operation.op == "Concat" and operation.output is not None and operation.known
+        if (wanted := [without[ref] for ref in operation.known])
+        if found[operation.output] > min(wanted)
+    }
+    return max(conflicts, key=lambda name: conflicts[name], default=None)
+
+
+def _fall_back_to_float(plan: QuantPlan, name: str) -> QuantPlan:
+    """Return the plan with a Concat computed in float, on what its producers write in integers."""
+    written = {key for node in plan.nodes.values() for key in node.outputs}
+    node = plan.nodes[name]
+    float_node = msgspec.structs.replace(
+        node,
+        action="float",
+        reason="the NPU's limits have no scale for all that it joins",
+        # Integers that a float node would only turn back gain nothing.
+        inputs=tuple(key if key in written else None for key in node.inputs),
+        outputs=(None,) * len(node.outputs),
+    )
+    changed = msgspec.structs.replace(plan, nodes={**plan.nodes, name: float_node})
+    return _without_unused(changed, {key for key in (*node.inputs, *node.outputs) if key})
+
+
+def _without_unused(plan: QuantPlan, keys: set[str]) -> QuantPlan:
+    """Return the plan without those of these entries that no node has any more."""
+    uses = Counter(key for node in plan.nodes.values() for key in (*node.inputs, *node.outputs))
+    uses.update(key for entry in plan.tensors.values() for key in entry.depends_on)
+    gone = {key for key in keys if not uses[key]}
+    return msgspec.structs.replace(
+        plan,
+        tensors={key: entry for key, entry in plan.tensors.items() if key not in gone},
+        outputs={name: None if key in gone else key for name, key in plan.outputs.items()},
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from bitwright.numerics.types import INT8, UINT8
-from bitwright.plan import QuantPlan, TensorPlan
+from bitwright.plan import QuantPlan
 
 __all__ = ["shift_to_unsigned"]
 
@@ -19,6 +20,7 @@ def shift_to_unsigned(plan: QuantPlan) -> QuantPlan | None:
     optimizations refuse some valid models with int8 activations at opset 21 and above
     (onnxruntime issue 25526) and take the same model in uint8.
 
+    >>> from bitwright.plan import TensorPlan
     >>> from bitwright.recipe import Recipe
     >>> entry = TensorPlan(tensor="x", role="activation", qtype=INT8, scale=0.1, zero_point=-5)
     >>> plan = QuantPlan(fingerprint="", recipe=Recipe(), tensors={"x": entry}, nodes={})
@@ -26,26 +28,17 @@ def shift_to_unsigned(plan: QuantPlan) -> QuantPlan | None:
     >>> shifted.tensors["x"].qtype.name, shifted.tensors["x"].zero_point
     ('uint8', 123)
     """
-    signed = [
-        key
+    shifted = {
+        key: msgspec.structs.replace(entry, qtype=UINT8, zero_point=_raised(entry.zero_point))
         for key, entry in plan.tensors.items()
         if entry.role == "activation" and entry.qtype == INT8
-    ]
-    if not signed:
+    }
+    if not shifted:
         return None
-    tensors = dict(plan.tensors)
-    for key in signed:
-        tensors[key] = _shifted(plan.tensors[key])
+    tensors = {**plan.tensors, **shifted}
     note = "stored int8 activations as uint8 (the same values), since ONNX Runtime refused int8"
     return msgspec.structs.replace(plan, tensors=tensors, notes=[*plan.notes, note])
 
 
-def _shifted(entry: TensorPlan) -> TensorPlan:
-    zero_point = None if entry.zero_point is None else _raise(entry.zero_point)
-    return msgspec.structs.replace(entry, qtype=UINT8, zero_point=zero_point)
-
-
-def _raise(zero_point: Any) -> Any:
-    if isinstance(zero_point, list):
-        return [_raise(item) for item in zero_point]
-    return zero_point + 128
+def _raised(zero_point: Any) -> Any:
+    return None if zero_point is None else (np.asarray(zero_point) + 128).tolist()

@@ -1,4 +1,4 @@
-"""Weight scales large enough that an int32 bias at (input scale x weight scale) fits."""
+"""Scales with which biases fit: in int32 by those of their weights, in narrow types by doubling."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide.layout.entries import Layout
+from bitwright.decide.layout.entries import Entry, Layout
+from bitwright.decide.limits import apply_limits
 from bitwright.decide.matmul_bias import bias_sum_behind
 from bitwright.decide.ops import LINEAR_OPS, RULES
-from bitwright.decide.scales.parameters import widened_for_bias
+from bitwright.decide.scales.parameters import shift_for_bias, weight_plan, widened_for_bias
+from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32
 from bitwright.plan import QuantPlan
 
-__all__ = ["prevent_bias_overflow"]
+__all__ = ["fit_biases", "fit_narrow_biases", "prevent_bias_overflow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +103,51 @@ def _float_bias(node: ir.Node, index: int | None, plan: QuantPlan) -> npt.NDArra
         array = None if stored else constant_of(found.bias)
     is_vector = array is not None and array.ndim == 1 and bool(np.all(np.isfinite(array)))
     return array if is_vector else None
+
+
+def fit_narrow_biases(layout: Layout, plan: QuantPlan) -> None:
+    """Double the scale of an int16 bias until it fits; to be done once all scales are final.
+
+    A weight would lose as many bits if its scale were enlarged instead, and the bias hardly has
+    any to lose: it is added after a shift, as hardware with narrow biases does.
+    """
+    for key, entry in layout.entries.items():
+        bias = constant_of(entry.value)
+        if entry.bias_of is not None and entry.qtype != INT32 and bias is not None:
+            _fit_narrow_bias(plan, key, bias)
+
+
+def _fit_narrow_bias(plan: QuantPlan, key: str, bias: npt.NDArray[Any]) -> None:
+    plan.tensors[key] = entry = msgspec.structs.replace(plan.tensors[key], shift=0)
+    found = plan.parameters(key)
+    shift = shift_for_bias(np.asarray(found.scale), bias, entry.qtype, found.axis)
+    plan.tensors[key] = msgspec.structs.replace(entry, shift=shift)
+
+
+def fit_biases(model: ir.Model, plan: QuantPlan) -> QuantPlan:
+    """Return the plan with scales for the biases that it shifts; `model` has them shifted.
+
+    An int32 bias at (input scale x weight scale) has room for any shift. One with a scale of its
+    own gets the scale of its new range, and a narrow one is doubled until it fits.
+    """
+    values = dict(iter_values(model))
+    # An addend beside activations is laid out as they are.
+    operands = {key for n in plan.nodes.values() if n.op == "Add" for key in n.inputs}
+    changed = msgspec.structs.replace(plan, tensors=dict(plan.tensors))
+    for key, entry in plan.tensors.items():
+        value = values.get(entry.tensor)
+        array = constant_of(value)
+        if entry.tensor not in plan.bias_shifts or value is None or array is None:
+            continue
+        if entry.bias_of is None and entry.same_as is None:
+            # The type may have been turned to unsigned for the runtime; the entry knows.
+            wanted = Entry(entry.tensor, value, "weight", entry.qtype, entry.axis, entry.block_size)
+            wanted.override = plan.recipe.overrides.get(entry.tensor)
+            wanted.operand = key in operands
+            own = weight_plan(wanted, plan.recipe)
+            changed.tensors[key] = msgspec.structs.replace(
+                entry, scale=own.scale, zero_point=own.zero_point
+            )
+        elif entry.bias_of is not None and entry.qtype != INT32:
+            _fit_narrow_bias(changed, key, array)
+    return plan if changed.tensors == plan.tensors else apply_limits(model, changed)

@@ -6,7 +6,7 @@ from support.models import make_cnn, make_samples
 
 import bitwright
 from bitwright import load_recipe
-from bitwright.decide.scales.corrected_biases import fit_biases
+from bitwright.decide.scales.biases import fit_biases
 
 
 def shifted(changes, amount):
