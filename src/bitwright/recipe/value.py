@@ -9,6 +9,7 @@ import msgspec
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.recipe.finetuning import FineTuning
+from bitwright.recipe.formats import FORMATS, Format, FormatName
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, RangeMethod, ScaleKind
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
@@ -34,7 +35,7 @@ class Recipe(Settings, frozen=True, kw_only=True):
     mode: Literal["static", "dynamic", "weight-only"] = "static"
     """Static: activation ranges from calibration data. Dynamic: measured at every run.
     Weight-only: activations stay float."""
-    format: Literal["qdq", "qoperator", "extended", "fix-neuron"] = "qdq"
+    format: FormatName = "qdq"
     """QDQ: float ops between Q/DQ pairs. QOperator: integer ops. Extended: pairs of the vendor's
     domain, for every number type. FixNeuron: one such op instead of a pair."""
     activation: QType = UINT8
@@ -99,6 +100,11 @@ class Recipe(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_rules(self)
+
+    @property
+    def output_format(self) -> Format:
+        """What the format writes for a quantized tensor."""
+        return FORMATS[self.format]
 
     def to_json(self, *, indent: int = 2) -> str:
         """Return the recipe as JSON; indent 0 keeps it on one line."""

@@ -29,7 +29,7 @@ def float16_refusals(model: ir.Model, recipe: Recipe) -> dict[str, str]:
     """
     if recipe.float16 != "keep":
         return {}
-    kinds = ("fused", "written") if recipe.format == "qoperator" else ("fused",)
+    kinds = ("fused", "written") if recipe.output_format.integer_ops else ("fused",)
     refused = op_types(lambda op: op.float32_scales in kinds)
     reason = "the integer {} takes float32 scales only, and float16 is kept"
     return {

@@ -45,7 +45,7 @@ def _opset_is_too_old(c: Candidate) -> Skip | None:
 
 
 def _has_no_integer_form(c: Candidate) -> Skip | None:
-    if c.recipe.format == "qoperator" and c.rule.integer_op is None:
+    if c.recipe.output_format.integer_ops and c.rule.integer_op is None:
         return Skip(f"ONNX Runtime has no integer {c.node.op_type} for the format qoperator")
     return None
 
@@ -53,7 +53,7 @@ def _has_no_integer_form(c: Candidate) -> Skip | None:
 def _has_no_integer_kernel(c: Candidate) -> Skip | None:
     # What nobody named, for a runtime that has integer kernels for all that is worth one.
     only_for_cpu = (
-        c.recipe.format == "qdq"
+        c.recipe.output_format.standard_pairs
         and c.recipe.activation.bits == 8
         and c.recipe.select.op_types is None
         and not c.recipe.place.isolated
