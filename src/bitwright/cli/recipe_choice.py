@@ -47,8 +47,8 @@ class RecipeChoice:
         str | None,
         typer.Option(
             metavar="METHOD",
-            help="How activation ranges are chosen: minmax, percentile, entropy, mse, "
-            "distribution, non-overflow, min-mse. Short for --set ranges.method=METHOD.",
+            help="How activation ranges are chosen, such as minmax, percentile, entropy or mse. "
+            "Short for --set ranges.method=METHOD.",
         ),
     ] = None
     exclude: Annotated[

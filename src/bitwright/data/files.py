@@ -18,8 +18,6 @@ from bitwright.support.wording import counted
 
 __all__ = ["FileSamples", "load_arrays", "open_path"]
 
-ARRAY_SUFFIXES = (".npy", ".npz")
-
 _NamedSample: TypeAlias = tuple[Mapping[str, Any], str | None]
 
 
@@ -69,7 +67,7 @@ def _open_file(
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         return _image_source([path], path, specs, preprocess)
-    if suffix not in ARRAY_SUFFIXES:
+    if suffix not in ARRAY_READERS:
         raise DataError(
             f"{str(path)!r} is neither a .npy or .npz file nor an image; save the data with "
             "np.savez(path, input_name=array)."
@@ -134,7 +132,7 @@ def _one_kind(folder: Path, files: Sequence[Path]) -> str:
             "images"
             if suffix in IMAGE_SUFFIXES
             else "arrays"
-            if suffix in ARRAY_SUFFIXES
+            if suffix in ARRAY_READERS
             else "other"
         )
         kinds.setdefault(kind, file)
@@ -265,7 +263,7 @@ def _file_samples(
     arrays = load_arrays(path)
     if len(specs) == 1 and len(arrays) == 1:
         arrays = {specs[0].name: next(iter(arrays.values()))}
-    elif path.suffix.lower() == ".npy":
+    elif "" in arrays:
         raise DataError(
             f"{str(path)!r} holds one array, but the model has {len(specs)} inputs "
             f"({', '.join(spec.name for spec in specs)}); "
@@ -275,8 +273,8 @@ def _file_samples(
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
-    """Read a `.npy` file (under the name '') or the arrays of a `.npz`; never unpickles."""
-    return {"": _load_npy(path)} if path.suffix.lower() == ".npy" else _load_npz(path)
+    """Read the arrays of a file by their names, '' where it has none; never unpickles."""
+    return ARRAY_READERS[path.suffix.lower()](path)
 
 
 def _load_npy(path: Path) -> Array:
@@ -319,6 +317,13 @@ def _load_npz(path: Path) -> dict[str, Array]:
                 f"{str(path)!r} holds {name!r}, which is no array; save it with np.savez."
             )
     return arrays
+
+
+# Suffix of a file -> what reads its arrays.
+ARRAY_READERS: dict[str, Callable[[Path], dict[str, Array]]] = {
+    ".npy": lambda path: {"": _load_npy(path)},
+    ".npz": _load_npz,
+}
 
 
 def _unreadable(path: Path, error: Exception, magic: bytes) -> DataError:

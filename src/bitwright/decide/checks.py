@@ -29,7 +29,7 @@ def check_recipe(recipe: Recipe, names: Names) -> None:
     """Raise for overrides, types and formats that this model or the runtime cannot take."""
     _check_overrides(recipe, names)
     _check_types(recipe, names)
-    if recipe.format == "qoperator":
+    if recipe.output_format.integer_ops:
         check_integer_recipe(recipe)
 
 
@@ -52,7 +52,7 @@ def _check_overrides(recipe: Recipe, names: Names) -> None:
 
 def _check_convert(name: str, value: ir.Value, override: Override, recipe: Recipe) -> None:
     where = f"the override of {name!r} asks for convert, but"
-    if recipe.format != "qdq":
+    if not recipe.output_format.standard_pairs:
         raise RecipeError(f"{where} only the format qdq has pairs behind pairs.")
     if recipe.place.dedicated_pairs:
         raise RecipeError(f"{where} dedicated_pairs gives each reader a pair of its own.")
@@ -77,7 +77,7 @@ def _check_types(recipe: Recipe, names: Names) -> None:
             types.append((role, override.qtype))
         if override.convert is not None and override.convert.qtype is not None:
             types.append(("activations", override.convert.qtype))
-    extended = recipe.format in ("extended", "fix-neuron")
+    extended = recipe.output_format.vendor_ops
     for role, qtype in types:
         if extended:
             known = _EXTENDED_ACTIVATION_TYPES if role == "activations" else _EXTENDED_WEIGHT_TYPES

@@ -84,7 +84,7 @@ def stores_added_biases(recipe: Recipe) -> bool:
 
     In the format qoperator the product is an integer one in any case, and adds floats.
     """
-    plain = recipe.format == "qdq" and recipe.quantize_bias and recipe.bias == "int32"
+    plain = recipe.output_format.standard_pairs and recipe.quantize_bias and recipe.bias == "int32"
     return plain and not has_channelwise_activations(recipe)
 
 

@@ -37,7 +37,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     if recipe.bias == "int16" and recipe.quantize_bias:
         types.add(INT16)
     needed = [own, _PREFERRED]
-    if recipe.format in ("extended", "fix-neuron"):
+    if recipe.output_format.vendor_ops:
         needed.append(_BODIES)
         types = {qtype for qtype in types if not _takes_any_opset(qtype, recipe)}
     for qtype in types:

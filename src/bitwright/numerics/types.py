@@ -190,35 +190,7 @@ MXFP6E3M2 = _shared_exponent("mxfp6e3m2", 6)
 MXFP6E2M3 = _shared_exponent("mxfp6e2m3", 6)
 MXFP4E2M1 = _shared_exponent("mxfp4e2m1", 4)
 
-QTYPES = {
-    t.name: t
-    for t in (
-        INT2,
-        UINT2,
-        INT4,
-        UINT4,
-        INT8,
-        UINT8,
-        INT16,
-        UINT16,
-        INT32,
-        UINT32,
-        FLOAT16,
-        BFLOAT16,
-        FLOAT8E4M3FN,
-        FLOAT8E5M2,
-        BFP16,
-        MX9,
-        MX6,
-        MX4,
-        MXINT8,
-        MXFP8E5M2,
-        MXFP8E4M3,
-        MXFP6E3M2,
-        MXFP6E2M3,
-        MXFP4E2M1,
-    )
-}
+QTYPES = {t.name: t for t in tuple(globals().values()) if isinstance(t, QType)}
 
 _STORAGE: dict[str, np.dtype[Any]] = {
     "int2": np.dtype(np.int8),

@@ -8,6 +8,7 @@ import msgspec
 
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.recipe.finetuning import FineTuning
+from bitwright.recipe.formats import FORMATS, Format, FormatName
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, RangeMethod, ScaleKind
 from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
@@ -25,7 +26,7 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     mode: Literal["static", "dynamic", "weight-only"] = "static"
     """Static: activation ranges from calibration data. Dynamic: measured at every run.
     Weight-only: activations stay float."""
-    format: Literal["qdq", "qoperator", "extended", "fix-neuron"] = "qdq"
+    format: FormatName = "qdq"
     """QDQ: float ops between Q/DQ pairs. QOperator: integer ops. Extended: pairs of the vendor's
     domain, for every number type. FixNeuron: one such op instead of a pair."""
     activation: QType = UINT8
@@ -87,3 +88,8 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     replacing them: no weight is stored as integers then. Else they become constants."""
     optimize: bool = True
     """Fold constants and batch norms before quantizing."""
+
+    @property
+    def output_format(self) -> Format:
+        """What the format writes for a quantized tensor."""
+        return FORMATS[self.format]

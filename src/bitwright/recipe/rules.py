@@ -83,7 +83,7 @@ def _block_type(r: RecipeFields) -> Any:
 
 
 def _is_extended(r: RecipeFields) -> bool:
-    return r.format in ("extended", "fix-neuron")
+    return r.output_format.vendor_ops
 
 
 def _empty_range(r: RecipeFields) -> Any:
@@ -220,7 +220,7 @@ RULES = (
         "out.",
     ),
     Rule(
-        lambda r: r.float16 == "keep" and r.format not in ("qdq", "qoperator"),
+        lambda r: r.float16 == "keep" and _is_extended(r),
         "the format {r.format} computes scales in float32; leave out float16='keep'.",
     ),
     Rule(
@@ -262,7 +262,9 @@ RULES = (
         "limits need one scale for each tensor; leave out per_channel and block_size.",
     ),
     Rule(
-        lambda r: r.format == "qoperator" and _changed(r.place, ("fuse_activations", "fuse_pairs")),
+        lambda r: (
+            r.output_format.integer_ops and _changed(r.place, ("fuse_activations", "fuse_pairs"))
+        ),
         "integer ops round behind each op, so {found} is not for the format qoperator.",
     ),
     Rule(

@@ -150,7 +150,7 @@ def _needed(tensors: dict[str, TensorPlan], used: set[str | None]) -> dict[str, 
 
 
 def _to_uint16(plan: QuantPlan, chosen: set[str]) -> QuantPlan:
-    if plan.recipe.format not in ("qdq", "extended"):
+    if not plan.recipe.output_format.pairs:
         raise PlanError(
             f"integer operators have no 16-bit activations (format {plan.recipe.format}); fall "
             "back to float, or plan with format qdq."

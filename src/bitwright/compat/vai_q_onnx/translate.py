@@ -27,6 +27,7 @@ from bitwright.recipe import (
     Rewrites,
     Simulation,
 )
+from bitwright.recipe.formats import FORMATS
 from bitwright.targets import NPU_CNN
 
 __all__ = ["Request", "to_recipe"]
@@ -82,7 +83,7 @@ def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
     if on_npu:
         _check_npu(request, parts, method, activation, weight)
         parts.recipe["activation_symmetric"] = True
-    if format in ("qdq", "qoperator"):
+    if not FORMATS[format].vendor_ops:
         _check_standard_types(activation, weight)
     _bias(parts, weight, on_npu)
     parts.recipe.update(
@@ -237,7 +238,7 @@ def _choose_nodes(request: Request, parts: RecipeParts) -> None:
 
 
 def _is_vendors(parts: RecipeParts) -> bool:
-    return parts.recipe["format"] in ("extended", "fix-neuron")
+    return FORMATS[parts.recipe["format"]].vendor_ops
 
 
 def _as_pattern(name: str) -> str:

@@ -43,7 +43,7 @@ def _opset_is_too_old(c: Candidate) -> Skip | None:
 
 
 def _has_no_integer_form(c: Candidate) -> Skip | None:
-    if c.recipe.format == "qoperator" and c.rule.integer_op is None:
+    if c.recipe.output_format.integer_ops and c.rule.integer_op is None:
         return Skip(f"ONNX Runtime has no integer {c.node.op_type} for the format qoperator")
     return None
 
@@ -51,7 +51,7 @@ def _has_no_integer_form(c: Candidate) -> Skip | None:
 def _has_no_integer_kernel(c: Candidate) -> Skip | None:
     # What nobody named, for a runtime that has integer kernels for all that is worth one.
     only_for_cpu = (
-        c.recipe.format == "qdq"
+        c.recipe.output_format.standard_pairs
         and c.recipe.activation.bits == 8
         and c.recipe.select.op_types is None
         and not c.recipe.place.isolated
@@ -66,7 +66,7 @@ def _keeps_float16(c: Candidate) -> Skip | None:
     # a quantized op with the pairs around it into an integer kernel, and those take float32 scales,
     # all but QLinearMatMul (from opset 21 on): it then refuses the model. Found by running every
     # op in both formats; `tests/jobs/test_half_floats.py` does so again.
-    kinds = ("fused", "written") if c.recipe.format == "qoperator" else ("fused",)
+    kinds = ("fused", "written") if c.recipe.output_format.integer_ops else ("fused",)
     if c.recipe.float16 != "keep" or c.rule.float32_scales not in kinds:
         return None
     if all(value.dtype != ir.DataType.FLOAT16 for value in c.node.outputs):

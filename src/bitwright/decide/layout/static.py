@@ -84,7 +84,7 @@ class _Builder:
 
     def _would_be_refused(self, node: ir.Node) -> str | None:
         """Return why the runtime must not see this node between pairs, where it would fuse them."""
-        fuses = self._recipe.activation.bits == 8 and self._recipe.format in ("qdq", "qoperator")
+        fuses = self._recipe.activation.bits == 8 and not self._recipe.output_format.vendor_ops
         dilated = set(node.attributes.get_ints("dilations", [])) - {1}
         if fuses and dilated and node.op_type == "AveragePool":
             return "ONNX Runtime has no integer AveragePool with dilations"
@@ -218,7 +218,7 @@ class _Builder:
             return tuple(outputs)
         keeps_scale = rule.keeps_scale_of(node)
         output_range = rule.output_range
-        if self._recipe.format == "qoperator":
+        if self._recipe.output_format.integer_ops:
             output_range = rule.integer_range or output_range
         output_range = self._recipe.output_ranges.get(node.op_type, output_range)
         for index in rule.output_indices(node):

@@ -153,7 +153,7 @@ class _TrainedLayout:
             self._key(value, self._scales.written[value]) if value in self._scales.written else None
             for value in node.outputs
         ]
-        with_pairs = self._recipe.format == "qdq"
+        with_pairs = self._recipe.output_format.standard_pairs
         reason = _why_float(node, self._scales, outputs, with_pairs=with_pairs)
         rule = RULES.get(node.op_type)
         if rule is not None and rule.bias is not None and reason is None:

@@ -66,7 +66,7 @@ def _float_biases(model: ir.Model, layout: Layout, plan: QuantPlan) -> Iterator[
 
     ONNX Runtime stores them in int32 when it opens the model, whether they fit or not.
     """
-    if plan.recipe.format not in ("qdq", "extended"):
+    if not plan.recipe.output_format.pairs:
         return
     for node in model.graph.all_nodes():
         planned = plan.nodes.get(node.name or "")

@@ -79,7 +79,7 @@ def with_quantized_activations(
 ) -> ir.Model:
     """Return the model with quantized activations, and with these constants in float."""
     quantized = clone_model(model)
-    form = "extended" if plan.recipe.format in ("extended", "fix-neuron") else "qdq"
+    form = "extended" if plan.recipe.output_format.vendor_ops else "qdq"
     EMITTERS["static", form](quantized, _activations_only(plan, constants), round_as_planned)
     return quantized
 
