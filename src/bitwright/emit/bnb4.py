@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.emit.quantized import MICROSOFT, convert_to_contrib
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_tensor
@@ -15,13 +16,11 @@ from bitwright.graph.editing import (
     drop_if_unused,
     graph_of,
     remove_unused_initializers,
-    replace_inputs,
 )
 from bitwright.numerics.codebooks import BLOCK_SIZES, NF4, Codebook, quantize_blocks
 
 __all__ = ["check_block_size", "emit_bnb4"]
 
-_DOMAIN = "com.microsoft"
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
@@ -54,7 +53,11 @@ def emit_bnb4(
     """
     check_block_size(block_size)
     nodes = list(model.graph.all_nodes())
-    _check_names(exclude, {node.name or "" for node in nodes})
+    known = {node.name or "" for node in nodes}
+    for name in sorted(set(exclude) - known):
+        raise RecipeError(
+            f"no node is called {name!r}, so it cannot be excluded.{did_you_mean(name, known)}"
+        )
     readers: dict[ir.Value, list[ir.Node]] = {}
     skipped: dict[str, str] = {}
     for node in nodes:
@@ -73,17 +76,9 @@ def emit_bnb4(
     names = NameScope(model)
     for weight, its_readers in readers.items():
         _replace(weight, its_readers, names, book, block_size)
-    model.opset_imports.setdefault(_DOMAIN, 1)
+    model.opset_imports.setdefault(MICROSOFT, 1)
     remove_unused_initializers(model)
     return skipped
-
-
-def _check_names(exclude: Collection[str], known: set[str]) -> None:
-    for name in sorted(exclude):
-        if name not in known:
-            raise RecipeError(
-                f"no node is called {name!r}, so it cannot be excluded.{did_you_mean(name, known)}"
-            )
 
 
 def _refuse(weight: ir.Value | None) -> str | None:
@@ -119,15 +114,8 @@ def _replace(
     graph = graph_of(weight)
     codes = add_initializer(graph, names, f"{weight.name}_Bnb4", packed)
     scales = add_initializer(graph, names, f"{weight.name}_absmax", absmax)
+    numbers = {"K": rows, "N": columns, "block_size": block_size, "quant_type": book.number}
     for node in readers:
-        node.op_type, node.domain, node.version = "MatMulBnb4", _DOMAIN, None
         node.name = names.fresh(f"{node.name}_Bnb4")
-        replace_inputs(node, [node.inputs[0], codes, scales])
-        for key, number in (
-            ("K", rows),
-            ("N", columns),
-            ("block_size", block_size),
-            ("quant_type", book.number),
-        ):
-            node.attributes[key] = ir.AttrInt64(key, number)
+        convert_to_contrib(node, "MatMulBnb4", [node.inputs[0], codes, scales], numbers)
     drop_if_unused(weight)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import op_types
 from bitwright.emit.dynamic_graph import IntegerWriter
 from bitwright.emit.qdq import Rounding
-from bitwright.emit.quantized import Quantized
+from bitwright.emit.quantized import Quantized, embedding_inputs
 from bitwright.errors import PlanError
 from bitwright.graph.constants import input_at
 from bitwright.plan import QuantPlan
@@ -70,7 +70,7 @@ def _write_gemm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     if addend is not None:
         result.name = writer.names.fresh(f"{label}_MatMul")
         if beta != 1.0:
-            factor = writer.number(f"{name}_beta", beta)
+            factor = writer.constant(f"{name}_beta", np.float32(beta))
             addend = writer.add(node, "Mul", [addend, factor], name=f"{name}_beta_mul")
         result = writer.add(node, "Add", [result, addend], name=f"{name}_Add")
     writer.replace(node, result)
@@ -85,13 +85,15 @@ def _multiply(
     label: str,
     factor: float = 1.0,
 ) -> ir.Value:
+    is_conv = node.op_type == "Conv"
     product = writer.add(
         node,
-        "MatMulInteger",
+        "ConvInteger" if is_conv else "MatMulInteger",
         [left.value, right.value, left.zero_point, right.zero_point],
         ir.DataType.INT32,
         name=f"{name}_quant",
         output=f"{label}_output_quantized",
+        attributes=node.attributes.values() if is_conv else (),
     )
     return writer.rescale(node, product, (left.scale, right.scale), f"{name}_quant", factor)
 
@@ -104,16 +106,7 @@ def _write_conv(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     data = writer.operand(node, 0, keys)
     # The scales of channels stand before the axes of space, as the bias does.
     kernel = writer.operand(node, 1, keys, scale_shape=(-1, *(1,) * space))
-    product = writer.add(
-        node,
-        "ConvInteger",
-        [data.value, kernel.value, data.zero_point, kernel.zero_point],
-        ir.DataType.INT32,
-        name=f"{name}_quant",
-        output=f"{label}_output_quantized",
-        attributes=node.attributes.values(),
-    )
-    result = writer.rescale(node, product, (data.scale, kernel.scale), f"{name}_quant")
+    result = _multiply(writer, node, data, kernel, name, label)
     bias = input_at(node, 2)
     if bias is not None:
         result.name = writer.names.fresh(f"{label}quant_scaled_output")
@@ -158,13 +151,7 @@ def _write_embedding(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
         None if node.inputs[index] is None else writer.operand(node, index, keys)
         for index in range(2, 7)
     ]
-    inputs = [
-        *node.inputs[:2],
-        *(None if table is None else table.value for table in tables),
-        input_at(node, 7),
-        *(None if table is None else table.scale for table in tables),
-        *(None if table is None else table.zero_point for table in tables),
-    ]
+    inputs = embedding_inputs(node, tables)
     # The mask index is an output that must be there, read or not.
     node.resize_outputs(2)
     if not node.outputs[1].name:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.qdq import Rounding
-from bitwright.emit.quantized import Quantized, add_quantized
+from bitwright.emit.quantized import MICROSOFT, Quantized, add_quantized, convert_to_contrib
 from bitwright.errors import PlanError
 from bitwright.graph import NameScope, iter_values
 from bitwright.graph.constants import is_constant
@@ -21,7 +21,6 @@ from bitwright.graph.editing import (
     insert_before,
     insert_behind_value,
     remove_unused_initializers,
-    replace_inputs,
     replace_value,
 )
 from bitwright.plan import QuantPlan
@@ -29,7 +28,6 @@ from bitwright.plan import QuantPlan
 __all__ = ["IntegerWriter"]
 
 _FLOAT = ir.DataType.FLOAT
-_MICROSOFT = "com.microsoft"
 
 _Axes = tuple[int, ...] | None
 
@@ -62,8 +60,8 @@ class IntegerWriter:
         remove_unused_initializers(self._model)
         for graph in self._model.graphs():
             graph.sort()
-        if any(node.domain == _MICROSOFT for node in self._model.graph.all_nodes()):
-            self._model.opset_imports.setdefault(_MICROSOFT, 1)
+        if any(node.domain == MICROSOFT for node in self._model.graph.all_nodes()):
+            self._model.opset_imports.setdefault(MICROSOFT, 1)
 
     # Integers -----------------------------------------------------------------------------
 
@@ -186,7 +184,7 @@ class IntegerWriter:
         name = f"{stem}_scales_mul"
         both = self.add(node, "Mul", scales, name=name, output=f"{name}:0")
         if factor != 1.0:
-            number = self.number(f"{stem}_alpha", factor)
+            number = self.constant(f"{stem}_alpha", np.float32(factor))
             both = self.add(node, "Mul", [both, number], name=f"{stem}_alpha_mul")
         return self.add(node, "Mul", [floats, both], name=f"{stem}_output_scale_mul")
 
@@ -211,8 +209,7 @@ class IntegerWriter:
         values = list(inputs)
         while values[-1] is None:
             values.pop()
-        replace_inputs(node, values)
-        node.op_type, node.domain = op_type, _MICROSOFT
+        convert_to_contrib(node, op_type, values, node.attributes)
         node.name = self.names.fresh(f"{node.name}_quant")
 
     # The graph ----------------------------------------------------------------------------
@@ -240,13 +237,9 @@ class IntegerWriter:
         assert node.graph is not None
         node.graph.remove(node, safe=True)
 
-    def constant(self, name: str, array: npt.NDArray[np.generic]) -> ir.Value:
+    def constant(self, name: str, array: npt.NDArray[np.generic] | np.generic) -> ir.Value:
         """Return a new constant of the main graph."""
         return add_initializer(self._model.graph, self.names, name, array)
-
-    def number(self, name: str, number: float) -> ir.Value:
-        """Return a new constant of one element."""
-        return self.constant(name, np.asarray(number, np.float32))
 
     def _value(self, name: str, dtype: ir.DataType) -> ir.Value:
         return ir.Value(name=self.names.fresh(name), type=ir.TensorType(dtype))

@@ -20,7 +20,7 @@ from bitwright.emit.functions import (
     distinguishing_block_attributes,
     scaled_function,
 )
-from bitwright.emit.qdq import QdqWriter, Rounding
+from bitwright.emit.qdq import QdqWriter, Rounding, StandardOp
 from bitwright.errors import PlanError
 from bitwright.graph.editing import add_initializer, graph_of, insert_after
 from bitwright.numerics.quantize import dequantize
@@ -104,10 +104,10 @@ class _ExtendedWriter(QdqWriter):
         parameters = self._plan.parameters(key)
         if parameters.qtype.shares_exponent:
             axis = _axis_within(parameters.axis, source)
-            node = self._vendor_node(
-                block_op(parameters.qtype), [], block_attributes(parameters.qtype, axis)
-            )
-            self._block_nodes.append((node, parameters.qtype))
+            qtype = parameters.qtype
+            attributes = block_attributes(qtype, axis)
+            node = ir.node(block_op(qtype), [None], attributes, domain=VENDOR_DOMAIN)
+            self._block_nodes.append((node, qtype))
             return self._write_single(entry, source, parameters, result, node)
         if self._fused and entry.role != "bias":
             label = self._values[entry.tensor].name or ""
@@ -171,36 +171,33 @@ class _ExtendedWriter(QdqWriter):
 
     # One node -----------------------------------------------------------------------------
 
-    def quantizer(
+    def _node(
         self,
+        op_type: StandardOp,
         inputs: Sequence[ir.Value | None],
         parameters: Parameters,
         output: ir.Value,
         name: str,
     ) -> ir.Node:
-        """Return a node that quantizes, of the vendor's domain or a standard one."""
-        if self._is_left_standard(parameters, is_bias=False):
-            return super().quantizer(inputs, parameters, output, name)
-        return self._scaled_node("VitisQuantizeLinear", inputs, parameters, output, name)
+        if self._is_left_standard(op_type, parameters, inputs[0]):
+            return super()._node(op_type, inputs, parameters, output, name)
+        vendor: dict[StandardOp, Op] = {
+            "QuantizeLinear": "VitisQuantizeLinear",
+            "DequantizeLinear": "VitisDequantizeLinear",
+        }
+        node = self._scaled_node(vendor[op_type], inputs, parameters, output)
+        node.name = name
+        return node
 
-    def dequantizer(
-        self,
-        inputs: Sequence[ir.Value | None],
-        parameters: Parameters,
-        output: ir.Value,
-        name: str,
-    ) -> ir.Node:
-        """Return a node that dequantizes, of the vendor's domain or a standard one."""
-        if self._is_left_standard(parameters, is_bias=_is_like_a_bias(inputs[0])):
-            return super().dequantizer(inputs, parameters, output, name)
-        return self._scaled_node("VitisDequantizeLinear", inputs, parameters, output, name)
-
-    def _is_left_standard(self, parameters: Parameters, *, is_bias: bool) -> bool:
+    def _is_left_standard(
+        self, op_type: StandardOp, parameters: Parameters, source: ir.Value | None
+    ) -> bool:
         if parameters.block_size:
             return True  # scales in blocks are ONNX's own; the vendor's operator has none
         if self._plan.recipe.place.extended_ops or self._fused:
             return False
         if parameters.qtype == INT32:  # ONNX dequantizes it, but has no op that quantizes to it
+            is_bias = op_type == "DequantizeLinear" and _is_like_a_bias(source)
             return is_bias and not np.any(parameters.zero_point)
         return parameters.qtype.is_integer and parameters.qtype.bits <= 16
 
@@ -210,11 +207,11 @@ class _ExtendedWriter(QdqWriter):
         inputs: Sequence[ir.Value | None],
         parameters: Parameters,
         output: ir.Value | None = None,
-        name: str | None = None,
     ) -> ir.Node:
         per_channel = bool(np.ndim(parameters.scale))
         axis = (parameters.axis or 0) if per_channel else 0
-        node = self._vendor_node(op, inputs, {"axis": axis}, output, name)
+        outputs = [output or ir.Value()]
+        node = ir.node(op, inputs, {"axis": axis}, domain=VENDOR_DOMAIN, outputs=outputs)
         use = Use(
             parameters.qtype,
             per_channel,
@@ -223,23 +220,6 @@ class _ExtendedWriter(QdqWriter):
         )
         self._scaled_nodes.append((node, op, use))
         return node
-
-    def _vendor_node(
-        self,
-        op: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: dict[str, int] | dict[str, int | str],
-        output: ir.Value | None = None,
-        name: str | None = None,
-    ) -> ir.Node:
-        return ir.node(
-            op,
-            inputs or [None],
-            attributes,
-            domain=VENDOR_DOMAIN,
-            outputs=[output or ir.Value()],
-            name=name,
-        )
 
 
 def _is_like_a_bias(value: ir.Value | None) -> bool:

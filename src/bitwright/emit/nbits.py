@@ -15,7 +15,6 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.nbits_nodes import (
-    DOMAIN,
     Reader,
     read_matrix,
     readers_of,
@@ -23,7 +22,7 @@ from bitwright.emit.nbits_nodes import (
     to_lookup,
     to_nbits,
 )
-from bitwright.emit.quantized import quantized_tensor
+from bitwright.emit.quantized import MICROSOFT, quantized_tensor
 from bitwright.errors import PlanError, TargetError, did_you_mean
 from bitwright.graph import (
     NameScope,
@@ -105,7 +104,7 @@ def emit_blocks(
         wanted = None if readers is None else frozenset(readers.get(name, ()))
         writer.write(values[name], lambda name=name: weights[name], wanted)  # type: ignore[misc]
     if writer.uses_domain:
-        model.opset_imports.setdefault(DOMAIN, 1)
+        model.opset_imports.setdefault(MICROSOFT, 1)
     remove_unused_initializers(model)
     return list(dict.fromkeys(writer.notes))
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
+from bitwright.emit.quantized import convert_to_contrib
 from bitwright.graph import NameScope, is_transposed_constant
-from bitwright.graph.constants import float_constant_of
+from bitwright.graph.constants import float_constant_of, input_at
 from bitwright.graph.editing import (
     add_initializer,
     graph_of,
     insert_before,
     insert_behind_value,
-    replace_inputs,
 )
 from bitwright.numerics.nbits import NBitsTensors
 
 __all__ = [
-    "DOMAIN",
     "Reader",
     "read_matrix",
     "readers_of",
@@ -30,7 +28,6 @@ __all__ = [
     "to_nbits",
 ]
 
-DOMAIN = "com.microsoft"
 _BLOCK_OPS = op_types(lambda op: op.block_op)
 
 
@@ -109,7 +106,7 @@ def to_nbits(
     names: NameScope,
 ) -> None:
     """Turn a product into MatMulNBits; a bias that is no vector is added behind it."""
-    bias = _addend_of(node)
+    bias = input_at(node, 2) if node.op_type == "Gemm" else None
     inputs: list[ir.Value | None] = [node.inputs[0], codes, scales]
     if zeros is not None:
         inputs.append(zeros)
@@ -120,15 +117,14 @@ def to_nbits(
             behind = bias
         else:
             inputs += [None] * (5 - len(inputs)) + [vector]
-    _convert(node, "MatMulNBits", inputs)
     numbers = {"K": packed.rows, "N": packed.columns, "bits": packed.bits}
     numbers |= {"block_size": packed.block_size}
-    if level:
-        numbers["accuracy_level"] = level
-    for key, number in numbers.items():
-        node.attributes[key] = ir.AttrInt64(key, number)
+    numbers |= {"accuracy_level": level} if level else {}
+    convert_to_contrib(node, "MatMulNBits", inputs, numbers)
     if behind is not None:
-        _add_behind(node, behind, names)
+        result = node.outputs[0]
+        name, renamed = names.fresh(f"{node.name}_bias"), names.fresh(f"{result.name}_product")
+        insert_behind_value(result, "Add", [behind], renamed=renamed, name=name)
 
 
 def to_lookup(
@@ -140,26 +136,9 @@ def to_lookup(
 ) -> None:
     """Turn a Gather into GatherBlockQuantized."""
     inputs = [data, node.inputs[1], scales] + ([] if zeros is None else [zeros])
-    _convert(node, "GatherBlockQuantized", inputs)
-    for key, number in (
-        ("bits", packed.bits),
-        ("block_size", packed.block_size),
-        ("gather_axis", 0),
-        ("quantize_axis", 1),
-    ):
-        node.attributes[key] = ir.AttrInt64(key, number)
-
-
-def _convert(node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]) -> None:
-    """Turn a node into one of the runtime's own, in its place and by its name."""
-    node.op_type, node.domain, node.version = op_type, DOMAIN, None
-    node.attributes.clear()
-    replace_inputs(node, inputs)
-
-
-def _addend_of(node: ir.Node) -> ir.Value | None:
-    """Return what a Gemm adds to its product."""
-    return node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None
+    numbers = {"bits": packed.bits, "block_size": packed.block_size}
+    numbers |= {"gather_axis": 0, "quantize_axis": 1}
+    convert_to_contrib(node, "GatherBlockQuantized", inputs, numbers)
 
 
 def _as_vector(bias: ir.Value, columns: int, node: ir.Node, names: NameScope) -> ir.Value | None:
@@ -173,10 +152,3 @@ def _as_vector(bias: ir.Value, columns: int, node: ir.Node, names: NameScope) ->
         return bias
     vector = np.broadcast_to(array.reshape(-1), (columns,)).copy()
     return add_initializer(graph_of(node.outputs[0]), names, f"{bias.name}_vector", vector)
-
-
-def _add_behind(node: ir.Node, bias: ir.Value, names: NameScope) -> None:
-    """Add a tensor to what a node computes, for all who read that."""
-    result = node.outputs[0]
-    name, renamed = names.fresh(f"{node.name}_bias"), names.fresh(f"{result.name}_product")
-    insert_behind_value(result, "Add", [bias], renamed=renamed, name=name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,11 @@ from bitwright.graph.editing import (
 )
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
-__all__ = ["QdqWriter", "Rounding", "emit_qdq"]
+__all__ = ["QdqWriter", "Rounding", "StandardOp", "emit_qdq"]
 
 Array = npt.NDArray[Any]
 Rounding = Callable[[Array, Parameters], Array]
+StandardOp = Literal["QuantizeLinear", "DequantizeLinear"]
 
 
 def emit_qdq(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
@@ -102,13 +103,10 @@ class QdqWriter:
         assert first is not None
         name = self._values[self._plan.tensors[key].tensor].name or ""
         output = like(dequantized, self._names.fresh(f"{name}_DequantizeLinear_Output_{number}"))
-        dequantizer = self.dequantizer(
-            list(first.inputs),
-            self._plan.parameters(key),
-            output,
-            self._names.fresh(f"{first.name}_{number}"),
-        )
-        insert_after(graph_of(dequantized), dequantizer, first)
+        name = self._names.fresh(f"{first.name}_{number}")
+        parameters = self._plan.parameters(key)
+        node = self._node("DequantizeLinear", first.inputs, parameters, output, name)
+        insert_after(graph_of(dequantized), node, first)
         return output
 
     # Who uses what ------------------------------------------------------------------------
@@ -165,7 +163,8 @@ class QdqWriter:
             name = self._names.fresh(name)
         output = like(source, name)
         name = self._names.fresh(f"{label}_DequantizeLinear")
-        node = self.dequantizer([stored, scale, zero_point], parameters, output, name)
+        inputs = [stored, scale, zero_point]
+        node = self._node("DequantizeLinear", inputs, parameters, output, name)
         insert_after(graph, node, None)
         return output
 
@@ -195,14 +194,16 @@ class QdqWriter:
             type=ir.TensorType(ir.DataType(parameters.qtype.onnx_type)),
             shape=source.shape,
         )
-        quantizer = self.quantizer(
+        quantizer = self._node(
+            "QuantizeLinear",
             [source, scale, zero_point],
             parameters,
             middle,
             self._names.fresh(f"{name}_QuantizeLinear{suffix}"),
         )
         output = like(source, output_name if result is not None else self._names.fresh(output_name))
-        dequantizer = self.dequantizer(
+        dequantizer = self._node(
+            "DequantizeLinear",
             [middle, scale, zero_point],
             parameters,
             output,
@@ -230,7 +231,8 @@ class QdqWriter:
         if first.is_graph_output():
             name = first.name or ""
         output = like(first, self._names.fresh(f"{name}_convert_QuantizeLinear_Input"))
-        another = self.dequantizer(
+        another = self._node(
+            "DequantizeLinear",
             [quantizer.outputs[0], *dequantizer.inputs[1:]],
             self._plan.parameters(key),
             output,
@@ -248,46 +250,23 @@ class QdqWriter:
 
     # One node -----------------------------------------------------------------------------
 
-    def quantizer(
+    def _node(
         self,
+        op_type: StandardOp,
         inputs: Sequence[ir.Value | None],
         parameters: Parameters,
         output: ir.Value,
         name: str,
     ) -> ir.Node:
-        """Return a node that quantizes."""
-        return self._standard_node("QuantizeLinear", inputs, parameters, output, name)
-
-    def dequantizer(
-        self,
-        inputs: Sequence[ir.Value | None],
-        parameters: Parameters,
-        output: ir.Value,
-        name: str,
-    ) -> ir.Node:
-        """Return a node that dequantizes."""
-        return self._standard_node("DequantizeLinear", inputs, parameters, output, name)
-
-    def _standard_node(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        parameters: Parameters,
-        output: ir.Value,
-        name: str,
-    ) -> ir.Node:
-        attributes = self._attributes(parameters)
-        return ir.node(
-            op_type, inputs, attributes, domain=self._domain, outputs=[output], name=name
-        )
-
-    def _attributes(self, parameters: Parameters) -> dict[str, int]:
+        """Return a node that quantizes or dequantizes; other dialects have their own."""
         attributes: dict[str, int] = {}
         if parameters.axis is not None and np.ndim(parameters.scale):
             attributes["axis"] = parameters.axis
         if parameters.block_size:
             attributes["block_size"] = parameters.block_size
-        return attributes
+        return ir.node(
+            op_type, inputs, attributes, domain=self._domain, outputs=[output], name=name
+        )
 
     # Scales and integers ------------------------------------------------------------------
 

@@ -8,19 +8,16 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.quantized import Quantized
+from bitwright.emit.quantized import MICROSOFT, Quantized, convert_to_contrib
 from bitwright.graph import NameScope
 from bitwright.graph.editing import (
     add_initializer,
     insert_before,
     like,
-    replace_inputs,
     replace_value,
 )
 
-__all__ = ["MICROSOFT", "PairGraph"]
-
-MICROSOFT = "com.microsoft"
+__all__ = ["PairGraph"]
 
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
@@ -153,12 +150,8 @@ class PairGraph:
     ) -> None:
         """Replace a node by one of com.microsoft that writes the same tensors, by name, too."""
         self.model.opset_imports.setdefault(MICROSOFT, 1)
-        replace_inputs(node, inputs)
-        node.op_type, node.domain = op_type, MICROSOFT
+        convert_to_contrib(node, op_type, inputs, attributes)
         node.name = self.names.fresh(f"{node.name}_quant")
-        node.attributes.clear()
-        for attribute in ir.convenience.convert_attributes(dict(attributes)):
-            node.attributes[attribute.name] = attribute
 
     def move_integers(self, node: ir.Node, source: Quantized) -> bool:
         """Let a node that only moves values work on integers; False if nobody reads them so."""

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.qlinear_graph import MICROSOFT, PairGraph
-from bitwright.emit.quantized import Quantized
+from bitwright.emit.qlinear_graph import PairGraph
+from bitwright.emit.quantized import MICROSOFT, Quantized
 from bitwright.graph.constants import constant_of, input_at
 
 __all__ = ["lower_conv", "lower_gemm", "lower_matmul"]

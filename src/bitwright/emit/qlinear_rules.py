@@ -11,7 +11,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import RULES, OpRule
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.qlinear_products import lower_conv, lower_gemm, lower_matmul
-from bitwright.emit.quantized import Quantized
+from bitwright.emit.quantized import Quantized, embedding_inputs
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.numerics.quantize import quantize
 from bitwright.numerics.types import INT8, UINT8
@@ -208,15 +208,7 @@ def _lower_embedding(graph: PairGraph, node: ir.Node) -> str | None:
         return "its tables differ in type"
     waiting = iter(operands)
     found = [None if value is None else next(waiting) for value in tables]
-    ids = (*node.inputs[:2], *(None,) * 2)[:2]
-    mask = input_at(node, 7)
-    inputs = [
-        *ids,
-        *(None if item is None else item.value for item in found),
-        mask,
-        *(None if item is None else item.scale for item in found),
-        *(None if item is None else item.zero_point for item in found),
-    ]
+    inputs = embedding_inputs(node, found)
     attributes = {k: v for k, v in node.attributes.items() if k == "epsilon"}
     graph.exchange(node, "QEmbedLayerNormalization", inputs, attributes)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,21 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph import NameScope, add_initializer, constant_of
+from bitwright.graph.constants import input_at
+from bitwright.graph.editing import replace_inputs
 from bitwright.numerics.types import QType
 
-__all__ = ["Quantized", "add_quantized", "quantized_tensor"]
+__all__ = [
+    "MICROSOFT",
+    "Quantized",
+    "add_quantized",
+    "convert_to_contrib",
+    "embedding_inputs",
+    "quantized_tensor",
+]
+
+MICROSOFT = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
 
 _PACKED = {
     "int4": ml_dtypes.int4,
@@ -71,3 +84,25 @@ def add_quantized(
 ) -> ir.Value:
     """Add a constant of a number type to a graph, under this name or a free one like it."""
     return add_initializer(graph, names, name, quantized_tensor(array, qtype))
+
+
+def convert_to_contrib(
+    node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+) -> None:
+    """Turn a node, in its place, into an operator of com.microsoft with just these attributes."""
+    converted = ir.convenience.convert_attributes(attributes)
+    node.op_type, node.domain, node.version = op_type, MICROSOFT, None
+    replace_inputs(node, inputs)
+    node.attributes.clear()
+    for attribute in converted:
+        node.attributes.add(attribute)
+
+
+def embedding_inputs(node: ir.Node, tables: Sequence[Quantized | None]) -> list[ir.Value | None]:
+    """Return what QEmbedLayerNormalization reads where EmbedLayerNormalization reads tables."""
+    values, scales, zero_points = (
+        [None if table is None else getattr(table, part) for table in tables]
+        for part in ("value", "scale", "zero_point")
+    )
+    ids, mask = (input_at(node, 0), input_at(node, 1)), input_at(node, 7)
+    return [*ids, *values, mask, *scales, *zero_points]

@@ -129,7 +129,7 @@ def _refuse_other_blocks(first: BlockFloat, types: Collection[QType]) -> None:
 
 
 def _split_lines(format: SharedExponentFormat) -> Iterator[str]:
-    """Cut x into `blocks`; the last ones are filled up with zeros."""
+    """Cut x into `blocks`, the last ones filled up with zeros; and write what powers need."""
     size = format.block_size
     inside = "size"
     yield from (
@@ -168,12 +168,15 @@ def _split_lines(format: SharedExponentFormat) -> Iterator[str]:
     # False for NaN, too.
     yield "finite = LessOrEqual (magnitude, largest)"
     yield "zero = Constant <value = float {0.0}> ()"
+    yield f"phi = Constant <value = double {{{2.0**52 + 1!r}}}> ()"
+    yield f"tiny = Constant <value = double {{{2.0**-53!r}}}> ()"
+    yield f"least = Constant <value = double {{{2.0**-127!r}}}> ()"
 
 
-def _join_lines(result: str) -> Iterator[str]:
+def _join_lines() -> Iterator[str]:
     """Put the blocks back into the shape and type of x."""
     yield "long = Concat <axis = 0> (nothing, whole_length, inner)"
-    yield f"joined = Reshape ({result}, long)"
+    yield "joined = Reshape (result, long)"
     yield "trimmed = Slice (joined, nothing, length, one)"
     yield "shape = Shape (x)"
     yield "restored = Reshape (trimmed, shape)"
@@ -196,12 +199,6 @@ def _power_lines(source: str, result: str) -> Iterator[str]:
     yield f"{result}_less = Sub ({result}_times, {result}_little)"
     yield f"{result}_any = Sub ({result}_times, {result}_less)"
     yield f"{result} = Max ({result}_any, least)"
-
-
-def _power_constants() -> Iterator[str]:
-    yield f"phi = Constant <value = double {{{2.0**52 + 1!r}}}> ()"
-    yield f"tiny = Constant <value = double {{{2.0**-53!r}}}> ()"
-    yield f"least = Constant <value = double {{{2.0**-127!r}}}> ()"
 
 
 def _rounding_lines(rounding: Rounding, source: str, result: str) -> Iterator[str]:
@@ -232,7 +229,6 @@ def _rounding_lines(rounding: Rounding, source: str, result: str) -> Iterator[st
 
 def _block_float_lines(format: BlockFloat, opset: int, *, mixed: bool) -> Iterator[str]:
     yield from _split_lines(format)
-    yield from _power_constants()
     yield from _mantissa_lines(format, mixed=mixed)
     if format.sub_block_size:
         yield from _shared_power_lines(format, opset)
@@ -251,7 +247,7 @@ def _block_float_lines(format: BlockFloat, opset: int, *, mixed: bool) -> Iterat
         yield "result = Add (rounded, flaw)"
     else:
         yield "result = Where (finite, rounded, blocks)"
-    yield from _join_lines("result")
+    yield from _join_lines()
 
 
 def _mantissa_lines(format: BlockFloat, *, mixed: bool) -> Iterator[str]:
@@ -327,7 +323,6 @@ def _microscaling_lines(format: Microscaling, opset: int, *, mixed: bool) -> Ite
     numbers = _element_numbers(format)
     del numbers["away"]
     yield from _split_lines(format)
-    yield from _power_constants()
     for name, number in numbers.items():
         source = f"value_float : float = @{name}" if mixed else f"value = float {{{number!r}}}"
         yield f"{name} = Constant <{source}> ()"
@@ -372,4 +367,4 @@ def _microscaling_lines(format: Microscaling, opset: int, *, mixed: bool) -> Ite
     else:
         yield "rounded = Mul (limited, scale)"
     yield "result = Where (finite, rounded, blocks)"
-    yield from _join_lines("result")
+    yield from _join_lines()
