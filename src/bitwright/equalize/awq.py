@@ -11,7 +11,6 @@ gains, and a scaling that was chosen without it may do harm with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +27,7 @@ from bitwright.numerics.blocks import (
 )
 from bitwright.numerics.second_moment import output_error
 
-__all__ = [
-    "CLIPPED",
-    "awq_clip",
-    "awq_scales",
-    "awq_shrink",
-]
+__all__ = ["CLIPPED", "awq_clip", "awq_scales", "awq_shrink"]
 
 F64 = npt.NDArray[np.float64]
 
@@ -75,13 +69,14 @@ def awq_scales(
     True
     """
     sizes = np.asarray(magnitudes, np.float64)
-    parts = [_sample(np.asarray(weight), most_columns) for weight in weights]
+    arrays = [np.asarray(weight) for weight in weights]
+    parts = [a[:, :: max(1, a.shape[1] // most_columns)].astype(np.float32) for a in arrays]
     if not parts or any(part.shape[0] != sizes.size for part in parts):
         raise DataError(
             f"the inputs have {sizes.size} channels, the weights "
             f"{[part.shape[0] for part in parts]} rows: give layers that read these inputs."
         )
-    measure = _Measure(parts, moment, format, shrinks, xp)
+    measure = _error_measure(parts, moment, format, shrinks, xp)
     roots = np.sqrt(np.maximum(np.diagonal(np.asarray(moment, np.float64)), 0))
     families = _families(sizes, roots, _shares(parts, format))
     errors: dict[tuple[int, int], float] = {}
@@ -104,40 +99,36 @@ def awq_scales(
     return _around_one(families[family](alphas[best]))
 
 
-class _Measure:
-    """The error of what layers put out when their weights are scaled and quantized."""
+def _error_measure(
+    parts: Sequence[npt.NDArray[np.float32]],
+    moment: npt.ArrayLike,
+    format: BlockFormat,
+    shrinks: Sequence[float],
+    xp: Arrays,
+) -> Callable[[F64], float]:
+    """Return what gives the error of layers' outputs when weights are scaled and quantized."""
+    originals, second_moment = [xp.array(part) for part in parts], xp.array(moment)
+    blocks = block_diagonals(moment, format, xp=xp) if len(shrinks) > 1 else None
 
-    def __init__(
-        self,
-        parts: Sequence[npt.NDArray[np.float32]],
-        moment: npt.ArrayLike,
-        format: BlockFormat,
-        shrinks: Sequence[float],
-        xp: Arrays,
-    ) -> None:
-        self._parts = [xp.array(part) for part in parts]
-        self._moment = xp.array(moment)
-        self._blocks = block_diagonals(moment, format, xp=xp) if len(shrinks) > 1 else None
-        self._format, self._shrinks, self._xp = format, shrinks, xp
-
-    def __call__(self, factors: F64) -> float:
-        xp, format = self._xp, self._format
+    def measure(factors: F64) -> float:
         column = xp.array(factors)[:, None]
         metric = None
-        if self._blocks is not None:
-            count, length, _ = self._blocks.shape
+        if blocks is not None:
+            count, length, _ = blocks.shape
             over = np.ones(count * length)
             over[: factors.size] = 1 / factors
             sides = xp.array(over.reshape(count, length))
-            metric = self._blocks * sides[:, :, None] * sides[:, None, :]
+            metric = blocks * sides[:, :, None] * sides[:, None, :]
         error = 0.0
-        for part in self._parts:
+        for part in originals:
             scaled = part * column
-            grid = fit_block_scales(scaled, format, shrinks=self._shrinks, metric=metric, xp=xp)
+            grid = fit_block_scales(scaled, format, shrinks=shrinks, metric=metric, xp=xp)
             stored = round_to_codes(scaled, grid, format, xp=xp).dequantize(np.float32)
             change = (xp.array(stored) - scaled) / column
-            error += float(output_error(change, self._moment, xp=xp).mean())
+            error += float(output_error(change, second_moment, xp=xp).mean())
         return error
+
+    return measure
 
 
 def awq_clip(
@@ -179,11 +170,6 @@ def awq_shrink(
         stored = round_to_codes(work, grid, format, xp=xp).dequantize(np.float32)
         errors.append(float(output_error(xp.array(stored) - work, moment, xp=xp).mean()))
     return shrinks[int(np.argmin(errors))]
-
-
-def _sample(weight: npt.NDArray[Any], most: int) -> npt.NDArray[np.float32]:
-    step = max(1, weight.shape[1] // most)
-    return weight[:, ::step].astype(np.float32)
 
 
 def _shares(parts: Sequence[npt.NDArray[np.float32]], format: BlockFormat) -> F64:

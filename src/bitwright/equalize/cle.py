@@ -12,7 +12,6 @@ geometric mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,34 +62,24 @@ def equalize_layers(model: ir.Model, options: CrossLayerEqualization) -> Equaliz
     found no layers to equalize
     """
     chains = find_chains(model)
-    steps = _in_graph_order(chains)
+    order = {layer: at for at, layer in enumerate(chains.layers)}
+    steps: list[_Step] = [*chains.links, *chains.triples]
+    steps.sort(key=lambda step: order[_links_of(step)[0].head])
     layers = {
         layer: _Sized.of(layer, sums=options.steps == -1)
         for step in steps
-        for layer in _layers_of(step)
+        for layer in (_links_of(step)[0].head, *(link.tail for link in _links_of(step)))
     }
     sweeps = _sweep_until_done(steps, layers, options) if steps else 0
-    _write(layers.values(), steps, NameScope(model))
+    _write(layers, steps, NameScope(model))
     return Equalized(chains, sweeps)
 
 
 _Step = Link | tuple[Link, Link]
 
 
-def _in_graph_order(chains: Chains) -> list[_Step]:
-    """Return pairs and triples by where their first layer stands."""
-    order = {layer: at for at, layer in enumerate(chains.layers)}
-    steps: list[_Step] = [*chains.links, *chains.triples]
-    return sorted(steps, key=lambda step: order[_links_of(step)[0].head])
-
-
 def _links_of(step: _Step) -> tuple[Link, ...]:
     return (step,) if isinstance(step, Link) else step
-
-
-def _layers_of(step: _Step) -> list[Layer]:
-    links = _links_of(step)
-    return [links[0].head, *(link.tail for link in links)]
 
 
 # Sizes and factors ----------------------------------------------------------------------------
@@ -149,12 +138,6 @@ class _Sized:
         """Return by how much a weight has changed on average since it had these factors."""
         assert self.sums is not None
         return float((self.sums * np.abs(self.factors() - before)).sum() / self.layer.weight.size)
-
-    def scaled_weight(self) -> Array:
-        weight = self.layer.weight.astype(np.float64, order="C")
-        view = self.layer.by_channel(weight)
-        view *= self.factors()[..., None]
-        return weight.astype(self.layer.weight.dtype)
 
 
 def _sweep_until_done(
@@ -267,14 +250,17 @@ def bias_divisor(rows: Array, bias: Array) -> float:
 # Writing --------------------------------------------------------------------------------------
 
 
-def _write(layers: Iterable[_Sized], steps: list[_Step], names: NameScope) -> None:
+def _write(layers: dict[Layer, _Sized], steps: list[_Step], names: NameScope) -> None:
     """Store the scaled weights and biases, each rounded once from float64."""
-    by_layer = {sized.layer: sized for sized in layers}
-    for sized in by_layer.values():
+    for layer, sized in layers.items():
         if (sized.outputs != 1).any() or (sized.inputs != 1).any():
-            replace_constant(sized.layer.node, 1, sized.scaled_weight(), "weight", names)
+            weight = layer.weight.astype(np.float64, order="C")
+            view = layer.by_channel(weight)
+            view *= sized.factors()[..., None]
+            scaled = weight.astype(layer.weight.dtype)
+            replace_constant(layer.node, 1, scaled, "weight", names)
     for link in (link for step in steps for link in _links_of(step)):
-        factors = by_layer[link.head].outputs.reshape(-1)
+        factors = layers[link.head].outputs.reshape(-1)
         for addition in link.additions:
             if (factors != 1).any():
                 scaled = (addition.per_channel() * factors).reshape(addition.shape)

@@ -9,7 +9,7 @@ nobody else reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import LINEAR_OPS, op_types
 from bitwright.decide.ops.linear import LinearNode
 from bitwright.graph import iter_graphs
-from bitwright.graph.constants import constant_of, float_constant_of, is_private
+from bitwright.graph.constants import constant_of, float_constant_of, input_at, is_private
 
 __all__ = ["Addition", "Chains", "Layer", "Link", "find_chains"]
 
@@ -87,7 +87,8 @@ def find_chains(model: ir.Model) -> Chains:
     """
     layers: dict[ir.Node, Layer] = {}
     refused: dict[str, str] = {}
-    for node in _products(model):
+    nodes = (node for _, graph in iter_graphs(model) for node in graph if not node.domain)
+    for node in (node for node in nodes if node.op_type in LINEAR_OPS):
         found = _read_layer(node)
         if isinstance(found, Layer):
             layers[node] = found
@@ -111,13 +112,6 @@ def find_chains(model: ir.Model) -> Chains:
     return Chains(tuple(layers.values()), tuple(from_head.values()), tuple(triples), refused)
 
 
-def _products(model: ir.Model) -> Iterator[ir.Node]:
-    for _, graph in iter_graphs(model):
-        for node in graph:
-            if not node.domain and node.op_type in LINEAR_OPS:
-                yield node
-
-
 def _read_layer(node: ir.Node) -> Layer | str:
     """Return a product as a layer, or why it cannot be changed."""
     value = node.inputs[1]
@@ -131,7 +125,7 @@ def _read_layer(node: ir.Node) -> Layer | str:
     layer = Layer(node, weight)
     if not layer.is_well_formed:
         return f"its weight has the shape {list(weight.shape)}"
-    if node.op_type == "MatMul" or len(node.inputs) < 3 or node.inputs[2] is None:
+    if node.op_type == "MatMul" or input_at(node, 2) is None:
         return layer
     bias = float_constant_of(node.inputs[2])
     if bias is None:
@@ -243,25 +237,20 @@ def _passes(node: ir.Node, index: int, place: _Place) -> bool:
     if op_type in _HOMOGENEOUS:
         return True
     if op_type == "Dropout":
-        training = constant_of(node.inputs[2]) if _has_input(node, 2) else np.array(False)
-        return training is not None and not training.any()
+        training = constant_of(input_at(node, 2))
+        return not training.any() if training is not None else input_at(node, 2) is None
     if op_type == "Clip":
         return _has_homogeneous_bounds(node)
     if op_type in _POOLS:
         return not place.is_last
-    if op_type == "ReduceMean":
-        return _drops_space(node, place, keeps=bool(node.attributes.get_int("keepdims", 1)))
+    if op_type in ("ReduceMean", "Squeeze"):
+        keeps = op_type == "ReduceMean" and bool(node.attributes.get_int("keepdims", 1))
+        return _drops_space(node, place, keeps=keeps)
     if op_type == "Pad":
         return _pads_around_channels(node, place)
-    if op_type == "Squeeze":
-        return _drops_space(node, place, keeps=False)
     if op_type in ("Flatten", "Reshape"):
         return _flattens(node, place)
     return False
-
-
-def _has_input(node: ir.Node, index: int) -> bool:
-    return len(node.inputs) > index and node.inputs[index] is not None
 
 
 def _has_homogeneous_bounds(node: ir.Node) -> bool:
@@ -269,7 +258,7 @@ def _has_homogeneous_bounds(node: ir.Node) -> bool:
     if not {"min", "max"}.isdisjoint(node.attributes):
         return False  # written for opset 10 or older
     for index, direction in ((1, -1.0), (2, 1.0)):
-        if not _has_input(node, index):
+        if input_at(node, index) is None:
             continue
         bound = float_constant_of(node.inputs[index])
         if bound is None or bound.size != 1:
@@ -282,12 +271,13 @@ def _has_homogeneous_bounds(node: ir.Node) -> bool:
 
 def _pads_around_channels(node: ir.Node, place: _Place) -> bool:
     """Return whether a Pad adds zeros, or what it finds at the edge, but no channels."""
-    pads = constant_of(node.inputs[1]) if _has_input(node, 1) else None
+    pads = constant_of(input_at(node, 1))
     axes = _axes(node, 3, place)
     if pads is None or axes is None or place.rank is None:
         return False
-    if node.attributes.get_string("mode", "constant") == "constant" and _has_input(node, 2):
-        filling = constant_of(node.inputs[2])
+    value = input_at(node, 2)
+    if node.attributes.get_string("mode", "constant") == "constant" and value is not None:
+        filling = constant_of(value)
         if filling is None or filling.any():
             return False
     concerned = np.array(axes or range(place.rank))
@@ -297,7 +287,7 @@ def _pads_around_channels(node: ir.Node, place: _Place) -> bool:
 def _axes(node: ir.Node, index: int, place: _Place) -> list[int] | None:
     """Return the axes that a node names, counted from the front; empty: it names none."""
     axes: list[int] = list(node.attributes.get_ints("axes", []))
-    if _has_input(node, index):
+    if input_at(node, index) is not None:
         given = constant_of(node.inputs[index])
         if given is None:
             return None
@@ -320,10 +310,8 @@ def _flattens(node: ir.Node, place: _Place) -> bool:
     """Return whether (batch, channel, space...) becomes (batch, channel x space)."""
     if place.axis != 1:
         return False
-    if node.op_type == "Flatten":
-        keeps_rows = node.attributes.get_int("axis", 1) == 1
-    else:
-        keeps_rows = _keeps_rows(node)
+    is_flatten = node.op_type == "Flatten"
+    keeps_rows = node.attributes.get_int("axis", 1) == 1 if is_flatten else _keeps_rows(node)
     if keeps_rows:
         place.is_flat, place.rank = True, 2
     return keeps_rows

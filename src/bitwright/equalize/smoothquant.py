@@ -22,9 +22,9 @@ from bitwright.graph import NameScope, weight_of
 from bitwright.graph.constants import constant_tensor, float_constant_of, input_at, is_private
 from bitwright.graph.editing import (
     add_initializer,
-    drop_if_unused,
     insert_after,
     like,
+    remove_nodes,
     replace_constant,
 )
 from bitwright.graph.tensors import inline_copy
@@ -121,26 +121,17 @@ def apply_smoothing(
                     f"smoothing of {tensor!r} needs."
                 )
             replace_constant(node, 1, weight.scaled(factors), "weight", names)
-        if folding and _read_only_by(source, readers):
-            edits = _division_before(source, factors)
-            if edits is not None:
-                for edit in edits:
-                    transposes += [w.through for w in [weight_of(edit.node)] if w and w.through]
-                    replace_constant(edit.node, edit.at, edit.array, "smoothed", names)
-                _drop_unread(transposes)
-                continue
-        _drop_unread(transposes)
-        added.append(_insert_division(model.graph, source, readers, factors, names))
+        foldable = folding and _read_only_by(source, readers)
+        edits = _division_before(source, factors) if foldable else None
+        for edit in edits or ():
+            transposes += [w.through for w in [weight_of(edit.node)] if w and w.through]
+            replace_constant(edit.node, edit.at, edit.array, "smoothed", names)
+        # Transposed weights that nothing reads any more go, and the weights with them.
+        unique = dict.fromkeys(transposes)
+        remove_nodes(node for node in unique if not node.outputs[0].uses())
+        if edits is None:
+            added.append(_insert_division(model.graph, source, readers, factors, names))
     return added
-
-
-def _drop_unread(transposes: Sequence[ir.Node]) -> None:
-    """Remove transposed weights that nothing reads any more, and the weights with them."""
-    for node in transposes:
-        if node.graph is not None and not node.outputs[0].uses():
-            weight = node.inputs[0]
-            node.graph.remove(node, safe=True)
-            drop_if_unused(weight)
 
 
 # Weights --------------------------------------------------------------------------------------
@@ -263,29 +254,21 @@ def _division_before(value: ir.Value, factors: F64) -> list[_Edit] | None:
     if node is None or node.domain or value is not node.outputs[0]:
         return None
     if node.op_type in _NORMS:
-        edits = _norm_edits(node, value, factors)
-    elif node.op_type in MATRIX_PRODUCTS:
-        edits = _divided_constants(node, (1, 2), factors)
-    elif node.op_type in _HOMOGENEOUS:
+        axis = node.attributes.get_int("axis", -1)
+        if axis != -1 and (value.shape is None or axis != len(value.shape) - 1):
+            return None  # it normalizes over more than the channels
+        return _divided_constants(node, (1, 2), factors)
+    if node.op_type in MATRIX_PRODUCTS:
+        return _divided_constants(node, (1, 2), factors)
+    if node.op_type in _HOMOGENEOUS:
         return _pass_on(node.inputs[0], factors)
-    elif node.op_type in _AFFINE:
-        return _arithmetic_edits(node, factors)
-    else:
-        return None
-    return edits
+    return _arithmetic_edits(node, factors) if node.op_type in _AFFINE else None
 
 
 def _pass_on(value: ir.Value | None, factors: F64) -> list[_Edit] | None:
     if value is None or not is_private(value):
         return None
     return _division_before(value, factors)
-
-
-def _norm_edits(node: ir.Node, value: ir.Value, factors: F64) -> list[_Edit] | None:
-    axis = node.attributes.get_int("axis", -1)
-    if axis != -1 and (value.shape is None or axis != len(value.shape) - 1):
-        return None  # it normalizes over more than the channels
-    return _divided_constants(node, (1, 2), factors)
 
 
 def _arithmetic_edits(node: ir.Node, factors: F64) -> list[_Edit] | None:
@@ -317,7 +300,7 @@ def _divided_constants(node: ir.Node, indexes: tuple[int, ...], factors: F64) ->
     """Divide these inputs along their last axis, if all that are there are constant."""
     edits = []
     for index in indexes:
-        if index >= len(node.inputs) or node.inputs[index] is None:
+        if input_at(node, index) is None:
             continue
         tensor = _constant_at(node, index)
         if tensor is None:

@@ -26,10 +26,7 @@ def drop_no_ops(model: ir.Model) -> PassResult:
     >>> drop_no_ops(ir.Model(graph, ir_version=10)).changed
     0
     """
-    # Before opset 7 these operators did not broadcast, but aligned by an attribute.
-    if model.opset_imports.get("", 0) < 7:
-        return PassResult()
-    return rewrite_nodes(model, ("Identity", *_NEUTRAL), _drop)
+    return rewrite_nodes(model, ("Identity", *_NEUTRAL), _drop, since=7)
 
 
 def _drop(node: ir.Node, names: NameScope) -> bool:

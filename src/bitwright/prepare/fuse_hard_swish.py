@@ -37,10 +37,7 @@ def fuse_hard_swish(model: ir.Model) -> PassResult:
     >>> fuse_hard_swish(ir.Model(graph, ir_version=10)).changed
     0
     """
-    # Before opset 7 Add and Div did not broadcast, but aligned by an attribute.
-    if model.opset_imports.get("", 0) < 7:
-        return PassResult()
-    return rewrite_nodes(model, ("Clip",), _fuse)
+    return rewrite_nodes(model, ("Clip",), _fuse, since=7)
 
 
 def _fuse(clip: ir.Node, names: NameScope) -> bool:

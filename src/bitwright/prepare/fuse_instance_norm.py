@@ -52,12 +52,11 @@ def fuse_instance_norm(model: ir.Model) -> PassResult:
     >>> fuse_instance_norm(ir.Model(graph, ir_version=10)).changed
     0
     """
-    if model.opset_imports.get("", 0) < 7:  # where arithmetic does not broadcast
-        return PassResult()
     return rewrite_nodes(
         model,
         ("Add", "Div", "Mul"),
         lambda node, names: _fuse_factored(node, names) or _fuse_plain(node, names),
+        since=7,
     )
 
 

@@ -52,9 +52,7 @@ def fuse_l2_norm(model: ir.Model) -> PassResult:
     >>> fuse_l2_norm(ir.Model(graph, ir_version=10)).changed
     0
     """
-    if model.opset_imports.get("", 0) < 7:  # where arithmetic does not broadcast
-        return PassResult()
-    return rewrite_nodes(model, ("Div", "Mul"), _fuse)
+    return rewrite_nodes(model, ("Div", "Mul"), _fuse, since=7)
 
 
 def _fuse(last: ir.Node, names: NameScope) -> bool | str:

@@ -64,11 +64,17 @@ def rewrite_nodes(
     model: ir.Model,
     op_types: Collection[str],
     rewrite: Callable[[ir.Node, NameScope], bool | str],
+    *,
+    since: int = 0,
 ) -> PassResult:
     """Offer each standard node of these types to a rewrite, at every level of the model.
 
-    It returns whether it changed the node, or a sentence that says why it did not.
+    It returns whether it changed the node, or a sentence that says why it did not. Models of an
+    opset before `since` are left alone: before 7, arithmetic did not broadcast, but aligned by an
+    attribute.
     """
+    if model.opset_imports.get("", 0) < since:
+        return PassResult()
     names = NameScope(model)
     changed, notes = 0, []
     for _, graph in iter_graphs(model):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
@@ -26,9 +25,8 @@ def split_to_slice(model: ir.Model) -> PassResult:
     >>> split_to_slice(ir.Model(graph, ir_version=10)).changed
     0
     """
-    if model.opset_imports.get("", 0) < 10:  # where a Slice takes no inputs
-        return PassResult()
-    return rewrite_nodes(model, ("Split",), _replace)
+    # Before opset 10 a Slice takes no inputs.
+    return rewrite_nodes(model, ("Split",), _replace, since=10)
 
 
 def _sizes(split: ir.Node) -> list[int] | None:
@@ -56,15 +54,13 @@ def _replace(split: ir.Node, names: NameScope) -> bool | str:
     if sizes is None:
         return f"Split {split.name!r} became no slices: its sizes are not fixed"
     build = Builder(split, names)
-    axis = build.constant(
-        np.array([split.attributes.get_int("axis", 0)], np.int64), f"{split.name}_axis"
-    )
+    axis = build.constant([split.attributes.get_int("axis", 0)], f"{split.name}_axis")
     bounds = pairwise(accumulate(sizes, initial=0))
     for index, (output, (start, end)) in enumerate(zip(split.outputs, bounds, strict=False)):
         if not output.name or not (output.uses() or output.is_graph_output()):
             continue
         starts, ends = (
-            build.constant(np.array([number], np.int64), f"{output.name}_{what}")
+            build.constant([number], f"{output.name}_{what}")
             for what, number in (("start", start), ("end", end))
         )
         part = build.add(
