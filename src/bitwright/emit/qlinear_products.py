@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -183,35 +184,14 @@ def _accumulate(
     The runtime fuses MatMulInteger, Cast and Mul into one kernel.
     """
     label, shape = node.outputs[0].name, node.outputs[0].shape
-    sums = graph.insert(
-        node,
-        op_type,
-        inputs,
-        node.attributes,
-        name=f"{node.name}_quant",
-        output=f"{label}_output_quantized",
-        dtype=_INT32,
-        shape=shape,
-    )
-    floats = graph.insert(
-        node,
-        "Cast",
-        [sums],
-        {"to": _FLOAT.value},
-        name=f"{sums.name}_cast",
-        output=f"{sums.name}_cast_output",
-        dtype=_FLOAT,
-        shape=shape,
-    )
-    total = graph.insert(
-        node,
-        "Mul",
-        [floats, graph.constant(f"{node.name}_quant_scales", scale)],
-        name=f"{node.name}_quant_output_scale_mul",
-        output=f"{label}_scaled",
-        dtype=_FLOAT,
-        shape=shape,
-    )
+    insert, name = partial(graph.insert, node, shape=shape), f"{node.name}_quant"
+    stem = f"{label}_output_quantized"
+    sums = insert(op_type, inputs, node.attributes, name=name, output=stem, dtype=_INT32)
+    stem, to_float = f"{sums.name}_cast", {"to": _FLOAT.value}
+    floats = insert("Cast", [sums], to_float, name=stem, output=f"{stem}_output", dtype=_FLOAT)
+    factors = [floats, graph.constant(f"{name}_scales", scale)]
+    name = f"{name}_output_scale_mul"
+    total = insert("Mul", factors, name=name, output=f"{label}_scaled", dtype=_FLOAT)
     if addend is not None:
         stored = graph.constant(f"{label}_bias", addend.astype(np.float32))
         total = _add(graph, node, total, stored)

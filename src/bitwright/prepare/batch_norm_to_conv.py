@@ -12,9 +12,8 @@ import onnx_ir as ir
 from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.building import Builder
 from bitwright.prepare.fold_batch_norm import is_inference_norm, scale_and_shift
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 
 __all__ = ["batch_norm_to_conv"]
 

@@ -13,9 +13,8 @@ import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.building import Builder
 from bitwright.prepare.matching import clip_limits
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 
 __all__ = ["clip6_to_relu", "clip_to_relu"]
 

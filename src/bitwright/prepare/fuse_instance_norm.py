@@ -16,7 +16,6 @@ import onnx_ir as ir
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.building import Builder
 from bitwright.prepare.linear import Array, spread
 from bitwright.prepare.matching import (
     Matched,
@@ -28,7 +27,7 @@ from bitwright.prepare.matching import (
     squared,
     step,
 )
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 
 __all__ = ["fuse_instance_norm"]
 

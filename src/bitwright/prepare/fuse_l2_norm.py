@@ -16,7 +16,6 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, is_private
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type, static_shape
-from bitwright.prepare.building import Builder
 from bitwright.prepare.matching import (
     Matched,
     clip_limits,
@@ -27,7 +26,7 @@ from bitwright.prepare.matching import (
     squared,
     step,
 )
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 
 __all__ = ["fuse_l2_norm"]
 

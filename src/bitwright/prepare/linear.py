@@ -95,13 +95,10 @@ def linear_after(value: ir.Value) -> Linear | None:
 
 
 def _linear_of(node: ir.Node) -> Linear | None:
-    weight = float_constant_of(node.inputs[1]) if _is_linear(node) else None
+    is_linear = not node.domain and node.op_type in LINEAR_OPS
+    weight = float_constant_of(node.inputs[1]) if is_linear else None
     linear = None if weight is None else Linear(node, weight)
     return linear if linear is not None and linear.is_well_formed else None
-
-
-def _is_linear(node: ir.Node) -> bool:
-    return not node.domain and node.op_type in LINEAR_OPS
 
 
 def spread(constant: Array, channels: int, rank: int, axis: int) -> Array | None:

@@ -73,16 +73,10 @@ def read_pair(dequantizer: ir.Node) -> Pair | str:
         inner = node.inputs[0]
         if bounds is None or inner is None:
             return f"the bounds of {node.name!r} are computed at run time"
-        low, high = (
-            bounds
-            if levels is None
-            else (
-                min(max(levels[0], bounds[0]), bounds[1]),
-                max(min(levels[1], bounds[1]), bounds[0]),
-            )
-        )
-        levels = (low, high)
-        value = inner
+        low, high = bounds
+        if levels is not None:
+            low, high = min(max(levels[0], low), high), max(min(levels[1], high), low)
+        levels, value = (low, high), inner
     if levels == (found.qtype.lowest, found.qtype.highest):
         levels = None
     if is_constant(value):
@@ -171,7 +165,7 @@ def _read_parameters(node: ir.Node, integers: ir.Value | None) -> Parameters | s
     scale = constant_of(input_at(node, 1))
     if scale is None:
         return f"the scale of {node.name!r} is computed at run time"
-    has_zero = len(node.inputs) > 2 and node.inputs[2] is not None
+    has_zero = input_at(node, 2) is not None
     zero_point = constant_of(input_at(node, 2))
     if has_zero and zero_point is None:
         return f"the zero point of {node.name!r} is computed at run time"
@@ -224,8 +218,8 @@ def _type_of(node: ir.Node, integers: ir.Value | None, has_zero: bool) -> QType 
 def _clip_levels(node: ir.Node, qtype: QType) -> tuple[int, int] | None:
     ends = [int(qtype.lowest), int(qtype.highest)]
     for place, index in enumerate((1, 2)):
-        if len(node.inputs) > index and node.inputs[index] is not None:
-            bound = constant_of(input_at(node, index))
+        if (value := input_at(node, index)) is not None:
+            bound = constant_of(value)
             if bound is None:
                 return None
             ends[place] = int(bound.reshape(-1)[0])

@@ -6,9 +6,8 @@ import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.building import Builder
 from bitwright.prepare.matching import known_axes
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 
 __all__ = ["reduce_mean_to_pool"]
 

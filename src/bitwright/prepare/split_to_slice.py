@@ -9,8 +9,7 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import remove_nodes, replace_value
 from bitwright.graph.names import NameScope
-from bitwright.prepare.building import Builder
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 
 __all__ = ["split_to_slice"]
 

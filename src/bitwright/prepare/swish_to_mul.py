@@ -10,8 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
-from bitwright.prepare.building import Builder
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 
 __all__ = ["swish_to_mul"]
 

@@ -15,8 +15,8 @@ from bitwright.decide.ops import op_types
 from bitwright.graph.constants import constant_of, is_constant, is_private
 from bitwright.graph.editing import drop_if_unused, insert_behind_value, remove_nodes
 from bitwright.graph.names import NameScope
-from bitwright.prepare.building import Builder
 from bitwright.prepare.matching import private_reader
+from bitwright.prepare.passes import Builder
 
 __all__ = [
     "TO_FIRST",

@@ -8,9 +8,8 @@ import onnx_ir as ir
 from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.building import Builder
 from bitwright.prepare.matching import clip_limits
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 from bitwright.prepare.simulation.scaling import multiply_behind
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
-from bitwright.prepare.building import Builder
+from bitwright.prepare.passes import Builder
 
 __all__ = ["STEP", "Bfloat16Steps"]
 
