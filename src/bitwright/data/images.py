@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -130,9 +129,7 @@ class ImagePreprocess(Settings, frozen=True, kw_only=True):
             )
         image = image.convert("L" if color == "gray" else "RGB")
         image = self._resize(image, size)
-        crop = self.crop
-        if crop is None and isinstance(self.resize, int):
-            crop = size
+        crop = self.crop or (size if isinstance(self.resize, int) else None)
         if crop is not None:
             image = _crop(image, crop, name)
         pixels = np.asarray(image)
@@ -152,8 +149,7 @@ class ImagePreprocess(Settings, frozen=True, kw_only=True):
                     "letterbox needs a size, and the model leaves it open; give resize=HxW."
                 )
             return image
-        filters = _pillow("Image").Resampling
-        method = filters[self.interpolation.upper()]
+        method = _pillow().Resampling[self.interpolation.upper()]
         width, height = image.size
         if isinstance(target, int):
             # The shorter side becomes `target`; the longer one is cut to whole pixels, which is
@@ -165,7 +161,7 @@ class ImagePreprocess(Settings, frozen=True, kw_only=True):
         ratio = min(target[0] / height, target[1] / width)
         inner = (max(1, round(width * ratio)), max(1, round(height * ratio)))
         fill = self.pad if image.mode == "L" else (self.pad,) * 3
-        canvas = _pillow("Image").new(image.mode, (target[1], target[0]), fill)
+        canvas = _pillow().new(image.mode, (target[1], target[0]), fill)
         left, top = (target[1] - inner[0]) // 2, (target[0] - inner[1]) // 2
         canvas.paste(image.resize(inner, method), (left, top))
         return canvas
@@ -208,16 +204,14 @@ def open_images(
     Without a description, pixels become 0..1 for a float input and stay 0..255 for an integer
     one. A model with a fixed batch size gets that many images in each sample.
     """
-    _pillow("Image")
+    _pillow()
     if len(specs) != 1:
         raise DataError(
             f"images can feed a model with one input only, and this one has {len(specs)} "
             f"({', '.join(spec.name for spec in specs)}); give .npz files with one array for each."
         )
     spec = specs[0]
-    if preprocess is None:
-        preprocess = PREPROCESS_PRESETS["raw" if spec.dtype.kind in "iu" else "unit"]
-    chosen = preprocess
+    chosen = preprocess or PREPROCESS_PRESETS["raw" if spec.dtype.kind in "iu" else "unit"]
     unbatched = spec.shape is not None and len(spec.shape) == 3
     batch = spec.shape[0] if spec.shape and not unbatched else 1
     per_sample = batch if isinstance(batch, int) else 1
@@ -250,7 +244,7 @@ def open_images(
 
 
 def _read_image(file: Path, spec: InputSpec, preprocess: ImagePreprocess) -> Array:
-    pillow = _pillow("Image")
+    pillow = _pillow()
     try:
         with pillow.open(file) as image:
             image.load()
@@ -299,16 +293,15 @@ def _crop(image: Any, size: Size, name: str) -> Any:
     return image.crop((left, top, left + wide, top + tall))
 
 
-def _pillow(module: str) -> ModuleType:
+def _pillow() -> Any:
     try:
-        from importlib import import_module
-
-        return import_module(f"PIL.{module}")
+        from PIL import Image
     except ImportError as error:
         raise MissingPackageError(
             "reading images needs Pillow, which is not installed; "
             "run: pip install 'bitwright[images]'"
         ) from error
+    return Image
 
 
 def _parse_size(key: str, text: str) -> Size:

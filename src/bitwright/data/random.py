@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -37,15 +37,7 @@ class RandomData:
 
     def samples(self, specs: Sequence[InputSpec]) -> Samples:
         """Return the samples for a model with these inputs."""
-        return random_samples(
-            specs,
-            count=self.count,
-            seed=self.seed,
-            shapes=self.shapes,
-            low=self.low,
-            high=self.high,
-            ranges=self.ranges,
-        )
+        return random_samples(specs, **{f.name: getattr(self, f.name) for f in fields(self)})
 
 
 def random_samples(
@@ -77,7 +69,8 @@ def random_samples(
     if not low < high:
         raise DataError(f"random data needs low < high, not low={low} and high={high}.")
     resolved = _resolve_shapes(tuple(specs), shapes)
-    ends = _check_ranges(specs, ranges or {})
+    ends = ranges or {}
+    _check_ranges(specs, ends)
     for spec in specs:
         if spec.dtype.kind == "O":
             raise DataError(
@@ -98,9 +91,7 @@ def random_samples(
     return Samples(produce, specs, description=f"random data (seed {seed})", len_hint=count)
 
 
-def _check_ranges(
-    specs: Sequence[InputSpec], ranges: Mapping[str, tuple[float, float]]
-) -> Mapping[str, tuple[float, float]]:
+def _check_ranges(specs: Sequence[InputSpec], ranges: Mapping[str, tuple[float, float]]) -> None:
     by_name = {spec.name: spec for spec in specs}
     for name, (low, high) in ranges.items():
         if name not in by_name:
@@ -115,7 +106,6 @@ def _check_ranges(
             raise DataError(
                 f"the range ({low:g}, {high:g}) does not fit input {name!r} of type {dtype}."
             )
-    return ranges
 
 
 def _draw(

@@ -193,8 +193,7 @@ def _open_stack(source: Any, specs: tuple[InputSpec, ...], limit: int | None) ->
         raise DataError("the calibration data is empty; give at least one sample.")
 
     def produce() -> Iterator[tuple[Sample, None]]:
-        _, samples = split_stack(arrays, specs, origin=f"the {description}", lone=True)
-        for sample in samples:
+        for sample in split_stack(arrays, specs, origin=f"the {description}", lone=True)[1]:
             yield sample, None
 
     return Samples(produce, specs, description=description, len_hint=count, limit=limit)

@@ -26,7 +26,11 @@ def check_model(model: ir.Model) -> None:
     check_order(model)
     proto = make_skeleton(model).proto
     # The checker wants a shape on every output; ONNX itself and its runtimes do not.
-    shaped = [output for output in proto.graph.output if _has_shape(output)]
+    shaped = [
+        output
+        for output in proto.graph.output
+        if not output.type.HasField("tensor_type") or output.type.tensor_type.HasField("shape")
+    ]
     del proto.graph.output[:]
     proto.graph.output.extend(shaped)
     standard = not model.functions and all(
@@ -38,11 +42,6 @@ def check_model(model: ir.Model) -> None:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
         raise ModelError(f"the model is not valid ONNX: {reason}.") from error
-
-
-def _has_shape(output: onnx.ValueInfoProto) -> bool:
-    kind = output.type.WhichOneof("value")
-    return bool(kind != "tensor_type" or output.type.tensor_type.HasField("shape"))
 
 
 def check_order(model: ir.Model) -> None:

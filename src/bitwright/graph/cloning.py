@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import inline_copy
 
 __all__ = ["Skeleton", "clone_model", "holding", "make_skeleton", "to_message"]
@@ -35,11 +35,8 @@ def clone_model(model: ir.Model) -> ir.Model:
         ) from error
     # onnx-ir shares the type objects between the two, and setting `value.dtype` writes into them.
     for _, graph in iter_graphs(clone):
-        for value in (*graph.inputs, *graph.initializers.values()):
+        for value in values_of(graph):
             value.type = _copy_type(value.type)
-        for node in graph:
-            for value in node.outputs:
-                value.type = _copy_type(value.type)
     clone.meta.update(model.meta)
     return clone
 

@@ -59,9 +59,9 @@ class _Lifter:
 
     def lift(self, name: str) -> ir.Value:
         """Return a value of the main graph that holds this tensor."""
-        value = self.known.get(name)
-        if value is None:
+        if name not in self.known:
             raise ModelError(f"the model has no tensor {name!r}.{did_you_mean(name, self.known)}")
+        value = self.known[name]
         graph = value.graph
         assert isinstance(graph, ir.Graph)
         if graph is self.main:
@@ -207,14 +207,8 @@ class _Lifter:
         result = ir.Value(name=self.scope.fresh(name), type=ir.TensorType(dtype))
         result.shape = ir.Shape([0])
         tensor = ir.tensor(np.empty([0], dtype.numpy()), dtype=dtype, name=result.name)
-        return ir.Node(
-            "",
-            "Constant",
-            [],
-            [ir.AttrTensor("value", tensor)],
-            outputs=[result],
-            name=self.scope.fresh(f"{name}_Constant"),
-        )
+        label = self.scope.fresh(f"{name}_Constant")
+        return ir.node("Constant", [], {"value": tensor}, outputs=[result], name=label)
 
     def new_output(self, node: ir.Node, name: str, dtype: ir.DataType) -> ir.Value:
         """Give a node one more output, behind those it has."""

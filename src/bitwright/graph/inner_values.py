@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.checking import is_in_order
 from bitwright.graph.cloning import clone_model
-from bitwright.graph.inner_outputs import expose
+from bitwright.graph.inner_outputs import Exposed, expose
 from bitwright.graph.loading import load_model
 from bitwright.graph.sessions import Level, open_session, run_session
 from bitwright.graph.shapes import element_type, infer_shapes, static_shape
@@ -27,25 +27,14 @@ Feeds = Mapping[str, npt.NDArray[Any]]
 
 
 class _Open(NamedTuple):
-    """A session over some tensors: its inputs, and the output that each tensor is found under."""
+    """A session over some tensors, and the output that each of them is found under."""
 
     session: ort.InferenceSession
-    inputs: frozenset[str]
     outputs: dict[str, str]
 
-    @classmethod
-    def over(
-        cls,
-        model: ir.Model,
-        outputs: dict[str, str],
-        providers: Sequence[str] | None,
-        level: Level,
-    ) -> _Open:
-        session = open_session(model, level=level, providers=providers)
-        return cls(session, frozenset(value.name for value in session.get_inputs()), outputs)
-
     def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
-        wanted = {name: array for name, array in feeds.items() if name in self.inputs}
+        inputs = {value.name for value in self.session.get_inputs()}
+        wanted = {name: array for name, array in feeds.items() if name in inputs}
         found = run_session(self.session, wanted, list(self.outputs.values()))
         return {tensor: found[output] for tensor, output in self.outputs.items()}
 
@@ -115,9 +104,7 @@ class SessionRunner:
                 exposed = expose(self._model, computed, keep_outputs=False)
                 # The runtime would compute what no output needs, for every group again.
                 RemoveUnusedNodesPass()(exposed.model)
-                self._sessions[group] = _Open.over(
-                    exposed.model, exposed.outputs, self._providers, self._level
-                )
+                self._sessions[group] = self._open(exposed)
             values.update(self._sessions[group].run(feeds))
         return values
 
@@ -136,20 +123,16 @@ class SessionRunner:
 
     def _sizes(self, feeds: Feeds) -> dict[str, int]:
         """Return the bytes of each computed tensor for this sample."""
-        sizes = {}
-        unknown = []
-        shapes = self._shapes_for(feeds)
-        for name in self._computed:
-            value = self._values[name]
-            shape = shapes.get(name) if value.graph is self._model.graph else None
-            if shape is None:  # it depends on values, or a body may run any number of times
-                unknown.append(name)
-            else:
-                sizes[name] = math.prod(shape) * _item_bytes(value)
+        counts = {
+            name: math.prod(shape)
+            for name, shape in self._shapes_for(feeds).items()
+            if shape is not None and self._values[name].graph is self._model.graph
+        }
+        # What else there is depends on values, or on how often a body runs.
+        unknown = [name for name in self._computed if name not in counts]
         if unknown:
-            for name, count in self._counted(unknown, feeds).items():
-                sizes[name] = count * _item_bytes(self._values[name])
-        return sizes
+            counts |= self._counted(unknown, feeds)
+        return {name: count * _item_bytes(self._values[name]) for name, count in counts.items()}
 
     def _shapes_for(self, feeds: Feeds) -> dict[str, tuple[int, ...] | None]:
         """Infer shapes with this sample's sizes in place of symbols: far cheaper than a run."""
@@ -183,8 +166,12 @@ class SessionRunner:
             model.graph.append(ir.node("Size", [exposed[output]], outputs=[size]))
             model.graph.outputs.append(size)
             outputs[name] = f"bitwright/size/{index}"
-        opened = _Open.over(model, outputs, self._providers, self._level)
-        return {name: int(size) for name, size in opened.run(feeds).items()}
+        sizes = self._open(Exposed(model, outputs)).run(feeds)
+        return {name: int(size) for name, size in sizes.items()}
+
+    def _open(self, exposed: Exposed) -> _Open:
+        session = open_session(exposed.model, level=self._level, providers=self._providers)
+        return _Open(session, exposed.outputs)
 
 
 def _item_bytes(value: ir.Value) -> int:

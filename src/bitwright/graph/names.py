@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bitwright.graph.subgraphs import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs, values_of
 
 __all__ = ["NameScope"]
 
@@ -20,16 +20,11 @@ class NameScope:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._taken: set[str] = set()
+        self._taken = {""}
         self._next: dict[str, int] = {}
         for _, graph in iter_graphs(model):
-            self._taken.update(value.name or "" for value in graph.inputs)
-            self._taken.update(graph.initializers)
-            self._taken.update(value.name or "" for value in graph.outputs)
-            for node in graph:
-                self._taken.add(node.name or "")
-                self._taken.update(value.name or "" for value in node.outputs)
-        self._taken.add("")
+            self._taken.update(value.name or "" for value in (*values_of(graph), *graph.outputs))
+            self._taken.update(node.name or "" for node in graph)
 
     def __contains__(self, name: str) -> bool:
         return name in self._taken

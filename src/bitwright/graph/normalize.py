@@ -17,7 +17,7 @@ from bitwright.graph.editing import remove_unused_initializers
 from bitwright.graph.names import NameScope
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, ROUNDERS
 from bitwright.graph.shapes import element_type
-from bitwright.graph.subgraphs import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import shape_of, tensor_in, tensor_slots
 from bitwright.support.wording import counted
 
@@ -101,30 +101,27 @@ def refuse_unsupported(model: ir.Model, *, allow_quantized: bool = False) -> Non
             f"the model is already quantized ({count} {first.op_type} {name!r}); "
             "give the float model it was made from, or keep its scales with import_qat (--qat)."
         )
-    counts = _float_counts(model)
-    if counts.get(ir.DataType.FLOAT) or counts.get(ir.DataType.FLOAT16):
+    types = _element_types(model)
+    if types & {ir.DataType.FLOAT, ir.DataType.FLOAT16}:
         return
     for dtype, word in ((ir.DataType.DOUBLE, "float64"), (ir.DataType.BFLOAT16, "bfloat16")):
-        if counts.get(dtype):
+        if dtype in types:
             raise ModelError(
                 f"the model computes in {word} throughout; "
                 "float32 and float16 are quantized, so export it as float32."
             )
 
 
-def _float_counts(model: ir.Model) -> dict[ir.DataType, int]:
-    counts: dict[ir.DataType, int] = {}
-    for _, graph in iter_graphs(model):
-        values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
-        # A lone number (an epsilon, a Resize scale) does not make a model float32.
-        values += [
-            v for v in graph.initializers.values() if v.const_value and v.const_value.size > 8
-        ]
-        for value in values:
-            dtype = element_type(value)
-            if dtype is not None and dtype.is_floating_point():
-                counts[dtype] = counts.get(dtype, 0) + 1
-    return counts
+def _element_types(model: ir.Model) -> set[ir.DataType | None]:
+    # A lone number (an epsilon, a Resize scale) does not make a model float32.
+    return {
+        element_type(value)
+        for _, graph in iter_graphs(model)
+        for value in values_of(graph)
+        if not value.is_initializer()
+        or value.is_graph_input()
+        or (value.const_value and value.const_value.size > 8)
+    }
 
 
 def _refuse_sparse(model: ir.Model) -> None:

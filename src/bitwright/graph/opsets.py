@@ -13,7 +13,7 @@ import onnx_ir as ir
 from bitwright.errors import ModelError
 from bitwright.graph.checking import check_model
 from bitwright.graph.cloning import Skeleton, make_skeleton
-from bitwright.graph.constants import input_at
+from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
 from bitwright.graph.sessions import open_session, run_session
 from bitwright.graph.shapes import infer_shapes
@@ -152,12 +152,8 @@ def _common_graph(value: ir.Value, main: ir.Graph, owners: dict[ir.Graph, ir.Nod
             chain.append(owner)
             owner = owners[owner].graph
         chains.append(chain)
-    if not chains:
-        return main
-    for graph in chains[0]:
-        if all(any(graph is other for other in chain) for chain in chains):
-            return graph
-    return main
+    innermost = chains[0] if chains else []
+    return next((graph for graph in innermost if all(graph in c for c in chains)), main)
 
 
 def _pin_old_resize(model: ir.Model) -> None:
@@ -167,27 +163,15 @@ def _pin_old_resize(model: ir.Model) -> None:
         for node in graph:
             if node.op_type != "Resize" or node.domain:
                 continue
-            mode = node.attributes.get("mode")
-            node.attributes["coordinate_transformation_mode"] = ir.AttrString(
-                "coordinate_transformation_mode", "asymmetric"
-            )
-            if mode is None or mode.as_string() == "nearest":
+            node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
+            if node.attributes.get_string("mode", "nearest") == "nearest":
                 rounding = "ceil" if _shrinks(node) else "floor"
-                node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", rounding)
+                node.attributes.add(ir.AttrString("nearest_mode", rounding))
 
 
 def _shrinks(node: ir.Node) -> bool:
-    scales = input_at(node, 2)
-    tensor = scales.const_value if scales is not None else None
-    if tensor is None and scales is not None and scales.producer() is not None:
-        producer = scales.producer()
-        assert producer is not None
-        if producer.op_type == "Constant" and "value" in producer.attributes:
-            tensor = producer.attributes["value"].as_tensor()
-    if tensor is None:
-        return False
-    factors = tensor.numpy()
-    return bool(factors.size and (factors <= 1).all() and (factors < 1).any())
+    factors = constant_of(input_at(node, 2), defaults=True)
+    return factors is not None and bool((factors <= 1).all() and (factors < 1).any())
 
 
 def _restore_identity(upgraded: ir.Model, model: ir.Model, version: int) -> None:

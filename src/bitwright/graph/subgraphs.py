@@ -28,6 +28,7 @@ __all__ = [
     "owner_nodes",
     "qualified_name",
     "subgraphs_of",
+    "values_of",
 ]
 
 _HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
@@ -94,13 +95,14 @@ def iter_values(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
     """Yield (qualified name, value) for every named input, initializer and node output."""
     for path, graph in iter_graphs(model):
         seen = set()
-        for value in _values_of(graph):
+        for value in values_of(graph):
             if value.name and value.name not in seen:
                 seen.add(value.name)
                 yield qualified_name(path, value.name), value
 
 
-def _values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+def values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield every input, initializer and node output of a graph, without its bodies."""
     yield from graph.inputs
     yield from graph.initializers.values()
     for node in graph:
