@@ -30,7 +30,7 @@ from bitwright.compat.quark import (
     UInt8Spec,
     XInt8Spec,
 )
-from bitwright.compat.quark.layers import flatten
+from bitwright.compat.quark.quantizer import flatten
 from bitwright.errors import RecipeError
 
 

@@ -19,7 +19,7 @@ from bitwright.compat.quark import (
     ModelQuantizer,
     QConfig,
 )
-from bitwright.compat.quark.presets import PRESET_ARGUMENTS
+from bitwright.compat.quark.config import PRESET_ARGUMENTS
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.compat.vai_q_onnx.translate import Request, to_recipe
 from bitwright.errors import DataError

@@ -10,7 +10,7 @@ from bitwright.compat.vai_q_onnx.enums import (
     PowerOfTwoMethod,
 )
 from bitwright.compat.vai_q_onnx.options import read_options
-from bitwright.compat.vai_q_onnx.range_methods import choose_ranges
+from bitwright.compat.vai_q_onnx.translate import choose_ranges
 from bitwright.errors import RecipeError
 from bitwright.recipe import MSE, Entropy, LayerwisePercentile, MinMax, MinMSE, NonOverflow
 

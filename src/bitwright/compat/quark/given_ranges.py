@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,10 +72,7 @@ def _read_ranges(given: Any) -> dict[str, tuple[Any, Any]]:
 def _adjusted(
     ranges: dict[str, tuple[Any, Any]], graph: onnx.GraphProto, recipe: Recipe
 ) -> dict[str, tuple[Any, Any]]:
-    readers: dict[str, int] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers[name] = readers.get(name, 0) + 1
+    readers = Counter(name for node in graph.node for name in node.input)
     for node in graph.node:
         if not _is_chosen(node, recipe) or not node.input or node.output[0] not in ranges:
             continue

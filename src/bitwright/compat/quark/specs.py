@@ -7,27 +7,7 @@ from enum import Enum
 from typing import Any
 
 from bitwright.errors import RecipeError
-from bitwright.numerics.types import (
-    BFLOAT16,
-    BFP16,
-    FLOAT16,
-    INT8,
-    INT16,
-    INT32,
-    MX4,
-    MX6,
-    MX9,
-    MXFP4E2M1,
-    MXFP6E2M3,
-    MXFP6E3M2,
-    MXFP8E4M3,
-    MXFP8E5M2,
-    MXINT8,
-    UINT8,
-    UINT16,
-    UINT32,
-    QType,
-)
+from bitwright.numerics.types import INT8, QType, qtype
 
 __all__ = [
     "BFP16Spec",
@@ -103,12 +83,16 @@ class Spec:
     data_type: QType = INT8
 
 
-def _spec(name: str, data_type: QType, doc: str, **defaults: Any) -> type[Spec]:
+def _spec(name: str, data_type: str, doc: str, **defaults: Any) -> type[Spec]:
     """Return the class of a number type: a `Spec` with other defaults."""
     kinds = {field.name: field.type for field in fields(Spec)}
+    defaults["data_type"] = qtype(data_type)
     return make_dataclass(
         name,
-        [(key, kinds[key], value) for key, value in {**defaults, "data_type": data_type}.items()],
+        [
+            (key, kinds[key], value)
+            for key, value in {**defaults, "data_type": qtype(data_type)}.items()
+        ],
         bases=(Spec,),
         namespace={"__doc__": doc, "__module__": __name__},
         frozen=True,
@@ -120,27 +104,27 @@ _ASYMMETRIC = {"symmetric": False}
 _IN_POWERS = {"scale_type": ScaleType.PowerOf2, "calibration_method": CalibMethod.MinMSE}
 _FLOAT = {"calibration_method": CalibMethod.MinMax}
 
-Int8Spec = _spec("Int8Spec", INT8, "int8, symmetric.")
-UInt8Spec = _spec("UInt8Spec", UINT8, "uint8, asymmetric.", **_ASYMMETRIC)
+Int8Spec = _spec("Int8Spec", "int8", "int8, symmetric.")
+UInt8Spec = _spec("UInt8Spec", "uint8", "uint8, asymmetric.", **_ASYMMETRIC)
 XInt8Spec = _spec(
-    "XInt8Spec", INT8, "int8 with a power-of-two scale, for CNNs on the NPU.", **_IN_POWERS
+    "XInt8Spec", "int8", "int8 with a power-of-two scale, for CNNs on the NPU.", **_IN_POWERS
 )
-Int16Spec = _spec("Int16Spec", INT16, "int16, symmetric.")
-UInt16Spec = _spec("UInt16Spec", UINT16, "uint16, asymmetric.", **_ASYMMETRIC)
-Int32Spec = _spec("Int32Spec", INT32, "int32, symmetric.")
-UInt32Spec = _spec("UInt32Spec", UINT32, "uint32, asymmetric.", **_ASYMMETRIC)
-Float16Spec = _spec("Float16Spec", FLOAT16, "float16.", **_FLOAT)
-BFloat16Spec = _spec("BFloat16Spec", BFLOAT16, "bfloat16.", **_FLOAT)
-BFP16Spec = _spec("BFP16Spec", BFP16, "Blocks of 8 values with one exponent.", **_FLOAT)
-MXInt8Spec = _spec("MXInt8Spec", MXINT8, "MX blocks of int8.", **_FLOAT)
-MXFP8E5M2Spec = _spec("MXFP8E5M2Spec", MXFP8E5M2, "MX blocks of float8 E5M2.", **_FLOAT)
-MXFP8E4M3Spec = _spec("MXFP8E4M3Spec", MXFP8E4M3, "MX blocks of float8 E4M3.", **_FLOAT)
-MXFP6E3M2Spec = _spec("MXFP6E3M2Spec", MXFP6E3M2, "MX blocks of float6 E3M2.", **_FLOAT)
-MXFP6E2M3Spec = _spec("MXFP6E2M3Spec", MXFP6E2M3, "MX blocks of float6 E2M3.", **_FLOAT)
-MXFP4E2M1Spec = _spec("MXFP4E2M1Spec", MXFP4E2M1, "MX blocks of float4.", **_FLOAT)
-MX4Spec = _spec("MX4Spec", MX4, "Microexponents in 4 bits.", **_FLOAT)
-MX6Spec = _spec("MX6Spec", MX6, "Microexponents in 6 bits.", **_FLOAT)
-MX9Spec = _spec("MX9Spec", MX9, "Microexponents in 9 bits.", **_FLOAT)
+Int16Spec = _spec("Int16Spec", "int16", "int16, symmetric.")
+UInt16Spec = _spec("UInt16Spec", "uint16", "uint16, asymmetric.", **_ASYMMETRIC)
+Int32Spec = _spec("Int32Spec", "int32", "int32, symmetric.")
+UInt32Spec = _spec("UInt32Spec", "uint32", "uint32, asymmetric.", **_ASYMMETRIC)
+Float16Spec = _spec("Float16Spec", "float16", "float16.", **_FLOAT)
+BFloat16Spec = _spec("BFloat16Spec", "bfloat16", "bfloat16.", **_FLOAT)
+BFP16Spec = _spec("BFP16Spec", "bfp16", "Blocks of 8 values with one exponent.", **_FLOAT)
+MXInt8Spec = _spec("MXInt8Spec", "mxint8", "MX blocks of int8.", **_FLOAT)
+MXFP8E5M2Spec = _spec("MXFP8E5M2Spec", "mxfp8e5m2", "MX blocks of float8 E5M2.", **_FLOAT)
+MXFP8E4M3Spec = _spec("MXFP8E4M3Spec", "mxfp8e4m3", "MX blocks of float8 E4M3.", **_FLOAT)
+MXFP6E3M2Spec = _spec("MXFP6E3M2Spec", "mxfp6e3m2", "MX blocks of float6 E3M2.", **_FLOAT)
+MXFP6E2M3Spec = _spec("MXFP6E2M3Spec", "mxfp6e2m3", "MX blocks of float6 E2M3.", **_FLOAT)
+MXFP4E2M1Spec = _spec("MXFP4E2M1Spec", "mxfp4e2m1", "MX blocks of float4.", **_FLOAT)
+MX4Spec = _spec("MX4Spec", "mx4", "Microexponents in 4 bits.", **_FLOAT)
+MX6Spec = _spec("MX6Spec", "mx6", "Microexponents in 6 bits.", **_FLOAT)
+MX9Spec = _spec("MX9Spec", "mx9", "Microexponents in 9 bits.", **_FLOAT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,7 @@ from bitwright.compat.quark.given_ranges import (
 )
 from bitwright.compat.vai_q_onnx.enums import read_method, read_type
 from bitwright.compat.vai_q_onnx.options import read_options
-from bitwright.compat.vai_q_onnx.range_methods import choose_ranges
-from bitwright.compat.vai_q_onnx.translate import Request, to_recipe
+from bitwright.compat.vai_q_onnx.translate import Request, choose_ranges, to_recipe
 from bitwright.decide.ranges.methods import weight_range
 from bitwright.numerics.quantize import quantize
 from bitwright.numerics.scales import affine_parameters
@@ -173,11 +172,9 @@ class TensorQuantizer:
             axis=axis,
         )
         stored = zero_point.astype(qtype.dtype)
-        self._add(found.scale_name, scale.astype(array.dtype))
-        self._add(found.zp_name, stored)
+        self._store(found, scale.astype(array.dtype), stored)
         if not keep_float:
             self._add(found.q_name, quantize(array, scale, zero_point, qtype, axis=axis))
-        self.quantized_value_map[weight.name] = found
         self.used_scale_zp_map[weight.name] = scale, stored
         return found.q_name, found.zp_name, found.scale_name
 
@@ -252,10 +249,7 @@ class TensorQuantizer:
             f"{name}_zero_point",
             QuantizedValueType.Input,
         )
-        self._add(found.scale_name, params.scale)
-        self._add(found.zp_name, params.zero_point)
-        self.quantized_value_map[name] = found
-        self.used_scale_zp_map[name] = params.scale, params.zero_point
+        self._store(found, params.scale, params.zero_point)
         inputs = [name, found.scale_name, found.zp_name]
         return found, helper.make_node(
             "QuantizeLinear", inputs, [found.q_name], name=f"{name}_QuantizeLinear"
@@ -285,11 +279,11 @@ class TensorQuantizer:
         bias = self._initializer(bias_name)
         if bias is None:
             raise QuantizerError(f"the bias {bias_name!r} is not an initializer.")
-        scale = np.asarray(
-            self._scale_of(input_name)
-            * np.asarray(self.find_quant_scale_zp(weight_name)[0], np.float64)
-            * beta
-        )
+        used, _ = self.find_quant_scale_zp(input_name)
+        if used is None:
+            used = self.known_params(input_name, f"input {input_name!r}").scale
+        of_weight, _ = self.find_quant_scale_zp(weight_name)
+        scale = np.asarray(np.asarray(used, np.float64) * np.asarray(of_weight, np.float64) * beta)
         found = QuantizedValue(
             bias_name,
             f"{bias_name}_quantized",
@@ -299,21 +293,17 @@ class TensorQuantizer:
         )
         array = numpy_helper.to_array(bias)
         stored = scale.astype(array.dtype)
-        axis = 0 if scale.ndim else None
-        self._add(found.q_name, quantize(array, stored, 0, INT32, axis=axis))
-        self._add(found.scale_name, stored)
-        self._add(found.zp_name, np.zeros(scale.shape, np.int32))
-        self.quantized_value_map[bias_name] = found
-        self.used_scale_zp_map[bias_name] = stored, np.zeros(scale.shape, np.int32)
+        self._add(found.q_name, quantize(array, stored, 0, INT32, axis=found.axis))
+        self._store(found, stored, np.zeros(scale.shape, np.int32))
         return found.q_name
 
-    def _scale_of(self, name: str) -> Any:
-        used, _ = self.find_quant_scale_zp(name)
-        if used is None:
-            used = self.known_params(name, f"input {name!r}").scale
-        return np.asarray(used, np.float64)
-
     # The model ------------------------------------------------------------------------------
+
+    def _store(self, found: QuantizedValue, scale: Any, zero_point: Any) -> None:
+        self._add(found.scale_name, scale)
+        self._add(found.zp_name, zero_point)
+        self.quantized_value_map[found.original_name] = found
+        self.used_scale_zp_map[found.original_name] = scale, zero_point
 
     def _initializer(self, name: str) -> onnx.TensorProto | None:
         return next((t for t in self.model.graph.initializer if t.name == name), None)

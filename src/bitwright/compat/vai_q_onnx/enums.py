@@ -1,4 +1,4 @@
-"""The enumerations of `vai_q_onnx` and of today's Quark, with the same names and values."""
+"""The types of `vai_q_onnx` and of today's Quark, with the same names and values."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from enum import Enum
 from typing import Any
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
+from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import QType, qtype
 
 __all__ = [
+    "CalibrationDataReader",
+    "CalibrationMethod",
     "ExtendedCalibrationMethod",
     "ExtendedQuantFormat",
     "ExtendedQuantType",
     "Int16Method",
     "LayerWiseMethod",
     "PowerOfTwoMethod",
+    "QuantFormat",
+    "QuantType",
     "VitisQuantFormat",
     "VitisQuantType",
     "read_format",

@@ -71,12 +71,9 @@ def read_fast_finetune(options: Mapping[str, Any] | None) -> FastFinetune:
 # How values are read ----------------------------------------------------------------------------
 
 
-def _algorithm(what: str, given: Any) -> type[AdaRound] | type[AdaQuant]:
-    name = given.lower() if isinstance(given, str) else given
-    kind: type[AdaRound] | type[AdaQuant] = choice({"adaround": AdaRound, "adaquant": AdaQuant})(
-        what, name
-    )
-    return kind
+def _algorithm(what: str, given: Any) -> Any:
+    methods = {"adaround": AdaRound, "adaquant": AdaQuant}
+    return choice(methods)(what, given.lower() if isinstance(given, str) else given)
 
 
 def _device(what: str, given: Any) -> str:
@@ -91,9 +88,8 @@ def _pair(name: str) -> Row:
     return lambda what, given: {} if given in ((), []) else {name: read_pair(what, given)}
 
 
-def _op_types(what: str, given: Any) -> tuple[str, ...]:
-    names: tuple[str, ...] = read_op_types(what, given or "none")
-    return names
+def _op_types(what: str, given: Any) -> Any:
+    return read_op_types(what, given or "none")
 
 
 def _patience(what: str, given: Any) -> Changes:

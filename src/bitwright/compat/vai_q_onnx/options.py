@@ -20,6 +20,7 @@ from bitwright.compat.options import (
     read_pair,
     read_path,
     read_switch,
+    refuse_unknown,
     refused,
     to,
     translate,
@@ -28,9 +29,18 @@ from bitwright.compat.options import (
 from bitwright.compat.vai_q_onnx.enums import read_type
 from bitwright.compat.vai_q_onnx.finetuning import read_fast_finetune
 from bitwright.errors import RecipeError
-from bitwright.recipe import MSE, MinMax
+from bitwright.recipe import (
+    GPTQ,
+    HQQ,
+    MSE,
+    MinMax,
+    Nearest,
+    Recipe,
+    Selection,
+    WeightOnly,
+)
 
-__all__ = ["OLD_NAMES", "OPTIONS", "REFUSED", "read_options"]
+__all__ = ["OLD_NAMES", "OPTIONS", "REFUSED", "read_options", "weight_recipe"]
 
 # Old name -> the name of today. Both work.
 OLD_NAMES = {
@@ -252,3 +262,90 @@ _ROWS: dict[str, Row] = {
     **{old: OPTIONS[today] for old, today in OLD_NAMES.items()},
     **{option: refused(reason) for option, reason in REFUSED.items()},
 }
+
+# Only weights ---------------------------------------------------------------------------------
+
+# The options that have a meaning where only weights are quantized.
+_WEIGHT_KEYS = {
+    "CalibDataSize",
+    "GPTQParams",
+    "MatMulNBitsParams",
+    "TmpDir",
+    "UseMatMulNBits",
+    "UseRandomData",
+}
+
+_NBITS_SETTINGS = {
+    "Algorithm": "DEFAULT",
+    "GroupSize": 128,
+    "Symmetric": True,
+    "Bits": 4,
+    "AccuracyLevel": 0,
+}
+# BlockSize is how many rows are corrected together, on which the result does not depend.
+_GPTQ_SETTINGS = {
+    "PercDamp": 0.01,
+    "BlockSize": 128,
+    "ActOrder": False,
+    "MSE": False,
+    "PerChannel": False,
+}
+
+
+def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> Recipe | None:
+    """Return the recipe of options with `UseMatMulNBits`; None: they ask for something else.
+
+    >>> options = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": 32, "Bits": 8}}
+    >>> found = weight_recipe(options, Selection(), "nbits")
+    >>> found.weights.bits, found.weights.block_size, found.weights.symmetric
+    (8, 32, True)
+    """
+    if not options.get("UseMatMulNBits"):
+        for key in ("MatMulNBitsParams", "GPTQParams"):
+            if options.get(key):
+                raise RecipeError(f"{key} goes with UseMatMulNBits=True; add it.")
+        return None
+    for key in options:
+        if key not in _WEIGHT_KEYS:
+            raise RecipeError(
+                f"option {key!r} has no effect with UseMatMulNBits, which leaves activations "
+                "float; leave it out."
+            )
+    given = _read_params(options, "MatMulNBitsParams", _NBITS_SETTINGS)
+    tuned = _read_params(options, "GPTQParams", _GPTQ_SETTINGS)
+    methods: dict[str, Nearest | HQQ | GPTQ] = {
+        "DEFAULT": Nearest(clip=False),
+        "HQQ": HQQ(),
+        "GPTQ": GPTQ(
+            damping=tuned["PercDamp"],
+            act_order=tuned["ActOrder"],
+            clip=tuned["MSE"],
+            per_column=tuned["PerChannel"],
+        ),
+    }
+    return Recipe(
+        name=name,
+        mode="weight-only",
+        select=select,
+        weights=WeightOnly(
+            bits=given["Bits"],
+            block_size=given["GroupSize"],
+            # HQQ searches for a zero point, which a symmetric grid does not have.
+            symmetric=given["Symmetric"] and given["Algorithm"] != "HQQ",
+            rounding=choice(methods)("Algorithm in MatMulNBitsParams", given["Algorithm"]),
+            accuracy_level=given["AccuracyLevel"] or None,
+        ),
+    )
+
+
+def _read_params(
+    options: Mapping[str, Any], key: str, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    given = read_mapping(f"option {key!r}", options.get(key), "settings")
+    refuse_unknown(given, defaults, f" in {key}")
+    for name, value in given.items():
+        wanted = type(defaults[name])
+        fits = isinstance(value, int if wanted is float else wanted) or type(value) is wanted
+        if not fits or (wanted is int and isinstance(value, bool)):
+            raise RecipeError(f"{name} in {key} is of the type {wanted.__name__}, not {value!r}.")
+    return {**defaults, **given}

@@ -11,9 +11,8 @@ from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
 from bitwright.compat.options import read_names, read_switch
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
-from bitwright.compat.vai_q_onnx.options import read_options
+from bitwright.compat.vai_q_onnx.options import read_options, weight_recipe
 from bitwright.compat.vai_q_onnx.translate import Hardware, Request, to_recipe
-from bitwright.compat.vai_q_onnx.weight_only import weight_recipe
 from bitwright.data import RandomData
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.recipe import GPTQ, Recipe, Selection
@@ -144,14 +143,21 @@ def quantize_static(
         smooth=read_switch("include_sq", include_sq),
         fine_tune=read_switch("include_fast_ft", include_fast_ft),
     )
-    recipe = weight_recipe(extra_options or {}, _weight_selection(request), "vai_q_onnx")
+    select = Selection(
+        op_types=tuple(request.op_types) or ("MatMul",),
+        nodes=tuple(request.nodes) or None,
+        exclude=tuple(request.exclude),
+        exclude_between=request.exclude_between,
+    )
+    recipe = weight_recipe(extra_options or {}, select, "vai_q_onnx")
     recipe = recipe or to_recipe(request, parts, name="vai_q_onnx")
+    sketches = parts.data.get("sketches")
     data = _data(
         calibration_data_reader,
         calibration_data_path,
         random_data_reader_input_shape,
         parts.data,
-        is_needed=_needs_data(recipe) and not _is_there(parts.data.get("sketches")),
+        is_needed=_needs_data(recipe) and (sketches is None or not Path(sketches).exists()),
     )
     _warn_once(parts.notes)
     result = quantize(
@@ -161,7 +167,7 @@ def quantize_static(
         recipe=recipe,
         limit=parts.data.get("limit"),
         holdout=False,
-        sketches=parts.data.get("sketches"),
+        sketches=sketches,
         external_data=read_switch("use_external_data_format", use_external_data_format) or None,
         providers=execution_providers,
         device=parts.fine_tune["asked"].device if parts.fine_tune else "cpu",
@@ -178,15 +184,6 @@ def _refuse_arguments(others: Mapping[str, Any]) -> None:
             raise RecipeError(f"unknown argument {name!r}.{did_you_mean(name, known)}")
         if value:
             raise RecipeError(f"{name} is not supported: {_REFUSED_ARGUMENTS[name]}.")
-
-
-def _weight_selection(request: Request) -> Selection:
-    return Selection(
-        op_types=tuple(request.op_types) or ("MatMul",),
-        nodes=tuple(request.nodes) or None,
-        exclude=tuple(request.exclude),
-        exclude_between=request.exclude_between,
-    )
 
 
 def _needs_data(recipe: Recipe) -> bool:
@@ -216,10 +213,6 @@ def _names(given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not all(isinstance(name, str) for name in given):
         raise TypeError(given)
     return tuple(given)
-
-
-def _is_there(path: str | Path | None) -> bool:
-    return path is not None and Path(path).exists()
 
 
 def _op_types(

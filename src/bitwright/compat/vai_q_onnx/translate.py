@@ -1,4 +1,4 @@
-"""Arguments of the Vitis AI quantizer, translated into a recipe."""
+"""Arguments and calibration methods of the Vitis AI quantizer, translated into a recipe."""
 
 from __future__ import annotations
 
@@ -7,22 +7,35 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+from bitwright.compat.onnxruntime.range_methods import (
+    CALIBRATION_METHODS,
+    RangeChoice,
+    check_settings,
+)
 from bitwright.compat.options import RecipeParts
 from bitwright.compat.vai_q_onnx.enums import (
+    ExtendedCalibrationMethod,
+    Int16Method,
+    LayerWiseMethod,
     PowerOfTwoMethod,
     read_format,
     read_method,
     read_type,
 )
 from bitwright.compat.vai_q_onnx.finetuning import FastFinetune, read_fast_finetune
-from bitwright.compat.vai_q_onnx.range_methods import choose_ranges
 from bitwright.decide.ops import DEFAULT_OP_TYPES
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.recipe import (
+    MSE,
     CrossLayerEqualization,
     FineTuning,
+    LayerwisePercentile,
     Limits,
+    MinMax,
+    MinMSE,
+    NonOverflow,
+    RangeMethod,
     Recipe,
     Rewrites,
     Simulation,
@@ -30,7 +43,7 @@ from bitwright.recipe import (
 from bitwright.recipe.formats import FORMATS
 from bitwright.targets import NPU_CNN
 
-__all__ = ["Request", "to_recipe"]
+__all__ = ["Request", "choose_ranges", "to_recipe"]
 
 Hardware = Literal["npu-cnn", "npu-transformer"] | None
 
@@ -72,6 +85,30 @@ _NPU_REWRITES = (
 _NPU_FUSED = ("Relu", "Clip")
 _TRANSFORMER_OP_TYPES = ("Gemm", "MatMul")
 
+_METHODS: dict[Enum, RangeChoice] = {
+    **CALIBRATION_METHODS,
+    PowerOfTwoMethod.NonOverflow: RangeChoice(NonOverflow),
+    PowerOfTwoMethod.MinMSE: RangeChoice(MinMSE, ("mode",)),
+    LayerWiseMethod.LayerWisePercentile: RangeChoice(LayerwisePercentile, ("candidates", "metric")),
+    ExtendedCalibrationMethod.MinMSE: RangeChoice(MSE),
+    Int16Method.MinMax: RangeChoice(MinMax),
+}
+
+# The same aim with scales M/2^N, which are finer than powers of two: the least error, or nothing
+# clipped.
+_WITH_INT16_SCALES: dict[Enum, RangeChoice] = {
+    PowerOfTwoMethod.NonOverflow: RangeChoice(MinMax),
+    PowerOfTwoMethod.MinMSE: RangeChoice(MSE),
+    LayerWiseMethod.LayerWisePercentile: RangeChoice(MinMax),
+}
+
+# How the ranges of weights are chosen, where no option says it.
+_WEIGHT_METHODS: dict[Enum, RangeMethod] = {
+    PowerOfTwoMethod.NonOverflow: NonOverflow(),
+    PowerOfTwoMethod.MinMSE: MinMSE(),
+    ExtendedCalibrationMethod.MinMSE: MSE(),
+}
+
 
 def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
     """Return the recipe of a request and its options; what contradicts itself is an error."""
@@ -85,7 +122,12 @@ def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
         parts.recipe["activation_symmetric"] = True
     if not FORMATS[format].vendor_ops:
         _check_standard_types(activation, weight)
-    _bias(parts, weight, on_npu)
+    if len(parts.bias) > 1:
+        raise RecipeError("Int16Bias and Int32Bias contradict each other; choose one.")
+    # As asked for, else the weight's type on the NPU and of float weights.
+    bias = next(iter(parts.bias), "weight" if on_npu or weight.kind != "int" else None)
+    if bias is not None:
+        parts.recipe["bias"] = bias
     parts.recipe.update(
         name=name,
         format=format,
@@ -108,8 +150,10 @@ def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
         ),
         **choose_ranges(method, parts),
     )
+    fuses = {**dict.fromkeys(_NPU_FUSED, on_npu), **parts.fuse}
+    fused = tuple(op_type for op_type, is_fused in fuses.items() if is_fused)
     # The placement of the tools people come from: every op of a listed type gets its pairs.
-    parts.place.update(isolated=True, float_bias_add=False, fuse_activations=_fused(parts, on_npu))
+    parts.place.update(isolated=True, float_bias_add=False, fuse_activations=fused)
     if parts.fuse_pairs:
         named = (pair for pairs in parts.fuse_pairs.values() for pair in pairs)
         parts.place["fuse_pairs"] = tuple(dict.fromkeys(named))
@@ -204,18 +248,29 @@ def _fine_tuning(parts: RecipeParts, asked: bool) -> FineTuning | None:
     return fine_tune.method
 
 
-def _bias(parts: RecipeParts, weight: QType, on_npu: bool) -> None:
-    """Set the type of biases: as asked for, else the weight's on the NPU and of float weights."""
-    if len(parts.bias) > 1:
-        raise RecipeError("Int16Bias and Int32Bias contradict each other; choose one.")
-    asked = next(iter(parts.bias), "weight" if on_npu or weight.kind != "int" else None)
-    if asked is not None:
-        parts.recipe["bias"] = asked
+def choose_ranges(method: Enum, parts: RecipeParts) -> dict[str, Any]:
+    """Return how ranges and scales are chosen, as fields of a recipe.
 
-
-def _fused(parts: RecipeParts, on_npu: bool) -> tuple[str, ...]:
-    fused = {**dict.fromkeys(_NPU_FUSED, on_npu), **parts.fuse}
-    return tuple(op_type for op_type, is_fused in fused.items() if is_fused)
+    >>> choose_ranges(PowerOfTwoMethod.NonOverflow, RecipeParts())["scales"]
+    'power-of-two'
+    """
+    check_settings(method, parts, _METHODS)
+    asked = parts.calibration
+    in_powers = isinstance(method, PowerOfTwoMethod)
+    if in_powers and "weight" in asked:
+        raise RecipeError("WeightCalibrateMethod is for float scales; weights get the same method.")
+    symmetric = bool(asked.get("symmetric", in_powers))
+    weights = asked.get("weight", MinMax())
+    if asked.get("int16") or isinstance(method, Int16Method):
+        make = _WITH_INT16_SCALES.get(method, _METHODS[method])
+        if not in_powers:
+            weights = _WEIGHT_METHODS.get(method, weights)
+        return {"ranges": make(asked, symmetric), "weight_ranges": weights, "scales": "int16"}
+    return {
+        "ranges": _METHODS[method](asked, symmetric),
+        "weight_ranges": _WEIGHT_METHODS.get(method, weights),
+        "scales": "power-of-two" if in_powers else "float",
+    }
 
 
 def _choose_nodes(request: Request, parts: RecipeParts) -> None:
@@ -223,24 +278,19 @@ def _choose_nodes(request: Request, parts: RecipeParts) -> None:
     if not op_types and request.hardware == "npu-transformer":
         op_types = _TRANSFORMER_OP_TYPES
         parts.select.setdefault("constant_weights_only", True)
-    elif not op_types and (request.hardware == "npu-cnn" or _is_vendors(parts)):
+    elif not op_types and (
+        request.hardware == "npu-cnn" or FORMATS[parts.recipe["format"]].vendor_ops
+    ):
         op_types = NPU_CNN.op_types or ()
     if request.extra_op_types:
         op_types = tuple(
             dict.fromkeys((*(op_types or sorted(DEFAULT_OP_TYPES)), *request.extra_op_types))
         )
-    parts.choose_nodes(op_types, request.nodes, [_as_pattern(name) for name in request.exclude])
+    # A regular expression as Quark writes it has no "re:".
+    exclude = [f"re:{name[1:]}" if name.startswith("^") else name for name in request.exclude]
+    parts.choose_nodes(op_types, request.nodes, exclude)
     if request.exclude_between:
         parts.select["exclude_between"] = request.exclude_between
     for field in ("input_nodes", "output_nodes"):
         if getattr(request, field):
             parts.select[field] = tuple(getattr(request, field))
-
-
-def _is_vendors(parts: RecipeParts) -> bool:
-    return FORMATS[parts.recipe["format"]].vendor_ops
-
-
-def _as_pattern(name: str) -> str:
-    """Turn a regular expression as Quark writes it into ours."""
-    return f"re:{name[1:]}" if name.startswith("^") else name
