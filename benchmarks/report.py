@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from selenium import webdriver
 from support.report_examples import network
 
-from bitwright.assess.report import build_report_data, render_page
+from bitwright.assess.report.data import build_report_data
+from bitwright.assess.report.page import render_page
 
 # From the start of loading to the first frame that is drawn after everything is in place.
 DRAWN = """

@@ -9,7 +9,7 @@ from support.models import build, make_cnn, make_samples, make_transformer, weig
 from support.models import node as make_node
 
 import bitwright
-from bitwright.assess.sensitivity import fall_back
+from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.errors import DataError, PlanError
 from bitwright.graph import load_model, open_session, opset_of, run_session
 from bitwright.plan import QuantPlan

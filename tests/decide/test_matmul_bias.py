@@ -9,7 +9,8 @@ import pytest
 from support.models import build, info, make_transformer, node, normal, run, weight
 
 import bitwright
-from bitwright.assess.optimized import find_unfused, optimize_model
+from bitwright.assess.optimized.graphs import optimize_model
+from bitwright.assess.optimized.reasons import find_unfused
 from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.opening import open_model
 from bitwright.numerics.quantize import dequantize, quantize

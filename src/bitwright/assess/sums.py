@@ -116,7 +116,7 @@ class ErrorSums:
         found = np.zeros((2, shape[1]))
         # For a few numbers, such as a model's outputs, the compiler is not worth loading.
         small = wanted.size <= _COMPILED_FROM or default_engine() == "numpy"
-        engine = _compare_numpy if small else _compare_compiled
+        engine = _compare_numpy if small else compiled(_compare_loop, reorder=True)
         with np.errstate(invalid="ignore", over="ignore"):
             rest = engine(
                 wanted.reshape(shape),
@@ -235,10 +235,6 @@ def _compare_numpy(
         largest = max(largest, float(np.abs(difference).max(initial=0.0)))
         cut += _count_clipped(one, float(low), float(high))
     return dot, other, largest, float(actual.min()), float(actual.max()), cut
-
-
-def _compare_compiled(*arguments: Any) -> Any:
-    return compiled(_compare_loop, reorder=True)(*arguments)
 
 
 def _compare_loop(

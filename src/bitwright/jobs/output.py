@@ -13,7 +13,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
-from bitwright.assess.optimized import note_rounded
+from bitwright.assess.optimized.rounded import note_rounded
 from bitwright.data import random_samples
 from bitwright.decide.scales.unsigned import shift_to_unsigned
 from bitwright.emit import EMITTERS, VENDOR_DOMAIN

@@ -17,21 +17,13 @@ from bitwright import graph
 from bitwright.assess import Comparison, compare_models
 from bitwright.assess.bench import bench_models
 from bitwright.assess.comparison.side_by_side import open_units
-from bitwright.assess.report import (
-    Advice,
-    Latency,
-    ReportNode,
-    ReportSubject,
-    SuggestedFix,
-    Verdict,
-    Views,
-    advise,
-    build_report_data,
-    judge,
-    planned_weights,
-    read_encodings,
-    render_page,
-)
+from bitwright.assess.report.advice import Advice, advise
+from bitwright.assess.report.data import build_report_data
+from bitwright.assess.report.encodings import planned_weights, read_encodings
+from bitwright.assess.report.page import render_page
+from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject, SuggestedFix
+from bitwright.assess.report.verdict import Verdict, judge
+from bitwright.assess.report.views import Views
 from bitwright.data import ImagePreprocess, RandomData, Sample, TextData
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of

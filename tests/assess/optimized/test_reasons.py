@@ -10,7 +10,8 @@ import pytest
 from support.pair_models import make_binary, make_conv, make_product, make_unary
 
 from bitwright import graph
-from bitwright.assess.optimized import find_unfused, optimize_model
+from bitwright.assess.optimized.graphs import optimize_model
+from bitwright.assess.optimized.reasons import find_unfused
 
 FUSED = {
     "conv": make_conv(),

@@ -12,7 +12,8 @@ from support.pair_models import Pairs
 
 import bitwright
 from bitwright import graph
-from bitwright.assess.optimized import find_rounded, note_rounded, optimize_model
+from bitwright.assess.optimized.graphs import optimize_model
+from bitwright.assess.optimized.rounded import find_rounded, note_rounded
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 

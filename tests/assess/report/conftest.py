@@ -7,7 +7,8 @@ import time
 import pytest
 from support.report_examples import network
 
-from bitwright.assess.report import build_report_data, render_page
+from bitwright.assess.report.data import build_report_data
+from bitwright.assess.report.page import render_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")

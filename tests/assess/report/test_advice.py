@@ -6,7 +6,8 @@ import pytest
 from support.report_examples import activation, measured, output, subject, weight, with_fix
 
 from bitwright import load_demo
-from bitwright.assess.report import Latency, ReportNode, advise
+from bitwright.assess.report.advice import advise
+from bitwright.assess.report.subject import Latency, ReportNode
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Percentile, Recipe, Selection, load_recipe
 

@@ -5,7 +5,7 @@ import pytest
 
 import bitwright
 from bitwright.assess.comparison.side_by_side import open_units
-from bitwright.assess.report import planned_weights, read_encodings
+from bitwright.assess.report.encodings import planned_weights, read_encodings
 from bitwright.graph import load_model
 from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.opening import open_model

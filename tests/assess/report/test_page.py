@@ -17,7 +17,8 @@ from support.report_examples import (
     weight,
 )
 
-from bitwright.assess.report import build_report_data, render_page
+from bitwright.assess.report.data import build_report_data
+from bitwright.assess.report.page import render_page
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 

@@ -3,7 +3,8 @@ import math
 import pytest
 from support.report_examples import measured, output, subject, with_fix
 
-from bitwright.assess.report import Latency, judge
+from bitwright.assess.report.subject import Latency
+from bitwright.assess.report.verdict import judge
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from bitwright.assess.report import Encoding, Views
+from bitwright.assess.report.encodings import Encoding
+from bitwright.assess.report.views import Views
 from bitwright.observe import TensorSketch
 
 

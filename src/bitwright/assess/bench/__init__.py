@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
-from bitwright.assess.bench.profile import NodeTime, OpTime, Profile, profile_models
-from bitwright.assess.bench.results import Benchmark, ModelBenchmark, SlowerNode
+from bitwright.assess.bench.profile import profile_models
+from bitwright.assess.bench.results import Benchmark, ModelBenchmark
 from bitwright.assess.bench.samples import check_shapes, samples_for, write_samples
 from bitwright.data import ImagePreprocess, InputSpec, Sample
 from bitwright.errors import ModelError, TargetError
@@ -23,15 +23,7 @@ from bitwright.graph.sessions import checked_providers
 from bitwright.support.progress import Progress, show_progress
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = [
-    "Benchmark",
-    "ModelBenchmark",
-    "NodeTime",
-    "OpTime",
-    "Profile",
-    "SlowerNode",
-    "bench_models",
-]
+__all__ = ["bench_models"]
 
 WARM_UP = 3
 """Runs of each model that are not counted."""

@@ -96,7 +96,10 @@ def _open(
     shapes: Mapping[str, Sequence[int] | int] | None,
 ) -> Samples:
     if data is None:
-        data = RandomData(count=limit, shapes=_own(specs, shapes or {}) or None)
+        # Of two models one may have other dimensions.
+        known = _names(specs)
+        own = {name: size for name, size in (shapes or {}).items() if name in known}
+        data = RandomData(count=limit, shapes=own or None)
     elif shapes:
         raise DataError("shapes are for random data; leave them out, or leave the data out.")
     if isinstance(data, RandomData):
@@ -104,14 +107,6 @@ def _open(
     if isinstance(data, TextData):
         return data.samples(specs, limit=limit)
     return open_data(data, specs, limit=limit, preprocess=preprocess)
-
-
-def _own(
-    specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int] | int]
-) -> dict[str, Sequence[int] | int]:
-    """Return the shapes that concern this model: of two models one may have other dimensions."""
-    known = _names(specs)
-    return {name: size for name, size in shapes.items() if name in known}
 
 
 def _names(specs: Sequence[InputSpec]) -> set[str]:

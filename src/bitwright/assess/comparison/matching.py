@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -38,7 +38,13 @@ def match_tensors(float_model: ir.Model, graph: QuantizedGraph) -> dict[ir.Value
     The tensor of the quantized model is the one before its quantizer, or the integers that an
     integer op gives.
     """
-    return _Matcher(float_model, graph).match()
+    return {
+        root: value
+        for root, value in _Matcher(float_model, graph).match().items()
+        if may_have_same_shape(root, value)
+        and is_float(value)
+        and (root in graph.parameters or is_float(root))
+    }
 
 
 class _Matcher:
@@ -52,28 +58,28 @@ class _Matcher:
         self._named = {*names, *(_ENDINGS.sub("", name) for name in names)}
         self._matched: dict[ir.Value, ir.Value] = {}
         self._taken: set[ir.Value] = set()
-        self._readers = _readers_of(float_model)
+        self._readers: dict[ir.Value | None, list[ir.Node]] = defaultdict(list)
+        for node in float_model.graph:
+            for read in dict.fromkeys(node.inputs):
+                self._readers[read].append(node)
 
     def match(self) -> dict[ir.Value, ir.Value]:
         for root, names in self._aliases.items():
             if (found := self._by_name(names)) is not None:
                 self._enter(root, found)
         for node in self._graph.nodes:
-            if is_conversion(node) or node.outputs[0] in self._matched or _is_sum(node):
+            if is_conversion(node) or node.outputs[0] in self._matched:
                 continue
+            if node.op_type in ("ConvInteger", "MatMulInteger"):
+                continue  # bare sums of products, to be scaled by the nodes behind
             if (original := self._float_node_of(node)) is not None:
                 for mine, theirs in zip(node.outputs, original.outputs, strict=False):
                     self._enter(mine, theirs)
-        return {
-            root: value
-            for root, value in self._matched.items()
-            if may_have_same_shape(root, value) and _comparable(root, value, self._graph)
-        }
+        return self._matched
 
     def _by_name(self, names: list[str]) -> ir.Value | None:
-        for name in names:
-            if name in self._floats:
-                return self._floats[name]
+        if exact := [self._floats[name] for name in names if name in self._floats]:
+            return exact[0]
         for name in names:
             while (shorter := _ENDINGS.sub("", name)) != name:
                 name = shorter
@@ -136,24 +142,11 @@ class _Matcher:
         return float(np.linalg.norm((mine[0] - theirs[0]).ravel()))
 
 
-def _is_sum(node: ir.Node) -> bool:
-    """Return whether a node gives bare sums of products, to be scaled by those behind it."""
-    return node.op_type in ("ConvInteger", "MatMulInteger")
-
-
 def _activations(model: ir.Model) -> Iterator[ir.Value]:
     yield from model.graph.inputs
     for node in model.graph:
         if node.op_type != "Constant":
             yield from node.outputs
-
-
-def _readers_of(model: ir.Model) -> Mapping[ir.Value | None, list[ir.Node]]:
-    found: dict[ir.Value | None, list[ir.Node]] = defaultdict(list)
-    for node in model.graph:
-        for value in dict.fromkeys(node.inputs):
-            found[value].append(node)
-    return found
 
 
 def is_float(value: ir.Value) -> bool:
@@ -169,7 +162,3 @@ def may_have_same_shape(one: ir.Value, other: ir.Value) -> bool:
         a == b or not isinstance(a, int) or not isinstance(b, int)
         for a, b in zip(one.shape, other.shape, strict=True)
     )
-
-
-def _comparable(root: ir.Value, value: ir.Value, graph: QuantizedGraph) -> bool:
-    return is_float(value) and (root in graph.parameters or is_float(root))

@@ -78,14 +78,6 @@ class MergedGraph:
             for output, made in zip(node.outputs, self._copies[key], strict=True):
                 known.setdefault(output, made)
 
-    def quantize(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
-        """Return a float tensor as the integers that the quantized model has in its place."""
-        parameters = self._units.graph.parameters[cut.value]
-        zero_point = parameters.zero_point
-        inputs = (value, *(self._find(given, known) for given in parameters.inputs))
-        dtype = None if zero_point is None else zero_point.dtype
-        return self._make("QuantizeLinear", inputs, dtype or cut.value.dtype)
-
     def dequantize(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
         """Return integers of a cut as the numbers that they stand for."""
         parameters = self._units.graph.parameters[cut.measured]
@@ -94,9 +86,13 @@ class MergedGraph:
 
     def stand_in(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
         """Return a float tensor in the form that the quantized model's readers of a cut take."""
-        if cut.is_integer:
-            return self.quantize(cut, value, known)
-        return self.cast(value, cut.value.dtype)
+        if not cut.is_integer:
+            return self.cast(value, cut.value.dtype)
+        parameters = self._units.graph.parameters[cut.value]
+        zero_point = parameters.zero_point
+        inputs = (value, *(self._find(given, known) for given in parameters.inputs))
+        dtype = None if zero_point is None else zero_point.dtype
+        return self._make("QuantizeLinear", inputs, dtype or cut.value.dtype)
 
     def cast(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
         """Return a tensor in another float type, or itself."""
@@ -176,10 +172,12 @@ class MergedGraph:
         read: tuple[ir.Value | None, ...],
         captured: Mapping[ir.Value, ir.Value],
     ) -> tuple[ir.Value, ...]:
+        pairs = {a: b for a, b in zip(node.inputs, read, strict=True) if a and b}
         attributes = []
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-                body = _clone_body(attribute.as_graph(), {**captured, **_pairs(node, read)})
+                body = attribute.as_graph().clone(allow_outer_scope_values=True)
+                _redirect(body, {**captured, **pairs})
                 attribute = ir.AttrGraph(attribute.name, body)
             attributes.append(attribute)
         outputs = [
@@ -189,7 +187,7 @@ class MergedGraph:
         copied = ir.Node(
             node.domain,
             node.op_type,
-            list(read),
+            read,
             attributes,
             overload=node.overload,
             outputs=outputs,
@@ -222,22 +220,8 @@ class MergedGraph:
         return f"{name}#{self._count}"
 
 
-def _pairs(node: ir.Node, read: tuple[ir.Value | None, ...]) -> dict[ir.Value, ir.Value]:
-    return {
-        value: copy
-        for value, copy in zip(node.inputs, read, strict=True)
-        if value is not None and copy is not None
-    }
-
-
-def _clone_body(body: ir.Graph, outer: Mapping[ir.Value, ir.Value]) -> ir.Graph:
-    """Return a copy of a body that reads other tensors of the graph around it."""
-    copy = body.clone(allow_outer_scope_values=True)
-    _redirect(copy, outer)
-    return copy
-
-
 def _redirect(graph: ir.Graph, outer: Mapping[ir.Value, ir.Value]) -> None:
+    """Let a copied body read other tensors of the graph around it."""
     for node in graph:
         for index, value in enumerate(node.inputs):
             if value is not None and value in outer:

@@ -42,6 +42,9 @@ def describe_nodes(
         if cut is not None:
             output = cut.name
             name, op = name_unit(cut)
+        tensor = None if cut is None else tensors.get(output)
+        measures = {} if tensor is None else asdict(tensor)
+        measures.pop("name", None)
         planned = None if plan is None else plan.nodes.get(name)
         quantized = units.graph.works_on_integers(node) if planned is None else planned.quantized
         rows.append(
@@ -53,7 +56,7 @@ def describe_nodes(
                 "quantized" if quantized else "float",
                 None if planned is None else planned.reason,
                 output,
-                **_measures(tensors.get(output) if cut is not None else None),
+                **measures,
                 nodes=() if cut is None else tuple(n.name or "" for n in _as_one(cut)),
                 unmeasured=unmeasured,
             )
@@ -100,10 +103,6 @@ def name_unit(cut: Cut) -> tuple[str, str]:
     if original is None:
         return main.name or cut.name, op
     return original.name or main.name or cut.name, original.op_type
-
-
-def _measures(tensor: TensorComparison | None) -> dict[str, Any]:
-    return {} if tensor is None else {k: v for k, v in asdict(tensor).items() if k != "name"}
 
 
 def _shown_nodes(units: Units, mains: dict[ir.Node, Cut]) -> set[ir.Node]:

@@ -7,7 +7,7 @@ the other, which is what local errors and sensitivities are measured with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -123,10 +123,10 @@ def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
         and original.producer() is not None
         and _is_cut(value, original, graph)
     }
-    chosen = _drop_contradictions(chosen, float_model)
+    places = {v: place for place, node in enumerate(float_model.graph) for v in node.outputs}
+    chosen = _drop_contradictions(chosen, places)
     borders = {value for value in quantized.graph.inputs if value.name in inputs} | set(chosen)
     float_borders = set(float_model.graph.inputs) | set(chosen.values())
-    places = _places(float_model)
     cuts = []
     for value, original in sorted(chosen.items(), key=lambda pair: places[pair[1]]):
         quantizer = graph.quantizer_of(value)
@@ -151,12 +151,9 @@ def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
 
 def outer_inputs(node: ir.Node) -> Iterator[ir.Value]:
     """Yield what a node reads, also from inside its bodies."""
-    home = node.graph
-    for value in node.inputs:
-        if value is not None:
-            yield value
+    yield from (value for value in node.inputs if value is not None)
     for _, body in subgraphs_of(node):
-        yield from _captured(body, home)
+        yield from _captured(body, node.graph)
 
 
 def _captured(body: ir.Graph, home: object) -> Iterator[ir.Value]:
@@ -218,18 +215,13 @@ def _dequantized(value: ir.Value, graph: QuantizedGraph) -> ir.Value:
     return value
 
 
-def _places(model: ir.Model) -> dict[ir.Value, int]:
-    return {value: place for place, node in enumerate(model.graph) for value in node.outputs}
-
-
 def _drop_contradictions(
-    chosen: dict[ir.Value, ir.Value], float_model: ir.Model
+    chosen: dict[ir.Value, ir.Value], places: dict[ir.Value, int]
 ) -> dict[ir.Value, ir.Value]:
     """Drop matches that contradict the others: what comes first in one model comes first in both.
 
     A unit of either kind can only stand in for the other if it reads what is there already.
     """
-    places = _places(float_model)
     latest: dict[ir.Value, int] = {}
     kept: dict[ir.Value, ir.Value] = {}
     graph = next(iter(chosen)).graph if chosen else None
@@ -247,12 +239,10 @@ def nodes_between(value: ir.Value, borders: set[ir.Value]) -> list[ir.Node]:
     """Return the nodes that a tensor is made with from the borders, in graph order."""
     found: set[ir.Node] = set()
     waiting = [value]
-    first = True
     while waiting:
         current = waiting.pop()
-        if current in borders and not first:
+        if current in borders and current is not value:
             continue
-        first = False
         maker = current.producer()
         if maker is not None and maker not in found:
             found.add(maker)
@@ -260,8 +250,7 @@ def nodes_between(value: ir.Value, borders: set[ir.Value]) -> list[ir.Node]:
     return _in_graph_order(found)
 
 
-def _in_graph_order(nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    chosen = set(nodes)
+def _in_graph_order(chosen: set[ir.Node]) -> list[ir.Node]:
     if len(chosen) < 2:
         return list(chosen)
     # From the last node backwards: a graph has no index of its nodes.
@@ -287,10 +276,6 @@ def _in_graph_order(nodes: Iterable[ir.Node]) -> list[ir.Node]:
 
 def _main_node(nodes: Sequence[ir.Node]) -> ir.Node | None:
     working = [node for node in nodes if not is_conversion(node)]
-    for wanted in (WEIGHTED, None):
-        for node in reversed(working):
-            if wanted is None and node.op_type in _FUSED | {"Cast", "Mul"} and len(working) > 1:
-                continue
-            if wanted is None or float_op_type(node) in wanted:
-                return node
-    return working[-1] if working else None
+    weighted = [node for node in working if float_op_type(node) in WEIGHTED]
+    others = [node for node in working if node.op_type not in _FUSED | {"Cast", "Mul"}]
+    return next((found[-1] for found in (weighted, others, working) if found), None)

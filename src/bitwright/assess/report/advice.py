@@ -52,11 +52,10 @@ def use_real_data(subject: ReportSubject) -> Advice | None:
     """Ranges of random data are ranges of nothing."""
     if subject.plan is None or not subject.plan.random_data:
         return None
-    words = _words(subject, data="--data PATH")
     return Advice(
         "Calibrate on real data",
         "Ranges were chosen on random data, so every figure here is about random data too.",
-        words,
+        _words(subject, data="--data PATH"),
     )
 
 
@@ -123,7 +122,7 @@ def leave_worst_float(subject: ReportSubject) -> Advice | None:
 def scale_each_channel(subject: ReportSubject) -> Advice | None:
     """One scale for channels of very different size rounds the small ones to nothing."""
     recipe = subject.recipe
-    if recipe is not None and (recipe.per_channel or _needs_one_scale(recipe)):
+    if recipe is not None and (recipe.per_channel or recipe.limits is not None):
         return None
     weight = _most_uneven(subject)
     if weight is None:
@@ -138,7 +137,7 @@ def scale_each_channel(subject: ReportSubject) -> Advice | None:
 def equalize_channels(subject: ReportSubject) -> Advice | None:
     """Where hardware wants one scale a weight, consecutive weights can share their sizes."""
     recipe = subject.recipe
-    if recipe is None or not _needs_one_scale(recipe) or recipe.equalize is not None:
+    if recipe is None or recipe.limits is None or recipe.equalize is not None:
         return None
     weight = _most_uneven(subject)
     if weight is None:
@@ -292,10 +291,6 @@ def _calibrates(recipe: Recipe | None) -> bool:
     return recipe is None or recipe.mode == "static"
 
 
-def _needs_one_scale(recipe: Recipe) -> bool:
-    return recipe.limits is not None
-
-
 def _activations(subject: ReportSubject) -> Iterator[TensorView]:
     return (view for view in subject.tensors.values() if view.role == "activation")
 
@@ -339,12 +334,11 @@ def _words(
 ) -> str:
     """Return the command that quantizes the same model with these options on top."""
     given = data if data is not None else subject.data_option or "--data PATH"
-    calibrated = subject.recipe is None or subject.recipe.mode == "static"
     parts = [
         "bitwright quantize",
         shlex.quote(subject.float_name),
         "-o better.onnx",
-        *([given] if calibrated else []),
+        *([given] if _calibrates(subject.recipe) else []),
         *_recipe_option(subject.recipe, recipe),
         *options,
     ]

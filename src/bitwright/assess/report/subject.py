@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bitwright.assess.comparison.results import NodeComparison
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.views import TensorView
-from bitwright.assess.sensitivity import Proposal, Sensitivity
+from bitwright.assess.sensitivity.results import Proposal, Sensitivity
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 

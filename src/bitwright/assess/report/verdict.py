@@ -47,7 +47,7 @@ def judge(subject: ReportSubject) -> Verdict:
         measures.append(f"the same top answer in {share} of cases")
     gains = [_size(subject)]
     if subject.latency is not None:
-        gains.append(_speed(subject.latency.speedup))
+        gains.append(_times(subject.latency.speedup, "as fast", "faster", "slower"))
     sentence = f"{opening} ({', '.join(measures)}), and is {' and '.join(gains)}."
     sensitive = [*subject.most_sensitive(), *subject.worst]
     if level != "good" and sensitive:
@@ -84,12 +84,10 @@ def _signal(sqnr: float) -> str:
 
 def _size(subject: ReportSubject) -> str:
     ratio = max(subject.float_bytes, 1) / max(subject.quantized_bytes, 1)
+    return _times(ratio, "as large", "smaller", "larger")
+
+
+def _times(ratio: float, same: str, more: str, less: str) -> str:
     if 0.95 <= ratio <= 1.05:
-        return "as large"
-    return f"{ratio:.1f} times smaller" if ratio > 1 else f"{1 / ratio:.1f} times larger"
-
-
-def _speed(speedup: float) -> str:
-    if 0.95 <= speedup <= 1.05:
-        return "as fast"
-    return f"{speedup:.1f} times faster" if speedup > 1 else f"{1 / speedup:.1f} times slower"
+        return same
+    return f"{ratio:.1f} times {more}" if ratio > 1 else f"{1 / ratio:.1f} times {less}"

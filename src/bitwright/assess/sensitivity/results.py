@@ -185,8 +185,8 @@ class Sensitivity:
             if not 0 < share <= 1:
                 raise PlanError(f"{name} is a share between 0 and 1, not {share}.")
         total = sum(node.quantized for node in self.plan.nodes.values())
-        room = max(1, math.floor(most * total))
-        return _Search(self, to, total, regain).run(room)
+        base = self._evaluator.write(self.plan)[1]
+        return _Search(self, to, total, regain, base).run(max(1, math.floor(most * total)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the plan as plain data, the ranking first."""
@@ -217,21 +217,22 @@ _WRITTEN_CANDIDATES = 3
 """The same where trying means writing a model."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Search:
     """Adds nodes to the fallback one by one, each time the one that helps most."""
 
-    def __init__(self, found: Sensitivity, to: Fallback, total: int, wanted: float) -> None:
-        self._found = found
-        self._to = to
-        self._total = total
-        self._wanted = wanted
-        self._base = found._evaluator.write(found.plan)[1]
+    found: Sensitivity
+    to: Fallback
+    total: int
+    wanted: float
+    base: float
+    """The error with the plan as it is."""
 
     def run(self, room: int) -> Proposal:
-        best = self._propose((), self._found.plan, self._base)
+        best = self._propose((), self.found.plan, self.base)
         way: list[tuple[float, tuple[str, ...]]] = []
         for error, chosen in self._steps(room):
-            if error <= (1 - self._wanted) * self._base:
+            if error <= (1 - self.wanted) * self.base:
                 # What was tried is what the plan gives, up to how the runtime fuses it.
                 best = self._better(best, chosen)
                 if best.reached:
@@ -254,25 +255,25 @@ class _Search:
 
     def _better(self, best: Proposal, chosen: tuple[str, ...]) -> Proposal:
         """Write the plan in which these nodes fall back, and return it if it is better."""
-        plan = fall_back(self._found.plan, chosen, self._to)
-        found = self._propose(chosen, *self._found._evaluator.write(plan))
+        plan = fall_back(self.found.plan, chosen, self.to)
+        found = self._propose(chosen, *self.found._evaluator.write(plan))
         return found if found.after < best.after else best
 
     def _candidates(self, chosen: tuple[str, ...]) -> list[str]:
         """Return the most sensitive nodes that are left, and those beside the chosen ones."""
-        ranked = [node.name for node in self._found.ranking if node.name not in chosen]
-        if self._to == "uint16":
+        ranked = [node.name for node in self.found.ranking if node.name not in chosen]
+        if self.to == "uint16":
             return ranked[:_WRITTEN_CANDIDATES]
-        beside = self._found._evaluator.neighbours(chosen)
+        beside = self.found._evaluator.neighbours(chosen)
         first = ranked[:_CANDIDATES]
         return [*first, *[name for name in ranked[_CANDIDATES:] if name in beside][:_CANDIDATES]]
 
     def _try(self, sets: list[tuple[str, ...]]) -> list[float]:
-        if self._to != "uint16":
+        if self.to != "uint16":
             # The noise of 8-bit weights is next to nothing beside that of 4 bits: as if float.
-            return self._found._evaluator.without(sets)
-        plans = (fall_back(self._found.plan, nodes, self._to) for nodes in sets)
-        return [self._found._evaluator.write(plan)[1] for plan in plans]
+            return self.found._evaluator.without(sets)
+        plans = (fall_back(self.found.plan, nodes, self.to) for nodes in sets)
+        return [self.found._evaluator.write(plan)[1] for plan in plans]
 
     def _propose(self, nodes: tuple[str, ...], plan: QuantPlan, error: float) -> Proposal:
-        return Proposal(plan, nodes, self._to, self._total, self._base, error, self._wanted)
+        return Proposal(plan, nodes, self.to, self.total, self.base, error, self.wanted)

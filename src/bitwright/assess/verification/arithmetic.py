@@ -39,7 +39,7 @@ def check_accumulators(quantizers: Quantizers) -> Iterable[Finding]:
         depth = product.depth
         if depth is None:
             continue
-        given = product.bias()
+        given = constant_of(product.bias_value, defaults=True)
         bias = np.zeros(1, np.int64) if given is None else given.astype(np.int64).reshape(-1)
         most = int(np.abs(bias).max(initial=0))
         if most >= _INT32 - 1:
@@ -168,10 +168,6 @@ class Product:
             return integers.reshape(1, -1)
         turned = integers if self._transposed else np.swapaxes(integers, -1, -2)
         return turned.reshape(-1, turned.shape[-1])
-
-    def bias(self) -> Array | None:
-        """Return the stored bias."""
-        return constant_of(self.bias_value, defaults=True)
 
     @property
     def _transposed(self) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from bitwright.assess.optimized import KEEP_FLOAT, find_rounded, find_unfused, optimize_model
+from bitwright.assess.optimized.graphs import optimize_model
+from bitwright.assess.optimized.reasons import find_unfused
+from bitwright.assess.optimized.rounded import KEEP_FLOAT, find_rounded
 from bitwright.assess.quantizers import Quantizers, name_of
 from bitwright.assess.verification.findings import Finding
 from bitwright.errors import ModelError

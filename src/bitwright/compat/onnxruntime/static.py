@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
-from bitwright.assess.optimized import describe_rounded
+from bitwright.assess.optimized.rounded import describe_rounded
 from bitwright.compat.onnxruntime.enums import (
     CalibrationMethod,
     QuantFormat,
