@@ -50,10 +50,10 @@ class Arrays:
         self.matmul: Any = module.matmul
         self.einsum: Any = module.einsum
         self.concatenate: Any = module.concatenate
-
-    def rint(self, values: Any) -> Any:
-        """Return the nearest integers, ties to even."""
-        return np.rint(values)
+        self.amax: Any = module.amax
+        self.amin: Any = module.amin
+        self.rint: Any = module.round  # ties to even
+        self.solve: Any = module.linalg.solve
 
     def array(self, values: Any, dtype: Float = "float32") -> Any:
         """Return the values as an array of floats; without a copy where they are that already."""
@@ -78,14 +78,6 @@ class Arrays:
     def copy(self, values: Any) -> Any:
         """Return a copy of its own."""
         return np.array(values)
-
-    def amax(self, values: Any, axis: int) -> Any:
-        """Return the largest along an axis."""
-        return np.max(values, axis=axis)
-
-    def amin(self, values: Any, axis: int) -> Any:
-        """Return the smallest along an axis."""
-        return np.min(values, axis=axis)
 
     def clip_(self, values: Any, low: Any, high: Any) -> Any:
         """Limit the values in place, by numbers or by arrays."""
@@ -116,10 +108,6 @@ class Arrays:
             return np.linalg.cholesky(matrix) if len(matrix) <= _SMALL else _factor_(matrix)
         except np.linalg.LinAlgError:
             return None
-
-    def solve(self, matrix: Any, right: Any) -> Any:
-        """Return x of matrix @ x = right."""
-        return np.linalg.solve(matrix, right)
 
     def rounded(self, values: Any, dtype: Float) -> Any:
         """Return float32 values as they are once stored in another float type."""
@@ -165,9 +153,6 @@ class _TorchArrays(Arrays):
         # A GPU has no cache worth tiling for; fewer, larger launches are what counts.
         self.chunk = _CHUNK if device == "cpu" else 1 << 26
 
-    def rint(self, values: Any) -> Any:
-        return self._torch.round(values)
-
     def array(self, values: Any, dtype: Float = "float32") -> Any:
         torch = self._torch
         if isinstance(values, torch.Tensor):
@@ -192,12 +177,6 @@ class _TorchArrays(Arrays):
     def copy(self, values: Any) -> Any:
         return values.clone()
 
-    def amax(self, values: Any, axis: int) -> Any:
-        return values.amax(axis)
-
-    def amin(self, values: Any, axis: int) -> Any:
-        return values.amin(axis)
-
     def clip_(self, values: Any, low: Any, high: Any) -> Any:
         return values.clamp_(low, high)
 
@@ -213,9 +192,6 @@ class _TorchArrays(Arrays):
     def cholesky(self, matrix: Any) -> Any:
         factor, failed = self._torch.linalg.cholesky_ex(matrix)
         return None if int(failed) else factor
-
-    def solve(self, matrix: Any, right: Any) -> Any:
-        return self._torch.linalg.solve(matrix, right)
 
     def rounded(self, values: Any, dtype: Float) -> Any:
         if dtype in ("float32", "float64"):

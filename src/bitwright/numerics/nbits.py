@@ -129,14 +129,7 @@ def pack_nbits(blocks: QuantizedBlocks) -> NBitsTensors:
     count = blocks.format.blocks(rows)
     codes = np.full((columns, count * size), blocks.format.middle, np.uint8)
     codes[:, :rows] = blocks.codes.T
-    return NBitsTensors(
-        codes=_pack(codes.reshape(columns, count, size), bits),
-        scales=pack_scales(blocks),
-        zero_points=pack_zero_points(blocks),
-        rows=rows,
-        bits=bits,
-        block_size=size,
-    )
+    return _tensors(blocks, codes.reshape(columns, count, size))
 
 
 def pack_table(blocks: QuantizedBlocks) -> NBitsTensors:
@@ -158,14 +151,13 @@ def pack_table(blocks: QuantizedBlocks) -> NBitsTensors:
             f"GatherBlockQuantized reads whole bytes, and {rows} values of {bits} bits end within "
             "one."
         )
-    return NBitsTensors(
-        codes=_pack(np.ascontiguousarray(blocks.codes.T), bits),
-        scales=pack_scales(blocks),
-        zero_points=pack_zero_points(blocks),
-        rows=rows,
-        bits=bits,
-        block_size=size,
-    )
+    return _tensors(blocks, np.ascontiguousarray(blocks.codes.T))
+
+
+def _tensors(blocks: QuantizedBlocks, codes: Array) -> NBitsTensors:
+    bits, size = blocks.format.bits, blocks.format.block_size
+    scales, zero_points = pack_scales(blocks), pack_zero_points(blocks)
+    return NBitsTensors(_pack(codes, bits), scales, zero_points, blocks.shape[0], bits, size)
 
 
 def pack_scales(blocks: QuantizedBlocks) -> Array:

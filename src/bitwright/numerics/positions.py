@@ -94,12 +94,7 @@ class PositionGrid:
         return round(-float(np.log2(scales[best])))
 
     def squared_errors(
-        self,
-        values: npt.NDArray[Any],
-        scales: F64,
-        zero_point: float,
-        *,
-        engine: str | None = None,
+        self, values: npt.NDArray[Any], scales: F64, zero_point: float, *, engine: str | None = None
     ) -> F64:
         """Return the sum of squared errors at each scale, in float64.
 

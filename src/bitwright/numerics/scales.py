@@ -90,13 +90,7 @@ def grid_parameters(
     """
     if kind == "power-of-two":
         return covering_power_of_two(
-            rmin,
-            rmax,
-            qmin,
-            qmax,
-            symmetric=symmetric,
-            min_real_range=min_real_range,
-            dtype=dtype,
+            rmin, rmax, qmin, qmax, symmetric=symmetric, min_real_range=min_real_range, dtype=dtype
         )
     stored = np.dtype(dtype)
     low, high = _widened(rmin, rmax, min_real_range)
@@ -118,8 +112,9 @@ def grid_parameters(
         # The runtime divides by the stored scale, which counts where it is rounded to float16.
         # Rounding to float32 only decides ties: by the exact scale all [-m, m] have one middle.
         divisor = scale if stored.itemsize < 4 else np.minimum(exact, _limits(stored)[1])
-        zero_point = _zero_points(low, divisor, qmin, qmax)
-        zero_point = np.where(degenerate, np.int64(0), zero_point)
+        # A scale below the exact one (a saturated one) would put the zero point outside the type.
+        zero_point = np.clip(np.rint(qmin - low / divisor.astype(np.float64)), qmin, qmax)
+        zero_point = np.where(degenerate, np.int64(0), zero_point.astype(np.int64))
     return scale, zero_point
 
 
@@ -152,7 +147,8 @@ def covering_power_of_two(
         exact = high / (qmax - qmin) - low / (qmax - qmin)
     degenerate = exact < _limits(stored)[0]
     exact = np.where(degenerate, 1.0, exact)
-    scale, largest = ceil_power_of_two(exact), _largest_power_of_two(stored)
+    scale = ceil_power_of_two(exact)
+    largest = float(np.ldexp(0.5, np.frexp(_limits(stored)[1])[1]))
     if symmetric:
         scale = np.minimum(scale, largest).astype(stored)
         return scale, np.full(low.shape, middle, np.int64)
@@ -356,12 +352,6 @@ def _widened(
     return low, high
 
 
-def _zero_points(low: Array, scale: Array, qmin: int, qmax: int) -> Array:
-    # A scale below the exact one (a saturated one) would put the zero point outside the type.
-    zero_point = np.rint(qmin - low / scale.astype(np.float64))
-    return np.asarray(np.clip(zero_point, qmin, qmax).astype(np.int64))
-
-
 def _finite(values: npt.ArrayLike, what: str) -> Array:
     array = np.asarray(values, np.float64)
     if not np.isfinite(array).all():
@@ -377,11 +367,6 @@ def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     """Return the smallest normal and the largest number of a float dtype."""
     info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return float(info.tiny), float(info.max)
-
-
-def _largest_power_of_two(dtype: np.dtype[Any]) -> float:
-    mantissa_and_exponent = np.frexp(_limits(dtype)[1])
-    return float(np.ldexp(1.0, mantissa_and_exponent[1] - 1))
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from bitwright.errors import RecipeError, did_you_mean
 
@@ -50,9 +51,11 @@ class QType:
     (-128, 127)
     >>> INT8.bounds(symmetric=True), INT8.bounds(reduced=True)
     ((-127, 127), (-64, 64))
+    >>> UINT4.dtype, UINT16.dtype
+    (dtype('uint8'), dtype('uint16'))
     """
 
-    __slots__ = ("bits", "highest", "kind", "lowest", "min_opset", "name", "onnx_type", "signed")
+    __slots__ = tuple("bits dtype highest kind lowest min_opset name onnx_type signed".split())
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class QType:
         highest: float,
         onnx_type: int,
         min_opset: int,
+        dtype: npt.DTypeLike,
     ) -> None:
         self.name = name
         self.bits = bits
@@ -75,6 +79,8 @@ class QType:
         """The `onnx.TensorProto.DataType` number."""
         self.min_opset = min_opset
         """First opset whose QuantizeLinear and DequantizeLinear take the type; 0: none does."""
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        """The numpy dtype that holds one value an element (unpacked)."""
 
     @classmethod
     def from_name(cls, name: Any) -> QType:
@@ -105,15 +111,6 @@ class QType:
         (True, True, False, False)
         """
         return self.is_integer or (self.kind == "float" and self.bits == 8)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The numpy dtype that holds one value an element (unpacked).
-
-        >>> UINT4.dtype, UINT16.dtype
-        (dtype('uint8'), dtype('uint16'))
-        """
-        return np.dtype(np.float32) if self.shares_exponent else _STORAGE[self.name]
 
     def bounds(self, *, symmetric: bool = False, reduced: bool = False) -> tuple[int, int]:
         """Return the integer range (qmin, qmax) a scale is spread over.
@@ -149,16 +146,19 @@ class QType:
 def _integer(name: str, bits: int, signed: bool, onnx_type: int, min_opset: int) -> QType:
     low = -(1 << (bits - 1)) if signed else 0
     high = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
-    return QType(name, bits, "int", signed, low, high, onnx_type, min_opset)
+    dtype = f"{'' if signed else 'u'}int{max(bits, 8)}"
+    return QType(name, bits, "int", signed, low, high, onnx_type, min_opset, dtype)
 
 
-def _float(name: str, bits: int, highest: float, onnx_type: int, min_opset: int) -> QType:
-    return QType(name, bits, "float", True, -highest, highest, onnx_type, min_opset)
+def _float(
+    name: str, bits: int, highest: float, onnx_type: int, min_opset: int, dtype: npt.DTypeLike
+) -> QType:
+    return QType(name, bits, "float", True, -highest, highest, onnx_type, min_opset, dtype)
 
 
 def _shared_exponent(name: str, bits: int) -> QType:
     # Each is a set of float32 values: that is how tensors of it are stored and computed with.
-    return QType(name, bits, "shared-exponent", True, -_FLOAT_MAX, _FLOAT_MAX, 1, 0)
+    return QType(name, bits, "shared-exponent", True, -_FLOAT_MAX, _FLOAT_MAX, 1, 0, np.float32)
 
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -173,10 +173,10 @@ INT16 = _integer("int16", 16, True, 5, 21)
 UINT16 = _integer("uint16", 16, False, 4, 21)
 INT32 = _integer("int32", 32, True, 6, 0)
 UINT32 = _integer("uint32", 32, False, 12, 0)
-FLOAT16 = _float("float16", 16, 65504.0, 10, 0)
-BFLOAT16 = _float("bfloat16", 16, 255 * 2.0**120, 16, 0)
-FLOAT8E4M3FN = _float("float8e4m3fn", 8, 448.0, 17, 19)
-FLOAT8E5M2 = _float("float8e5m2", 8, 57344.0, 19, 19)
+FLOAT16 = _float("float16", 16, 65504.0, 10, 0, np.float16)
+BFLOAT16 = _float("bfloat16", 16, 255 * 2.0**120, 16, 0, ml_dtypes.bfloat16)
+FLOAT8E4M3FN = _float("float8e4m3fn", 8, 448.0, 17, 19, ml_dtypes.float8_e4m3fn)
+FLOAT8E5M2 = _float("float8e5m2", 8, 57344.0, 19, 19, ml_dtypes.float8_e5m2)
 # Blocks of values with one exponent; `bits` are those of one element. What they are exactly is
 # in `bitwright.numerics.shared_exponent`.
 BFP16 = _shared_exponent("bfp16", 8)
@@ -191,23 +191,7 @@ MXFP6E2M3 = _shared_exponent("mxfp6e2m3", 6)
 MXFP4E2M1 = _shared_exponent("mxfp4e2m1", 4)
 
 QTYPES = {t.name: t for t in tuple(globals().values()) if isinstance(t, QType)}
-
-_STORAGE: dict[str, np.dtype[Any]] = {
-    "int2": np.dtype(np.int8),
-    "uint2": np.dtype(np.uint8),
-    "int4": np.dtype(np.int8),
-    "uint4": np.dtype(np.uint8),
-    "int8": np.dtype(np.int8),
-    "uint8": np.dtype(np.uint8),
-    "int16": np.dtype(np.int16),
-    "uint16": np.dtype(np.uint16),
-    "int32": np.dtype(np.int32),
-    "uint32": np.dtype(np.uint32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "float8e5m2": np.dtype(ml_dtypes.float8_e5m2),
-}
+"""Every type above, by its name."""
 
 
 def qtype(name: str | QType) -> QType:

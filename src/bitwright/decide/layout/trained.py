@@ -59,11 +59,7 @@ def lay_out_trained(
 
 class _TrainedLayout:
     def __init__(
-        self,
-        model: ir.Model,
-        scales: TrainedScales,
-        recipe: Recipe,
-        names: Mapping[ir.Value, str],
+        self, model: ir.Model, scales: TrainedScales, recipe: Recipe, names: Mapping[ir.Value, str]
     ) -> None:
         self._model = model
         self._nodes = list(model.graph.all_nodes())

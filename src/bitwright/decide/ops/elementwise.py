@@ -124,11 +124,7 @@ ELEMENTWISE_RULES = (
     ),
     _arithmetic("Sub", affine=True, neutral=(0, (1,)), refuse=refuse_sentinels, by_default=False),
     _arithmetic(
-        "Mul",
-        affine=True,
-        neutral=(1, (0, 1)),
-        integer_op="QLinearMul",
-        float32_scales="fused",
+        "Mul", affine=True, neutral=(1, (0, 1)), integer_op="QLinearMul", float32_scales="fused"
     ),
     _arithmetic("Div", affine=True, neutral=(1, (1,)), by_default=False),
     _arithmetic("Min", refuse=refuse_sentinels, by_default=False),

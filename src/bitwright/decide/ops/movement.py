@@ -59,11 +59,7 @@ MOVEMENT_RULES = (
     _movement("Expand", quantizable=False, integer_op=None, drops_pairs=True),
     _movement("Tile", quantizable=False, integer_op=None, drops_pairs=True),
     _movement(
-        "Identity",
-        elementwise="unary",
-        homogeneous=True,
-        quantizable=False,
-        integer_op=None,
+        "Identity", elementwise="unary", homogeneous=True, quantizable=False, integer_op=None
     ),
     # Its inputs have a scale each, and its output another.
     OpRule(
