@@ -2,7 +2,8 @@
 
 Inside it stays channels-first, as ONNX's operators are. A Transpose stands behind each input and
 before each output. Those of the inputs move down through whatever does not care about the layout,
-where they often meet their inverse and both are gone.
+where they often meet their inverse and both are gone: an operator that works element by element
+gives the same, transposed, when it reads its inputs before their transposes instead of behind them.
 """
 
 from __future__ import annotations
@@ -10,24 +11,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 
+import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.editing import like
+from bitwright.decide.ops import op_types
+from bitwright.graph.constants import constant_of, is_constant, is_private
+from bitwright.graph.editing import drop_if_unused, insert_behind_value, like, remove_nodes
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import PassResult
-from bitwright.prepare.transposes import (
-    TO_FIRST,
-    TO_LAST,
-    cancel_before,
-    make_transpose,
-    permuted,
-    sink_transpose,
-)
+from bitwright.prepare.matching import private_reader
+from bitwright.prepare.passes import Builder, PassResult
 
 __all__ = ["channels_last", "channels_last_inputs"]
 
 _LAYOUT = "bitwright.layout"
 """The property of an input that was transposed."""
+_TO_LAST = (0, 2, 3, 1)
+_TO_FIRST = (0, 3, 1, 2)
+
+# Computed element by element, from one input and perhaps parameters of one element.
+_UNARY = op_types(lambda op: op.elementwise == "unary")
+# Computed element by element, from inputs that are broadcast against each other.
+_BROADCAST = op_types(lambda op: op.elementwise == "broadcast")
 
 
 def channels_last(model: ir.Model) -> PassResult:
@@ -59,9 +63,9 @@ def channels_last(model: ir.Model) -> PassResult:
         )
     for node in transposes:
         if node is not None and model.opset_imports.get("", 0) >= 7:  # where arithmetic broadcasts
-            sink_transpose(node, names)
+            _sink_transpose(node, names)
     for value in graph.outputs:
-        cancel_before(value)
+        _cancel_before(value)
     return PassResult(len(inputs) + outputs, tuple(notes))
 
 
@@ -80,11 +84,11 @@ def _transpose_input(graph: ir.Graph, value: ir.Value, names: NameScope) -> ir.N
     inside = like(value, names.fresh(f"{value.name}_nchw"))
     for node, index in list(value.uses()):
         node.replace_input_with(index, inside)
-    value.shape = permuted(value.shape, TO_LAST)
+    value.shape = _permuted(value.shape, _TO_LAST)
     value.metadata_props[_LAYOUT] = "NHWC"
     if not inside.uses():
         return None
-    transpose = make_transpose(value, TO_FIRST, inside, names.fresh(f"{value.name}_transpose"))
+    transpose = _make_transpose(value, _TO_FIRST, inside, names.fresh(f"{value.name}_transpose"))
     graph.insert_before(graph[0], transpose)
     return transpose
 
@@ -93,10 +97,187 @@ def _transpose_output(graph: ir.Graph, value: ir.Value, names: NameScope) -> ir.
     """Put a Transpose behind what the model returns; return what it returns instead."""
     label = value.name
     value.name = names.fresh(f"{label}_nchw")
-    outside = ir.Value(name=label, type=copy(value.type), shape=permuted(value.shape, TO_LAST))
-    graph.append(make_transpose(value, TO_LAST, outside, names.fresh(f"{label}_transpose")))
+    outside = ir.Value(name=label, type=copy(value.type), shape=_permuted(value.shape, _TO_LAST))
+    graph.append(_make_transpose(value, _TO_LAST, outside, names.fresh(f"{label}_transpose")))
     return outside
 
 
 def _listed(values: Sequence[ir.Value]) -> str:
     return ", ".join(repr(value.name) for value in values)
+
+
+# Transposes ---------------------------------------------------------------------------------
+
+
+def _make_transpose(value: ir.Value, perm: Sequence[int], output: ir.Value, name: str) -> ir.Node:
+    """Return a Transpose that writes this output."""
+    return ir.node("Transpose", [value], {"perm": list(perm)}, outputs=[output], name=name)
+
+
+def _permuted(shape: ir.Shape | None, perm: Sequence[int]) -> ir.Shape | None:
+    """Return a shape in another order.
+
+    >>> _permuted(ir.Shape([1, 3, 8, 9]), _TO_LAST)
+    Shape([1, 8, 9, 3])
+    """
+    return None if shape is None else ir.Shape([shape[axis] for axis in perm])
+
+
+def _sink_transpose(transpose: ir.Node, names: NameScope) -> None:
+    """Move a Transpose to NCHW down as far as it goes, and drop it where it meets its inverse."""
+    while transpose.graph is not None:
+        if _cancel(transpose):
+            return
+        reader = private_reader(transpose.outputs[0])
+        if reader is None or not _can_move_past(transpose, reader):
+            return
+        transpose = _move_past(reader, names)
+
+
+def _cancel(transpose: ir.Node) -> bool:
+    """Let readers that undo the Transpose read what it reads; return whether it is gone."""
+    for reader, _ in list(transpose.outputs[0].uses()):
+        if not _is_transpose(reader, _TO_LAST) or reader.graph is not transpose.graph:
+            continue
+        result, source = reader.outputs[0], transpose.inputs[0]
+        if result.is_graph_output():
+            producer = None if source is None else source.producer()
+            if source is None or producer is None or source.is_graph_output():
+                continue  # the model would return its own input
+            source.name, result.name = result.name, source.name
+        assert source is not None
+        result.replace_all_uses_with(source, replace_graph_outputs=True)
+        remove_nodes([reader])
+    if transpose.outputs[0].uses() or transpose.outputs[0].is_graph_output():
+        return False
+    remove_nodes([transpose])
+    return True
+
+
+def _cancel_before(output: ir.Value) -> None:
+    """Drop the Transpose that an output was given, where it undoes one of the model's own."""
+    transpose = output.producer()
+    if (
+        transpose is not None
+        and _is_transpose(transpose, _TO_LAST)
+        and transpose.inputs[0] is not None
+    ):
+        before = transpose.inputs[0].producer()
+        if before is not None and _is_transpose(before, _TO_FIRST):
+            _cancel(before)
+
+
+def _is_transpose(node: ir.Node | None, perm: Sequence[int]) -> bool:
+    if node is None or node.op_type != "Transpose" or node.domain:
+        return False
+    return tuple(node.attributes.get_ints("perm", [])) == tuple(perm)
+
+
+def _can_move_past(transpose: ir.Node, reader: ir.Node) -> bool:
+    """Return whether a node gives the same, transposed, when it reads its inputs untransposed."""
+    if any(output.uses() or output.is_graph_output() for output in reader.outputs[1:]):
+        return False
+    others = [value for value in reader.inputs if value is not transpose.outputs[0]]
+    if reader.op_type in _UNARY:
+        return reader.inputs[0] is transpose.outputs[0]
+    if reader.op_type in _BROADCAST or reader.op_type == "Concat":
+        return all(_is_transposed(value) or _can_transpose(value, reader) for value in others)
+    if reader.op_type == "Pad":
+        return _pad_axes(reader) is not None and reader.inputs[0] is transpose.outputs[0]
+    return False
+
+
+def _is_transposed(value: ir.Value | None) -> bool:
+    return value is not None and is_private(value) and _is_transpose(value.producer(), _TO_FIRST)
+
+
+def _can_transpose(value: ir.Value | None, reader: ir.Node) -> bool:
+    """Return whether a constant can be transposed itself."""
+    array = constant_of(value)
+    if array is None:
+        return False
+    return array.ndim == 4 if reader.op_type == "Concat" else array.ndim <= 4
+
+
+def _move_past(node: ir.Node, names: NameScope) -> ir.Node:
+    """Let a node read untransposed inputs; return the Transpose that now stands behind it."""
+    spent = []
+    for index, value in enumerate(node.inputs):
+        if value is None:
+            continue
+        producer = value.producer()
+        if producer is not None and _is_transpose(producer, _TO_FIRST):
+            node.replace_input_with(index, producer.inputs[0])
+            spent.append(producer)
+        elif node.op_type in _BROADCAST or node.op_type == "Concat":
+            _transpose_constant(node, index, value, names)
+    remove_nodes(dict.fromkeys(spent))
+    if node.op_type == "Concat":
+        axis = node.attributes.get_int("axis", 1)
+        node.attributes["axis"] = ir.AttrInt64("axis", _TO_LAST.index(axis % 4))
+    if node.op_type == "Pad":
+        _transpose_pads(node, names)
+    return _transpose_result(node, names)
+
+
+def _transpose_result(node: ir.Node, names: NameScope) -> ir.Node:
+    result = node.outputs[0]
+    label, shape = result.name, _permuted(result.shape, _TO_LAST)
+    transpose = insert_behind_value(
+        result,
+        "Transpose",
+        [],
+        renamed=names.fresh(f"{label}_nhwc"),
+        name=names.fresh(f"{label}_transpose"),
+        attributes={"perm": list(_TO_FIRST)},
+    )
+    result.shape = shape
+    return transpose
+
+
+def _transpose_constant(node: ir.Node, index: int, value: ir.Value, names: NameScope) -> None:
+    """Transpose a constant that is broadcast against a transposed tensor."""
+    array = constant_of(value)
+    if array is None or array.size == 1:
+        return
+    full = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(_TO_LAST)
+    constant = Builder(node, names).constant(full, f"{value.name}_nhwc")
+    node.replace_input_with(index, constant)
+    drop_if_unused(value)
+
+
+# Padding --------------------------------------------------------------------------------------
+
+
+def _pad_axes(pad: ir.Node) -> list[int] | None:
+    """Return which axes a Pad with pads known in advance treats."""
+    if "pads" in pad.attributes:
+        return list(range(4))
+    if len(pad.inputs) < 2 or not is_constant(pad.inputs[1]):
+        return None
+    if len(pad.inputs) < 4 or pad.inputs[3] is None:
+        return list(range(4))
+    axes = constant_of(pad.inputs[3])
+    return None if axes is None else [int(axis) % 4 for axis in axes.reshape(-1)]
+
+
+def _transpose_pads(pad: ir.Node, names: NameScope) -> None:
+    """Reorder the pads, which are all begins and then all ends."""
+    axes = _pad_axes(pad)
+    assert axes is not None
+    reordered = [_TO_LAST.index(axis) for axis in axes]
+    if "pads" in pad.attributes:
+        given = np.asarray(pad.attributes.get_ints("pads", []))
+        pads = given.reshape(2, 4)[:, list(_TO_LAST)].reshape(-1)
+        pad.attributes["pads"] = ir.AttrInt64s("pads", [int(size) for size in pads])
+        return
+    if len(pad.inputs) > 3 and pad.inputs[3] is not None:
+        index, new = 3, np.asarray(reordered, np.int64)
+    else:
+        sizes = constant_of(pad.inputs[1])
+        assert sizes is not None
+        index, new = 1, sizes.reshape(2, 4)[:, list(_TO_LAST)].reshape(-1)
+    old = pad.inputs[index]
+    assert old is not None
+    pad.replace_input_with(index, Builder(pad, names).constant(new, f"{old.name}_nhwc"))
+    drop_if_unused(old)

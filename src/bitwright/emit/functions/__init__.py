@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from bitwright.emit.functions.scaled import Op, Use, distinguishing_attributes, scaled_function
+from bitwright.emit.functions.scaled import (
+    VENDOR_DOMAIN,
+    Op,
+    Use,
+    distinguishing_attributes,
+    scaled_function,
+)
 from bitwright.emit.functions.shared_exponent import (
     block_attributes,
     block_function,
     block_op,
     distinguishing_block_attributes,
 )
-from bitwright.emit.functions.writing import VENDOR_DOMAIN
 
 __all__ = [
     "VENDOR_DOMAIN",

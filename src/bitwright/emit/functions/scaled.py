@@ -12,17 +12,26 @@ integer types, plus the zero point, saturated to the type; then minus the zero p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
+from onnx import parser
 
-from bitwright.emit.functions.writing import write_function
 from bitwright.numerics.types import INT32, QType
 
-__all__ = ["Op", "Use", "distinguishing_attributes", "scaled_function"]
+__all__ = [
+    "VENDOR_DOMAIN",
+    "Op",
+    "Use",
+    "distinguishing_attributes",
+    "scaled_function",
+    "write_function",
+]
+
+VENDOR_DOMAIN = "com.vai.quantize"
 
 Op = Literal["VitisQuantizeLinear", "VitisDequantizeLinear", "FixNeuron"]
 
@@ -174,3 +183,27 @@ def _dequantizing_lines(source: str, work: int) -> Iterator[str]:
     yield f"single = Cast <to = {_FLOAT}> (centred)"
     yield "product = Mul (single, step)"
     yield "y = CastLike (product, scale)"
+
+
+def write_function(
+    name: str,
+    inputs: Sequence[str],
+    lines: Iterable[str],
+    *,
+    attributes: Sequence[str],
+    opset: int,
+    contrib: bool = False,
+) -> ir.Function:
+    """Return a function of the vendor's domain with one output, y, from ONNX's textual syntax.
+
+    >>> relu = write_function("Relu2", ["x"], ["y = Relu (x)"], attributes=(), opset=17)
+    >>> relu.domain, [node.op_type for node in relu]
+    ('com.vai.quantize', ['Relu'])
+    """
+    imports = f'"" : {opset}' + (', "com.microsoft" : 1' if contrib else "")
+    given = f"<{', '.join(attributes)}> " if attributes else ""
+    text = (
+        f'<opset_import: [{imports}], domain: "{VENDOR_DOMAIN}">\n'
+        f"{name} {given}({', '.join(inputs)}) => (y) {{\n  " + "\n  ".join(lines) + "\n}"
+    )
+    return ir.serde.deserialize_function(parser.parse_function(text))

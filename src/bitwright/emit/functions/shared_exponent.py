@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from bitwright.emit.functions.writing import write_function
+from bitwright.emit.functions.scaled import write_function
 from bitwright.errors import RecipeError
 from bitwright.numerics.shared_exponent import (
     LOWEST_MICROSCALED,
