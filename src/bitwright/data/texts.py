@@ -131,11 +131,5 @@ class TextData:
 def _empty_cache(spec: InputSpec, batch: int) -> tuple[int, ...]:
     """Return the shape of a cache that holds nothing yet: its first free size is the batch."""
     assert spec.shape is not None
-    shape, free = [], 0
-    for size in spec.shape:
-        if isinstance(size, int):
-            shape.append(size)
-        else:
-            shape.append(batch if free == 0 else 0)
-            free += 1
-    return tuple(shape)
+    free = iter((batch,))
+    return tuple(size if isinstance(size, int) else next(free, 0) for size in spec.shape)

@@ -25,9 +25,9 @@ from .editing import remove_unused_initializers as remove_unused_initializers
 from .editing import replace_constant as replace_constant
 from .editing import replace_inputs as replace_inputs
 from .editing import replace_value as replace_value
-from .inner_outputs import Exposed as Exposed
-from .inner_outputs import expose as expose
+from .inner_values import Exposed as Exposed
 from .inner_values import SessionRunner as SessionRunner
+from .inner_values import expose as expose
 from .loading import ModelSource as ModelSource
 from .loading import file_size as file_size
 from .loading import load_model as load_model

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from bitwright.errors import MissingPackageError, ModelError
 from bitwright.graph.cloning import make_skeleton
+from bitwright.graph.constants import input_at
 from bitwright.graph.subgraphs import iter_graphs, subgraphs_of
 from bitwright.graph.tensors import shape_of
 from bitwright.graph.versions import opset_of
@@ -60,7 +61,7 @@ def infer_shapes(model: ir.Model) -> str | None:
     operators is simply known less well. Returns why ONNX's inference could not run, if so.
     """
     problem = _infer_by_onnx(model)
-    _propagate_types(model)
+    _propagate_types(model.graph, model.graph.opset_imports)
     return problem
 
 
@@ -91,7 +92,7 @@ def assume_types(model: ir.Model, dtype: ir.DataType) -> None:
         if unknown is None:
             return
         unknown.type = ir.TensorType(dtype)
-        _propagate_types(model)
+        _propagate_types(model.graph, model.graph.opset_imports)
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...] | None:
@@ -189,19 +190,14 @@ def _named(dimension: int | ir.SymbolicDim) -> bool:
     return isinstance(dimension, int) or dimension.value is not None
 
 
-def _propagate_types(model: ir.Model) -> None:
-    # Bodies come before the node that owns them is finished: its outputs have the types of theirs.
-    _propagate_in(model.graph, model.graph.opset_imports)
-
-
-def _propagate_in(graph: ir.Graph, opsets: dict[str, int]) -> None:
+def _propagate_types(graph: ir.Graph, opsets: dict[str, int]) -> None:
     for value in graph.initializers.values():
         if value.const_value is not None and value.type is None:
             value.dtype = value.const_value.dtype
     for node in graph:
-        bodies = [body for _, body in subgraphs_of(node)]
-        for body in bodies:
-            _propagate_in(body, opsets)
+        # Bodies come before the node that owns them: its outputs have the types of theirs.
+        for _, body in subgraphs_of(node):
+            _propagate_types(body, opsets)
         for index, value in enumerate(node.outputs):
             if value.type is not None and value.dtype != ir.DataType.UNDEFINED:
                 continue
@@ -244,9 +240,7 @@ def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataTy
 
 
 def _input_type(node: ir.Node, position: int) -> ir.DataType | None:
-    if position >= len(node.inputs):
-        return None
-    value = node.inputs[position]
+    value = input_at(node, position)
     return element_type(value) if value is not None else None
 
 

@@ -102,7 +102,7 @@ LISTS = {
     "decide/layout/dynamic.py": (1, "a function for each"),
     "emit/dynamic.py": (1, "a function for each"),
     "emit/qlinear_rules.py": (1, "a function for each"),
-    "graph/inner_outputs.py": (1, "a function for each that holds graphs"),
+    "graph/inner_values.py": (1, "a function for each that holds graphs"),
     "graph/shapes.py": (2, "ONNX Runtime's operators without shape inference; holders of graphs"),
     "graph/subgraphs.py": (1, "operators that hold graphs"),
     "learning/torch_graph/table.py": (2, "a torch function for each"),
