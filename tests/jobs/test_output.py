@@ -6,8 +6,7 @@ from support.models import make_cnn, make_samples
 
 import bitwright
 from bitwright.jobs.calibration import Calibration, Evaluation
-from bitwright.jobs.comparison import open_float_side
-from bitwright.jobs.measuring import Measuring
+from bitwright.jobs.comparison import Measuring, open_float_side
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import (
     TRAINED,

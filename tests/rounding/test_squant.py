@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +14,17 @@ from support.models import normal
 
 from bitwright.numerics.types import INT4, INT8, UINT8
 from bitwright.plan import Parameters
-from bitwright.rounding.nearest import round_to_nearest
-from bitwright.rounding.planned import round_as_planned
-from bitwright.rounding.squant import round_by_squant
+from bitwright.rounding.planned import round_as_planned, round_to_nearest
 
 WEIGHTS = arrays(
     np.float32,
     st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 9)),
     elements=st.floats(-20, 20, width=32),
 )
+
+
+def round_by_squant(weights, parameters):
+    return round_as_planned(weights, replace(parameters, rounding="squant"))
 
 
 def steps(scale=1.0, qtype=INT8, zero=0, axis=None):

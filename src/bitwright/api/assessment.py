@@ -19,8 +19,7 @@ from bitwright.assess import (
     verify_model,
 )
 from bitwright.data import ImagePreprocess
-from bitwright.jobs.comparison import compare_pair
-from bitwright.jobs.measuring import Measuring
+from bitwright.jobs.comparison import Measuring, compare_pair
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.plan import QuantPlan

@@ -35,6 +35,7 @@ from bitwright.rounding.bias_correction import (
     BiasedLayer,
     add_to_bias,
     find_biased_layers,
+    input_axes,
     mean_error,
 )
 from bitwright.support.wording import counted
@@ -71,7 +72,7 @@ def correct_biases(
     }
     sites, left = find_biased_layers(prepared.model, layers)
     if plan.recipe.bias_correction == "fast":
-        axes = _input_axes(sites)
+        axes = input_axes(sites)
         means = find_input_means(prepared, axes, calibrated, calibration) if sites else {}
         shifts = _shifts_by_means(planned, sites, constants, means, left)
     else:
@@ -95,7 +96,7 @@ def _shifts_by_means(
     left: dict[str, str],
 ) -> Shifts:
     """Return what takes back E[dy] = dW E[x], with the mean inputs of the float model."""
-    axes = _input_axes(sites)
+    axes = input_axes(sites)
     shifts = {}
     for site in sites:
         source = site.source.name or ""
@@ -187,14 +188,6 @@ def _outputs(
     session = open_session(part, providers=providers, as_written=True)
     for array in inputs.values(source):
         yield run_session(session, {source: array})[result]
-
-
-def _input_axes(sites: Sequence[BiasedLayer]) -> dict[str, int]:
-    """Return what layers read, and along which axis they sum it up; the first reader counts."""
-    axes: dict[str, int] = {}
-    for site in sites:
-        axes.setdefault(site.source.name or "", site.input_axis)
-    return axes
 
 
 def _bias_of(site: BiasedLayer, planned: Planned) -> Array:

@@ -40,7 +40,7 @@ from bitwright.observe import (
 )
 from bitwright.prepare import channels_last_inputs
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
-from bitwright.rounding.bias_correction import find_biased_layers
+from bitwright.rounding.bias_correction import find_biased_layers, input_axes
 from bitwright.support.wording import counted
 
 __all__ = [
@@ -336,8 +336,4 @@ def channel_axes(recipe: Recipe, layout: Layout) -> dict[str, int]:
 def mean_axes(model: ir.Model, layout: Layout) -> dict[str, int]:
     """Return what layers with a bias read, and along which axis they sum it up."""
     quantized = {name for name, node in layout.nodes.items() if node.action == "quantize"}
-    sites, _ = find_biased_layers(model, quantized)
-    axes: dict[str, int] = {}
-    for site in sites:
-        axes.setdefault(site.source.name or "", site.input_axis)
-    return axes
+    return input_axes(find_biased_layers(model, quantized)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,16 +10,57 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Comparison, compare_models
-from bitwright.errors import BitwrightError
-from bitwright.jobs.measuring import Measuring
+from bitwright.data import ImagePreprocess, Sample, Samples
+from bitwright.errors import BitwrightError, DataError
+from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
+from bitwright.observe import MEMORY_BUDGET
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.support.progress import show_progress
+from bitwright.support.progress import Progress, show_progress
 
-__all__ = ["FloatSide", "compare_pair", "open_float_side", "recipe_of"]
+__all__ = ["FloatSide", "Measuring", "compare_pair", "compare_with", "open_float_side", "recipe_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """The samples that models are run on, and the means to run them.
+
+    >>> Measuring().check("a comparison runs both models")
+    Traceback (most recent call last):
+    bitwright.errors.DataError: a comparison runs both models and needs samples; give data \
+(arrays, files, a folder of images, a data reader), or ask for random data to try things out.
+    """
+
+    data: Any = None
+    samples: Sequence[Sample] | None = None
+    """Samples as the quantized model takes them, instead of data."""
+    limit: int | None = None
+    preprocess: ImagePreprocess | str | None = None
+    memory_budget: int = MEMORY_BUDGET
+    providers: Sequence[str] | None = None
+    progress: Progress = True
+
+    def check(self, purpose: str) -> None:
+        """Refuse what nothing can be measured with."""
+        if self.memory_budget <= 0:
+            raise DataError(f"the memory budget must be positive, not {self.memory_budget} bytes.")
+        if self.limit is not None and self.limit < 1:
+            raise DataError(f"at least one sample is needed, not {self.limit}.")
+        if self.data is None and self.samples is None:
+            raise DataError(
+                f"{purpose} and needs samples; give data (arrays, files, a folder of images, a "
+                "data reader), or ask for random data to try things out."
+            )
+
+    @property
+    def calibration(self) -> Calibration:
+        """How the samples are read."""
+        if self.samples is not None:
+            return Calibration(data=self.samples)
+        return Calibration(data=self.data, limit=self.limit, preprocess=self.preprocess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +86,24 @@ def compare_pair(
     quantized = graph.load_model(quantized_model)
     found = open_float_side(float_model, quantized, plan, measuring)
     samples = measuring.calibration.open(found.model)
-    with show_progress(measuring.progress, "Comparing", samples.len_hint) as report:
+    return compare_with(found, quantized, samples, plan, measuring)
+
+
+def compare_with(
+    side: FloatSide,
+    quantized: ir.Model,
+    samples: Samples | Sequence[Sample],
+    plan: QuantPlan | None,
+    measuring: Measuring,
+) -> Comparison:
+    """Run a float model and a quantized one on the same samples."""
+    total = len(samples) if isinstance(samples, Sequence) else samples.len_hint
+    with show_progress(measuring.progress, "Comparing", total) as report:
         return compare_models(
-            found.model,
+            side.model,
             quantized,
             samples,
-            exact=found.exact,
+            exact=side.exact,
             plan=plan,
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,

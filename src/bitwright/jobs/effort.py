@@ -29,9 +29,9 @@ from bitwright.jobs.calibration import (
     keep_data,
     observe_everything,
 )
+from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.fine_tuning import require_torch
-from bitwright.jobs.measuring import Measuring
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result
@@ -272,11 +272,13 @@ def _equalizations(recipe: Recipe, prepared: Prepared) -> Iterator[Recipe]:
     if recipe.equalize is not None:
         return
     wanted = recipe.replace(equalize=CrossLayerEqualization(steps=-1, weight_threshold=None))
-    if _changes_weights(wanted, prepared):
+    other = open_model(prepared.source, wanted, prepared.providers)
+    if other.content_fingerprint != prepared.content_fingerprint:
         yield wanted
     freed = wanted.replace(rewrite=msgspec.structs.replace(recipe.rewrite, clip6_to_relu=True))
     clips = recipe.rewrite.clip6_to_relu or recipe.rewrite.clip_to_relu
-    if not clips and _clips_at_six(prepared):
+    limits = (clip_limits(node) for node in prepared.model.graph.all_nodes())
+    if not clips and any(found is not None and found == (0, 6) for found in limits):
         yield freed
 
 
@@ -310,17 +312,6 @@ STEPS: dict[str, Changes] = {
     "ranges of weights by least squared error": _weight_ranges,
     "bias correction": _bias_corrections,
 }
-
-
-def _changes_weights(recipe: Recipe, prepared: Prepared) -> bool:
-    """Whether a recipe prepares other weights than those of a prepared model."""
-    other = open_model(prepared.source, recipe, prepared.providers)
-    return other.content_fingerprint != prepared.content_fingerprint
-
-
-def _clips_at_six(prepared: Prepared) -> bool:
-    limits = (clip_limits(node) for node in prepared.model.graph.all_nodes())
-    return any(found is not None and found == (0, 6) for found in limits)
 
 
 # Measuring ----------------------------------------------------------------------------------

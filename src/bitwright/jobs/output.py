@@ -86,7 +86,13 @@ def assess_model(
     """Run the quantized model beside the float one, and return all that is known of it."""
     outputs: list[OutputComparison] = []
     if written.session is not None:
-        outputs = _compare_with_float(prepared, written.session, evaluation)
+        if not evaluation.samples:
+            _try_out(prepared, written.session)
+        outputs = compare_outputs(
+            lambda feeds: graph.run_session(prepared.reference_session, feeds),
+            lambda feeds: graph.run_session(written.session, feeds),
+            evaluation.samples,
+        )
     return Result(
         model=written.model,
         plan=written.plan,
@@ -98,18 +104,6 @@ def assess_model(
         size=graph.serialized_size(written.model),
         source=prepared.source,
         evaluation=tuple(evaluation.samples),
-    )
-
-
-def _compare_with_float(
-    prepared: Prepared, session: Any, evaluation: Evaluation
-) -> list[OutputComparison]:
-    if not evaluation.samples:
-        _try_out(prepared, session)
-    return compare_outputs(
-        lambda feeds: graph.run_session(prepared.reference_session, feeds),
-        lambda feeds: graph.run_session(session, feeds),
-        evaluation.samples,
     )
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess import Comparison, compare_models
+from bitwright.assess import Comparison
 from bitwright.assess.bench import bench_models
 from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report.advice import Advice, advise
@@ -27,15 +27,14 @@ from bitwright.assess.report.views import Views
 from bitwright.data import ImagePreprocess, RandomData, Sample, TextData
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
-from bitwright.jobs.comparison import open_float_side, recipe_of
-from bitwright.jobs.measuring import Measuring
+from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of
 from bitwright.jobs.result import Result
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.observe import MEMORY_BUDGET, observe
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import write_file
-from bitwright.support.progress import Progress, show_progress
+from bitwright.support.progress import Progress
 
 __all__ = ["Report", "make_report", "save_report", "write_report"]
 
@@ -140,7 +139,8 @@ def write_report(
     if plan is not None and not isinstance(plan, QuantPlan):
         plan_name = str(plan)
         plan = QuantPlan.load(plan)
-        if output is not None and sensitivity and _same_file(plan_name, _plan_beside(output)):
+        beside = None if output is None or not sensitivity else _plan_beside(output)
+        if beside is not None and beside.resolve() == Path(plan_name).resolve():
             raise OutputError(
                 f"the better plan would overwrite {plan_name!r}; give the page another name."
             )
@@ -260,45 +260,29 @@ def make_report(
     side = open_float_side(float_source, quantized, plan, measuring)
     opened = None if measuring.samples is not None else measuring.calibration.open(side.model)
     samples = measuring.samples or list(islice(opened or (), measuring.limit or REPORT_SAMPLES))
-    with show_progress(measuring.progress, "Comparing", len(samples)) as show:
-        comparison = compare_models(
-            side.model,
-            quantized,
-            samples,
-            exact=side.exact,
-            plan=plan,
-            memory_budget=measuring.memory_budget,
-            providers=measuring.providers,
-            on_progress=show,
-        )
+    comparison = compare_with(side, quantized, samples, plan, measuring)
     nodes, views = _look_at_tensors(side.model, quantized, comparison, plan, samples, measuring)
     fix = None
     if plan is not None and sensitivity:
         fix = _try_nodes(float_source, plan, samples, measuring)
-    return _report_on(
-        ReportSubject(
-            float_name=names[0],
-            quantized_name=names[1],
-            float_bytes=sizes[0],
-            quantized_bytes=sizes[1],
-            outputs=comparison.outputs,
-            nodes=nodes,
-            worst=[node.index for node in comparison.worst(len(nodes))],
-            tensors=views.made,
-            samples=comparison.samples,
-            data="" if opened is None else opened.description,
-            data_option=_data_option(measuring),
-            latency=_time(side.reference, quantized, samples[0], measuring) if latency else None,
-            recipe=recipe,
-            plan=plan,
-            plan_name=plan_name,
-            suggested_fix=fix,
-        ),
-        output,
+    subject = ReportSubject(
+        float_name=names[0],
+        quantized_name=names[1],
+        float_bytes=sizes[0],
+        quantized_bytes=sizes[1],
+        outputs=comparison.outputs,
+        nodes=nodes,
+        worst=[node.index for node in comparison.worst(len(nodes))],
+        tensors=views.made,
+        samples=comparison.samples,
+        data="" if opened is None else opened.description,
+        data_option=_data_option(measuring),
+        latency=_time(side.reference, quantized, samples[0], measuring) if latency else None,
+        recipe=recipe,
+        plan=plan,
+        plan_name=plan_name,
+        suggested_fix=fix,
     )
-
-
-def _report_on(subject: ReportSubject, output: str | Path | None) -> Report:
     return Report(subject if output is None else _with_plan_beside(subject, output))
 
 
@@ -312,10 +296,6 @@ def _with_plan_beside(subject: ReportSubject, page: str | Path) -> ReportSubject
 
 def _plan_beside(page: str | Path) -> Path:
     return Path(page).with_suffix(".plan.json")
-
-
-def _same_file(one: str | Path, other: str | Path) -> bool:
-    return Path(one).resolve() == Path(other).resolve()
 
 
 def _try_nodes(

@@ -25,7 +25,7 @@ from bitwright.data import Sample
 from bitwright.decide.validation import check_plan
 from bitwright.graph import open_session, run_session
 from bitwright.jobs.calibration import Calibration, keep_data, take_samples
-from bitwright.jobs.measuring import Measuring
+from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
@@ -101,17 +101,6 @@ def _write(prepared: Prepared, plan: QuantPlan, calibration: Calibration) -> ir.
     return emit_model(prepared, Planned(plan)).model
 
 
-def _fit(prepared: Prepared, plan: QuantPlan) -> tuple[Prepared, QuantPlan]:
-    """Return a changed plan as it can be applied, and the model that it is for."""
-    if plan.recipe != prepared.recipe:
-        # Other types may need another opset, and then the prepared model is another.
-        prepared = open_for_plan(prepared.source, plan, prepared.providers)
-    if plan.fingerprint != prepared.fingerprint:
-        plan = msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
-    check_plan(prepared.model, plan, fingerprint=plan.fingerprint)
-    return prepared, plan
-
-
 @dataclass(frozen=True)
 class _Variants:
     """Measures the plan with some nodes in float, always on the same samples."""
@@ -143,11 +132,15 @@ class _Variants:
 
     def write(self, plan: QuantPlan) -> tuple[QuantPlan, float]:
         """Return the plan as it can be applied, and the error of its outputs."""
+        quantized = self.quantized
         if plan != self.plan:
-            prepared, plan = _fit(self.prepared, plan)
+            prepared = self.prepared
+            if plan.recipe != prepared.recipe:
+                # Other types may need another opset, and then the prepared model is another.
+                prepared = open_for_plan(prepared.source, plan, prepared.providers)
+            plan = msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
+            check_plan(prepared.model, plan, fingerprint=plan.fingerprint)
             quantized = _write(prepared, plan, self.calibration)
-        else:
-            quantized = self.quantized
         session = open_session(quantized, providers=self.prepared.providers)
         outputs = compare_outputs(
             lambda feeds: run_session(self._float, feeds),

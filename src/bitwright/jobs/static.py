@@ -116,7 +116,7 @@ def round_weights(decided: Decided, calibration: Calibration, compute: Compute) 
     planned = Planned(decided.plan)
     recipe = decided.plan.recipe
     if recipe.fine_tune is not None:
-        from bitwright.jobs.fine_tuning.job import fine_tune_weights  # needs torch
+        from bitwright.jobs.fine_tuning.sequence import fine_tune_weights  # needs torch
 
         planned = fine_tune_weights(decided.prepared, decided.plan, calibration, compute)
     if recipe.bias_correction != "off":

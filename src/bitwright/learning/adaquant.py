@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import torch
 
 from bitwright.learning.fake_quantize import FakeQuantizer
-from bitwright.learning.layer_error import LayerError
+from bitwright.learning.reconstruction import Learner
 from bitwright.recipe import AdaQuant
 
 __all__ = ["AdaQuantLearner"]
@@ -20,7 +20,7 @@ RATE = 0.01
 """Adam moves a weight by about this part of its step at a time."""
 
 
-class AdaQuantLearner:
+class AdaQuantLearner(Learner):
     """The weights and biases of a segment, and those scales that may learn.
 
     >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
@@ -80,17 +80,6 @@ class AdaQuantLearner:
         """True: what is computed with is what is stored."""
         return True
 
-    def learns_bias(self, name: str) -> bool:
-        """False: a bias learns as a weight does."""
-        return False
-
-    def solve(self, name: str, layer: LayerError, stored: torch.Tensor) -> bool:
-        """False: weights that may be anywhere are found step by step."""
-        return False
-
-    def polish(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
-        """Leave it: what learns is stored after every step."""
-
     def parameters(self) -> list[torch.Tensor]:
         """Return all weights, biases and scales that learn."""
         return [*self._floats.values(), *self._logs.values()]
@@ -101,13 +90,6 @@ class AdaQuantLearner:
         A rate that was given stays what it is.
         """
         return 1 - part if self._method.learning_rate is None else 1.0
-
-    def unfreeze(self) -> None:
-        """Do nothing: a weight is never frozen."""
-
-    def add_regularizer(self, part: float) -> torch.Tensor | None:
-        """Return nothing: every value is a stored one all along."""
-        return None
 
     def backpropagate(
         self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
@@ -124,9 +106,6 @@ class AdaQuantLearner:
     def _quantizer(self, name: str) -> FakeQuantizer:
         quantizer = self._quantizers[name]
         return quantizer._replace(scale=self._logs[name].exp()) if name in self._logs else quantizer
-
-    def _chosen(self, names: Iterable[str] | None) -> Collection[str]:
-        return self.names if names is None else [name for name in names if name in self._floats]
 
 
 def _unit(tensor: torch.Tensor, quantizer: FakeQuantizer) -> torch.Tensor:

@@ -19,6 +19,7 @@ from bitwright.learning.fake_quantize import (
     rounding_for,
 )
 from bitwright.learning.layer_error import GramError, LayerError
+from bitwright.learning.reconstruction import Learner
 from bitwright.recipe import AdaRound
 
 __all__ = ["AdaRoundLearner", "Bias"]
@@ -40,7 +41,7 @@ class Bias(NamedTuple):
     quantizer: FakeQuantizer
 
 
-class AdaRoundLearner:
+class AdaRoundLearner(Learner):
     """The roundings of a segment's weights, and the biases that make up for them.
 
     >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
@@ -89,7 +90,7 @@ class AdaRoundLearner:
     ) -> list[tuple[list[torch.Tensor], float]]:
         """Return the roundings, all with one learning rate."""
         rate = self._method.learning_rate if learning_rate is None else learning_rate
-        chosen = list(self._chosen(names))
+        chosen = self._chosen(names)
         shifts = [self._shifts[name] for name in chosen if name in self._shifts]
         return [([self._alphas[name] for name in chosen], rate), (shifts, BIAS_RATE)]
 
@@ -163,22 +164,9 @@ class AdaRoundLearner:
         free = alpha.abs() < FROZEN
         alpha.copy_(torch.where(free, torch.where(up, UNFROZEN, -UNFROZEN), alpha))
 
-    @property
-    def is_hard(self) -> bool:
-        """False: weights come to their integers in the end."""
-        return False
-
     def parameters(self) -> list[torch.Tensor]:
         """Return all roundings, and what is added to biases."""
         return [*self._alphas.values(), *self._shifts.values()]
-
-    def scales(self) -> dict[str, torch.Tensor]:
-        """Return none: scales stay."""
-        return {}
-
-    def rate_factor(self, part: float) -> float:
-        """Return 1: the regularizer brings weights to rest."""
-        return 1.0
 
     def unfreeze(self) -> None:
         """Bring weights near to their integers, but not to them, so that they can change again."""
@@ -240,9 +228,6 @@ class AdaRoundLearner:
         rest = (part - method.warm_start) / (1 - method.warm_start)
         first, last = method.beta
         return last + 0.5 * (first - last) * (1 + math.cos(math.pi * rest))
-
-    def _chosen(self, names: Iterable[str] | None) -> Iterable[str]:
-        return self.names if names is None else [name for name in names if name in self._alphas]
 
 
 class _SoftRounding(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here

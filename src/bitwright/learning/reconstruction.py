@@ -5,7 +5,7 @@ First each weight learns for its own layer, then all of them together for the se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -48,6 +48,7 @@ class Learner(Protocol):
 
         `part` of all steps are done. The loss is 1 where all is rounded to nearest.
         """
+        return None
 
     def backpropagate(
         self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
@@ -56,28 +57,38 @@ class Learner(Protocol):
 
     def rate_factor(self, part: float) -> float:
         """Return the factor of the learning rate where this part of all steps is done."""
+        return 1.0
 
     @property
     def is_hard(self) -> bool:
         """Whether constants can be stored after every step, and not only in the end."""
+        return False
 
     def learns_bias(self, name: str) -> bool:
         """Whether a weight has a bias that learns with it."""
+        return False
 
     def solve(self, name: str, layer: LayerError, stored: torch.Tensor) -> bool:
         """Solve for a layer by itself without gradient steps; False where that is not possible."""
+        return False
 
     def polish(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
         """Improve what was learned for a layer by itself, where there is a way to."""
+        return
 
     def parameters(self) -> list[torch.Tensor]:
         """Return all that learns."""
 
     def scales(self) -> Tensors:
         """Return the scales that learned."""
+        return {}
 
     def unfreeze(self) -> None:
         """Let what has been learned so far change again."""
+        return
+
+    def _chosen(self, names: Iterable[str] | None) -> Sequence[str]:
+        return self.names if names is None else [name for name in names if name in self.names]
 
 
 @dataclass(frozen=True, slots=True)

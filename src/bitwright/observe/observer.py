@@ -168,12 +168,24 @@ def observe(
         return seen
     runner = as_runner(model, tensors, memory_budget, providers)
     total = len(samples) if isinstance(samples, Sized) else getattr(samples, "len_hint", None)
-    with show_progress(progress, "Observing", total) as report, _Pipeline(seen) as pipeline:
+    # One set of tensors is sketched in a thread while the next is computed: the sketch loops and
+    # ONNX Runtime both release the interpreter lock. Never more than two sets are in memory. After
+    # an error (or Ctrl-C) the set in progress, a fraction of a second, is finished.
+    with (
+        show_progress(progress, "Observing", total) as report,
+        ThreadPoolExecutor(1, thread_name_prefix="bitwright-sketch") as pool,
+    ):
+        pending: Future[None] | None = None
         for feeds in samples:
             for group in runner.groups(feeds):
-                pipeline.push(runner.run(group, feeds))
+                values = runner.run(group, feeds)
+                if pending is not None:
+                    pending.result()
+                pending = pool.submit(_sketch, seen, values)
             seen.samples += 1
             report(seen.samples)
+        if pending is not None:
+            pending.result()
     if not seen.samples:
         raise DataError("there is no calibration data: not a single sample came.")
     return seen
@@ -196,45 +208,12 @@ def as_runner(
     )
 
 
-class _Pipeline:
-    """Sketches one set of tensors in a thread while the next set is being computed.
-
-    The sketch loops and ONNX Runtime both release the interpreter lock. `push` waits for the set
-    before it, so that never more than two sets are in memory.
-    """
-
-    def __init__(self, seen: Observation) -> None:
-        self._seen = seen
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="bitwright-sketch")
-        self._pending: Future[None] | None = None
-
-    def push(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        self.drain()
-        self._pending = self._pool.submit(self._sketch, values)
-
-    def drain(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def _sketch(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        for name, value in values.items():
-            if name not in self._seen.sketches:  # a runner may know more than was asked for
-                continue
-            self._seen.shapes.setdefault(name, value.shape)
-            try:
-                self._seen.sketches[name].update(value)
-            except DataError as error:
-                raise DataError(f"tensor {name!r}: {error}") from error
-
-    def __enter__(self) -> _Pipeline:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+def _sketch(seen: Observation, values: Mapping[str, npt.NDArray[Any]]) -> None:
+    for name, value in values.items():
+        if name not in seen.sketches:  # a runner may know more than was asked for
+            continue
+        seen.shapes.setdefault(name, value.shape)
         try:
-            if kind is None:
-                self.drain()
-        finally:
-            # After an error (or Ctrl-C) the set in progress, a fraction of a second, is finished:
-            # a thread in compiled code cannot be interrupted.
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            seen.sketches[name].update(value)
+        except DataError as error:
+            raise DataError(f"tensor {name!r}: {error}") from error

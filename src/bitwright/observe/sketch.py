@@ -193,22 +193,15 @@ class TensorSketch:
                 votes[position] += 1
 
     def _merge_sums(self, sums: F64) -> None:
-        if self.channel_sum is not None and self.channel_sum.shape != sums.shape:
-            raise DataError(
-                f"the number of channels changed from {self.channel_sum.size} to {sums.size} "
-                "between samples; per-channel means need the same number throughout."
-            )
+        if self.channel_sum is not None:
+            _check_channels(self.channel_sum, sums, "means")
         self.channel_sum = sums if self.channel_sum is None else self.channel_sum + sums
 
     def _merge_channels(self, low: F32, high: F32) -> None:
         if self.channel_low is None or self.channel_high is None:
             self.channel_low, self.channel_high = low.copy(), high.copy()
             return
-        if self.channel_low.shape != low.shape:
-            raise DataError(
-                f"the number of channels changed from {self.channel_low.size} to {low.size} "
-                "between samples; per-channel ranges need the same number throughout."
-            )
+        _check_channels(self.channel_low, low, "ranges")
         np.minimum(self.channel_low, low, out=self.channel_low)
         np.maximum(self.channel_high, high, out=self.channel_high)
 
@@ -356,6 +349,14 @@ def _vote_rows(votes: Mapping[PositionGrid, Counter[int]]) -> I64:
         for position, count in (sorted(votes[grid].items()) or [(0, 0)])
     ]
     return np.array(rows, np.int64).reshape(-1, 5)
+
+
+def _check_channels(known: npt.NDArray[Any], new: npt.NDArray[Any], what: str) -> None:
+    if known.shape != new.shape:
+        raise DataError(
+            f"the number of channels changed from {known.size} to {new.size} "
+            f"between samples; per-channel {what} need the same number throughout."
+        )
 
 
 def _check_axis(values: F32, axis: int, what: str) -> None:

@@ -12,7 +12,7 @@ as it meets a value, and not padding. Where sizes are not known, all count as in
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -25,7 +25,7 @@ from bitwright.decide.ops import CONVOLUTIONS, LINEAR_OPS, MATRIX_PRODUCTS
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.numerics.windows import transposed_window_coverage, window_coverage
 
-__all__ = ["BiasedLayer", "add_to_bias", "find_biased_layers", "mean_error"]
+__all__ = ["BiasedLayer", "add_to_bias", "find_biased_layers", "input_axes", "mean_error"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -96,6 +96,14 @@ def find_biased_layers(
         else:
             skipped[name] = found if isinstance(found, str) else "it shares its bias"
     return layers, skipped
+
+
+def input_axes(layers: Iterable[BiasedLayer]) -> dict[str, int]:
+    """Return what layers read, and along which axis they sum it up; the first reader counts."""
+    axes: dict[str, int] = {}
+    for layer in layers:
+        axes.setdefault(layer.source.name or "", layer.input_axis)
+    return axes
 
 
 def _biased_layer(node: ir.Node) -> BiasedLayer | str:

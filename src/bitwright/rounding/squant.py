@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.plan import Parameters
-from bitwright.rounding.nearest import round_to_nearest
 
-__all__ = ["round_by_squant"]
+__all__ = ["flip_by_squant"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -27,18 +26,19 @@ F64 = npt.NDArray[np.float64]
 _CHUNK = 1 << 18
 
 
-def round_by_squant(weights: Array, parameters: Parameters) -> Array:
+def flip_by_squant(weights: Array, nearest: Array, parameters: Parameters) -> Array:
     """Return the integers of a weight (output, input, kernel...), the errors of outputs cancelled.
 
-    Each is its weight rounded up or down; what is clipped stays so, and its neighbours make up
-    for it as far as they can.
+    They come rounded to nearest. Each stays its weight rounded up or down; what is clipped stays
+    so, and its neighbours make up for it as far as they can.
 
     >>> from bitwright.numerics.types import INT8
     >>> kernel = np.array([[[0.4, 1.3, -0.7]]])
-    >>> round_by_squant(kernel, Parameters(INT8, np.float64(1), np.int64(0)))
+    >>> nearest = np.rint(kernel).astype(np.int8)
+    >>> flip_by_squant(kernel, nearest, Parameters(INT8, np.float64(1), np.int64(0)))
     array([[[ 1,  1, -1]]], dtype=int8)
     """
-    integers = np.ascontiguousarray(round_to_nearest(weights, parameters))
+    integers = np.ascontiguousarray(nearest)
     if weights.size == 0 or weights.ndim < 3:
         return integers
     scale, zero = (

@@ -23,7 +23,7 @@ from bitwright.emit import EMITTERS
 from bitwright.errors import PlanError, RecipeError
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import Limits, Override
-from bitwright.rounding.nearest import round_to_nearest
+from bitwright.rounding.planned import round_to_nearest
 
 LIMITS_OFF = Limits(**{name: False for name in Limits.__struct_fields__ if name != "max_rounds"})
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bitwright.jobs.fine_tuning.job import fine_tune_weights
 from bitwright.jobs.fine_tuning.segment import SegmentReport, Tuned, require_torch
-from bitwright.jobs.fine_tuning.sequence import fine_tune
+from bitwright.jobs.fine_tuning.sequence import fine_tune, fine_tune_weights
 
 __all__ = ["SegmentReport", "Tuned", "fine_tune", "fine_tune_weights", "require_torch"]

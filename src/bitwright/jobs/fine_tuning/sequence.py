@@ -20,19 +20,55 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.errors import DataError
 from bitwright.graph import fingerprint
+from bitwright.jobs.calibration import Calibration, Evaluation
+from bitwright.jobs.compute import Compute
 from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
 from bitwright.jobs.fine_tuning.constants import with_quantized_activations
 from bitwright.jobs.fine_tuning.segment import SegmentLearner, Tuned
 from bitwright.jobs.fine_tuning.workers import Workers
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.output import Planned
+from bitwright.learning.reports import notes_of
 from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
 from bitwright.support.progress import Progress, ProgressUpdate, show_progress
 
-__all__ = ["fine_tune"]
+__all__ = ["fine_tune", "fine_tune_weights"]
 
 Array = npt.NDArray[Any]
+
+
+def fine_tune_weights(
+    prepared: Prepared, plan: QuantPlan, calibration: Calibration, compute: Compute
+) -> Planned:
+    """Learn the weights of a model for its plan.
+
+    The samples that the result is measured on are not learned from. Data is read twice.
+    """
+    method = plan.recipe.fine_tune
+    assert method is not None
+    if calibration.data is None:
+        raise DataError(
+            f"recipe {plan.recipe.name!r} fine-tunes weights and needs calibration data; give "
+            "data, or take a recipe without fine_tune."
+        )
+    split = calibration.split(prepared.model)
+    tuned = fine_tune(
+        prepared.model,
+        plan,
+        method,
+        split,
+        device=compute.device,
+        providers=prepared.providers,
+        work=compute.work,
+        progress=calibration.progress,
+    )
+    return Planned(
+        tuned.plan.with_notes(notes_of(tuned.reports)), tuned.constants, Evaluation.of(split)
+    )
 
 
 def fine_tune(

@@ -18,7 +18,9 @@ __all__ = ["TorchGraph"]
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
+    """A node, and how it computes."""
+
     name: str
     run: Callable[..., Any]
     attributes: Attributes
@@ -34,14 +36,6 @@ class _Step(NamedTuple):
         known.update(zip(self.outputs, given, strict=False))
         for name in self.done:
             known.pop(name, None)
-
-
-class Consumer(NamedTuple):
-    """A node that reads a constant as its weight, and how it computes."""
-
-    name: str
-    attributes: Attributes
-    run: Callable[..., Any]
 
 
 class TorchGraph:
@@ -69,7 +63,7 @@ class TorchGraph:
     ) -> None:
         self._outputs = frozenset(outputs)
         self.constants: dict[str, torch.Tensor] = {}
-        steps = []
+        nodes = list(nodes)
         for node in nodes:
             if (reason := why_not(node, opset)) is not None:
                 raise ModelError(f"node {node.name!r} cannot run in torch: {reason}.")
@@ -78,8 +72,7 @@ class TorchGraph:
                     name = value.name or ""
                     if name not in self.constants:
                         self.constants[name] = as_tensor(value.const_value.numpy(), device)
-            steps.append(node)
-        self._steps = self._plan(steps, opset)
+        self._steps = self._plan(nodes, opset)
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -101,10 +94,10 @@ class TorchGraph:
             step.compute(known, self._arguments(step, known, read, constants))
         return {name: known[name] for name in self._outputs}
 
-    def consumers(self, name: str) -> list[Consumer]:
+    def consumers(self, name: str) -> list[Step]:
         """Return the nodes that read a constant as their weight, which is the second input."""
         return [
-            Consumer(step.name, step.attributes, step.run)
+            step
             for step in self._steps
             if len(step.inputs) > 1 and step.inputs[1] is not None and step.inputs[1].name == name
         ]
@@ -128,7 +121,7 @@ class TorchGraph:
 
     def _arguments(
         self,
-        step: _Step,
+        step: Step,
         known: Mapping[str, torch.Tensor],
         read: Mapping[tuple[str, int], Change] | None,
         constants: Mapping[str, torch.Tensor] | None,
@@ -144,18 +137,14 @@ class TorchGraph:
             arguments.append(tensor)
         return arguments
 
-    def _plan(self, nodes: list[ir.Node], opset: int) -> list[_Step]:
-        last: dict[str, int] = {}
-        for index, node in enumerate(nodes):
-            for value in node.inputs:
-                if value is not None:
-                    last[value.name or ""] = index
+    def _plan(self, nodes: list[ir.Node], opset: int) -> list[Step]:
+        last = {v.name or "": i for i, node in enumerate(nodes) for v in node.inputs if v}
         done: list[list[str]] = [[] for _ in nodes]
         for name, index in last.items():
             if name not in self._outputs:
                 done[index].append(name)
         return [
-            _Step(
+            Step(
                 node.name or "",
                 OPS[node.op_type],
                 Attributes(node, opset),

@@ -9,7 +9,7 @@ from support.models import build, info, node, normal, run
 
 from bitwright.numerics.types import INT4, INT8, INT16, INT32, UINT8
 from bitwright.plan import Parameters
-from bitwright.rounding.nearest import round_to_nearest
+from bitwright.rounding.planned import round_to_nearest
 
 
 @pytest.mark.parametrize(
