@@ -169,7 +169,6 @@ def fit_block_scales(
     rows, columns = work.shape
     count = format.blocks(rows)
     scales, zeros = xp.empty(count, columns), xp.empty(count, columns)
-    metric = xp.zeros(rows) + 1 if metric is None else xp.array(metric)
     measure = metric_in_blocks(metric, format, rows, xp)
     for blocks, sides, part in block_tiles(work, format, xp):
         low, high = xp.amin(part, 1), xp.amax(part, 1)
@@ -210,7 +209,6 @@ def fit_shared_scales(
         low[blocks, 0] = xp.minimum(low[blocks, 0], xp.amin(xp.amin(part, 2), 1))
         high[blocks, 0] = xp.maximum(high[blocks, 0], xp.amax(xp.amax(part, 2), 1))
     _refuse_broken(low, high, xp)
-    metric = xp.zeros(rows) + 1 if metric is None else xp.array(metric)
     measure = metric_in_blocks(metric, format, rows, xp)
     best = None
     for shrink in shrinks:
@@ -334,7 +332,8 @@ def _integers(zeros: Any, format: BlockFormat, xp: Arrays) -> bool:
 
 
 def metric_in_blocks(metric: Any, format: BlockFormat, rows: int, xp: Arrays) -> Any:
-    """Return a metric of rows as [blocks, length], and one of blocks as it is."""
+    """Return a metric of rows as [blocks, length], and one of blocks as it is; None: all alike."""
+    metric = xp.zeros(rows) + 1 if metric is None else xp.array(metric)
     length, count = format.length(rows), format.blocks(rows)
     if tuple(metric.shape) == (count, length, length):
         return metric

@@ -36,8 +36,8 @@ class Selector:
         )
         starts = self.find(select.input_nodes, "input_nodes", _readers_by_tensor(nodes))
         ends = self.find(select.output_nodes, "output_nodes", _writers_by_tensor(nodes))
-        self._downstream = self._reach(starts, _successors) if starts else None
-        self._upstream = self._reach(ends, _predecessors) if ends else None
+        self._downstream = self._reach(starts, ir.Node.successors) if starts else None
+        self._upstream = self._reach(ends, ir.Node.predecessors) if ends else None
 
     def kept_float(self, node: ir.Node) -> str | None:
         """Return why this node must read and write float because the user named it, or None."""
@@ -96,7 +96,7 @@ class Selector:
         """Return the nodes on a way from one of the first to one of the last, ends included."""
         starts = self.find(first, "exclude_between")
         ends = self.find(last, "exclude_between")
-        enclosed = self._reach(starts, _successors) & self._reach(ends, _predecessors)
+        enclosed = self._reach(starts, ir.Node.successors) & self._reach(ends, ir.Node.predecessors)
         if not enclosed:
             raise RecipeError(
                 f"exclude_between: no way leads from {', '.join(sorted(starts))} to "
@@ -116,14 +116,6 @@ class Selector:
             seen.add(node.name or "")
             waiting.extend(step(node))
         return frozenset(seen)
-
-
-def _successors(node: ir.Node) -> Iterable[ir.Node]:
-    return node.successors()
-
-
-def _predecessors(node: ir.Node) -> Iterable[ir.Node]:
-    return node.predecessors()
 
 
 def _readers_by_tensor(nodes: Sequence[ir.Node]) -> dict[str, frozenset[str]]:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import RULES, OpRule, Skip
 from bitwright.decide.scales.parameters import widened_for_bias
-from bitwright.graph.constants import constant_of, is_constant
+from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.numerics.quantize import dequantize, fake_quantize
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import Parameters
@@ -123,9 +123,7 @@ class TrainedScales:
         weight loses is a billionth of the bias.
         """
         weight, place = self.reads[node, index], rule.bias
-        bias = (
-            None if place is None or place >= len(node.inputs) else constant_of(node.inputs[place])
-        )
+        bias = None if place is None else constant_of(input_at(node, place))
         tile = 1 if rule.tile is None else rule.tile(node)
         scale = np.asarray(weight.scale)
         if bias is None or np.ndim(source.scale) or weight.block_size or scale.ndim > 1:

@@ -200,14 +200,6 @@ def _entropy(tensor: _Observed, method: Entropy) -> tuple[float, float]:
     return min(cut[0], 0.0), max(cut[1], 0.0)
 
 
-def _extremes(tensor: _Observed, method: NonOverflow) -> tuple[float, float]:
-    return tensor.low, tensor.high
-
-
-def _symmetric_extremes(tensor: _Observed, method: Distribution) -> tuple[float, float]:
-    return -tensor.largest, tensor.largest
-
-
 def _mse(tensor: _Observed, method: MSE) -> tuple[float, float]:
     density = tensor.density()
     values, counts = tensor.points()
@@ -231,23 +223,16 @@ def _min_mse(tensor: _Observed, method: MinMSE) -> tuple[float, float]:
         position = most_common_position(tensor.sketch, grid)
     else:
         position = least_error_position(tensor.density, grid, tensor.low, tensor.high)
-    return (
-        (tensor.low, tensor.high)
-        if position is None
-        else grid.ends(position, tensor.low, tensor.high)
-    )
+    ends = (tensor.low, tensor.high)
+    return ends if position is None else grid.ends(position, *ends)
 
 
-def _row_extremes(weight: _Weight, method: MinMax | NonOverflow) -> tuple[F64, F64]:
+def _row_extremes(weight: _Weight, method: RangeMethod) -> tuple[F64, F64]:
     rows = weight.rows
     return (
         np.minimum(rows.min(axis=1), 0).astype(np.float64),
         np.maximum(rows.max(axis=1), 0).astype(np.float64),
     )
-
-
-def _symmetric_row_extremes(weight: _Weight, method: Distribution) -> tuple[F64, F64]:
-    return _centred(*_row_extremes(weight, NonOverflow()))
 
 
 def _row_mse(weight: _Weight, method: MSE) -> tuple[F64, F64]:
@@ -289,9 +274,12 @@ METHODS: dict[type, Method] = {
     Percentile: Method(_percentile),
     LayerwisePercentile: Method(_layerwise_percentile),
     Entropy: Method(_entropy),
-    Distribution: Method(_symmetric_extremes, _symmetric_row_extremes),
+    Distribution: Method(
+        lambda tensor, method: (-tensor.largest, tensor.largest),
+        lambda weight, method: _centred(*_row_extremes(weight, method)),
+    ),
     MSE: Method(_mse, _row_mse),
-    NonOverflow: Method(_extremes, _row_extremes),
+    NonOverflow: Method(lambda tensor, method: (tensor.low, tensor.high), _row_extremes),
     MinMSE: Method(_min_mse, _row_min_mse, centres=True),
 }
 

@@ -114,10 +114,8 @@ def _weight_choice(entry: Entry, recipe: Recipe) -> _Choice:
 
 
 def _given_range(entry: Entry) -> _Range | None:
-    given = entry.override
-    if given is None or given.rmin is None:
-        return None
-    return _Range(given.rmin, given.rmax, "given")
+    given = entry.override or Override()
+    return None if given.rmin is None else _Range(given.rmin, given.rmax, "given")
 
 
 def _observed_range(sketch: TensorSketch, qtype: QType, choice: _Choice) -> _Range:
@@ -197,8 +195,7 @@ def vote_grids(layout: Layout, recipe: Recipe) -> dict[str, tuple[PositionGrid, 
 
 
 def _activation_ranges(entry: Entry, recipe: Recipe) -> RangeMethod:
-    given = entry.override
-    method = (given.ranges if given is not None else None) or recipe.ranges
+    method = (entry.override or Override()).ranges or recipe.ranges
     if method.symmetric and recipe.unsigned_relu and _is_never_negative(entry):
         return msgspec.structs.replace(method, symmetric=False)
     return method
@@ -206,9 +203,9 @@ def _activation_ranges(entry: Entry, recipe: Recipe) -> RangeMethod:
 
 def _is_symmetric(entry: Entry, recipe: Recipe) -> bool:
     """Return whether zero lies in the middle of an activation's type."""
-    given = entry.override
-    if given is not None and given.symmetric is not None:
-        return given.symmetric
+    given = (entry.override or Override()).symmetric
+    if given is not None:
+        return given
     if recipe.unsigned_relu and _is_never_negative(entry):
         return False
     return recipe.activation_symmetric
