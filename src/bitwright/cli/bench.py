@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes
+from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
 
 if TYPE_CHECKING:
     from bitwright.assess import Benchmark, ModelBenchmark
@@ -96,17 +96,8 @@ def _with_short_names(found: Benchmark) -> Benchmark:
 
 
 def _parts(found: Benchmark, verbose: bool) -> list[Part]:
-    parts: list[Part] = [_figures(found)]
-    if len(found.models) > 1:
-        parts.append(_ratios(found))
-    for index, model in enumerate(found.models):
-        parts += _profile(found, index, model, verbose)
-    parts.append(Facts([("Measured", found.detail), ("Memory", _memory_note(found))]))
-    return parts
-
-
-def _figures(found: Benchmark) -> Table:
-    rows = [
+    columns = ("model", "median ms", "p90 ms", "mean ms", "samples/s", "size", "memory", "runs")
+    figures = [
         (
             model.name,
             f"{model.median:.3f}",
@@ -119,25 +110,24 @@ def _figures(found: Benchmark) -> Table:
         )
         for model in found.models
     ]
-    columns = ("model", "median ms", "p90 ms", "mean ms", "samples/s", "size", "memory", "runs")
-    return Table("Models", columns, rows)
-
-
-def _ratios(found: Benchmark) -> Table:
-    rows = [
+    ratios = [
         (
             model.name,
-            _times(found.speedup(index), "faster", "slower"),
-            _times(found.shrinkage(index), "smaller", "larger"),
+            show_ratio(found.speedup(index), "faster", "slower"),
+            show_ratio(found.shrinkage(index), "smaller", "larger"),
         )
         for index, model in enumerate(found.models)
         if index
     ]
-    return Table(f"Against {found.models[0].name}", ("model", "time", "size"), rows)
-
-
-def _times(ratio: float, better: str, worse: str) -> str:
-    return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
+    # A table without rows is not shown.
+    parts: list[Part] = [
+        Table("Models", columns, figures),
+        Table(f"Against {found.models[0].name}", ("model", "time", "size"), ratios),
+    ]
+    for index, model in enumerate(found.models):
+        parts += _profile(found, index, model, verbose)
+    parts.append(Facts([("Measured", found.detail), ("Memory", _memory_note(found))]))
+    return parts
 
 
 def _profile(found: Benchmark, index: int, model: ModelBenchmark, verbose: bool) -> list[Part]:
@@ -155,18 +145,15 @@ def _profile(found: Benchmark, index: int, model: ModelBenchmark, verbose: bool)
         (node.name, node.op, f"{node.milliseconds:.3f}", node.reason or "")
         for node in found.float_nodes(index)
     ]
-    if floats:
-        title = f"Between pairs, but in float: {model.name}{_more(floats, most)}"
-        parts.append(Table(title, ("node", "ran as", "ms", "because"), floats[:most]))
+    title = f"Between pairs, but in float: {model.name}{_more(floats, most)}"
+    parts.append(Table(title, ("node", "ran as", "ms", "because"), floats[:most]))
     slower = [
         (node.name, node.op, f"{node.before:.3f}", f"{node.after:.3f}", node.reason)
         for node in (found.slower_nodes(index) if index else ())
     ]
-    if slower:
-        title = f"Slower than in {found.models[0].name}: {model.name}{_more(slower, most)}"
-        columns = ("node", "ran as", "before, ms", "now, ms", "because")
-        parts.append(Table(title, columns, slower[:most]))
-    return parts
+    title = f"Slower than in {found.models[0].name}: {model.name}{_more(slower, most)}"
+    columns = ("node", "ran as", "before, ms", "now, ms", "because")
+    return [*parts, Table(title, columns, slower[:most])]
 
 
 def _more(rows: Sequence[Sequence[str]], most: int | None) -> str:

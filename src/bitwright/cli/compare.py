@@ -12,7 +12,7 @@ from bitwright.cli.screen import Facts, Part, Screen, Table
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
-    from bitwright.assess import Comparison, NodeComparison
+    from bitwright.assess import Comparison
 
 __all__ = ["compare_command"]
 
@@ -54,6 +54,17 @@ def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
     elif len(nodes) < worst:
         title = "The local error of each node"
     columns = ("node", "op", "local dB", "channels dB", "all dB", "max error", "saturated", "used")
+    rows = [
+        (
+            node.name,
+            node.op,
+            *(_decibels(sqnr) for sqnr in (node.local_sqnr, node.channel_sqnr, node.sqnr)),
+            "-" if node.max_error is None else f"{node.max_error:.3g}",
+            _percent(node.saturated),
+            _percent(node.used),
+        )
+        for node in nodes
+    ]
     done = sum(node.action == "quantized" for node in found.nodes)
     facts = [
         ("Samples", str(found.samples)),
@@ -67,20 +78,7 @@ def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
         ("Not compared", f"{counted(len(others), 'node')}: {why}")
         for why, others in found.left_out.items()
     ]
-    return [Table(title, columns, [_row(node) for node in nodes]), Facts(facts)]
-
-
-def _row(node: NodeComparison) -> tuple[str, ...]:
-    return (
-        node.name,
-        node.op,
-        _decibels(node.local_sqnr),
-        _decibels(node.channel_sqnr),
-        _decibels(node.sqnr),
-        "-" if node.max_error is None else f"{node.max_error:.3g}",
-        _percent(node.saturated),
-        _percent(node.used),
-    )
+    return [Table(title, columns, rows), Facts(facts)]
 
 
 def _decibels(value: float | None) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes
+from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
 
 if TYPE_CHECKING:
     from bitwright.demo import Demo
@@ -126,10 +126,7 @@ def _document(report: DemoReport) -> dict[str, Any]:
         "quantized": asdict(report.after),
         "summary": report.result.to_dict(),
         "files": {
-            "model": str(report.model),
-            "plan": str(report.plan),
-            "float_model": str(report.float_model),
-            "data": str(report.data),
+            name: str(getattr(report, name)) for name in ("model", "plan", "float_model", "data")
         },
     }
 
@@ -153,13 +150,13 @@ def _parts(report: DemoReport) -> list[Part]:
             f"one image (median of {SINGLE_RUNS} runs)",
             f"{before.single_ms:.3f} ms",
             f"{after.single_ms:.3f} ms",
-            _speed(before.single_ms, after.single_ms),
+            show_ratio(before.single_ms / after.single_ms, "faster", "slower"),
         ),
         (
             f"{report.images} images at once (median of {BATCH_RUNS} runs)",
             f"{before.batch_ms:.2f} ms",
             f"{after.batch_ms:.2f} ms",
-            _speed(before.batch_ms, after.batch_ms),
+            show_ratio(before.batch_ms / after.batch_ms, "faster", "slower"),
         ),
     ]
     plan = result.plan
@@ -184,8 +181,3 @@ def _parts(report: DemoReport) -> list[Part]:
         f"  bitwright apply {report.plan} {report.float_model} "
         f"-o {folder / 'digits-edited.onnx'}   (after editing the plan)",
     ]
-
-
-def _speed(before: float, after: float) -> str:
-    ratio = before / after
-    return f"{ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.2f}x slower"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,13 +63,12 @@ def report_command(
         progress=screen.wants_progress,
         **given,
     )
-    advice = [{"title": a.title, "why": a.why, "command": a.command} for a in report.advice]
     document = {
         "float": str(float_model),
         "quantized": str(quantized_model),
         "level": report.verdict.level,
         "verdict": report.verdict.sentence,
-        "advice": advice,
+        "advice": [asdict(advice) for advice in report.advice],
         "sensitivity": report.to_dict()["sensitivity"],
         "output": str(output),
     }

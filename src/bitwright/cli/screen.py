@@ -11,7 +11,7 @@ import typer
 
 from bitwright.support.wording import show_bytes
 
-__all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes"]
+__all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes", "show_ratio"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Verbose = Annotated[
@@ -66,6 +66,15 @@ class Screen:
                 print("\n".join(line for part in parts for line in _lines(part)))
 
 
+def show_ratio(ratio: float, better: str, worse: str) -> str:
+    """Return how many times better or worse something became.
+
+    >>> show_ratio(0.5, "faster", "slower")
+    '2.00x slower'
+    """
+    return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
+
+
 def _lines(part: Part) -> list[str]:
     if isinstance(part, str):
         return part.splitlines()
@@ -93,19 +102,13 @@ def _draw(parts: Sequence[Part]) -> None:
         if isinstance(part, str):
             console.print(Text(part), soft_wrap=True)  # a command must survive copying
             continue
-        facts = isinstance(part, Facts)
-        title = None if isinstance(part, Facts) else part.title
-        drawn = Drawn(
-            title=None if title is None else Text(title),
-            title_justify="left",
-            title_style="bold",
-            box=None if facts else box.SIMPLE_HEAD,
-            show_header=not facts,
-        )
+        drawn = Drawn(title_justify="left", title_style="bold")
         if isinstance(part, Facts):
+            drawn.box, drawn.show_header = None, False
             drawn.add_column(style="bold", no_wrap=True)
             drawn.add_column(overflow="fold")
         else:
+            drawn.box, drawn.title = box.SIMPLE_HEAD, Text(part.title)
             for place, column in enumerate(part.columns):
                 numeric = all(row[place][:1].isdigit() for row in part.rows)
                 drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")

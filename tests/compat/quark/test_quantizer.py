@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from support.models import (
@@ -9,18 +10,34 @@ from support.models import (
     constants_of,
     dequantizer_before,
     make_cnn,
+    make_mlp,
     make_samples,
     ops,
+    quality,
 )
+from support.quark_configs import U8S8, quantize_config
 
 from bitwright.compat import quark
 from bitwright.compat.quark import (
+    BiasCorrectionConfig,
+    CalibMethod,
+    CLEConfig,
     Config,
+    Int8Spec,
+    Int16Spec,
+    Int32Spec,
     ModelQuantizer,
     QConfig,
+    QLayerConfig,
+    QuantGranularity,
     QuantizationConfig,
+    ScaleType,
+    SmoothQuantConfig,
+    UInt8Spec,
+    XInt8Spec,
 )
-from bitwright.errors import DataError
+from bitwright.compat.quark.quantizer import flatten
+from bitwright.errors import DataError, RecipeError
 
 
 def test_the_old_configuration(tmp_path):
@@ -48,3 +65,136 @@ def test_data_is_asked_for_unless_random_data_is():
     config.global_quant_config.extra_options["UseRandomData"] = True
     with pytest.warns(UserWarning, match="random numbers"):
         assert ops(ModelQuantizer(config).quantize_model(make_cnn()))["QuantizeLinear"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "check"),
+    [
+        (U8S8, lambda c: c["x_zero_point"].dtype == np.uint8 and c["w1_zero_point"] == 0),
+        (
+            QLayerConfig(activation=Int8Spec(), weight=Int8Spec()),
+            lambda c: c["x_zero_point"].dtype == np.int8 and c["x_zero_point"] == 0,
+        ),
+        (
+            QLayerConfig(
+                input_tensors=UInt8Spec(),
+                weight=Int8Spec(quant_granularity=QuantGranularity.Channel),
+            ),
+            lambda c: c["w1_scale"].shape == (8,),
+        ),
+        (
+            QLayerConfig(input_tensors=XInt8Spec(), weight=XInt8Spec()),
+            lambda c: all(np.frexp(v)[0] == 0.5 for n, v in c.items() if n.endswith("_scale")),
+        ),
+        (
+            QLayerConfig(input_tensors=Int16Spec(), weight=Int8Spec()),
+            lambda c: c["x_zero_point"].dtype == np.int16,
+        ),
+        (
+            QLayerConfig(input_tensors=XInt8Spec(), weight=XInt8Spec(), bias=Int32Spec()),
+            lambda c: c["b1_quantized"].dtype == np.int32,
+        ),
+        (
+            QLayerConfig(input_tensors=UInt8Spec(scale_type=ScaleType.Int16), weight=Int8Spec()),
+            lambda c: c["x_scale"] * 2**16 % 1 == 0,
+        ),
+    ],
+)
+def test_specs_become_types_and_scales(layer, check):
+    made = quantize_config(QConfig(global_config=layer))
+    assert check(constants_of(made))
+
+
+def test_a_search_over_float_scales_stays_one():
+    spec = UInt8Spec(calibration_method=CalibMethod.MinMSE)
+    layer = QLayerConfig(input_tensors=spec, weight=Int8Spec(calibration_method=CalibMethod.MinMSE))
+    made = constants_of(quantize_config(QConfig(global_config=layer)))
+    plain = constants_of(quantize_config(QConfig(global_config=U8S8)))
+    assert np.frexp(made["x_scale"])[0] != 0.5
+    assert made["x_scale"] < plain["x_scale"] or made["w1_scale"] < plain["w1_scale"]
+
+
+def test_layers_and_types_of_layers():
+    wide = QLayerConfig(input_tensors=Int16Spec(), weight=Int16Spec())
+    config = QConfig(
+        global_config=U8S8,
+        specific_layer_config={wide: ["conv2"]},
+        layer_type_config={None: ["Gemm"]},
+    )
+    made = quantize_config(config)
+    assert constants_of(made)["w2_quantized"].dtype == np.int16
+    assert constants_of(made)["w1_quantized"].dtype == np.int8
+    assert dequantizer_before(made, "fc", 0) is None
+    by_type = QConfig(global_config=U8S8, layer_type_config={wide: ["Gemm"]})
+    assert constants_of(quantize_config(by_type))["w3_quantized"].dtype == np.int16
+
+
+def test_nodes_are_excluded_by_name_and_pattern():
+    made = quantize_config(QConfig(global_config=U8S8, exclude=["fc", "^conv2.*"]))
+    assert dequantizer_before(made, "conv1", 1) is not None
+    assert dequantizer_before(made, "conv2", 1) is None
+    assert dequantizer_before(made, "fc", 1) is None
+
+
+def test_parts_of_the_graph_are_excluded():
+    made = quantize_config(QConfig(global_config=U8S8, exclude=["fc", (["conv2"], ["residual"])]))
+    assert dequantizer_before(made, "conv1", 1) is not None
+    assert dequantizer_before(made, "conv2", 1) is None
+    assert dequantizer_before(made, "fc", 1) is None
+
+
+def test_steps():
+    plain = constants_of(quantize_config(QConfig(global_config=U8S8)))
+    step = CLEConfig(cle_steps=2, cle_scale_use_threshold=False)
+    even = constants_of(quantize_config(QConfig(global_config=U8S8, algo_config=[step])))
+    assert even.keys() == plain.keys()
+    model = make_mlp()
+    smooth = quantize_config(QConfig(global_config=U8S8, algo_config=[SmoothQuantConfig()]), model)
+    assert quality(model, smooth, make_samples(model)) > 25
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (lambda: QConfig(global_config=QLayerConfig(weight=Int8Spec())), "both input_tensors and"),
+        (
+            lambda: QConfig(global_config=U8S8, exclude=[(["conv1"], ["b"])]),
+            "no node is called 'b'",
+        ),
+        (
+            lambda: QConfig(global_config=U8S8, specific_layer_config={U8S8: ["conv9"]}),
+            "no node is called 'conv9'",
+        ),
+        (
+            lambda: QConfig(
+                global_config=QLayerConfig(input_tensors=XInt8Spec(), weight=Int8Spec())
+            ),
+            "same scale_type",
+        ),
+        (
+            lambda: QLayerConfig(input_tensors=Int8Spec(), output_tensors=Int16Spec()),
+            "must be like input_tensors",
+        ),
+        (
+            lambda: QConfig(
+                global_config=QLayerConfig(
+                    input_tensors=UInt8Spec(),
+                    weight=Int8Spec(quant_granularity=QuantGranularity.Group),
+                )
+            ),
+            "weights in groups",
+        ),
+        (lambda: QuantizationConfig(), "wrap a QuantizationConfig"),
+        (lambda: QConfig(global_config=U8S8, extra_options={"Percentil": 1}), "Did you mean"),
+    ],
+)
+def test_configurations_that_cannot_be(config, said):
+    with pytest.raises(RecipeError) as caught:
+        quantize_config(config())
+    assert said in str(caught.value)
+
+
+def test_the_step_of_a_configuration_is_the_option():
+    layer = QLayerConfig(input_tensors=Int8Spec(), weight=Int8Spec())
+    config = QConfig(global_config=layer, algo_config=[BiasCorrectionConfig()])
+    assert flatten(config, make_cnn()).extra_options["BiasCorrection"] is True

@@ -309,10 +309,10 @@ def _fine_tuned(arguments: dict[str, Any], method: str) -> dict[str, Any]:
     return {**arguments, "include_fast_ft": True, "extra_options": options}
 
 
-def _accurate(activation: QuantType, weight: QuantType, **more: Any) -> dict[str, Any]:
+def _accurate(activation: QuantType, weight: QuantType) -> dict[str, Any]:
     plain = _integers(activation, weight, Percentile=99.9999)
     plain["calibrate_method"] = CalibrationMethod.Percentile
-    return {**_fine_tuned(plain, "adaround"), **more}
+    return _fine_tuned(plain, "adaround")
 
 
 _PLAIN: dict[str, dict[str, Any]] = {
@@ -337,6 +337,11 @@ _PLAIN: dict[str, dict[str, Any]] = {
 
 _INTEGERS = ("XINT8", "A8W8", "A16W8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "U16S8_AAWS")
 
+_ACCURATE = {
+    "INT8_CNN_ACCURATE": _accurate(QuantType.QUInt8, QuantType.QInt8),
+    "INT16_CNN_ACCURATE": _accurate(QuantType.QUInt16, QuantType.QInt16),
+}
+
 PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
     **_PLAIN,
     **{
@@ -344,12 +349,9 @@ PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
         for name in _INTEGERS
         for method in ("adaround", "adaquant")
     },
-    "INT8_CNN_ACCURATE": _accurate(QuantType.QUInt8, QuantType.QInt8),
-    "INT16_CNN_ACCURATE": _accurate(QuantType.QUInt16, QuantType.QInt16),
-    "INT8_TRANSFORMER_ACCURATE": _accurate(
-        QuantType.QUInt8, QuantType.QInt8, enable_npu_transformer=True
-    ),
-    "INT16_TRANSFORMER_ACCURATE": _accurate(
-        QuantType.QUInt16, QuantType.QInt16, enable_npu_transformer=True
-    ),
+    **_ACCURATE,
+    **{
+        name.replace("CNN", "TRANSFORMER"): {**arguments, "enable_npu_transformer": True}
+        for name, arguments in _ACCURATE.items()
+    },
 }

@@ -44,10 +44,7 @@ __all__ = ["ModelQuantizer", "flatten"]
 
 # Calibration with a float scale.
 _METHODS = {
-    CalibMethod.MinMax: CalibrationMethod.MinMax,
-    CalibMethod.Percentile: CalibrationMethod.Percentile,
-    CalibMethod.Entropy: CalibrationMethod.Entropy,
-    CalibMethod.Distribution: CalibrationMethod.Distribution,
+    **{CalibMethod[method.name]: method for method in CalibrationMethod},
     CalibMethod.LayerwisePercentile: LayerWiseMethod.LayerWisePercentile,
     CalibMethod.MinMSE: ExtendedCalibrationMethod.MinMSE,
 }

@@ -58,6 +58,11 @@ class QuantizedValue:
     value_type: QuantizedValueType = QuantizedValueType.Initializer
     axis: int | None = None
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The names of the integers, the zero point and the scale."""
+        return self.q_name, self.zp_name, self.scale_name
+
 
 class TensorQuantizer:
     """Quantizes tensors of a model one by one, and remembers where each of them is."""
@@ -122,7 +127,7 @@ class TensorQuantizer:
         """Quantize a constant with one scale; return the names of integers, zero point, scale."""
         known = self.find_quantized_value(weight.name)
         if known is not None:
-            return known.q_name, known.zp_name, known.scale_name
+            return known.names
         return self._quantize_constant(
             weight, as_type(qType, "weight type"), method, None, reduce_range, keep_float_weight
         )
@@ -139,7 +144,7 @@ class TensorQuantizer:
         """Quantize a constant with one scale a channel; return names as the above does."""
         known = self.find_quantized_value(weight_name)
         if known is not None:
-            return known.q_name, known.zp_name, known.scale_name
+            return known.names
         weight = self._initializer(weight_name)
         if weight is None:
             raise QuantizerError(
@@ -176,7 +181,7 @@ class TensorQuantizer:
         if not keep_float:
             self._add(found.q_name, quantize(array, scale, zero_point, qtype, axis=axis))
         self.used_scale_zp_map[weight.name] = scale, stored
-        return found.q_name, found.zp_name, found.scale_name
+        return found.names
 
     def _weight_params(
         self, array: Array, qtype: QType, method: Any, axis: int | None, reduced: bool
@@ -216,22 +221,20 @@ class TensorQuantizer:
             name = node.input[index]
             weight = self._initializer(name)
             known = self.find_quantized_value(name)
+            qtype = self.recipe.weight
             if known is not None:
-                names.append((known.q_name, known.zp_name, known.scale_name))
+                made = known.names
             elif weight is None:
                 found, quantizer = self._quantize_activation(node, name)
-                names.append((found.q_name, found.zp_name, found.scale_name))
+                made = found.names
                 nodes.append(quantizer)
             elif self.recipe.per_channel and op_level_per_channel:
-                names.append(
-                    self.quantize_weight_per_channel(
-                        name, self.recipe.weight, axis, reduce_range=reduce_range
-                    )
+                made = self.quantize_weight_per_channel(
+                    name, qtype, axis, reduce_range=reduce_range
                 )
             else:
-                names.append(
-                    self.quantize_initializer(weight, self.recipe.weight, reduce_range=reduce_range)
-                )
+                made = self.quantize_initializer(weight, qtype, reduce_range=reduce_range)
+            names.append(made)
         if from_subgraph:
             # The body reads what stands before its node in the outer graph.
             self.model.graph.node.extend(nodes)

@@ -19,6 +19,7 @@ from bitwright.compat.options import (
     refused,
     to,
     translate,
+    when_on,
 )
 from bitwright.errors import RecipeError
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
@@ -105,10 +106,6 @@ def _selective(what: str, given: Any) -> Changes:
     return {"selective": False, "holdout_fraction": 0.0}
 
 
-def _parallel(what: str, given: Any) -> Changes:
-    return {"sequential": False, "workers": None} if read_switch(what, given) else {}
-
-
 def _log_period(what: str, given: Any) -> Changes:
     number(int, 1)(what, given)
     return {"note": "progress shows each segment once"}
@@ -132,7 +129,7 @@ OPTIONS: dict[str, Row] = {
     "UpdateBias": to("update_bias"),
     "OutputQDQ": to("output_pairs"),
     "DropRatio": to("drop_ratio", number(float, 0)),
-    "Parallel": _parallel,
+    "Parallel": when_on({"sequential": False, "workers": None}),
     "RegParam": to("regularization", number(float, 0, REG_PARAM_UNIT)),
     "BetaRange": _pair("beta"),
     "WarmStart": to("warm_start", number(float, 0)),

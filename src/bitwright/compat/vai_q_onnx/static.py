@@ -103,15 +103,15 @@ def quantize_static(
     """
     _refuse_arguments(others)
     parts = read_options(extra_options)
-    old = {
+    given = {
         "enable_dpu": enable_dpu,
         "enable_ipu_cnn": enable_ipu_cnn,
         "enable_ipu_transformer": enable_ipu_transformer,
         "inclue_cle": inclue_cle,
     }
-    old = {name: read_switch(name, given) for name, given in old.items()}
+    old = {name: read_switch(name, value) for name, value in given.items()}
     parts.notes[:0] = [
-        f"{name} is called {_OLD_ARGUMENTS[name]} today." for name, given in old.items() if given
+        f"{name} is called {_OLD_ARGUMENTS[name]} today." for name in old if old[name]
     ]
     request = Request(
         quant_format=quant_format,
