@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.inputs import source_of
-from bitwright.compat.neural_compressor.settings import node_settings
+from bitwright.compat.neural_compressor.settings import NodeSettings, node_settings
 from bitwright.compat.neural_compressor.tensors import is_symmetric
 from bitwright.equalize.awq import awq_scales, awq_shrink
 from bitwright.equalize.smoothquant import apply_smoothing
@@ -149,10 +149,9 @@ def _format(
     node: ir.Node, weight_config: Mapping[str, Any], num_bits: int, group_size: int, scheme: str
 ) -> BlockFormat:
     """Return the form that one node's weight is stored in."""
-    given = node_settings(weight_config).get(node.name or "")
-    bits, size, symmetric = num_bits, group_size, is_symmetric(scheme)
-    if given is not None:
-        bits = bits if given.bits is None else given.bits
-        size = size if given.group_size is None else given.group_size
-        symmetric = symmetric if given.symmetric is None else given.symmetric
-    return BlockFormat(bits=bits, block_size=size, symmetric=symmetric)
+    given = node_settings(weight_config).get(node.name or "", NodeSettings())
+    return BlockFormat(
+        bits=num_bits if given.bits is None else given.bits,
+        block_size=group_size if given.group_size is None else given.group_size,
+        symmetric=is_symmetric(scheme) if given.symmetric is None else given.symmetric,
+    )

@@ -10,9 +10,9 @@ from bitwright.compat.neural_compressor.tensors import is_symmetric
 from bitwright.compat.options import choice, refuse_unknown
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import load_model, normalize, weight_of
-from bitwright.recipe import WeightOverride
+from bitwright.recipe import Nearest, WeightOverride
 
-__all__ = ["NodeSettings", "node_settings", "ratios_by_node"]
+__all__ = ["NodeSettings", "nearest_overrides", "node_settings"]
 
 _KEYS = ("bits", "group_size", "scheme", "algorithm")
 _read_algorithm = choice({name: name for name in ("RTN", "AWQ", "GPTQ")})
@@ -47,7 +47,21 @@ def node_settings(weight_config: Mapping[str, Any]) -> dict[str, NodeSettings]:
     return {name: _read(name, given) for name, given in weight_config.items()}
 
 
-def ratios_by_node(model: Any, ratios: Mapping[str, float]) -> dict[str, float]:
+def nearest_overrides(
+    model: Any, weight_config: Mapping[str, Any], ratios: Mapping[str, float]
+) -> dict[str, WeightOverride]:
+    """Return what single nodes get: ratios by their weight, and settings by their name."""
+    rounding = {
+        name: Nearest(clip=False, shrink=ratio)
+        for name, ratio in _ratios_by_node(model, ratios).items()
+    }
+    found = {name: WeightOverride(rounding=method) for name, method in rounding.items()}
+    for name, given in node_settings(weight_config).items():
+        found[name] = given.override(rounding=rounding.get(name))
+    return found
+
+
+def _ratios_by_node(model: Any, ratios: Mapping[str, float]) -> dict[str, float]:
     """Return the ratio of each node, from those of the weights that they read."""
     if not ratios:
         return {}

@@ -1,7 +1,13 @@
-"""Quantization, packing and GPTQ of single weights, by Neural Compressor's names."""
+"""Quantization, packing and GPTQ of single weights, by Neural Compressor's names.
+
+`quantize_groups` is the plain rule of weight-only quantization, in float64, for any array and any
+group length. Weights of a model are quantized by `bitwright.numerics.blocks`, which knows what
+operators can store.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -9,19 +15,14 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from bitwright.compat.neural_compressor.groups import (
-    QuantizedGroups,
-    magnitude_shares,
-    quantize_groups,
-)
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.errors import DataError, ModelError, RecipeError, did_you_mean
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, QuantizedBlocks
 from bitwright.numerics.nbits import check_nbits_support, pack_nbits
 from bitwright.rounding.gptq import factor_hessian
 from bitwright.rounding.gptq import gptq as round_by_gptq
 
 __all__ = [
-    "block_format",
+    "QuantizedGroups",
     "get_blob_size",
     "get_weight_scale",
     "gptq",
@@ -30,6 +31,7 @@ __all__ = [
     "pad_tensor",
     "qdq_tensor",
     "quant_tensor",
+    "quantize_groups",
 ]
 
 Array = npt.NDArray[Any]
@@ -41,11 +43,6 @@ def is_symmetric(scheme: str) -> bool:
     if scheme not in ("sym", "asym"):
         raise RecipeError(f"unknown scheme {scheme!r}.{did_you_mean(str(scheme), ('sym', 'asym'))}")
     return scheme == "sym"
-
-
-def block_format(num_bits: int, group_size: int, scheme: str) -> BlockFormat:
-    """Return what our own algorithms call these settings."""
-    return BlockFormat(bits=num_bits, block_size=group_size, symmetric=is_symmetric(scheme))
 
 
 def get_blob_size(group_size: int, has_zp: bool) -> int:
@@ -60,6 +57,83 @@ def get_blob_size(group_size: int, has_zp: bool) -> int:
         raise RecipeError(f"4-bit groups have an even number of values, not {group_size}.")
     del has_zp  # before 1.17 it took a byte more
     return group_size // 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedGroups:
+    """Codes [groups, length] with a scale and a zero point [groups, 1]; all of them floats."""
+
+    codes: F64
+    scales: F64
+    zero_points: F64
+
+    def dequantize(self) -> F64:
+        """Return the values that the codes stand for, [groups, length]."""
+        return self.scales * (self.codes - self.zero_points)
+
+
+def quantize_groups(
+    values: npt.ArrayLike,
+    *,
+    bits: int = 4,
+    length: int = 32,
+    symmetric: bool = False,
+    signed: bool = False,
+    bounded: bool = True,
+    ratio: float = 1.0,
+) -> QuantizedGroups:
+    """Return groups of `length` consecutive values as integers of so many bits.
+
+    A symmetric scale spreads the codes over twice the largest magnitude; codes lie around zero
+    (`signed`) or around the middle. Otherwise they are spread from the smallest to the largest
+    value. A `bounded` zero point is one of the codes, so that ranges are widened to hold zero;
+    without it the range may lie anywhere. `ratio` is the part of the range that is kept.
+
+    >>> found = quantize_groups([-1, -0.3, 0.2, 0.7], length=4)
+    >>> found.codes.tolist(), found.zero_points.tolist()
+    ([[0.0, 6.0, 11.0, 15.0]], [[9.0]])
+    """
+    if isinstance(bits, bool) or bits not in range(1, 9):
+        raise RecipeError(f"groups have 1 to 8 bits, not {bits!r}.")
+    if not 0 < ratio <= 1:
+        raise RecipeError(f"the part of a range that is kept lies in (0, 1], not {ratio!r}.")
+    groups = _in_groups(values, length)
+    if not np.isfinite(groups).all():
+        raise ModelError("the weight holds NaN or infinity; mend the model or leave it float.")
+    low = groups.min(axis=1, keepdims=True) * ratio
+    high = groups.max(axis=1, keepdims=True) * ratio
+    lowest = -(1 << bits - 1) if signed and symmetric else 0
+    steps = (1 << bits) - 1
+    if symmetric:
+        size = np.maximum(np.abs(low), np.abs(high))
+        scales = np.where(size > 0, 2 * size / steps, 1.0)
+        zeros = np.full_like(scales, 0 if signed else 1 << bits - 1)
+    else:
+        # The range of a constant begins or ends at zero: without a width it would have no scale.
+        widened = np.full(low.shape, True) if bounded else low == high
+        low, high = (
+            np.where(widened, np.minimum(low, 0), low),
+            np.where(widened, np.maximum(high, 0), high),
+        )
+        scales = np.where(high > low, (high - low) / steps, 1.0)
+        zeros = np.rint(-low / scales)
+    codes = np.clip(np.rint(groups / scales + zeros), lowest, lowest + steps)
+    return QuantizedGroups(codes, scales, zeros)
+
+
+def _in_groups(values: npt.ArrayLike, length: int) -> F64:
+    array: npt.NDArray[Any] = np.asarray(values)
+    if array.dtype.kind not in "fiuV":
+        raise DataError(f"a weight holds numbers, not {array.dtype}.")
+    array = array.astype(np.float64)
+    if isinstance(length, bool) or length < 1:
+        raise RecipeError(f"a group has at least one value, not {length!r}.")
+    if not array.size or array.size % length:
+        raise RecipeError(
+            f"{array.size} values do not make whole groups of {length}; pad them first, or choose "
+            "another group size."
+        )
+    return array.reshape(-1, length)
 
 
 def quant_tensor(
@@ -139,7 +213,11 @@ def get_weight_scale(weight: npt.ArrayLike, group_size: int) -> F64:
     >>> get_weight_scale([[1, 2, 3, 4], [4, 4, 2, 1]], 2).tolist()
     [0.75, 1.0, 0.875, 0.75]
     """
-    return magnitude_shares(weight, group_size)
+    array = np.abs(np.asarray(weight, np.float64))
+    groups = _in_groups(array, array.shape[-1] if group_size == -1 else group_size)
+    largest = groups.max(axis=1, keepdims=True)
+    shares = groups / np.where(largest > 0, largest, 1)
+    return np.asarray(shares.reshape(array.shape).mean(axis=0))
 
 
 def make_matmul_weight_only_node(
@@ -180,43 +258,33 @@ def make_matmul_weight_only_node(
     if k_blocks != -(-rows // group_size):
         raise RecipeError(f"{rows} rows make {-(-rows // group_size)} groups, not {k_blocks}.")
     codes = np.asarray(q_weight).reshape(columns, -1)[:, :rows].T.astype(np.uint8)
-    parts = [
-        None if a is None else np.asarray(a).reshape(columns, -1).T for a in (scale, zero_point)
-    ]
-    assert parts[0] is not None
+    zeros = None
+    if zero_point is not None:
+        zeros = np.asarray(zero_point).reshape(columns, -1).T.astype(np.uint8)
+    form = BlockFormat(bits=num_bits, block_size=group_size, symmetric=zero_point is None)
     packed = pack_nbits(
-        QuantizedBlocks(
-            BlockFormat(bits=num_bits, block_size=group_size, symmetric=zero_point is None),
-            codes,
-            parts[0],
-            None if parts[1] is None else parts[1].astype(np.uint8),
-        )
+        QuantizedBlocks(form, codes, np.asarray(scale).reshape(columns, -1).T, zeros)
     )
-    weight = node.input[1]
-    scales = packed.scales
+    weight, scales = node.input[1], packed.scales
+    packed_name = f"{weight}_Q{num_bits}G{group_size}"
     constants = {
         f"{weight}_scale": scales.astype(np.float32) if scales.dtype == np.float64 else scales
     }
     if packed.zero_points is not None:
         constants[f"{weight}_zp"] = packed.zero_points
-    constants[f"{weight}_Q{num_bits}G{group_size}"] = packed.codes
-    attributes: dict[str, Any] = {
-        "K": rows,
-        "N": columns,
-        "bits": num_bits,
-        "block_size": group_size,
-    }
-    if accuracy_level:
-        attributes["accuracy_level"] = accuracy_level
-    names = [name for name in constants if not name.endswith(f"_Q{num_bits}G{group_size}")]
     replaced = helper.make_node(
         "MatMulNBits",
-        [node.input[0], f"{weight}_Q{num_bits}G{group_size}", *names],
+        [node.input[0], packed_name, *constants],
         list(node.output),
-        name=f"{node.name}_Q{num_bits}" if node.name else f"_Q{num_bits}",
+        name=f"{node.name}_Q{num_bits}",
         domain="com.microsoft",
-        **attributes,
+        K=rows,
+        N=columns,
+        bits=num_bits,
+        block_size=group_size,
+        accuracy_level=accuracy_level or None,
     )
+    constants[packed_name] = packed.codes
     return replaced, [numpy_helper.from_array(array, name) for name, array in constants.items()]
 
 
@@ -247,7 +315,7 @@ def gptq(
     found = round_by_gptq(
         weights,
         factor,
-        block_format(num_bits, group_size, scheme),
+        BlockFormat(bits=num_bits, block_size=group_size, symmetric=is_symmetric(scheme)),
         static_groups=actorder,
         shrinks=SHRINKS if mse else (1.0,),
         per_column=perchannel,

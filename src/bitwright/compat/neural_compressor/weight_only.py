@@ -21,7 +21,7 @@ from bitwright.compat.neural_compressor.inputs import (
     prepare_inputs,
     source_of,
 )
-from bitwright.compat.neural_compressor.settings import node_settings, ratios_by_node
+from bitwright.compat.neural_compressor.settings import nearest_overrides, node_settings
 from bitwright.compat.neural_compressor.tensors import (
     get_blob_size,
     get_weight_scale,
@@ -93,28 +93,9 @@ def rtn_quantize(
     >>> model.plan.weights["classify_weight"].symmetric
     True
     """
-    by_node = ratios_by_node(source_of(model), ratios)
-
-    def rounding(name: str) -> Nearest | None:
-        ratio = by_node.get(name)
-        return None if ratio is None else Nearest(clip=False, shrink=ratio)
-
-    overrides = {name: WeightOverride(rounding=rounding(name)) for name in by_node}
-    for name, given in node_settings(weight_config).items():
-        overrides[name] = given.override(rounding=rounding(name))
-    return _run(
-        model,
-        WeightOnly(
-            bits=num_bits,
-            block_size=group_size,
-            symmetric=is_symmetric(scheme),
-            rounding=Nearest(clip=False),
-            accuracy_level=accuracy_level or None,
-            overrides=overrides,
-        ),
-        named=weight_config,
-        providers=providers,
-    )
+    overrides = nearest_overrides(source_of(model), weight_config, ratios)
+    weights = _weights(num_bits, group_size, scheme, accuracy_level, overrides)
+    return _run(model, weights, weight_config, providers)
 
 
 def awq_quantize(
@@ -144,21 +125,9 @@ def awq_quantize(
         name: given.override(awq=False if given.algorithm not in (None, "AWQ") else None)
         for name, given in node_settings(weight_config).items()
     }
-    return _run(
-        model,
-        WeightOnly(
-            bits=num_bits,
-            block_size=group_size,
-            symmetric=is_symmetric(scheme),
-            rounding=Nearest(clip=False),
-            awq=awq,
-            accuracy_level=accuracy_level or None,
-            overrides=overrides,
-        ),
-        named=weight_config,
-        data=Loader(dataloader, n_samples, count_inputs(model)),
-        providers=providers,
-    )
+    weights = _weights(num_bits, group_size, scheme, accuracy_level, overrides, awq=awq)
+    data = Loader(dataloader, n_samples, count_inputs(model))
+    return _run(model, weights, weight_config, providers, data)
 
 
 def gptq_quantize(
@@ -190,26 +159,34 @@ def gptq_quantize(
         name: given.override(keep_float=given.keep_float or given.algorithm not in (None, "GPTQ"))
         for name, given in node_settings(weight_config).items()
     }
-    return _run(
-        model,
-        WeightOnly(
-            bits=num_bits,
-            block_size=group_size,
-            symmetric=is_symmetric(scheme),
-            rounding=GPTQ(damping=percdamp, act_order=actorder, clip=mse, per_column=perchannel),
-            accuracy_level=accuracy_level or None,
-            overrides=overrides,
-        ),
-        named=weight_config,
-        data=Loader(dataloader, n_samples, count_inputs(model)),
-        providers=providers,
+    rounding = GPTQ(damping=percdamp, act_order=actorder, clip=mse, per_column=perchannel)
+    weights = _weights(num_bits, group_size, scheme, accuracy_level, overrides, rounding=rounding)
+    data = Loader(dataloader, n_samples, count_inputs(model))
+    return _run(model, weights, weight_config, providers, data)
+
+
+def _weights(
+    num_bits: int,
+    group_size: int,
+    scheme: str,
+    accuracy_level: int,
+    overrides: dict[str, WeightOverride],
+    **methods: Any,
+) -> WeightOnly:
+    """Return how weights are stored, by the settings that every function here takes."""
+    return WeightOnly(
+        bits=num_bits,
+        block_size=group_size,
+        symmetric=is_symmetric(scheme),
+        accuracy_level=accuracy_level or None,
+        overrides=overrides,
+        **{"rounding": Nearest(clip=False), **methods},
     )
 
 
 def _run(
     model: ModelSource,
     weights: WeightOnly,
-    *,
     named: Mapping[str, Any],
     providers: Sequence[str],
     data: Any = None,

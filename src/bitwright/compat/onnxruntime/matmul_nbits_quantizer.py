@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
 from bitwright.compat.model_wrapper import ONNXModel
-from bitwright.compat.neural_compressor.settings import node_settings, ratios_by_node
+from bitwright.compat.neural_compressor.settings import nearest_overrides
 from bitwright.compat.onnxruntime.commands import make_parser, read_boolean, run_command
 from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
 from bitwright.compat.onnxruntime.nbits_configs import (
@@ -41,7 +41,6 @@ from bitwright.recipe import (
     RoundingMethod,
     Selection,
     WeightOnly,
-    WeightOverride,
 )
 
 if TYPE_CHECKING:
@@ -156,45 +155,34 @@ class MatMulNBitsQuantizer:
                 output="qdq" if config.quant_format is QuantFormat.QDQ else "matmul-nbits",
                 accuracy_level=level or None,
                 embeddings="Gather" in config.op_types_to_quantize,
-                overrides=self._overrides(),
+                overrides=nearest_overrides(
+                    self.model.wrapped,
+                    config.customized_weight_config,
+                    getattr(config, "ratios", {}),
+                ),
             ),
         )
 
-    def _overrides(self) -> dict[str, WeightOverride]:
-        """Return what single nodes get: ratios by their weight, and settings by their name."""
-        ratios = getattr(self.algo_config, "ratios", {})
-        rounding = {
-            name: Nearest(clip=False, shrink=ratio)
-            for name, ratio in ratios_by_node(self.model.wrapped, ratios).items()
-        }
-        found = {name: WeightOverride(rounding=method) for name, method in rounding.items()}
-        for name, given in node_settings(self.algo_config.customized_weight_config).items():
-            found[name] = given.override(rounding=rounding.get(name))
-        return found
 
-
-def _gptq(config: Any) -> GPTQ:
-    return GPTQ(
-        damping=config.percdamp,
-        act_order=config.actorder,
-        clip=config.mse,
-        per_column=config.perchannel,
-    )
-
-
-_ROUNDING: dict[type[WeightOnlyQuantConfig], Callable[[Any], RoundingMethod]] = {
-    DefaultWeightOnlyQuantConfig: lambda config: Nearest(clip=False),
-    RTNWeightOnlyQuantConfig: lambda config: Nearest(clip=False),
-    KQuantWeightOnlyQuantConfig: lambda config: Nearest(),
-    GPTQWeightOnlyQuantConfig: _gptq,
-    HQQWeightOnlyQuantConfig: lambda config: HQQ(),
+_ROUNDING: dict[type[WeightOnlyQuantConfig], RoundingMethod] = {
+    DefaultWeightOnlyQuantConfig: Nearest(clip=False),
+    RTNWeightOnlyQuantConfig: Nearest(clip=False),
+    KQuantWeightOnlyQuantConfig: Nearest(),
+    HQQWeightOnlyQuantConfig: HQQ(),
 }
 
 
 def _rounding(config: WeightOnlyQuantConfig) -> RoundingMethod:
-    for kind, make in _ROUNDING.items():
+    if isinstance(config, GPTQWeightOnlyQuantConfig):
+        return GPTQ(
+            damping=config.percdamp,
+            act_order=config.actorder,
+            clip=config.mse,
+            per_column=config.perchannel,
+        )
+    for kind, method in _ROUNDING.items():
         if isinstance(config, kind):
-            return make(config)
+            return method
     raise RecipeError(f"there is no algorithm {config.algorithm!r}; use DEFAULT, RTN, GPTQ or HQQ.")
 
 
