@@ -9,11 +9,11 @@ from .enums import QuantFormat as QuantFormat
 from .enums import QuantizationMode as QuantizationMode
 from .enums import QuantType as QuantType
 from .qat import quantize_qat as quantize_qat
+from .qdq_quantizer import QDQQuantizer as QDQQuantizer
 from .quantize import DynamicQuantConfig as DynamicQuantConfig
 from .quantize import StaticQuantConfig as StaticQuantConfig
 from .quantize import get_qdq_config as get_qdq_config
 from .quantize import quantize as quantize
-from .quantizers import QDQQuantizer as QDQQuantizer
 from .readers import CalibrationDataReader as CalibrationDataReader
 from .shape_inference import quant_pre_process as quant_pre_process
 from .static import quantize_static as quantize_static

@@ -81,8 +81,11 @@ class MinMaxCalibrater(CalibraterBase):
 
     def compute_data(self) -> TensorsData:
         """Return the range of each tensor, an array of one element, or of one for each channel."""
+        self._need_data()
         data = {}
-        for name, sketch in self._sketches().items():
+        for name, sketch in self._seen.sketches.items():
+            if not sketch.finite:
+                continue
             low, high = self._ends(sketch)
             if self.symmetric:
                 high = np.maximum(np.abs(low), np.abs(high))

@@ -16,7 +16,7 @@ from bitwright.compat.onnxruntime.tensors_data import TensorsData
 from bitwright.data import Samples, open_data
 from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
-from bitwright.observe import MEMORY_BUDGET, Observation, TensorSketch, observe
+from bitwright.observe import MEMORY_BUDGET, Observation, observe
 
 __all__ = ["CalibraterBase", "calibrated_tensors"]
 
@@ -125,10 +125,6 @@ class CalibraterBase:
         if self._runner is None:
             self.create_inference_session()
         return observe(self._runner, self._tensors(), samples, detail="extremes", **options)
-
-    def _sketches(self) -> dict[str, TensorSketch]:
-        self._need_data()
-        return {name: sketch for name, sketch in self._seen.sketches.items() if sketch.finite}
 
     def _need_data(self) -> None:
         if not self._seen.samples:

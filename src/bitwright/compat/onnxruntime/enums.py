@@ -27,7 +27,14 @@ __all__ = [
 ]
 
 
-class QuantType(Enum):
+class _Named(Enum):
+    """Members that print as their names."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class QuantType(_Named):
     """Number types of weights and activations.
 
     >>> QuantType.QInt8.qtype.name, QuantType.from_string("QUInt8")
@@ -41,9 +48,6 @@ class QuantType(Enum):
     QUInt16 = 4
     QInt4 = 5
     QUInt4 = 6
-
-    def __str__(self) -> str:
-        return self.name
 
     @staticmethod
     def from_string(t: str) -> QuantType:
@@ -72,7 +76,7 @@ _QTYPES = {
 }
 
 
-class QuantFormat(Enum):
+class QuantFormat(_Named):
     """How a quantized model is written.
 
     >>> print(QuantFormat.from_string("QDQ"))
@@ -82,23 +86,17 @@ class QuantFormat(Enum):
     QOperator = 0
     QDQ = 1
 
-    def __str__(self) -> str:
-        return self.name
-
     @staticmethod
     def from_string(format: str) -> QuantFormat:
         """Return the member of this name."""
         return as_member(QuantFormat, format, "quantization format")
 
 
-class QuantizationMode(Enum):
+class QuantizationMode(_Named):
     """Which operators a quantized model is made of."""
 
     IntegerOps = 0
     QLinearOps = 1
-
-    def __str__(self) -> str:
-        return self.name
 
     @staticmethod
     def from_string(mode: str) -> QuantizationMode:
@@ -106,14 +104,11 @@ class QuantizationMode(Enum):
         return as_member(QuantizationMode, mode, "quantization mode")
 
 
-class QuantizedValueType(Enum):
+class QuantizedValueType(_Named):
     """What a quantized tensor was in the float model."""
 
     Input = 0
     Initializer = 1
-
-    def __str__(self) -> str:
-        return self.name
 
     @staticmethod
     def from_string(v: str) -> QuantizedValueType:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bitwright.compat.onnxruntime.quantizers import QDQQuantizer
+from bitwright.compat.onnxruntime.onnx_quantizer import QDQQuantizer
 
 __all__ = ["QDQQuantizer"]

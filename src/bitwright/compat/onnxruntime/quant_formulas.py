@@ -6,6 +6,7 @@ dtype, as there; the arithmetic is Bitwright's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -95,7 +96,7 @@ def get_qmin_qmax_for_qType(  # noqa: N802
     >>> [int(end) for end in get_qmin_qmax_for_qType(TensorProto.INT8, symmetric=True)]
     [-127, 127]
     """
-    qtype = _integer_type(qType)
+    qtype = _type_of(qType, _INTEGERS)
     # A reduced range is the same with and without symmetry.
     return _range_of(qtype, reduced=reduce_range, symmetric=symmetric and not reduce_range)
 
@@ -246,9 +247,7 @@ def quantize_nparray(
     >>> quantize_nparray(TensorProto.INT8, np.array([0.5, 99.0], np.float32), 0.1, 0)
     array([  5, 127], dtype=int8)
     """
-    qtype = _QTYPES.get(qType)
-    if qtype is None:
-        raise _unknown_type(qType)
+    qtype = _type_of(qType, _QTYPES)
     found = quantize(arr, scale, np.asarray(zero_point).astype(np.int64), qtype)
     if low is not None or high is not None:
         found = np.clip(found, low, high).astype(found.dtype)
@@ -290,9 +289,7 @@ def quantize_onnx_initializer(
     >>> quantize_onnx_initializer(weight, TensorProto.INT8, np.int8(0), np.float32(0.5)).name
     'w_quantized'
     """
-    qtype = _QTYPES.get(quant_type)
-    if qtype is None:
-        raise _unknown_type(quant_type)
+    qtype = _type_of(quant_type, _QTYPES)
     array = tensor_proto_to_array(weight)
     zeros = np.asarray(zero_point).astype(np.int64)
     integers = quantize(array, scale, zeros, qtype, axis=axis, block_size=block_size)
@@ -344,12 +341,8 @@ def tensor_proto_to_array(initializer: TensorProto) -> Array:
     return np.asarray(onnx.numpy_helper.to_array(initializer))
 
 
-def _integer_type(number: int) -> QType:
-    if number not in _INTEGERS:
-        raise _unknown_type(number)
-    return _INTEGERS[number]
-
-
-def _unknown_type(number: int) -> RecipeError:
+def _type_of(number: int, types: Mapping[int, QType]) -> QType:
+    if number in types:
+        return types[number]
     known = ", ".join(type_to_name[known] for known in _QTYPES)
-    return RecipeError(f"type {type_to_name.get(number, number)} is not one of {known}.")
+    raise RecipeError(f"type {type_to_name.get(number, number)} is not one of {known}.")

@@ -23,6 +23,7 @@ from bitwright.compat.onnxruntime.enums import (
     QuantType,
     as_member,
 )
+from bitwright.compat.onnxruntime.onnx_quantizer import ONNXQuantizer, QDQQuantizer
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.quant_utils import (
     MODEL_SIZE_THRESHOLD,
@@ -32,7 +33,6 @@ from bitwright.compat.onnxruntime.quant_utils import (
     save_and_reload_model_with_shape_infer,
     update_opset_version,
 )
-from bitwright.compat.onnxruntime.quantizers import ONNXQuantizer, QDQQuantizer
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.onnxruntime.static import quantize_static, static_recipe
 from bitwright.compat.onnxruntime.tensors_data import (
@@ -173,20 +173,17 @@ def quantize(
     ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
     True
     """
-    kinds: dict[type, Callable[..., None]] = {
-        StaticQuantConfig: quantize_static,
-        DynamicQuantConfig: quantize_dynamic,
-    }
-    verb = next((verb for kind, verb in kinds.items() if isinstance(quant_config, kind)), None)
-    if verb is None:
+    if not isinstance(quant_config, StaticQuantConfig | DynamicQuantConfig):
         raise TypeError(
             "a configuration is a StaticQuantConfig or a DynamicQuantConfig, "
             f"not a {type(quant_config).__name__}."
         )
     arguments = dict(vars(quant_config))
-    if isinstance(quant_config, DynamicQuantConfig):
+    if isinstance(quant_config, StaticQuantConfig):
+        quantize_static(model_input, model_output, **arguments)
+    else:
         del arguments["activation_type"]
-    verb(model_input, model_output, **arguments)
+        quantize_dynamic(model_input, model_output, **arguments)
 
 
 # Names of the calibrator's options -> the same in extra_options.
@@ -235,10 +232,13 @@ def get_qdq_config(
     if not isinstance(model, onnx.ModelProto):
         model = onnx.load(str(model_input), load_external_data=False)
     names = set() if callable(nodes_to_exclude) else set(nodes_to_exclude or ())
-    nodes = [n for n in model.graph.node if _is_wanted(n.op_type, op_types_to_quantize)]
+    chosen = op_types_to_quantize
+    nodes = [node for node in model.graph.node if not chosen or node.op_type in chosen]
     if callable(nodes_to_exclude):
         names = {node.name for node in nodes if nodes_to_exclude(model, node)}
     found = sorted({node.op_type for node in nodes if node.name not in names} - _NOT_COMPUTED)
+    calibration = calibrate_args or {}
+    refuse_unknown(calibration, _CALIBRATION_OPTIONS, " in calibrate_args")
     options: dict[str, Any] = {
         "MinimumRealRange": min_real_range,
         "QDQKeepRemovableActivations": keep_removable_activations,
@@ -246,7 +246,7 @@ def get_qdq_config(
         "WeightSymmetric": weight_symmetric,
         "ForceQuantizeNoInputCheck": True,
         "TensorQuantOverrides": dict(tensor_quant_overrides or {}),
-        **_calibration_options(calibrate_args or {}),
+        **{_CALIBRATION_OPTIONS[name]: value for name, value in calibration.items()},
     }
     types = {
         as_member(QuantType, named, "quantization type")
@@ -282,15 +282,6 @@ def check_static_quant_arguments(quant_format: Any, activation_type: Any, weight
 Runtime; use int8 weights, or uint8 activations.
     """
     static_recipe(translate_options(None), quant_format, activation_type, weight_type)
-
-
-def _is_wanted(op_type: str, chosen: Names) -> bool:
-    return not chosen or op_type in chosen
-
-
-def _calibration_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    refuse_unknown(arguments, _CALIBRATION_OPTIONS, " in calibrate_args")
-    return {_CALIBRATION_OPTIONS[name]: value for name, value in arguments.items()}
 
 
 def _override_types(options: Mapping[str, Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,22 +15,6 @@ if TYPE_CHECKING:
     import onnx
 
 __all__ = ["quant_pre_process"]
-
-_ARGUMENTS = (
-    "input_model",
-    "output_model_path",
-    "skip_optimization",
-    "skip_onnx_shape",
-    "skip_symbolic_shape",
-    "auto_merge",
-    "int_max",
-    "guess_output_rank",
-    "verbose",
-    "save_as_external_data",
-    "all_tensors_to_one_file",
-    "external_data_location",
-    "external_data_size_threshold",
-)
 
 
 def quant_pre_process(
@@ -72,7 +57,8 @@ def quant_pre_process(
         )
         input_model = old
     for name in deprecated_kwargs:
-        raise RecipeError(f"unknown argument {name!r}.{did_you_mean(name, _ARGUMENTS)}")
+        known = [*inspect.signature(quant_pre_process).parameters][:-1]
+        raise RecipeError(f"unknown argument {name!r}.{did_you_mean(name, known)}")
     for name, given in (("input_model", input_model), ("output_model_path", output_model_path)):
         if given is None:
             raise RecipeError(f"quant_pre_process needs {name}.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +18,21 @@ from bitwright.compat.onnxruntime.enums import (
     as_member,
 )
 from bitwright.compat.onnxruntime.options import translate_options
-from bitwright.compat.onnxruntime.range_methods import range_method
 from bitwright.compat.onnxruntime.readers import read_in_strides
 from bitwright.compat.options import RecipeParts, read_switch
-from bitwright.errors import DataError
-from bitwright.recipe import Recipe
+from bitwright.errors import DataError, RecipeError
+from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMethod, Recipe
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quantize_static", "static_recipe"]
+__all__ = [
+    "CALIBRATION_METHODS",
+    "RangeChoice",
+    "check_settings",
+    "quantize_static",
+    "static_recipe",
+]
 
 
 def quantize_static(
@@ -68,7 +75,9 @@ def quantize_static(
         per_channel=read_switch("per_channel", per_channel),
         reduce_range=read_switch("reduce_range", reduce_range),
     )
-    parts.recipe["ranges"] = range_method(method, parts)
+    check_settings(method, parts, CALIBRATION_METHODS)
+    symmetric = bool(parts.calibration.get("symmetric", False))
+    parts.recipe["ranges"] = CALIBRATION_METHODS[method](parts.calibration, symmetric)
     recipe = static_recipe(parts, quant_format, activation_type, weight_type)
     if calibration_data_reader is None and calibration_cache_path is None:
         raise DataError(
@@ -106,3 +115,37 @@ def static_recipe(
     # Its placement, too: every op of a listed type gets its pairs.
     parts.place.update(isolated=True, float_bias_add=False)
     return Recipe(**parts.build())
+
+
+@dataclass(frozen=True, slots=True)
+class RangeChoice:
+    """A range method, and the settings of calibration that it alone reads."""
+
+    make: Callable[..., RangeMethod]
+    settings: tuple[str, ...] = ()
+
+    def __call__(self, asked: Mapping[str, Any], symmetric: bool) -> RangeMethod:
+        """Return the range method with what was asked for."""
+        given = {name: asked[name] for name in self.settings if name in asked}
+        if given.pop("moving_average", False):
+            given["moving_average"] = asked.get("constant", 0.01)
+        return self.make(symmetric=symmetric, **given)
+
+
+CALIBRATION_METHODS: dict[Enum, RangeChoice] = {
+    CalibrationMethod.MinMax: RangeChoice(MinMax, ("moving_average",)),
+    CalibrationMethod.Entropy: RangeChoice(Entropy, ("bins", "levels")),
+    CalibrationMethod.Percentile: RangeChoice(Percentile, ("percentile",)),
+    CalibrationMethod.Distribution: RangeChoice(Distribution),
+}
+
+# Other methods than Entropy read a histogram that is finer than any number of bins asked for.
+_HARMLESS = {"bins", "levels"}
+
+
+def check_settings(method: Enum, parts: RecipeParts, methods: Mapping[Enum, RangeChoice]) -> None:
+    """Refuse a setting that another method than the chosen one reads."""
+    for owner, calibrated in methods.items():
+        for name in {*calibrated.settings} - {*methods[method].settings} - _HARMLESS:
+            if parts.calibration.get(name, False) is not False:
+                raise RecipeError(f"{parts.options[f'calibration.{name}']} goes with {owner} only.")

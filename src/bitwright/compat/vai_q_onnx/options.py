@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bitwright.compat.onnxruntime.overrides import read_channel_axes, read_overrides
+from bitwright.compat.onnxruntime.options import read_channel_axes, read_overrides
 from bitwright.compat.options import (
     RecipeParts,
     Row,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from bitwright.compat.onnxruntime.range_methods import (
+from bitwright.compat.onnxruntime.static import (
     CALIBRATION_METHODS,
     RangeChoice,
     check_settings,
