@@ -21,6 +21,9 @@ FUNCTIONS = [
 OWN_CHECKS = {"model", "models", "float_model", "quantized_model", "data", "source", "specs",
               "effort", "format"}  # fmt: skip
 
+# Values of the right kind for arguments that have no default; others are text.
+NEEDED = {"specs": (), "result": object.__new__(bitwright.Result)}
+
 
 def options():
     for function in (*FUNCTIONS, bitwright.RandomData, bitwright.TextData):
@@ -37,7 +40,7 @@ def test_every_option_of_every_public_function_is_of_its_kind(function, option):
         if parameter.default is parameter.empty
     ]
     with pytest.raises(ArgumentError, match=f"^{option} of {function.__name__} must be .+, not an"):
-        function(**{name: () if name == "specs" else "x" for name in needed} | {option: object()})
+        function(**{name: NEEDED.get(name, "x") for name in needed} | {option: object()})
 
 
 @pytest.mark.parametrize(("function", "option"), options())
