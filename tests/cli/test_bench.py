@@ -8,7 +8,7 @@ def test_models_are_shown_side_by_side(run, model, quantized, data):
     assert (answer.code, answer.err) == (0, "")
     assert "median ms" in answer.out
     assert f"Against {model.name}" in answer.out
-    assert "3/3 runs in turns" in answer.out
+    assert "3/3 interleaved runs" in answer.out
     assert "QLinearConv" in answer.out
     assert "Memory: " in answer.out
 

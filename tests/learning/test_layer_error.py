@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch", reason="learning is torch code")
 from bitwright.learning import layer_error  # noqa: E402
 from bitwright.learning.layer_error import GramError, SampledError  # noqa: E402
 from bitwright.learning.layer_error import layer_error as make_error  # noqa: E402
-from bitwright.learning.torch_graph import OPS  # noqa: E402
 from bitwright.learning.torch_graph.attributes import Attributes  # noqa: E402
+from bitwright.learning.torch_graph.table import OPS  # noqa: E402
 
 LAYERS = {
     "conv": ("Conv", {"pads": [1, 0, 2, 1], "strides": [2, 1]}, (2, 3, 7, 6), (4, 3, 3, 2)),

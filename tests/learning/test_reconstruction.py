@@ -20,7 +20,7 @@ from bitwright.learning.adaround import AdaRoundLearner, Bias  # noqa: E402
 from bitwright.learning.fake_quantize import FakeQuantizer, soft_rounding  # noqa: E402
 from bitwright.learning.reconstruction import reconstruct  # noqa: E402
 from bitwright.learning.segment_target import SegmentTarget  # noqa: E402
-from bitwright.learning.torch_graph import TorchGraph  # noqa: E402
+from bitwright.learning.torch_graph.executor import TorchGraph  # noqa: E402
 
 WEIGHT = normal(6, 1, seed=1)
 PARAMETERS = Parameters(INT4, np.float64(0.5), np.int64(0))

@@ -11,7 +11,8 @@ from bitwright.errors import ModelError
 
 torch = pytest.importorskip("torch", reason="the executor is torch code")
 
-from bitwright.learning.torch_graph import OPS, TorchGraph, why_not  # noqa: E402
+from bitwright.learning.torch_graph.executor import TorchGraph  # noqa: E402
+from bitwright.learning.torch_graph.table import OPS, why_not  # noqa: E402
 
 X4 = normal(2, 4, 7, 6, seed=1)
 X3 = normal(2, 4, 9, seed=2)

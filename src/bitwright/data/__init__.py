@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bitwright.data.holdout import HoldoutSplit, Split, split_holdout, split_samples
+from bitwright.data.holdout import HoldoutSplit, split_holdout, split_samples
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
 from bitwright.data.random import RandomData, random_samples
 from bitwright.data.sources import (
@@ -12,7 +12,7 @@ from bitwright.data.sources import (
     open_data,
     to_channels_last,
 )
-from bitwright.data.specs import InputSpec, Sample, check_sample, session_inputs
+from bitwright.data.specs import InputSpec, Sample, session_inputs
 from bitwright.data.texts import TextData
 
 __all__ = [
@@ -23,11 +23,9 @@ __all__ = [
     "RandomData",
     "Sample",
     "Samples",
-    "Split",
     "TextData",
     "cache_samples",
     "channels_first_specs",
-    "check_sample",
     "open_data",
     "random_samples",
     "session_inputs",

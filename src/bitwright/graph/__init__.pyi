@@ -4,13 +4,11 @@ from .checking import check_model as check_model
 from .checking import check_order as check_order
 from .checking import fingerprint as fingerprint
 from .cloning import clone_model as clone_model
-from .constants import ProductWeight as ProductWeight
 from .constants import constant_of as constant_of
 from .constants import constant_tensor as constant_tensor
 from .constants import float_constant_of as float_constant_of
 from .constants import input_at as input_at
 from .constants import is_constant as is_constant
-from .constants import is_private as is_private
 from .constants import is_transposed_constant as is_transposed_constant
 from .constants import weight_of as weight_of
 from .editing import add_initializer as add_initializer
@@ -25,7 +23,6 @@ from .editing import remove_unused_initializers as remove_unused_initializers
 from .editing import replace_constant as replace_constant
 from .editing import replace_inputs as replace_inputs
 from .editing import replace_value as replace_value
-from .inner_values import Exposed as Exposed
 from .inner_values import SessionRunner as SessionRunner
 from .inner_values import expose as expose
 from .loading import ModelSource as ModelSource
@@ -60,12 +57,8 @@ from .subgraphs import find_value as find_value
 from .subgraphs import iter_graphs as iter_graphs
 from .subgraphs import iter_values as iter_values
 from .subgraphs import owner_nodes as owner_nodes
-from .subgraphs import qualified_name as qualified_name
 from .subgraphs import subgraphs_of as subgraphs_of
-from .tensors import TensorSlot as TensorSlot
 from .tensors import tensor_slots as tensor_slots
-from .versions import RuntimeLimits as RuntimeLimits
-from .versions import minimum_ir_version as minimum_ir_version
 from .versions import opset_of as opset_of
 from .versions import runtime_limits as runtime_limits
 from .versions import stamp_versions as stamp_versions

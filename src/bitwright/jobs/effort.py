@@ -31,7 +31,7 @@ from bitwright.jobs.calibration import (
 )
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.fine_tuning import require_torch
+from bitwright.jobs.fine_tuning.segment import require_torch
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result

@@ -14,7 +14,8 @@ import torch
 
 from bitwright.learning.layer_error import LayerError, layer_error
 from bitwright.learning.segments import Segment
-from bitwright.learning.torch_graph import TorchGraph, as_tensor
+from bitwright.learning.torch_graph.executor import TorchGraph
+from bitwright.learning.torch_graph.movement import as_tensor
 
 __all__ = ["Constants", "Rows", "SegmentTarget", "Tensors", "distance_between", "mix"]
 

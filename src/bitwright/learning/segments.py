@@ -47,7 +47,7 @@ def segments_to_learn(
 
     A segment with a node that torch cannot run is cut further.
     """
-    from bitwright.learning.torch_graph import why_not
+    from bitwright.learning.torch_graph.table import why_not
 
     opset = opset_of(model)
     return find_segments(

@@ -2,7 +2,7 @@
 
 from bitwright.observe.engines import LocalEngine, RayEngine
 from bitwright.observe.layerwise import LayerInputs, LayerwiseRun, run_side_by_side
-from bitwright.observe.observer import MEMORY_BUDGET, Detail, Engine, Observation, Runner, observe
+from bitwright.observe.observer import MEMORY_BUDGET, Detail, Engine, Observation, observe
 from bitwright.observe.sketch import TensorSketch
 from bitwright.observe.spool import Spool
 from bitwright.observe.store import load_sketches, save_sketches
@@ -16,7 +16,6 @@ __all__ = [
     "LocalEngine",
     "Observation",
     "RayEngine",
-    "Runner",
     "Spool",
     "TensorSketch",
     "load_sketches",

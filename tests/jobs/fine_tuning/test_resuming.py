@@ -25,8 +25,9 @@ from bitwright.recipe import AdaQuant, AdaRound, load_recipe
 
 pytest.importorskip("torch", reason="fine-tuning needs torch")
 
-from bitwright.jobs.fine_tuning import fine_tune, workers
+from bitwright.jobs.fine_tuning import workers
 from bitwright.jobs.fine_tuning.segment import SegmentLearner
+from bitwright.jobs.fine_tuning.sequence import fine_tune
 
 SHORT = AdaRound(iterations=12, scope="layer", selective=False)
 

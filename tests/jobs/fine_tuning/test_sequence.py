@@ -30,8 +30,8 @@ from bitwright.recipe import AdaQuant, AdaRound, MinMSE, Recipe, load_recipe
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
 
-from bitwright.jobs.fine_tuning import fine_tune  # noqa: E402
 from bitwright.jobs.fine_tuning.segment import SegmentLearner  # noqa: E402
+from bitwright.jobs.fine_tuning.sequence import fine_tune  # noqa: E402
 
 SHORT = AdaRound(iterations=20, batch_size=4)
 

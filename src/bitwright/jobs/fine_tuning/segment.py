@@ -175,7 +175,7 @@ class SegmentLearner:
     def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> Learner:
         from bitwright.learning.adaquant import AdaQuantLearner
         from bitwright.learning.adaround import AdaRoundLearner, Bias
-        from bitwright.learning.torch_graph import as_tensor
+        from bitwright.learning.torch_graph.movement import as_tensor
 
         if isinstance(self._method, AdaRound):
             quantizers = self._quantizers(biases if self._method.update_bias else [])
@@ -191,7 +191,7 @@ class SegmentLearner:
 
     def _quantizers(self, names: Sequence[str]) -> Weights:
         from bitwright.learning.fake_quantize import FakeQuantizer
-        from bitwright.learning.torch_graph import as_tensor
+        from bitwright.learning.torch_graph.movement import as_tensor
 
         quantizers = {}
         for name in names:

@@ -155,7 +155,7 @@ class _SegmentLearner:
     def _with_quantizer(self, weight: PlannedWeight) -> tuple[torch.Tensor, FakeQuantizer]:
         """Return a float weight, and the values that its scales and zero points leave it."""
         from bitwright.learning.fake_quantize import FakeQuantizer
-        from bitwright.learning.torch_graph import as_tensor
+        from bitwright.learning.torch_graph.movement import as_tensor
 
         parts = [weight.read(), *_per_weight(self._rounded.get(weight.name))]
         given, scale, zero_point = (

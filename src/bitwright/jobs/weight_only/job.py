@@ -17,7 +17,7 @@ from bitwright.emit import EMITTERS
 from bitwright.errors import DataError
 from bitwright.jobs.calibration import Calibration, Evaluation, unseen_samples
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.fine_tuning import require_torch
+from bitwright.jobs.fine_tuning.segment import require_torch
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import Written, assess_model, sign_model
 from bitwright.jobs.result import Result
