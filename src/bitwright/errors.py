@@ -110,6 +110,7 @@ class MissingPackageError(BitwrightError):
 RENAMED = {
     "alone": "layerwise_fraction",
     "balanced": "squant",
+    "block": "segment",
     "held_back": "holdout",
     "held_out": "holdout_fraction",
     "hold_back": "holdout",

@@ -129,7 +129,7 @@ def test_replace_knows_its_fields():
     ("fields", "sentence"),
     [
         ({"per_channel": "yes"}, "option 'per_channel' must be True or False, not 'yes'"),
-        ({"mode": "statik"}, "option 'mode' cannot be 'statik'. Known: static"),
+        ({"mode": "statik"}, "option 'mode' cannot be 'statik'. Did you mean 'static'?"),
         ({"ranges": "minmax"}, "option 'ranges' must be a mapping"),
         ({"weight": "int9"}, "Did you mean 'int8'"),
         ({"select": {"exclude": "conv1"}}, "option 'select.exclude' must be a list"),

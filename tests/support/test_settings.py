@@ -111,7 +111,7 @@ def test_every_public_value_is_checked_as_it_is_made(kind):
         ),
         (
             lambda: Recipe(bias="int33"),
-            "Recipe: option 'bias' cannot be 'int33'. Known: int32, int16, weight.",
+            "Recipe: option 'bias' cannot be 'int33'. Did you mean 'int32'?",
         ),
         (
             lambda: Recipe(place={"channel_axes": {"Conv": "x"}}),
@@ -174,3 +174,17 @@ def test_an_error_among_thousands_of_tensors_is_found_with_its_name():
     )
     with pytest.raises(PlanError, match=sentence):
         QuantPlan.from_json(msgspec.json.encode(plan))
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"rounding": "balanced"}, "cannot be 'balanced'. Did you mean 'squant'?"),
+        ({"fine_tune": {"method": "adaround", "scope": "block"}}, "Did you mean 'segment'?"),
+        ({"rounding": "up"}, "Known: nearest, squant."),
+    ],
+)
+def test_a_word_that_was_renamed_is_named_by_its_new_one(options, hint):
+    with pytest.raises(RecipeError) as caught:
+        Recipe.from_mapping(options)
+    assert hint in str(caught.value)

@@ -148,7 +148,7 @@ def _find_problems(data: Any, hint: Any, path: str) -> Iterator[str]:
     if inner == (Any,):
         return  # long lists of scales, which need not be looked at one by one
     if kind is Literal and data not in inner:
-        yield f"{owner} cannot be {show(data)}. Known: {', '.join(map(str, inner))}."
+        yield f"{owner} cannot be {show(data)}.{did_you_mean(data, map(str, inner))}"
     elif kind is dict:
         yield from _find_bad_keys(data)
         for key, value in data.items():
