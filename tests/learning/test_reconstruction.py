@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="learning is torch code")
 from bitwright.learning.adaquant import AdaQuantLearner  # noqa: E402
 from bitwright.learning.adaround import AdaRoundLearner, Bias  # noqa: E402
 from bitwright.learning.fake_quantize import FakeQuantizer, soft_rounding  # noqa: E402
+from bitwright.learning.layer_error import SampledError  # noqa: E402
 from bitwright.learning.reconstruction import reconstruct  # noqa: E402
 from bitwright.learning.segment_target import SegmentTarget  # noqa: E402
 from bitwright.learning.torch_graph.executor import TorchGraph  # noqa: E402
@@ -267,3 +268,11 @@ def test_a_bias_makes_up_for_what_weights_leave_on_average():
             torch.testing.assert_close(steps, torch.round(steps))
     assert errors[2] <= errors[1] <= errors[0]
     assert errors[2] < 0.9 * errors[0]
+
+
+def test_layers_too_wide_for_a_second_moment_keep_their_roundings():
+    learner = learner_of(AdaRound())
+    before = learner.hard()["w"].clone()
+    wide = SampledError.__new__(SampledError)
+    assert learner.solve("w", wide, torch.from_numpy(WEIGHT)) is False
+    torch.testing.assert_close(learner.hard()["w"], before)
