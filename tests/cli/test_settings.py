@@ -162,3 +162,12 @@ def test_fields_of_weights_can_be_set():
 def test_wrong_fields_of_weights_are_named(setting, sentence):
     with pytest.raises(RecipeError, match=re.escape(sentence)):
         weights_with(setting)
+
+
+def test_a_section_as_a_whole_changes_only_what_it_names():
+    recipe = load_recipe("int4")
+    settings = ["weights.bits=8", 'weights={"block_size": 128}', 'weights.rounding={"damping": 1}']
+    changed = change_recipe(recipe, settings).weights
+    assert changed == recipe.weights.replace(
+        bits=8, block_size=128, rounding=recipe.weights.rounding.replace(damping=1)
+    )

@@ -10,6 +10,8 @@ import pytest
 from bitwright.errors import RecipeError, TargetError
 from bitwright.numerics.types import UINT16
 from bitwright.recipe import (
+    GPTQ,
+    HQQ,
     RECIPES,
     TARGETS,
     Override,
@@ -48,6 +50,20 @@ def test_a_short_yaml_file_changes_a_named_recipe(tmp_path):
     assert recipe.per_channel
     assert recipe.ranges == Percentile(percentile=99.9)
     assert recipe.name == "a16w8 (changed)"
+
+
+def test_a_section_changes_only_the_fields_that_it_names():
+    base = load_recipe("int4").weights
+    recipe = load_recipe({"base": "int4", "weights": {"block_size": 128}})
+    assert recipe.weights == base.replace(block_size=128)
+    nested = {"base": "int4", "weights": {"rounding": {"damping": 0.05}}}
+    assert load_recipe(nested).weights == base.replace(rounding=GPTQ(damping=0.05))
+    assert load_recipe({"base": "int4-awq", "weights": {"awq": None}}).weights.awq is None
+
+
+def test_another_method_replaces_its_section():
+    recipe = load_recipe({"base": "int4", "weights": {"rounding": {"method": "hqq"}}})
+    assert recipe.weights == load_recipe("int4").weights.replace(rounding=HQQ())
 
 
 @pytest.mark.parametrize("name", RECIPES)

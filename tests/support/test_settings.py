@@ -188,3 +188,20 @@ def test_a_word_that_was_renamed_is_named_by_its_new_one(options, hint):
     with pytest.raises(RecipeError) as caught:
         Recipe.from_mapping(options)
     assert hint in str(caught.value)
+
+
+def test_a_dict_changes_a_section_and_a_value_replaces_it():
+    recipe = Recipe(ranges=Percentile(percentile=99, symmetric=True))
+    assert recipe.replace(ranges={"percentile": 98}).ranges == Percentile(
+        percentile=98, symmetric=True
+    )
+    assert recipe.replace(ranges=Percentile(percentile=98)).ranges == Percentile(percentile=98)
+    assert recipe.replace(ranges={"method": "entropy"}).ranges == Entropy()
+    with pytest.raises(RecipeError, match="unknown option 'bins' in 'ranges'"):
+        recipe.replace(ranges={"bins": 4})
+
+
+def test_a_table_of_names_is_replaced_as_a_whole():
+    recipe = Recipe(overrides={"a": Override(symmetric=True)})
+    changed = recipe.replace(overrides={"b": {"symmetric": False}})
+    assert changed.overrides == {"b": Override(symmetric=False)}

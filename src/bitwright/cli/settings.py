@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import alternatives
+from bitwright.support.settings import Settings, merge
 
 __all__ = ["change_recipe"]
 
@@ -39,9 +41,10 @@ def change_recipe(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         return recipe
     data = msgspec.json.decode(recipe.to_json())
     pairs = [_split(setting) for setting in settings]
-    # A method is chosen before its fields are, whatever the order of the words.
-    for key, value in sorted(pairs, key=lambda pair: pair[0][-1] != "method"):
-        _assign(data, key, value)
+    # A method or a section is chosen before its fields are, whatever the order of the words.
+    pairs.sort(key=lambda pair: (pair[0][-1] != "method", not _is_mapping(pair[1]), len(pair[0])))
+    for key, value in pairs:
+        _assign(data, key, value, functools.reduce(_field, key, recipe))
     if ("name",) not in [key for key, _ in pairs]:
         data["name"] = f"{recipe.name} (changed)"
     return Recipe.from_mapping(data, source="--set")
@@ -59,13 +62,22 @@ def _split(setting: str) -> tuple[tuple[str, ...], str]:
             inner = len(parts) > len(start) + 2 and parts[-2] in ("ranges", "rounding")
             tail = 2 if inner else 1
             return (*start, ".".join(parts[len(start) : -tail]), *parts[-tail:]), value
-    is_whole = value.strip() == "null" or value.lstrip().startswith("{")
+    is_whole = value.strip() == "null" or _is_mapping(value)
     if key in _METHOD_FIELDS and not is_whole:
         parts.append("method")
     return tuple(parts), value
 
 
-def _assign(data: dict[str, Any], key: tuple[str, ...], text: str) -> None:
+def _is_mapping(value: str) -> bool:
+    return value.lstrip().startswith("{")
+
+
+def _field(section: Any, name: str) -> Any:
+    return getattr(section, name, None) if isinstance(section, Settings) else None
+
+
+def _assign(data: dict[str, Any], key: tuple[str, ...], text: str, section: Any) -> None:
+    """Put a value at its path; a mapping for a section names what changes in it."""
     if key[0] not in data:
         known = {*data, *(f"{name}.{field}" for name in _SECTIONS for field in _SECTIONS[name])}
         path = ".".join(key)
@@ -80,7 +92,7 @@ def _assign(data: dict[str, Any], key: tuple[str, ...], text: str) -> None:
     if key[-1] == "method":
         # Another method has other fields: none of the old one's may stay.
         place.clear()
-    place[key[-1]] = _read_value(text, is_list=_takes_a_list(key))
+    place[key[-1]] = merge(section, _read_value(text, is_list=_takes_a_list(key)))
 
 
 def _takes_a_list(key: tuple[str, ...]) -> bool:

@@ -17,7 +17,7 @@ from bitwright.recipe.options import Placement, Selection
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, Nearest, WeightOnly
 from bitwright.support.arguments import check_arguments
-from bitwright.support.settings import to_name
+from bitwright.support.settings import merge
 from bitwright.targets import TARGETS, Target, find_target
 
 __all__ = ["PRESETS", "RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
@@ -271,10 +271,9 @@ def _from_base(data: dict[str, Any], source: str) -> Recipe:
         return Recipe.from_mapping(data, source=source)
     if not isinstance(base, str):
         raise RecipeError(f"{source}: base must be the name of a recipe, not {base!r}.")
-    start = msgspec.to_builtins(named_recipe(base), enc_hook=to_name)
     changes = {name: value for name, value in data.items() if name != "base"}
-    name = data.get("name", f"{base} (changed)")
-    return Recipe.from_mapping({**start, "name": name, **changes}, source=source)
+    changed = merge(named_recipe(base), {"name": f"{base} (changed)", **changes})
+    return Recipe.from_mapping(changed, source=source)
 
 
 def _parse_json(text: str, path: Path) -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.support.arguments import allows, alternatives, describe, show
 
-__all__ = ["Settings", "convert", "encode", "to_name"]
+__all__ = ["Settings", "convert", "encode", "merge", "to_name"]
 
 _T = TypeVar("_T")
 
@@ -58,11 +58,15 @@ class Settings(
     def replace(self, **changes: Any) -> Self:
         """Return a copy with these options changed; an unknown one is an error.
 
-        >>> from bitwright import Recipe
-        >>> Recipe().replace(per_channel=True).per_channel
-        True
+        A section given as a dict changes only what it names; one given as a value replaces all.
+
+        >>> from bitwright import load_recipe
+        >>> changed = load_recipe("int4").replace(weights={"block_size": 128})
+        >>> changed.weights.block_size, type(changed.weights.rounding).__name__
+        (128, 'GPTQ')
         """
-        return msgspec.structs.replace(self, **_convert_options(type(self), changes))
+        merged = {name: merge(getattr(self, name, None), new) for name, new in changes.items()}
+        return msgspec.structs.replace(self, **_convert_options(type(self), merged))
 
 
 @runtime_checkable
@@ -95,6 +99,26 @@ def encode(value: msgspec.Struct, *, indent: int = 2) -> bytes:
     """Return any recipe or plan value as JSON, number types by name."""
     text = msgspec.json.encode(value, enc_hook=to_name)
     return msgspec.json.format(text, indent=indent) if indent else text
+
+
+def merge(section: Any, given: Any) -> Any:
+    """Return what a new value means where a section stands: a mapping names what changes in it.
+
+    A mapping of another method replaces the section, since methods do not share their options.
+
+    >>> from bitwright import Percentile
+    >>> merge(Percentile(percentile=99), {"symmetric": True})
+    {'method': 'percentile', 'symmetric': True, 'percentile': 99.0}
+    >>> merge(Percentile(percentile=99), {"method": "mse"})
+    {'method': 'mse'}
+    """
+    if not (isinstance(section, Settings) and isinstance(given, Mapping)):
+        return given
+    config = section.__struct_config__
+    if config.tag_field is not None and given.get(config.tag_field, config.tag) != config.tag:
+        return given
+    changes = {name: merge(getattr(section, name, None), new) for name, new in given.items()}
+    return {**msgspec.to_builtins(section, enc_hook=to_name), **changes}
 
 
 def convert(data: Any, kind: type[_T], source: str) -> _T:
