@@ -1,0 +1,1 @@
+"""Configurations for execution providers, as `onnxruntime.quantization.execution_providers`."""
