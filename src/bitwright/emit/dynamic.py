@@ -105,15 +105,14 @@ def _write_conv(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     space = len(weight.shape) - 2
     data = writer.operand(node, 0, keys)
     # The scales of channels stand before the axes of space, as the bias does.
-    kernel = writer.operand(node, 1, keys, scale_shape=(-1, *(1,) * space))
+    shape = (-1, *(1,) * space)
+    kernel = writer.operand(node, 1, keys, scale_shape=shape, unsigned=True)
     result = _multiply(writer, node, data, kernel, name, label)
     bias = input_at(node, 2)
     if bias is not None:
         result.name = writer.names.fresh(f"{label}quant_scaled_output")
-        shape = writer.constant(
-            f"{label}_bias_reshape_shape", np.array([1, -1, *(1,) * space], np.int64)
-        )
-        spread = writer.add(node, "Reshape", [bias, shape], output=f"{label}_bias_reshape_output")
+        wide = writer.constant(f"{label}_bias_reshape_shape", np.array([1, *shape], np.int64))
+        spread = writer.add(node, "Reshape", [bias, wide], output=f"{label}_bias_reshape_output")
         result = writer.add(node, "Add", [result, spread], name=f"{label}_bias_add")
     writer.replace(node, result)
 

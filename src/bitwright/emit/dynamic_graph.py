@@ -10,7 +10,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.qdq import Rounding
-from bitwright.emit.quantized import MICROSOFT, Quantized, add_quantized, convert_to_contrib
+from bitwright.emit.quantized import (
+    MICROSOFT,
+    Quantized,
+    add_quantized,
+    convert_to_contrib,
+    to_unsigned,
+)
 from bitwright.errors import PlanError
 from bitwright.graph import NameScope, iter_values
 from bitwright.graph.constants import is_constant
@@ -23,6 +29,7 @@ from bitwright.graph.editing import (
     remove_unused_initializers,
     replace_value,
 )
+from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.plan import QuantPlan
 
 __all__ = ["IntegerWriter"]
@@ -46,8 +53,8 @@ class IntegerWriter:
         self._round = round_weights
         self._values = dict(iter_values(model))
         self._activations: dict[ir.Value, Quantized] = {}
-        self._stored: dict[tuple[str, _Axes], ir.Value] = {}
-        self._scales: dict[tuple[str, _Axes, ZeroPoints], tuple[ir.Value, ir.Value]] = {}
+        self._stored: dict[tuple[str, _Axes, QType], ir.Value] = {}
+        self._scales: dict[tuple[str, _Axes, ZeroPoints, QType], tuple[ir.Value, ir.Value]] = {}
         self._dequantizers: list[ir.Node] = []
 
     def finish(self) -> None:
@@ -75,16 +82,19 @@ class IntegerWriter:
         order: _Axes = None,
         scale_shape: _Axes = None,
         zero_points: ZeroPoints = "one",
+        unsigned: bool = False,
     ) -> Quantized:
         """Return what a node reads, as integers: a stored constant, or quantized at run time.
 
         `transposed` swaps the axes of a matrix, `order` those of any constant; `scale_shape` is the
-        shape that scales of channels get, and `zero_points` says which the node takes.
+        shape that scales of channels get, and `zero_points` says which the node takes. `unsigned`
+        stores a constant of int8 as the same numbers in uint8.
         """
         key, value = keys[index] if index < len(keys) else None, node.inputs[index]
         assert value is not None
         if key is not None:
-            return self._constant(key, (1, 0) if transposed else order, scale_shape, zero_points)
+            axes = (1, 0) if transposed else order
+            return self._constant(key, axes, scale_shape, zero_points, unsigned)
         if is_constant(value):
             raise PlanError(
                 f"node {node.name!r} is to be quantized, and its constant {value.name!r} has no "
@@ -123,7 +133,12 @@ class IntegerWriter:
         return self._activations[value]
 
     def _constant(
-        self, key: str, order: _Axes, scale_shape: _Axes, zero_points: ZeroPoints
+        self,
+        key: str,
+        order: _Axes,
+        scale_shape: _Axes,
+        zero_points: ZeroPoints,
+        unsigned: bool,
     ) -> Quantized:
         source = self._values[self._plan.tensors[key].tensor]
         label = source.name or ""
@@ -132,7 +147,10 @@ class IntegerWriter:
         alike = np.unique(zeros).size == 1
         if not alike and (parameters.block_size or zero_points == "one"):
             raise PlanError(f"tensor {key!r}: its integer operator takes one zero point for it.")
-        if (key, order) not in self._stored:
+        moved = unsigned and parameters.qtype == INT8
+        qtype = UINT8 if moved else parameters.qtype
+        stored = (key, order, qtype)
+        if stored not in self._stored:
             tensor = source.const_value
             assert tensor is not None
             integers = self._round(tensor.numpy(), parameters)
@@ -140,10 +158,12 @@ class IntegerWriter:
                 tensor.release()  # or the mapped file stays in memory
             if order is not None:
                 integers = np.transpose(integers, order)
-            self._stored[key, order] = add_quantized(
-                graph_of(source), self.names, f"{label}_quantized", integers, parameters.qtype
+            if moved:
+                integers = to_unsigned(integers)
+            self._stored[stored] = add_quantized(
+                graph_of(source), self.names, f"{label}_quantized", integers, qtype
             )
-        place = (key, scale_shape, zero_points)
+        place = (key, scale_shape, zero_points, qtype)
         if place not in self._scales:
             scale = np.asarray(parameters.scale, np.float32)
             if parameters.block_size and parameters.axis is not None and scale.ndim:
@@ -153,13 +173,13 @@ class IntegerWriter:
             if alike:
                 shape = scale.shape if zero_points == "each" else ()
                 zeros = np.full(shape, zeros.reshape(-1)[0])
-            zero = zeros.astype(parameters.qtype.dtype)
+            zero = to_unsigned(zeros) if moved else zeros.astype(qtype.dtype)
             # Parameters live in the main graph, where every subgraph can read them.
             self._scales[place] = (
                 self.constant(f"{label}_scale", scale),
                 self.constant(f"{label}_zero_point", zero),
             )
-        return Quantized(self._stored[key, order], *self._scales[place])
+        return Quantized(self._stored[stored], *self._scales[place])
 
     # Floats -------------------------------------------------------------------------------
 

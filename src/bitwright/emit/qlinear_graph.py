@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.quantized import MICROSOFT, Quantized, convert_to_contrib
+from bitwright.emit.quantized import MICROSOFT, Quantized, convert_to_contrib, to_unsigned
 from bitwright.graph import NameScope
+from bitwright.graph.constants import constant_of
 from bitwright.graph.editing import (
     add_initializer,
     insert_before,
@@ -28,6 +30,7 @@ class PairGraph:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.names = NameScope(model)
+        self._unsigned: dict[ir.Value, ir.Value] = {}
 
     # Looking ------------------------------------------------------------------------------
 
@@ -78,6 +81,15 @@ class PairGraph:
     def constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
         """Return a new initializer of the main graph, where every subgraph can read it."""
         return add_initializer(self.model.graph, self.names, name, array)
+
+    def unsigned(self, value: ir.Value) -> ir.Value:
+        """Return a constant of int8 in uint8, stored once for all that read it; others as are."""
+        array = constant_of(value)
+        if array is None or array.dtype != np.int8:
+            return value
+        if value not in self._unsigned:
+            self._unsigned[value] = self.constant(f"{value.name}_unsigned", to_unsigned(array))
+        return self._unsigned[value]
 
     def triple(self, item: Quantized) -> list[ir.Value]:
         """Return integers, scale and zero point in the order in which integer ops read them."""

@@ -54,7 +54,8 @@ def _lower_to_conv_integer(
     if zeros.size > 1:
         zero_point = graph.constant(f"{zero_point.name}_scalar", zeros.flat[0].reshape(()))
     rank = len(node.inputs[1].shape) if node.inputs[1] is not None and node.inputs[1].shape else 4
-    inputs = [source.value, weight.value, source.zero_point, zero_point]
+    kernel = [graph.unsigned(value) for value in (weight.value, zero_point)]
+    inputs = [source.value, kernel[0], source.zero_point, kernel[1]]
     scale = _product_scale(source, weight)
     if scale.ndim:
         scale = scale.reshape(-1, *(1,) * (rank - 2))
