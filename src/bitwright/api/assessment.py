@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
+from bitwright.support.progress import Progress
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
@@ -42,7 +43,7 @@ def compare(
     plan: QuantPlan | str | Path | None = None,
     providers: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
-    progress: bool | Callable[[int, int | None], None] = True,
+    progress: Progress = True,
 ) -> Comparison:
     """Run a float model and a quantized one, whoever made it, on the same samples, side by side.
 
@@ -70,12 +71,7 @@ def compare(
     if plan is not None and not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
     measuring = Measuring(
-        data=data,
-        limit=limit,
-        preprocess=preprocess,
-        providers=providers,
-        memory_budget=memory_budget,
-        progress=progress,
+        data, limit, preprocess, memory_budget=memory_budget, providers=providers, progress=progress
     )
     return compare_pair(float_model, quantized_model, plan, measuring)
 
@@ -91,7 +87,7 @@ def find_sensitivity(
     candidates: int | None = None,
     providers: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
-    progress: bool | Callable[[int, int | None], None] = True,
+    progress: Progress = True,
 ) -> Sensitivity:
     """Measure how much each quantized node of a plan adds to the error of the outputs.
 
@@ -121,12 +117,7 @@ def find_sensitivity(
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
     measuring = Measuring(
-        data=data,
-        limit=limit,
-        preprocess=preprocess,
-        providers=providers,
-        memory_budget=memory_budget,
-        progress=progress,
+        data, limit, preprocess, memory_budget=memory_budget, providers=providers, progress=progress
     )
     return measure_sensitivity(float_model, plan, measuring, candidates=candidates)
 
@@ -157,7 +148,7 @@ def bench(
     threads: int | None = None,
     providers: Sequence[str] | None = None,
     profile: bool = True,
-    progress: bool | Callable[[int, int | None], None] = True,
+    progress: Progress = True,
 ) -> Benchmark:
     """Time models against each other, and name the nodes that became slower or stayed float.
 

@@ -6,7 +6,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from bitwright.observe import MEMORY_BUDGET, Engine
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe, Selection, load_recipe
 from bitwright.support.arguments import check_arguments
+from bitwright.support.progress import Progress
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
@@ -51,7 +52,7 @@ def quantize(
     providers: Sequence[str] | None = None,
     work: str | Path | None = None,
     device: str = "cpu",
-    progress: bool | Callable[[int, int | None], None] = True,
+    progress: Progress = True,
 ) -> Result:
     """Quantize a model with calibration data, prove that it runs, and write it.
 
@@ -91,9 +92,9 @@ def quantize(
     if output is not None:
         graph.check_destination(output, source=model)
     calibration = Calibration(
-        data=data,
-        limit=limit,
-        preprocess=preprocess,
+        data,
+        limit,
+        preprocess,
         holdout=holdout,
         sketches=sketches,
         memory_budget=memory_budget,
@@ -128,7 +129,7 @@ def make_plan(
     sketches: str | Path | None = None,
     memory_budget: int = MEMORY_BUDGET,
     providers: Sequence[str] | None = None,
-    progress: bool | Callable[[int, int | None], None] = True,
+    progress: Progress = True,
 ) -> QuantPlan:
     """Decide everything and write nothing: the plan can be read, edited and applied later.
 
@@ -141,9 +142,9 @@ def make_plan(
     'int8-per-channel'
     """
     calibration = Calibration(
-        data=data,
-        limit=limit,
-        preprocess=preprocess,
+        data,
+        limit,
+        preprocess,
         holdout=False,
         sketches=sketches,
         memory_budget=memory_budget,
@@ -166,7 +167,7 @@ def apply_plan(
     providers: Sequence[str] | None = None,
     work: str | Path | None = None,
     device: str = "cpu",
-    progress: bool | Callable[[int, int | None], None] = True,
+    progress: Progress = True,
 ) -> Result:
     """Quantize a model as a plan says; data, if given, only measures the result.
 
@@ -185,7 +186,7 @@ def apply_plan(
         plan = QuantPlan.load(plan)
     if output is not None:
         graph.check_destination(output, source=model)
-    calibration = Calibration(data=data, limit=limit, preprocess=preprocess, progress=progress)
+    calibration = Calibration(data, limit, preprocess, progress=progress)
     result = apply_to_model(plan, model, calibration, providers, Compute(device, work))
     return _save(result, output, external_data)
 
@@ -238,7 +239,7 @@ calibration data instead.
         format=format,
         select=select,
         optimize=optimize,
-        calibration=Calibration(data=data, limit=limit, preprocess=preprocess),
+        calibration=Calibration(data, limit, preprocess),
         providers=providers,
     )
     return _save(result, output, external_data)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from bitwright.observe import (
 from bitwright.prepare import channels_last_inputs
 from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.rounding.bias_correction import find_biased_layers, input_axes
+from bitwright.support.progress import Progress
 from bitwright.support.wording import counted
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "NO_SAMPLES",
     "Calibrated",
     "Calibration",
+    "DataOptions",
     "Evaluation",
     "calibrate",
     "channel_axes",
@@ -67,20 +69,27 @@ EVALUATION_SAMPLES = 8
 """How many samples a result is measured on where none are needed to calibrate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """The data that ranges are observed on, and how to read it."""
+@dataclass(frozen=True, slots=True)
+class DataOptions:
+    """The data that models run on, and how to read it."""
 
     data: Any = None
     limit: int | None = None
     preprocess: ImagePreprocess | str | None = None
+    _: KW_ONLY
+    memory_budget: int = MEMORY_BUDGET
+    progress: Progress = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(DataOptions):
+    """The data that ranges are observed on, and what is kept of it."""
+
     holdout: bool = True
     """Keep some samples out of calibration, to measure the result on."""
     sketches: str | Path | Mapping[str, TensorSketch] | None = None
     """A file that keeps what was observed, or what was observed elsewhere."""
-    memory_budget: int = MEMORY_BUDGET
     engine: Any = None
-    progress: bool | Callable[[int, int | None], None] = True
     kept_random: bool = False
     """Whether `data` are samples that `RandomData` gave."""
 

@@ -10,22 +10,21 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Comparison, compare_models
-from bitwright.data import ImagePreprocess, Sample, Samples
+from bitwright.data import Sample, Samples
 from bitwright.errors import BitwrightError, DataError
-from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.calibration import Calibration, DataOptions
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
-from bitwright.observe import MEMORY_BUDGET
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.support.progress import Progress, show_progress
+from bitwright.support.progress import show_progress
 
 __all__ = ["FloatSide", "Measuring", "compare_pair", "compare_with", "open_float_side", "recipe_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
+class Measuring(DataOptions):
     """The samples that models are run on, and the means to run them.
 
     >>> Measuring().check("a comparison runs both models")
@@ -34,14 +33,9 @@ class Measuring:
 (arrays, files, a folder of images, a data reader), or ask for random data to try things out.
     """
 
-    data: Any = None
     samples: Sequence[Sample] | None = None
     """Samples as the quantized model takes them, instead of data."""
-    limit: int | None = None
-    preprocess: ImagePreprocess | str | None = None
-    memory_budget: int = MEMORY_BUDGET
     providers: Sequence[str] | None = None
-    progress: Progress = True
 
     def check(self, purpose: str) -> None:
         """Refuse what nothing can be measured with."""
@@ -59,8 +53,8 @@ class Measuring:
     def calibration(self) -> Calibration:
         """How the samples are read."""
         if self.samples is not None:
-            return Calibration(data=self.samples)
-        return Calibration(data=self.data, limit=self.limit, preprocess=self.preprocess)
+            return Calibration(self.samples)
+        return Calibration(self.data, self.limit, self.preprocess)
 
 
 @dataclass(frozen=True, slots=True)

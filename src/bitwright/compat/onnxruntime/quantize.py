@@ -8,7 +8,7 @@ The package has a function of this module's name, as ONNX Runtime's has:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,53 +73,11 @@ Names = Sequence[str] | None
 NodeTest = Callable[[onnx.ModelProto, onnx.NodeProto], bool]
 
 
+@dataclass(eq=False, repr=False)
 class QuantConfig:
     """What static and dynamic configurations have in common."""
 
-    op_types_to_quantize: Any
-    nodes_to_quantize: Any
-    nodes_to_exclude: Any
-
-    def __init__(
-        self,
-        activation_type: Any = QuantType.QUInt8,
-        weight_type: Any = QuantType.QInt8,
-        op_types_to_quantize: Names = None,
-        nodes_to_quantize: Names = None,
-        nodes_to_exclude: Names = None,
-        per_channel: bool = False,
-        reduce_range: bool = False,
-        use_external_data_format: bool = False,
-    ) -> None:
-        self.op_types_to_quantize = op_types_to_quantize
-        self.per_channel = per_channel
-        self.reduce_range = reduce_range
-        self.weight_type = weight_type
-        self.activation_type = activation_type
-        self.nodes_to_quantize = nodes_to_quantize
-        self.nodes_to_exclude = nodes_to_exclude
-        self.use_external_data_format = use_external_data_format
-        self._copy()
-
-    def _copy(self) -> None:
-        """Take lists of the caller's own names, which may change."""
-        self.op_types_to_quantize = list(self.op_types_to_quantize or ())
-        self.nodes_to_quantize = list(self.nodes_to_quantize or ())
-        self.nodes_to_exclude = list(self.nodes_to_exclude or ())
-
-
-@dataclass(eq=False, repr=False)
-class StaticQuantConfig(QuantConfig):
-    """The arguments of `quantize_static`.
-
-    >>> StaticQuantConfig([]).activation_type
-    <QuantType.QInt8: 0>
-    """
-
-    calibration_data_reader: Any
-    calibrate_method: Any = CalibrationMethod.MinMax
-    quant_format: Any = QuantFormat.QDQ
-    activation_type: Any = QuantType.QInt8
+    activation_type: Any = QuantType.QUInt8
     weight_type: Any = QuantType.QInt8
     op_types_to_quantize: Names = None
     nodes_to_quantize: Names = None
@@ -127,11 +85,37 @@ class StaticQuantConfig(QuantConfig):
     per_channel: bool = False
     reduce_range: bool = False
     use_external_data_format: bool = False
+
+    def __post_init__(self) -> None:
+        """Take lists of the caller's own names, which may change."""
+        self.op_types_to_quantize = list(self.op_types_to_quantize or ())
+        self.nodes_to_quantize = list(self.nodes_to_quantize or ())
+        self.nodes_to_exclude = list(self.nodes_to_exclude or ())
+
+
+@dataclass(eq=False, repr=False)
+class _CalibrationConfig:
+    """The arguments of `quantize_static` that come first, as fields of the last base class do."""
+
+    calibration_data_reader: Any
+    calibrate_method: Any = CalibrationMethod.MinMax
+    quant_format: Any = QuantFormat.QDQ
+
+
+@dataclass(eq=False, repr=False)
+class StaticQuantConfig(QuantConfig, _CalibrationConfig):
+    """The arguments of `quantize_static`.
+
+    >>> StaticQuantConfig([]).activation_type
+    <QuantType.QInt8: 0>
+    """
+
+    activation_type: Any = QuantType.QInt8
     calibration_providers: Names = None
     extra_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self._copy()
+        super().__post_init__()
         self.extra_options = dict(self.extra_options or {})
 
 
@@ -143,18 +127,11 @@ class DynamicQuantConfig(QuantConfig):
     True
     """
 
-    weight_type: Any = QuantType.QInt8
-    op_types_to_quantize: Names = None
-    nodes_to_quantize: Names = None
-    nodes_to_exclude: Names = None
-    per_channel: bool = False
-    reduce_range: bool = False
-    use_external_data_format: bool = False
+    activation_type: Any = field(default=QuantType.QUInt8, init=False)
     extra_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self._copy()
-        self.activation_type = QuantType.QUInt8
+        super().__post_init__()
         self.extra_options = dict(self.extra_options or {})
 
 
@@ -182,7 +159,7 @@ def quantize(
     if isinstance(quant_config, StaticQuantConfig):
         quantize_static(model_input, model_output, **arguments)
     else:
-        del arguments["activation_type"]
+        arguments.pop("activation_type", None)  # measured at run time, whatever it was set to
         quantize_dynamic(model_input, model_output, **arguments)
 
 
