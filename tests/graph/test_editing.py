@@ -19,6 +19,7 @@ from bitwright.graph import (
     replace_inputs,
     replace_value,
 )
+from bitwright.graph.editing import append_node, copy_node
 
 
 @pytest.fixture
@@ -100,3 +101,20 @@ def test_only_initializers_that_nothing_reads_are_dropped(model):
 def test_a_value_of_no_graph_is_refused():
     with pytest.raises(ModelError, match=r"tensor 'x' belongs to no graph of the model\."):
         graph_of(ir.Value(name="x"))
+
+
+def test_a_copied_node_computes_the_same_of_other_values():
+    x, y = ir.Value(name="x"), ir.Value(name="y")
+    node = ir.node("Gemm", [x, x], {"transB": 1}, name="fc", metadata_props={"layer": "1"})
+    copied = copy_node(node, [y, x], [ir.Value(name="z")], "fc_1")
+    assert copied.inputs == (y, x) and copied.outputs[0].name == "z"
+    assert (copied.op_type, copied.name, copied.metadata_props) == ("Gemm", "fc_1", {"layer": "1"})
+    assert copied.attributes["transB"].as_int() == 1 and copied.graph is None
+    assert node.inputs == (x, x)
+
+
+def test_an_appended_node_is_the_last_one():
+    x, y = ir.Value(name="x"), ir.Value(name="y")
+    graph = ir.Graph([x], [], nodes=[ir.node("Relu", [x])], opset_imports={"": 21})
+    assert append_node(graph, "Softmax", [x], y, "s", {"axis": 1}) is y
+    assert graph[-1].name == "s" and graph[-1].attributes["axis"].as_int() == 1

@@ -17,6 +17,8 @@ from bitwright.graph.tensors import shape_of
 
 __all__ = [
     "add_initializer",
+    "append_node",
+    "copy_node",
     "drop_if_unused",
     "graph_of",
     "insert_after",
@@ -113,6 +115,40 @@ def insert_before(
     node = ir.node(op_type, inputs, attributes, domain=domain, outputs=[output], name=name)
     place.graph.insert_before(place, node)
     return output
+
+
+def append_node(
+    graph: ir.Graph,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    output: ir.Value,
+    name: str | None,
+    attributes: Attributes = None,
+) -> ir.Value:
+    """Add a node behind all others, and return its output."""
+    graph.append(ir.node(op_type, inputs, attributes, outputs=[output], name=name))
+    return output
+
+
+def copy_node(
+    node: ir.Node,
+    inputs: Sequence[ir.Value | None],
+    outputs: Sequence[ir.Value],
+    name: str | None,
+    attributes: Iterable[ir.Attr] | None = None,
+) -> ir.Node:
+    """Return a node like another one, of no graph yet, that reads and writes other values."""
+    return ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        list(node.attributes.values() if attributes is None else attributes),
+        overload=node.overload,
+        outputs=outputs,
+        name=name,
+        doc_string=node.doc_string,
+        metadata_props=dict(node.metadata_props),
+    )
 
 
 def insert_after(graph: ir.Graph, node: ir.Node, place: ir.Node | None) -> None:

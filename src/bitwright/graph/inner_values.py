@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.checking import is_in_order
 from bitwright.graph.cloning import clone_model
-from bitwright.graph.editing import add_initializer
+from bitwright.graph.editing import add_initializer, append_node, copy_node
 from bitwright.graph.loading import load_model
 from bitwright.graph.names import NameScope
 from bitwright.graph.sessions import Level, open_session, run_session
@@ -168,16 +168,8 @@ class _Lifter:
             )
             for value in old
         ]
-        replacement = ir.Node(
-            node.domain,
-            node.op_type,
-            [*node.inputs, extra],
-            list(node.attributes.values()),
-            outputs=[*new[:position], result, *new[position:]],
-            name=node.name,
-            doc_string=node.doc_string,
-            metadata_props=dict(node.metadata_props),
-        )
+        outputs = [*new[:position], result, *new[position:]]
+        replacement = copy_node(node, [*node.inputs, extra], outputs, node.name)
         graph = node.graph
         assert isinstance(graph, ir.Graph)
         ir.convenience.replace_nodes_and_values(graph, node, [node], [replacement], old, new)
@@ -197,8 +189,7 @@ class _Lifter:
         """Add a node at the end of a graph and return its output."""
         result = ir.Value(name=output, type=ir.TensorType(dtype) if dtype is not None else None)
         name = self.scope.fresh(f"{output}_{op_type}")
-        graph.append(ir.node(op_type, inputs, attributes=attributes, outputs=[result], name=name))
-        return result
+        return append_node(graph, op_type, inputs, result, name, attributes)
 
     def flatten(self, graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Add a Reshape to one dimension."""
@@ -363,7 +354,7 @@ class SessionRunner:
         model.graph.outputs.clear()
         for index, (name, output) in enumerate(outputs.items()):
             size = ir.Value(name=f"bitwright/size/{index}", type=ir.TensorType(ir.DataType.INT64))
-            model.graph.append(ir.node("Size", [exposed[output]], outputs=[size]))
+            append_node(model.graph, "Size", [exposed[output]], size, None)
             model.graph.outputs.append(size)
             outputs[name] = f"bitwright/size/{index}"
         sizes = self._open(Exposed(model, outputs)).run(feeds)

@@ -13,12 +13,12 @@ from onnx_ir.passes.common import (
 
 from bitwright.errors import ModelError
 from bitwright.graph.checking import is_in_order
-from bitwright.graph.editing import remove_unused_initializers
+from bitwright.graph.editing import add_initializer, insert_before, remove_unused_initializers
 from bitwright.graph.names import NameScope
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, ROUNDERS
 from bitwright.graph.shapes import element_type
 from bitwright.graph.subgraphs import iter_graphs, values_of
-from bitwright.graph.tensors import shape_of, tensor_in, tensor_slots
+from bitwright.graph.tensors import tensor_in, tensor_slots
 from bitwright.support.wording import counted
 
 __all__ = [
@@ -161,8 +161,9 @@ def _lift_constants(model: ir.Model, names: NameScope, notes: list[str]) -> None
         notes.append(f"turned {counted(lifted, 'Constant node')} into initializers.")
 
 
-# onnx-ir's LiftConstantsToInitializersPass leaves readers of a returned constant at the node, and
-# its check of each tensor takes longer than to load it.
+# Not onnx-ir's LiftConstantsToInitializersPass: where a graph returns a constant, its readers keep
+# reading the node; value_ints and the like are lifted only together with strings; and its check of
+# each tensor against a protocol takes longer than to load it.
 def _lift_constant(graph: ir.Graph, node: ir.Node, names: NameScope) -> bool:
     if node.op_type != "Constant" or node.domain:
         return False
@@ -173,19 +174,13 @@ def _lift_constant(graph: ir.Graph, node: ir.Node, names: NameScope) -> bool:
     tensor = _constant_tensor(node)
     if tensor is None:
         return False
-    value = ir.Value(
-        name=names.fresh(f"{output.name}_constant") if returned else output.name,
-        type=ir.TensorType(tensor.dtype),
-        shape=shape_of(tensor),
-        const_value=tensor,
-        metadata_props=dict(output.metadata_props),
-    )
-    tensor.name = value.name
+    name = names.fresh(f"{output.name}_constant") if returned else output.name
+    value = add_initializer(graph, None, name, tensor)
+    value.metadata_props.update(output.metadata_props)
     for reader, index in list(output.uses()):
         reader.replace_input_with(index, value)
     if not returned:
         graph.remove(node, safe=True)
-    graph.register_initializer(value)
     return True
 
 
@@ -217,7 +212,8 @@ def _fix_initializer_inputs(model: ir.Model, notes: list[str]) -> None:
     )
 
 
-# onnx-ir's NameFixPass numbers nodes; ours are called after what they write, as users know it.
+# Not onnx-ir's NameFixPass: it makes node names unique in each body by itself, but plans know nodes
+# of all bodies by name; it also renames values, and takes names for nodes that values have.
 def _name_nodes(model: ir.Model, scope: NameScope, notes: list[str]) -> None:
     seen: set[str] = set()
     renamed = named = 0
@@ -314,8 +310,7 @@ def hide_defaults(model: ir.Model) -> HiddenDefaults:
         stored.name = scope.fresh(f"{name}_default")
         given.name = name
         label = scope.fresh(f"{name}_Default")
-        node = ir.node(_OP, [stored], domain=_DOMAIN, outputs=[given], name=label)
-        graph.insert_before(graph[0], node)
+        insert_before(graph[0], _OP, [stored], given, label, domain=_DOMAIN)
         nodes.append(label)
     function = _identity_function(model.opset_imports[""])
     model.functions[function.identifier()] = function

@@ -218,12 +218,11 @@ def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataTy
     if node.op_type == "Cast":
         target = node.attributes.get("to")
         return ir.DataType(target.as_int()) if target is not None else None
-    if node.op_type in {"If", "Loop", "Scan"}:
-        body = next((body for _, body in subgraphs_of(node)), None)
+    body = next((body for _, body in subgraphs_of(node)), None)
+    if body is not None and node.op_type != "SequenceMap":  # which returns no tensors
         skip = 1 if node.op_type == "Loop" else 0  # a Loop's body also returns its condition
-        if body is None or index + skip >= len(body.outputs):
-            return None
-        return element_type(body.outputs[index + skip])
+        outputs = body.outputs[skip:]
+        return element_type(outputs[index]) if index < len(outputs) else None
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get("", 1), node.domain)
     except onnx.defs.SchemaError:

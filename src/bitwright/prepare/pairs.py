@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide.ops import op_types
 from bitwright.graph.constants import constant_of, constant_tensor, input_at, is_constant
 from bitwright.graph.editing import insert_before, replace_value
 from bitwright.numerics.types import QTYPES, UINT8, QType
@@ -24,11 +25,10 @@ __all__ = [
 ]
 
 _DOMAINS = ("", "com.microsoft")
-# What moves integers as well as it moves floats.
-_MOVERS = frozenset(
-    "Transpose Reshape Squeeze Unsqueeze Flatten Identity MaxPool Slice DepthToSpace SpaceToDepth "
-    "Expand Tile".split()
-)
+# What moves integers as well as it moves floats; tables that are looked up stay integers.
+_MOVERS = op_types(
+    lambda op: (op.moves or op.pool) and op.keeps_scale is True and op.outputs == (0,)
+) - {"Gather", "GatherElements"}
 _QTYPES = {t.onnx_type: t for t in QTYPES.values() if not t.shares_exponent}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.editing import insert_after
+from bitwright.graph.editing import append_node, insert_after
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import shape_of
@@ -101,7 +101,7 @@ def _cast_output(graph: ir.Graph, value: ir.Value, scope: NameScope) -> None:
     value.name = scope.fresh(f"{label}_float")
     narrow = ir.Value(name=label, type=ir.TensorType(_HALF), shape=value.shape)
     name = scope.fresh(f"{label}_Cast")
-    graph.append(ir.node("Cast", [value], {"to": int(_HALF)}, outputs=[narrow], name=name))
+    append_node(graph, "Cast", [value], narrow, name, {"to": int(_HALF)})
     for index, output in enumerate(graph.outputs):
         if output is value:
             graph.outputs[index] = narrow

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from bitwright.assess.comparison.units import Cut, Units, outer_inputs
 from bitwright.errors import ModelError
 from bitwright.graph import opset_of, stamp_versions, upgrade_opset
+from bitwright.graph.editing import add_initializer, append_node, copy_node, like
 from bitwright.graph.subgraphs import subgraphs_of
 
 __all__ = ["MergedGraph", "at_one_opset"]
@@ -34,7 +35,8 @@ class MergedGraph:
 
     def __init__(self, units: Units) -> None:
         self._units = units
-        self._nodes: list[ir.Node] = []
+        opsets = {**units.float_model.opset_imports, **units.quantized.opset_imports}
+        self._graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="comparison")
         self._inputs: dict[str, ir.Value] = {}
         self._constants: dict[ir.Value, ir.Value] = {}
         self._copies: dict[tuple[object, ...], tuple[ir.Value, ...]] = {}
@@ -45,7 +47,7 @@ class MergedGraph:
     @property
     def node_count(self) -> int:
         """How many nodes the merged graph has."""
-        return len(self._nodes)
+        return len(self._graph)
 
     def start(self, model: ir.Model) -> Known:
         """Return the inputs of one of the models as those of the merged graph."""
@@ -55,7 +57,8 @@ class MergedGraph:
                 continue
             name = value.name or ""
             if name not in self._inputs:
-                self._inputs[name] = ir.Value(name=name, type=value.type, shape=value.shape)
+                self._inputs[name] = like(value, name)
+                self._graph.inputs.append(self._inputs[name])
             known[value] = self._inputs[name]
         return known
 
@@ -129,17 +132,10 @@ class MergedGraph:
     def finish(self, outputs: Iterable[ir.Value]) -> ir.Model:
         """Return the merged model with these outputs; nothing can be added any more."""
         float_model, quantized = self._units.float_model, self._units.quantized
-        graph = ir.Graph(
-            list(self._inputs.values()),
-            list(dict.fromkeys(outputs)),
-            nodes=self._nodes,
-            initializers=list(self._constants.values()),
-            opset_imports={**float_model.opset_imports, **quantized.opset_imports},
-            name="comparison",
-        )
+        self._graph.outputs.extend(dict.fromkeys(outputs))
         functions = {**float_model.functions, **quantized.functions}
         model = ir.Model(
-            graph,
+            self._graph,
             ir_version=max(float_model.ir_version, quantized.ir_version),
             functions=tuple(functions.values()),
         )
@@ -153,12 +149,8 @@ class MergedGraph:
             return known[value]
         if value.const_value is not None and value.producer() is None:
             if value not in self._constants:
-                self._constants[value] = ir.Value(
-                    name=self._fresh(value.name),
-                    type=value.type or ir.TensorType(value.const_value.dtype),
-                    shape=value.shape,
-                    const_value=value.const_value,
-                )
+                name = self._fresh(value.name)
+                self._constants[value] = add_initializer(self._graph, None, name, value.const_value)
             self.weight_bytes += value.const_value.nbytes
             return self._constants[value]
         raise ModelError(
@@ -180,21 +172,9 @@ class MergedGraph:
                 _redirect(body, {**captured, **pairs})
                 attribute = ir.AttrGraph(attribute.name, body)
             attributes.append(attribute)
-        outputs = [
-            ir.Value(name=self._fresh(value.name), type=value.type, shape=value.shape)
-            for value in node.outputs
-        ]
-        copied = ir.Node(
-            node.domain,
-            node.op_type,
-            read,
-            attributes,
-            overload=node.overload,
-            outputs=outputs,
-            name=self._fresh(node.name),
-        )
-        self._nodes.append(copied)
-        return tuple(outputs)
+        outputs = tuple(like(value, self._fresh(value.name)) for value in node.outputs)
+        self._graph.append(copy_node(node, read, outputs, self._fresh(node.name), attributes))
+        return outputs
 
     def _make(
         self,
@@ -210,9 +190,10 @@ class MergedGraph:
                 type=None if dtype is None else ir.TensorType(dtype),
                 shape=inputs[0].shape,
             )
-            node = ir.node(op_type, inputs, attributes, outputs=[output], name=self._fresh(op_type))
-            self._nodes.append(node)
-            self._copies[key] = (output,)
+            name = self._fresh(op_type)
+            self._copies[key] = (
+                append_node(self._graph, op_type, inputs, output, name, attributes),
+            )
         return self._copies[key][0]
 
     def _fresh(self, name: str | None) -> str:
