@@ -13,7 +13,7 @@ ROOT = Path(bitwright.__file__).parent
 
 STAGES = ("prepare", "equalize", "observe", "decide", "rounding", "learning", "emit", "assess")
 
-# Highest first. A room may import lower levels and itself, and nothing beside it.
+# Highest first. A package may import lower levels and itself, and nothing beside it.
 LEVELS = (
     ("__main__",),
     ("cli", "compat"),
@@ -54,11 +54,11 @@ class _Imports(ast.NodeVisitor):
         self.found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
 
 
-def room_of(module):
-    """Return the room of the house that a module, as `decide.ops.rule`, belongs to."""
+def package_of(module):
+    """Return the package of the house that a module, as `decide.ops.rule`, belongs to."""
     parts = module.split(".")
-    rooms = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((room for room in rooms if room in LEVEL_OF), parts[0])
+    packages = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((package for package in packages if package in LEVEL_OF), parts[0])
 
 
 def module_of(path):
@@ -83,7 +83,7 @@ def files():
 
 
 def breaks(importer, imported):
-    """Return why one room may not import the other, or None."""
+    """Return why one package may not import the other, or None."""
     if importer == imported:
         return None
     if imported == "__init__":
@@ -97,17 +97,17 @@ def breaks(importer, imported):
     return None
 
 
-def test_every_room_of_the_house_has_a_level():
-    assert {room_of(module_of(path)) for path in files()} <= LEVEL_OF.keys()
+def test_every_package_of_the_house_has_a_level():
+    assert {package_of(module_of(path)) for path in files()} <= LEVEL_OF.keys()
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_run_downward_only(path):
-    importer = room_of(module_of(path))
+    importer = package_of(module_of(path))
     problems = [
         f"{path.relative_to(ROOT)}:{line} {problem}"
         for line, imported in imports_of(path)
-        if (problem := breaks(importer, room_of(imported))) is not None
+        if (problem := breaks(importer, package_of(imported))) is not None
     ]
     assert not problems, "\n".join(problems)
 
@@ -162,7 +162,7 @@ def test_the_top_folder_holds_only_what_every_package_has_there():
 @pytest.mark.parametrize("part", ["graph", "data", "demo"])
 def test_models_and_data_know_nothing_of_recipes_and_plans(part):
     for path in sorted((ROOT / part).rglob("*.py")):
-        assert not {"plan", "recipe"} & {room_of(name) for _, name in imports_of(path)}, path
+        assert not {"plan", "recipe"} & {package_of(name) for _, name in imports_of(path)}, path
 
 
 def test_the_top_module_imports_nothing_of_ours():

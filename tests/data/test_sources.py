@@ -308,15 +308,15 @@ SAMPLE = {
 }
 
 
-def test_only_the_turned_inputs_change():
-    turned = to_channels_last(open_data([SAMPLE] * 3, [IMAGE, SIZE]), {"image"})
-    samples = list(turned)
+def test_only_the_transposed_inputs_change():
+    transposed = to_channels_last(open_data([SAMPLE] * 3, [IMAGE, SIZE]), {"image"})
+    samples = list(transposed)
     np.testing.assert_array_equal(samples[0]["image"], SAMPLE["image"].transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(samples[0]["size"], SAMPLE["size"])
     assert samples[0]["image"].flags.c_contiguous
-    assert (len(samples), turned.len_hint, turned.description) == (3, 3, "list of samples")
-    assert turned.specs[0].shape == ("n", 8, 9, 3)
-    assert channels_first_specs(turned.specs, {"image"}) == (IMAGE, SIZE)
+    assert (len(samples), transposed.len_hint, transposed.description) == (3, 3, "list of samples")
+    assert transposed.specs[0].shape == ("n", 8, 9, 3)
+    assert channels_first_specs(transposed.specs, {"image"}) == (IMAGE, SIZE)
 
 
 def test_it_can_be_read_as_often_as_the_data():
@@ -334,6 +334,6 @@ def test_data_in_the_new_layout_is_refused():
         list(to_channels_last(open_data([sample], [IMAGE, SIZE]), {"image"}))
 
 
-def test_nothing_turned_is_the_same_stream():
+def test_nothing_transposed_is_the_same_stream():
     samples = open_data([SAMPLE], [IMAGE, SIZE])
     assert to_channels_last(samples, set()) is samples

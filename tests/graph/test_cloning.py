@@ -7,21 +7,21 @@ from onnx import helper
 
 from bitwright.errors import ModelError
 from bitwright.graph import clone_model, iter_values, load_model
-from bitwright.graph.cloning import holding, make_skeleton, to_message
+from bitwright.graph.cloning import strip_weights, to_message, value_with_tensor
 
 
 def test_a_clone_shares_tensors_and_nothing_that_can_be_changed(builders):
     model = load_model(builders.branches())
     model.meta["note"] = 1
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    twin = clone_model(model)
-    assert twin.meta["note"] == 1
-    assert ir.to_proto(twin).SerializeToString(deterministic=True) == before
-    for (_, ours), (_, theirs) in zip(iter_values(twin), iter_values(model), strict=True):
+    clone = clone_model(model)
+    assert clone.meta["note"] == 1
+    assert ir.to_proto(clone).SerializeToString(deterministic=True) == before
+    for (_, ours), (_, theirs) in zip(iter_values(clone), iter_values(model), strict=True):
         assert ours is not theirs and ours.const_value is theirs.const_value
         ours.dtype = ir.DataType.FLOAT16
         ours.shape = ir.Shape([7])
-    for node in twin.graph.all_nodes():
+    for node in clone.graph.all_nodes():
         node.name = "changed"
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
@@ -50,8 +50,8 @@ def test_other_inputs_and_initializers_leave_the_model_as_it_was(builders):
     zeros = ir.tensor(np.zeros((64, 4), np.float32), name="w2")
     message = to_message(
         model,
-        inputs=[*model.graph.inputs, holding(weights["w1"], None)],
-        initializers=[weights["b1"], holding(weights["w2"], zeros)],
+        inputs=[*model.graph.inputs, value_with_tensor(weights["w1"], None)],
+        initializers=[weights["b1"], value_with_tensor(weights["w2"], zeros)],
     )
     assert [value.name for value in message.graph.input] == ["x", "w1"]
     assert [tensor.name for tensor in message.graph.initializer] == ["b1", "w2"]
@@ -62,7 +62,7 @@ def test_other_inputs_and_initializers_leave_the_model_as_it_was(builders):
 
 def test_a_stand_in_takes_type_and_shape_from_the_tensor_where_the_value_has_none():
     weight = ir.Value(name="w", const_value=ir.tensor(np.zeros((2, 3), np.float16)))
-    stand_in = holding(weight, None)
+    stand_in = value_with_tensor(weight, None)
     assert stand_in.dtype == ir.DataType.FLOAT16
     assert stand_in.shape == (2, 3)
     assert stand_in.const_value is None and weight.const_value is not None
@@ -71,21 +71,21 @@ def test_a_stand_in_takes_type_and_shape_from_the_tensor_where_the_value_has_non
 def test_big_tensors_become_inputs_and_small_ones_stay(builders):
     model = load_model(builders.mlp())
     before = ir.to_proto(model)
-    skeleton = make_skeleton(model)
-    assert [value.name for value in skeleton.proto.graph.input] == ["x", "w1"]
-    assert [tensor.name for tensor in skeleton.proto.graph.initializer] == ["b1", "w2"]
-    assert skeleton.placeholders == {"w1": model.graph.initializers["w1"]}
+    stripped = strip_weights(model)
+    assert [value.name for value in stripped.proto.graph.input] == ["x", "w1"]
+    assert [tensor.name for tensor in stripped.proto.graph.initializer] == ["b1", "w2"]
+    assert stripped.placeholders == {"w1": model.graph.initializers["w1"]}
     assert ir.to_proto(model) == before
 
 
 def test_a_big_tensor_of_a_body_becomes_an_input_of_the_main_graph(builders):
     model = load_model(builders.branches())
     before = ir.to_proto(model)
-    skeleton = make_skeleton(model)
-    (name,) = skeleton.placeholders
-    added = skeleton.proto.graph.input[len(model.graph.inputs) :]
+    stripped = strip_weights(model)
+    (name,) = stripped.placeholders
+    added = stripped.proto.graph.input[len(model.graph.inputs) :]
     assert [(value.name, len(value.type.tensor_type.shape.dim)) for value in added] == [(name, 2)]
-    (body,) = (a.g for a in skeleton.proto.graph.node[-1].attribute if a.name == "then_branch")
+    (body,) = (a.g for a in stripped.proto.graph.node[-1].attribute if a.name == "then_branch")
     assert name in body.node[0].input
     assert not body.initializer
     assert ir.to_proto(model) == before
@@ -94,9 +94,9 @@ def test_a_big_tensor_of_a_body_becomes_an_input_of_the_main_graph(builders):
 def test_a_big_default_of_an_input_goes_and_the_input_stays(builders):
     proto = builders.mlp()
     proto.graph.input.append(builders.info("w1", shape=[64, 64]))
-    skeleton = make_skeleton(load_model(proto))
-    assert [value.name for value in skeleton.proto.graph.input] == ["x", "w1"]
-    assert "w1" in skeleton.placeholders
+    stripped = strip_weights(load_model(proto))
+    assert [value.name for value in stripped.proto.graph.input] == ["x", "w1"]
+    assert "w1" in stripped.placeholders
 
 
 def test_a_body_without_tensors_needs_no_copy(builders, monkeypatch):
@@ -112,4 +112,4 @@ def test_a_body_without_tensors_needs_no_copy(builders, monkeypatch):
         {"w": np.zeros(1000, np.float32)},
     )
     monkeypatch.setattr(module, "clone_model", None)
-    assert list(make_skeleton(load_model(proto)).placeholders) == ["w"]
+    assert list(strip_weights(load_model(proto)).placeholders) == ["w"]

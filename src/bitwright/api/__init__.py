@@ -1,4 +1,4 @@
-"""The verbs. Each loads what it needs when it is first used: a job waits for nothing else."""
+"""The public functions; each loads what it needs when it is first called."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a recipe asks of a model that cannot be had, told before any data is read."""
+"""Checks of a recipe against its model and the runtime, before any data is read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from bitwright.decide.ops.qoperator import check_integer_recipe
+from bitwright.decide.ranges.methods import METHODS
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import INT4, INT8, INT16, INT32, QTYPES, UINT4, UINT8, UINT16
-from bitwright.recipe import Distribution, MinMax, Override, Percentile, Recipe
+from bitwright.recipe import MinMax, Override, Recipe
 
 __all__ = ["check_recipe", "has_channelwise_activations"]
 
 Names = Mapping[ir.Value, str]
-
-_FLOAT8_METHODS = (MinMax, Percentile, Distribution)
 
 _ACTIVATION_TYPES = (INT8, UINT8, INT16, UINT16)
 _WEIGHT_TYPES = (*_ACTIVATION_TYPES, INT4, UINT4)
@@ -91,7 +90,7 @@ def _check_types(recipe: Recipe, names: Names) -> None:
             )
         method = recipe.ranges if role == "activations" else recipe.weight_ranges
         is_float8 = qtype.kind == "float" and qtype.needs_range
-        if is_float8 and not isinstance(method, _FLOAT8_METHODS):
+        if is_float8 and not METHODS[type(method)].for_floats:
             raise RecipeError(
                 f"{qtype} takes the range methods minmax, percentile and distribution; the others "
                 "compare grids of integers."

@@ -62,7 +62,7 @@ def _takes_any_opset(qtype: QType, recipe: Recipe) -> bool:
     Casts to float8 and tensors of 4 bits are as old as their standard pairs.
     """
     if qtype.is_integer and qtype.bits == 16:
-        return recipe.place.extended_ops or recipe.format == "fix-neuron"
+        return recipe.place.extended_ops or recipe.output_format.single_nodes
     return not qtype.min_opset or (qtype.bits == 8 and qtype.is_integer)
 
 

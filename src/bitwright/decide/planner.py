@@ -81,7 +81,7 @@ def _refuse_invalid_values(layout: Layout, sketches: Mapping[str, TensorSketch])
             )
         raise DataError(
             f"tensor {entry.name!r} has {sketch.nan:,} NaN and {sketch.inf:,} "
-            f"infinite values among {sketch.count:,} during calibration; mend the model or "
+            f"infinite values among {sketch.count:,} during calibration; fix the model or "
             f"the data, or exclude the nodes that use it ({users})."
         )
 

@@ -108,7 +108,7 @@ def _replace(
         tensor.release()  # or the mapped file stays in memory
     if not np.isfinite(absmax).all():
         raise ModelError(
-            f"weight {weight.name!r} holds NaN or infinity; mend the model, or exclude "
+            f"weight {weight.name!r} holds NaN or infinity; fix the model, or exclude "
             f"{', '.join(repr(node.name) for node in readers)}."
         )
     graph = graph_of(weight)

@@ -121,12 +121,8 @@ class IntegerWriter:
             self._value(f"{label}_scale", _FLOAT),
             self._value(f"{label}_zero_point", ir.DataType.UINT8),
         ]
-        quantizer = ir.node(
-            "DynamicQuantizeLinear",
-            [value],
-            outputs=outputs,
-            name=self.names.fresh(f"{label}_QuantizeLinear"),
-        )
+        name = self.names.fresh(f"{label}_QuantizeLinear")
+        quantizer = ir.node("DynamicQuantizeLinear", [value], outputs=outputs, name=name)
         insert_after(graph_of(value), quantizer, value.producer())
         integers, scale, zero_point = outputs
         self._activations[value] = Quantized(integers, scale, zero_point)
@@ -144,8 +140,8 @@ class IntegerWriter:
         label = source.name or ""
         parameters = self._plan.parameters(key)
         zeros = np.asarray(parameters.zero_point)
-        alike = np.unique(zeros).size == 1
-        if not alike and (parameters.block_size or zero_points == "one"):
+        single = np.unique(zeros).size == 1
+        if not single and (parameters.block_size or zero_points == "one"):
             raise PlanError(f"tensor {key!r}: its integer operator takes one zero point for it.")
         moved = unsigned and parameters.qtype == INT8
         qtype = UINT8 if moved else parameters.qtype
@@ -170,7 +166,7 @@ class IntegerWriter:
                 scale = scale.squeeze(parameters.axis)  # the one block is the whole axis
             elif scale.ndim and scale_shape is not None:
                 scale = scale.reshape(scale_shape)
-            if alike:
+            if single:
                 shape = scale.shape if zero_points == "each" else ()
                 zeros = np.full(shape, zeros.reshape(-1)[0])
             zero = to_unsigned(zeros) if moved else zeros.astype(qtype.dtype)

@@ -1,4 +1,4 @@
-"""Write weights in blocks of few bits into a graph whose activations stay float.
+"""Write low-bit block-wise weights into a graph whose activations stay float.
 
 Three forms: the n-bit operators of ONNX Runtime (MatMulNBits, and GatherBlockQuantized for tables
 of embeddings), standard DequantizeLinear in blocks, and floats that have the rounded values. A
@@ -82,7 +82,7 @@ def emit_blocks(
     output: str = "matmul-nbits",
     accuracy_level: int | None = None,
 ) -> list[str]:
-    """Store weights in few bits, in place; return a sentence for each thing worth knowing.
+    """Store low-bit weights, in place; return a sentence for each thing worth knowing.
 
     `weights` maps the (qualified) names of constants to their blocks, [K, N] as a product reads
     them, whichever way round the model holds them. It is asked for one weight at a time, and again

@@ -44,8 +44,8 @@ class Reader(NamedTuple):
         """Whether it reads [N, K]: a Gemm that transposes, the rows of a table, and the like."""
         if self.node.op_type == "Gather":
             return True
-        turns = self.node.op_type == "Gemm" and bool(self.node.attributes.get_int("transB", 0))
-        return turns != (self.through is not None)
+        transposed = self.node.op_type == "Gemm" and bool(self.node.attributes.get_int("transB", 0))
+        return transposed != (self.through is not None)
 
 
 def readers_of(value: ir.Value) -> list[Reader]:

@@ -199,12 +199,9 @@ class PairGraph:
 
     def _dequantize(self, node: ir.Node, value: ir.Value, source: Quantized) -> ir.Value:
         given = like(value, self.names.fresh(f"{value.name}_DequantizeLinear_Output"))
-        dequantizer = ir.node(
-            "DequantizeLinear",
-            [value, source.scale, source.zero_point],
-            outputs=[given],
-            name=self.names.fresh(f"{value.name}_DequantizeLinear"),
-        )
+        name = self.names.fresh(f"{value.name}_DequantizeLinear")
+        inputs = [value, source.scale, source.zero_point]
+        dequantizer = ir.node("DequantizeLinear", inputs, outputs=[given], name=name)
         assert node.graph is not None
         node.graph.insert_after(node, dequantizer)
         return given

@@ -33,7 +33,7 @@ def emit_qoperator(model: ir.Model, plan: QuantPlan, round_weights: Rounding) ->
     emit_qdq(model, plan, round_weights)
     left = _lower(model, by_action["quantize"])
     _drop_idle_pairs(model, keep={value for value in clipped if value is not None})
-    _name_what_is_left(model)
+    _name_remaining_pairs(model)
     remove_unused_initializers(model)
     for part in model.graphs():
         part.sort()
@@ -83,7 +83,7 @@ def _drop_idle_pairs(model: ir.Model, keep: Collection[ir.Value]) -> None:
             remove_nodes([node])
 
 
-def _name_what_is_left(model: ir.Model) -> None:
+def _name_remaining_pairs(model: ir.Model) -> None:
     """Call integers T_quantized and what is made float again T, where T is free."""
     names = NameScope(model)
     for node in model.graph.all_nodes():

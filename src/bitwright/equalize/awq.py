@@ -78,7 +78,7 @@ def awq_scales(
         )
     measure = _error_measure(parts, moment, format, shrinks, xp)
     roots = np.sqrt(np.maximum(np.diagonal(np.asarray(moment, np.float64)), 0))
-    families = _families(sizes, roots, _shares(parts, format))
+    families = _families(sizes, roots, _range_fractions(parts, format))
     errors: dict[tuple[int, int], float] = {}
 
     def attempt(family: int, place: int) -> None:
@@ -172,7 +172,7 @@ def awq_shrink(
     return shrinks[int(np.argmin(errors))]
 
 
-def _shares(parts: Sequence[npt.NDArray[np.float32]], format: BlockFormat) -> F64:
+def _range_fractions(parts: Sequence[npt.NDArray[np.float32]], format: BlockFormat) -> F64:
     """Return how much of its block's largest magnitude a row takes, on average over outputs."""
     total = 0.0
     for part in parts:
@@ -185,16 +185,16 @@ def _shares(parts: Sequence[npt.NDArray[np.float32]], format: BlockFormat) -> F6
     return np.asarray(total / len(parts))
 
 
-def _families(sizes: F64, roots: F64, shares: F64) -> tuple[Callable[[float], F64], ...]:
+def _families(sizes: F64, roots: F64, fractions: F64) -> tuple[Callable[[float], F64], ...]:
     """Return the kinds of factors, each by the strength of the inputs' share in them."""
     sizes, roots = (
         np.maximum(each, _SMALLEST * max(float(each.max()), 1e-30)) for each in (sizes, roots)
     )
-    shares = np.maximum(shares, _SMALLEST)
+    fractions = np.maximum(fractions, _SMALLEST)
     return (
         lambda alpha: sizes**alpha,
         lambda alpha: roots**alpha,
-        lambda alpha: sizes**alpha / shares ** (1 - alpha),
+        lambda alpha: sizes**alpha / fractions ** (1 - alpha),
     )
 
 

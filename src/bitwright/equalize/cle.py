@@ -31,8 +31,8 @@ F64 = npt.NDArray[np.float64]
 
 # A channel beyond this on one side holds nothing but rounding noise: nothing to equalize.
 _LARGEST_FACTOR = 1e8
-# The adaptive sweeps have settled when their sum of changes stays the same this often.
-_SETTLED_WITHIN, _SETTLED_SWEEPS = 1e-9, 20
+# The adaptive sweeps have converged when their sum of changes stays the same this often.
+_CONVERGED_WITHIN, _CONVERGED_SWEEPS = 1e-9, 20
 _MOST_SWEEPS = 1000
 
 
@@ -148,14 +148,14 @@ def _sweep_until_done(
         for _ in range(options.steps):
             _sweep(steps, layers, options)
         return options.steps
-    last, settled = float("inf"), 0
+    last, converged = float("inf"), 0
     for sweep in range(1, _MOST_SWEEPS + 1):
         before = {layer: sized.factors() for layer, sized in layers.items()}
         _sweep(steps, layers, options)
         change = sum(sized.change_since(before[layer]) for layer, sized in layers.items())
-        settled = settled + 1 if abs(change - last) <= _SETTLED_WITHIN else 0
+        converged = converged + 1 if abs(change - last) <= _CONVERGED_WITHIN else 0
         last = change
-        if change <= options.total_layer_diff_threshold or settled >= _SETTLED_SWEEPS:
+        if change <= options.total_layer_diff_threshold or converged >= _CONVERGED_SWEEPS:
             return sweep
     return _MOST_SWEEPS
 

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
-from bitwright.graph.cloning import make_skeleton
+from bitwright.graph.cloning import strip_weights
 from bitwright.graph.subgraphs import iter_graphs, qualified_name, subgraphs_of
 from bitwright.graph.tensors import tensor_slots
 
@@ -24,7 +24,7 @@ def check_model(model: ir.Model) -> None:
     with com.microsoft or custom operators gets the structural check.
     """
     check_order(model)
-    proto = make_skeleton(model).proto
+    proto = strip_weights(model).proto
     # The checker wants a shape on every output; ONNX itself and its runtimes do not.
     shaped = [
         output

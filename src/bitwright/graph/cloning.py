@@ -14,7 +14,7 @@ from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import inline_copy
 
-__all__ = ["Skeleton", "clone_model", "holding", "make_skeleton", "to_message"]
+__all__ = ["StrippedModel", "clone_model", "strip_weights", "to_message", "value_with_tensor"]
 
 
 def clone_model(model: ir.Model) -> ir.Model:
@@ -61,7 +61,7 @@ def to_message(
     >>> weight = ir.Value(name="w", const_value=ir.tensor([1.0]))
     >>> graph = ir.Graph([x], [], nodes=[], initializers=[weight], opset_imports={"": 21})
     >>> model = ir.Model(graph, ir_version=10)
-    >>> message = to_message(model, inputs=[x, holding(weight, None)], initializers=[])
+    >>> message = to_message(model, inputs=[x, value_with_tensor(weight, None)], initializers=[])
     >>> [value.name for value in message.graph.input], len(message.graph.initializer)
     (['x', 'w'], 0)
     """
@@ -92,13 +92,13 @@ def to_message(
     )
 
 
-def holding(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
+def value_with_tensor(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
     """Return a value of the same name that holds another tensor, or none: then it is an input.
 
     An input needs a type and a shape, which are those of the tensor where the value has none.
 
     >>> weight = ir.Value(name="w", const_value=ir.tensor([1.0]))
-    >>> holding(weight, None).dtype
+    >>> value_with_tensor(weight, None).dtype
     FLOAT
     """
     shown = value.const_value if tensor is None else tensor
@@ -106,7 +106,7 @@ def holding(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
     if tensor is None and shown is not None:
         kind = ir.TensorType(shown.dtype) if value.dtype is None else kind
         shape = ir.Shape(shown.shape.numpy()) if shape is None else shape
-    held = ir.Value(
+    result = ir.Value(
         name=value.name,
         type=kind,
         shape=shape,
@@ -114,14 +114,14 @@ def holding(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
         const_value=tensor,
         metadata_props=dict(value.metadata_props),
     )
-    held.meta.update(value.meta)
-    return held
+    result.meta.update(value.meta)
+    return result
 
 
 BIG_TENSOR_BYTES = 1024
 
 
-class Skeleton(NamedTuple):
+class StrippedModel(NamedTuple):
     """The message, and the initializer that each placeholder input stands for.
 
     Placeholders come behind the model's own inputs.
@@ -131,7 +131,7 @@ class Skeleton(NamedTuple):
     placeholders: dict[str, ir.Value]
 
 
-def make_skeleton(model: ir.Model) -> Skeleton:
+def strip_weights(model: ir.Model) -> StrippedModel:
     """Return a message of the model without its weight data, for ONNX's C++ functions.
 
     Those take and return whole messages, which cannot pass 2 GB. Here every big tensor, at any
@@ -146,14 +146,14 @@ def make_skeleton(model: ir.Model) -> Skeleton:
     for name, value in light.graph.initializers.items():
         tensor = value.const_value
         if tensor is not None and _is_big(tensor):
-            stand_in = holding(value, None)
+            stand_in = value_with_tensor(value, None)
             if value in own:
                 inputs[own[value]] = stand_in
             else:
                 inputs.append(stand_in)
             placeholders[name] = model.graph.initializers[name]
         elif isinstance(tensor, ir.ExternalTensor):
-            initializers.append(holding(value, inline_copy(tensor)))
+            initializers.append(value_with_tensor(value, inline_copy(tensor)))
         else:
             initializers.append(value)
     for stand_in, original in lifted:
@@ -162,7 +162,7 @@ def make_skeleton(model: ir.Model) -> Skeleton:
     proto = to_message(light, inputs=inputs, initializers=initializers)
     # Below IR 4 each initializer must be an input, and we may just have taken that away.
     proto.ir_version = max(4, proto.ir_version)
-    return Skeleton(proto, placeholders)
+    return StrippedModel(proto, placeholders)
 
 
 def _is_big(tensor: ir.TensorProtocol) -> bool:
@@ -190,7 +190,7 @@ def _lift_from_bodies(model: ir.Model) -> tuple[ir.Model, list[tuple[ir.Value, i
                 value.const_value = inline_copy(tensor)
                 continue
             light.initializers.pop(name)
-            stand_in = holding(value, None)
+            stand_in = value_with_tensor(value, None)
             stand_in.name = scope.fresh(name)
             value.replace_all_uses_with(stand_in)
             lifted.append((stand_in, graph.initializers[name]))

@@ -90,7 +90,7 @@ class _Lifter:
             owner = self.owners[graph]
             outer = owner.graph
             assert isinstance(outer, ir.Graph)
-            through = self.ways.get(owner.op_type) if not owner.domain else None
+            through = self.lift_through.get(owner.op_type) if not owner.domain else None
             if through is None:
                 raise ModelError(
                     f"tensor {name!r} is inside a {owner.op_type} node, "
@@ -150,7 +150,7 @@ class _Lifter:
         self.rebuild(owner, start.outputs[0], result, carried)
         return result
 
-    ways: ClassVar[dict[str, Callable[..., ir.Value]]] = {
+    lift_through: ClassVar[dict[str, Callable[..., ir.Value]]] = {
         "If": through_if,
         "Loop": through_loop,
         "Scan": through_scan,
@@ -202,8 +202,8 @@ class _Lifter:
 
     def empty(self, dtype: ir.DataType, name: str) -> ir.Node:
         """Make a tensor without elements; a node, because a body may not return an initializer."""
-        result = ir.Value(name=self.scope.fresh(name), type=ir.TensorType(dtype))
-        result.shape = ir.Shape([0])
+        fresh, kind = self.scope.fresh(name), ir.TensorType(dtype)
+        result = ir.Value(name=fresh, type=kind, shape=ir.Shape([0]))
         tensor = ir.tensor(np.empty([0], dtype.numpy()), dtype=dtype, name=result.name)
         label = self.scope.fresh(f"{name}_Constant")
         return ir.node("Constant", [], {"value": tensor}, outputs=[result], name=label)
@@ -224,7 +224,7 @@ def _vector(name: str, dtype: ir.DataType) -> ir.Value:
 Feeds = Mapping[str, npt.NDArray[Any]]
 
 
-class _Open(NamedTuple):
+class _OpenSession(NamedTuple):
     """A session over some tensors, and the output that each of them is found under."""
 
     session: ort.InferenceSession
@@ -275,7 +275,7 @@ class SessionRunner:
         self._bundles = [*bundles, *((name,) for name in self._computed if name not in bundled)]
         self._safe = -1  # bytes of input up to which the groups are known to fit
         self._groups: list[tuple[str, ...]] = []
-        self._sessions: dict[tuple[str, ...], _Open] = {}
+        self._sessions: dict[tuple[str, ...], _OpenSession] = {}
 
     def groups(self, feeds: Feeds) -> Sequence[tuple[str, ...]]:
         """Return the groups for this sample; one much larger than those before cuts anew."""
@@ -287,8 +287,8 @@ class SessionRunner:
             # Tensors grow with the square of their input at most (attention). Up to where even
             # this would fit, larger samples need no new measurement.
             largest = max(sum(sizes[n] for n in g if n in sizes) for g in self._groups)
-            room = self._group_bytes / max(largest, 1)
-            self._safe = int(fed * max(room, 1.0) ** 0.5)
+            growth = self._group_bytes / max(largest, 1)
+            self._safe = int(fed * max(growth, 1.0) ** 0.5)
         return self._groups
 
     def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, npt.NDArray[Any]]:
@@ -360,9 +360,9 @@ class SessionRunner:
         sizes = self._open(Exposed(model, outputs)).run(feeds)
         return {name: int(size) for name, size in sizes.items()}
 
-    def _open(self, exposed: Exposed) -> _Open:
+    def _open(self, exposed: Exposed) -> _OpenSession:
         session = open_session(exposed.model, level=self._level, providers=self._providers)
-        return _Open(session, exposed.outputs)
+        return _OpenSession(session, exposed.outputs)
 
 
 def _item_bytes(value: ir.Value) -> int:

@@ -162,11 +162,11 @@ def _adopt(source: ir.Model, sort: bool) -> ir.Model:
             if isinstance(slot.tensor, ir.ExternalTensor):
                 slot.tensor.base_dir = folders[slot.name]
     for slot in tensor_slots(model):
-        slot.put(_twin(slot.tensor))
+        slot.put(_share_bytes(slot.tensor))
     return _sorted(model, "the model") if sort else model
 
 
-def _twin(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def _share_bytes(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """Return a tensor over the same bytes: renaming a value also renames the tensor it holds."""
     shape = shape_of(tensor)
     if isinstance(tensor, ir.ExternalTensor):

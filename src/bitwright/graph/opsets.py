@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph.checking import check_model
-from bitwright.graph.cloning import Skeleton, make_skeleton
+from bitwright.graph.cloning import StrippedModel, strip_weights
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
 from bitwright.graph.sessions import open_session, run_session
@@ -84,9 +84,9 @@ def _check_upgraded(model: ir.Model) -> None:
 def _convert(model: ir.Model, current: int, version: int) -> ir.Model:
     # onnxscript's convert_version without fallback=True stamps the new opset on an unadapted graph,
     # and with it swallows the converter's errors; so the C++ converter is called here directly.
-    skeleton = make_skeleton(model)
+    stripped = strip_weights(model)
     try:
-        proto = onnx.version_converter.convert_version(skeleton.proto, version)
+        proto = onnx.version_converter.convert_version(stripped.proto, version)
         upgraded = ir.from_proto(proto)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -95,25 +95,25 @@ def _convert(model: ir.Model, current: int, version: int) -> ir.Model:
             f"the model cannot be moved from opset {current} to {version} ({reason}); "
             "export it again with a newer opset."
         ) from error
-    _restore_tensors(upgraded, model, skeleton)
+    _restore_tensors(upgraded, model, stripped)
     if current <= 10 < version:
         _pin_old_resize(upgraded)
     _restore_identity(upgraded, model, version)
     return upgraded
 
 
-def _restore_tensors(upgraded: ir.Model, model: ir.Model, skeleton: Skeleton) -> None:
+def _restore_tensors(upgraded: ir.Model, model: ir.Model, stripped: StrippedModel) -> None:
     graph = upgraded.graph
     owners = owner_nodes(upgraded)
     main = set(model.graph.initializers.values())
     own_inputs = [value.name for value in model.graph.inputs]
-    placeholders = [value for value in graph.inputs if value.name in skeleton.placeholders]
+    placeholders = [value for value in graph.inputs if value.name in stripped.placeholders]
     kept = {value.name: value for value in graph.inputs if value.name in set(own_inputs)}
     graph.inputs.clear()
     graph.inputs.extend(kept[name] for name in own_inputs if name in kept)
     for value in placeholders:
         assert value.name is not None
-        original = skeleton.placeholders[value.name]
+        original = stripped.placeholders[value.name]
         home = graph if original in main else _common_graph(value, graph, owners)
         value.name = original.name
         value.const_value = original.const_value

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from bitwright.errors import ModelError, TargetError, did_you_mean
-from bitwright.graph.cloning import clone_model, holding, to_message
+from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
 from bitwright.graph.loading import load_model
 from bitwright.graph.tensors import external_path, shape_of, tensor_slots
 from bitwright.graph.versions import runtime_limits
@@ -26,7 +26,7 @@ __all__ = ["Level", "checked_providers", "open_session", "run_session", "runtime
 Level = Literal["disabled", "basic", "extended", "all"]
 
 IN_MEMORY_LIMIT = 1_800_000_000
-"""Bytes of tensors up to which a model is handed over as one message (protobuf ends at 2 GB)."""
+"""Bytes of tensors up to which a model is external over as one message (protobuf ends at 2 GB)."""
 
 # 4 is "fatal only": its errors reach the user as our exceptions, and once is enough.
 _LOG_SEVERITY = 4
@@ -105,7 +105,7 @@ def open_session(
         try:
             return _open(str(path), options, chosen)
         except ModelError:
-            # Reading it ourselves says better what is wrong, and mends an IR version too new.
+            # Reading it ourselves says better what is wrong, and lowers an IR version too new.
             model = load_model(path)
             if model.ir_version <= runtime_limits().ir_version:
                 raise
@@ -263,8 +263,8 @@ def _open_model(
     model: ir.Model, options: ort.SessionOptions, providers: list[str]
 ) -> ort.InferenceSession:
     folders = set()
-    handed = _handed_over(model)
-    inline = -sum(tensor.nbytes for tensor in handed.values())
+    external = _external_initializers(model)
+    inline = -sum(tensor.nbytes for tensor in external.values())
     for tensor in (slot.tensor for slot in tensor_slots(model)):
         if isinstance(tensor, ir.ExternalTensor):
             folders.add(os.path.realpath(tensor.base_dir or "."))
@@ -273,11 +273,11 @@ def _open_model(
     if len(folders) <= 1 and inline <= IN_MEMORY_LIMIT:
         if folders:  # the runtime maps the data file itself
             options.add_session_config_entry(_FOLDER_ENTRY, folders.pop())
-        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in handed.values()]
+        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in external.values()]
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
-        if handed:
-            options.add_external_initializers(list(handed), values)
-        session = _open_message(_message_without(model, handed), options, providers)
+        if external:
+            options.add_external_initializers(list(external), values)
+        session = _open_message(_message_without(model, external), options, providers)
         session._bitwright_weights = values  # the runtime reads them where they are
         return session
     with ScratchFolder("session") as scratch:
@@ -286,7 +286,7 @@ def _open_model(
         return _open(str(path), options, providers)
 
 
-def _handed_over(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+def _external_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     """Return the tensors that the runtime reads where they are: in a message each is copied."""
     return {
         name: tensor
@@ -299,19 +299,19 @@ def _handed_over(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     }
 
 
-def _message_without(model: ir.Model, handed: Mapping[str, ir.TensorProtocol]) -> onnx.ModelProto:
+def _message_without(model: ir.Model, external: Mapping[str, ir.TensorProtocol]) -> onnx.ModelProto:
     """Return the model's message with these tensors left to be given by name."""
     # No such file is looked for.
     elsewhere = {
         name: ir.ExternalTensor(
             "memory", 0, tensor.nbytes, tensor.dtype, shape=shape_of(tensor), name=name
         )
-        for name, tensor in handed.items()
+        for name, tensor in external.items()
     }
     return to_message(
         model,
         initializers=[
-            holding(value, elsewhere[name]) if name in elsewhere else value
+            value_with_tensor(value, elsewhere[name]) if name in elsewhere else value
             for name, value in model.graph.initializers.items()
         ],
     )

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.errors import MissingPackageError, ModelError
-from bitwright.graph.cloning import make_skeleton
+from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
 from bitwright.graph.subgraphs import iter_graphs, subgraphs_of
 from bitwright.graph.tensors import shape_of
@@ -146,7 +146,7 @@ def _iter_messages(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, onn
 
 
 def _infer_by_onnx(model: ir.Model) -> str | None:
-    proto = make_skeleton(model).proto
+    proto = strip_weights(model).proto
     problem: Exception | None = None
     for data_prop in (True, False):  # propagating data fails on some odd models
         try:
@@ -280,7 +280,7 @@ def infer_symbolic_shapes(
         try:
             # Its one public function writes a file into the working directory when it fails, and
             # throws away what it had found.
-            inference._preprocess(make_skeleton(model).proto)
+            inference._preprocess(strip_weights(model).proto)
             while inference.run_:
                 complete = inference._infer_impl()
             inference._update_output_from_vi()

@@ -40,7 +40,7 @@ def subgraphs_of(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
     A list of graphs gets an index: "bodies[0]".
     """
-    if not node.domain and node.op_type not in _HOLDERS:  # nearly all nodes, at each walk
+    if not node.domain and node.op_type not in _HOLDERS:  # nearly all nodes, at each iteration
         return
     for name, attribute in node.attributes.items():
         if attribute.is_ref():

@@ -43,7 +43,7 @@ from bitwright.support.wording import counted
 __all__ = ["SAMPLES", "correct_biases"]
 
 SAMPLES = 256
-"""How many samples layers are compared on, one after the other: means settle long before."""
+"""How many samples layers are compared on, one after the other: means converge long before."""
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -70,18 +70,18 @@ def correct_biases(
         for name, node in plan.nodes.items()
         if node.action == "quantize" and len(node.inputs) > 1 and node.inputs[1] in stored
     }
-    sites, left = find_biased_layers(prepared.model, layers)
+    biased, skipped = find_biased_layers(prepared.model, layers)
     if plan.recipe.bias_correction == "fast":
-        axes = input_axes(sites)
-        means = find_input_means(prepared, axes, calibrated, calibration) if sites else {}
-        shifts = _shifts_by_means(planned, sites, constants, means, left)
+        axes = input_axes(biased)
+        means = find_input_means(prepared, axes, calibrated, calibration) if biased else {}
+        shifts = _shifts_by_means(planned, biased, constants, means, skipped)
     else:
-        shifts = _shifts_layer_by_layer(prepared, planned, sites, constants, calibration)
+        shifts = _shifts_layer_by_layer(prepared, planned, biased, constants, calibration)
     # What was there before belongs to other weights.
     given = {name: shift.tolist() for name, shift in shifts.items()}
     plan = msgspec.structs.replace(plan, bias_shifts=given)
     plan = fit_biases(float_model_to_round(prepared, replace(planned, plan=plan)), plan)
-    notes = _notes(plan.recipe.bias_correction, len(shifts), left)
+    notes = _notes(plan.recipe.bias_correction, len(shifts), skipped)
     return replace(planned, plan=plan.with_notes(notes))
 
 
@@ -90,24 +90,24 @@ def correct_biases(
 
 def _shifts_by_means(
     planned: Planned,
-    sites: Sequence[BiasedLayer],
+    biased: Sequence[BiasedLayer],
     constants: Mapping[str, Constant],
     means: Mapping[str, F64],
-    left: dict[str, str],
+    skipped: dict[str, str],
 ) -> Shifts:
     """Return what takes back E[dy] = dW E[x], with the mean inputs of the float model."""
-    axes = input_axes(sites)
+    axes = input_axes(biased)
     shifts = {}
-    for site in sites:
-        source = site.source.name or ""
-        if axes[source] != site.input_axis or source not in means:
-            left[site.node.name or ""] = "its input is read along two axes"
+    for layer in biased:
+        source = layer.source.name or ""
+        if axes[source] != layer.input_axis or source not in means:
+            skipped[layer.node.name or ""] = "its input is read along two axes"
             continue
-        constant = constants[site.weight.name or ""]
+        constant = constants[layer.weight.name or ""]
         parameters = planned.plan.parameters(constant.key)
         stored = constant.stored(parameters, planned.constants.get(constant.name))
         difference = stored.astype(np.float64) - constant.array
-        shifts[site.bias.name or ""] = -mean_error(site, difference, means[source]) / site.factor
+        shifts[layer.bias.name or ""] = -mean_error(layer, difference, means[source]) / layer.factor
     return shifts
 
 
@@ -117,7 +117,7 @@ def _shifts_by_means(
 def _shifts_layer_by_layer(
     prepared: Prepared,
     planned: Planned,
-    sites: Sequence[BiasedLayer],
+    biased: Sequence[BiasedLayer],
     constants: Mapping[str, Constant],
     calibration: Calibration,
 ) -> Shifts:
@@ -126,12 +126,12 @@ def _shifts_layer_by_layer(
     Two models run over the same samples: the float one, and one that is quantized and whose
     biases are corrected so far. A layer runs a second time, by itself, and nothing else does.
     """
-    if not sites:
+    if not biased:
         return {}
     model, plan, providers = prepared.model, planned.plan, prepared.providers
-    by_node = {site.node.name or "": site for site in sites}
+    by_node = {layer.node.name or "": layer for layer in biased}
     quantized_model = with_quantized_activations(model, plan, constants)
-    biases = {site.bias.name or "": _bias_of(site, planned) for site in sites}
+    biases = {layer.bias.name or "": _bias_of(layer, planned) for layer in biased}
     # Whatever rounding a bias takes away comes after its correction.
     weights = biases | {
         name: constant.stored(plan.parameters(constant.key), planned.constants.get(name))
@@ -147,11 +147,11 @@ def _shifts_layer_by_layer(
         model, quantized_model, list(by_node), samples, weights=weights, providers=providers
     ) as layers:
         for floats, quantized in layers:
-            site = by_node[floats.node]
-            wanted = _outputs(model, site, floats, {}, providers)
-            given = _outputs(quantized_model, site, quantized, quantized.weights, providers)
-            shift = mean_gap(wanted, given, site.output_axis) / site.factor
-            bias = site.bias.name or ""
+            layer = by_node[floats.node]
+            wanted = _outputs(model, layer, floats, {}, providers)
+            given = _outputs(quantized_model, layer, quantized, quantized.weights, providers)
+            shift = mean_gap(wanted, given, layer.output_axis) / layer.factor
+            bias = layer.bias.name or ""
             shifts[bias] = shift
             quantized.put_weight(bias, add_to_bias(biases[bias], shift))
     return shifts
@@ -175,29 +175,29 @@ def mean_gap(wanted: Iterable[Array], given: Iterable[Array], axis: int) -> F64:
 
 def _outputs(
     model: ir.Model,
-    site: BiasedLayer,
+    layer: BiasedLayer,
     inputs: LayerInputs,
     weights: Mapping[str, ir.TensorProtocol],
     providers: Sequence[str] | None,
 ) -> Iterator[Array]:
     """Yield what a layer makes of its inputs, sample by sample."""
-    source, result = site.source.name or "", site.node.outputs[0].name or ""
-    part = extract_piece(model, Piece(site.node.name or "", (source,), (result,)), weights)
+    source, result = layer.source.name or "", layer.node.outputs[0].name or ""
+    part = extract_piece(model, Piece(layer.node.name or "", (source,), (result,)), weights)
     for value in part.graph.inputs:
-        value.type = value.type or site.source.type
+        value.type = value.type or layer.source.type
     session = open_session(part, providers=providers, as_written=True)
     for array in inputs.values(source):
         yield run_session(session, {source: array})[result]
 
 
-def _bias_of(site: BiasedLayer, planned: Planned) -> Array:
-    name, tensor = site.bias.name or "", site.bias.const_value
+def _bias_of(layer: BiasedLayer, planned: Planned) -> Array:
+    name, tensor = layer.bias.name or "", layer.bias.const_value
     assert tensor is not None
     return np.asarray(planned.constants.get(name, tensor.numpy()))
 
 
-def _notes(mode: str, corrected: int, left: Mapping[str, str]) -> list[str]:
+def _notes(mode: str, corrected: int, skipped: Mapping[str, str]) -> list[str]:
     notes = [f"corrected the biases of {counted(corrected, 'layer')} ({mode})"]
-    for reason, count in Counter(left.values()).items():
+    for reason, count in Counter(skipped.values()).items():
         notes.append(f"bias correction left {counted(count, 'layer')}: {reason}")
     return notes

@@ -26,7 +26,7 @@ from bitwright.data import (
     to_channels_last,
 )
 from bitwright.decide.layout.entries import Layout
-from bitwright.decide.scales.parameters import vote_grids
+from bitwright.decide.scales.parameters import grids_per_batch
 from bitwright.errors import DataError
 from bitwright.jobs.opening import Prepared, input_specs
 from bitwright.observe import (
@@ -201,7 +201,7 @@ def _observe_layout(
         calibration,
         detail=detail,
         per_channel=channel_axes(prepared.recipe, layout),
-        per_batch=vote_grids(layout, prepared.recipe),
+        per_batch=grids_per_batch(layout, prepared.recipe),
         means=means,
     )
 

@@ -1,4 +1,4 @@
-"""How much is tried to come closer to float: one step on top of the other, each kept if it helps.
+"""Effort levels: steps that bring the model closer to float, tried in order, kept if they help.
 
 low     the recipe as it is
 medium  + cross-layer equalization, ranges of least squared error, bias correction

@@ -148,8 +148,8 @@ def float_model_to_round(prepared: Prepared, planned: Planned) -> ir.Model:
         initializers[name].const_value = ir.tensor(array, name=name)
     # A layer that fell back to float since has no rounding to make up for.
     quantized = {name for name, node in plan.nodes.items() if node.action == "quantize"}
-    sites, _ = find_biased_layers(model, quantized) if plan.bias_shifts else ([], {})
-    for name in (site.bias.name or "" for site in sites):
+    biased, _ = find_biased_layers(model, quantized) if plan.bias_shifts else ([], {})
+    for name in (layer.bias.name or "" for layer in biased):
         tensor, shift = initializers[name].const_value, plan.bias_shifts.get(name)
         if tensor is None or shift is None:
             continue

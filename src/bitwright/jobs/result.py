@@ -1,4 +1,4 @@
-"""What a run gives back: the model, the plan, and what became of everything."""
+"""The result of a job: the quantized model, its plan, its size and its error."""
 
 from __future__ import annotations
 

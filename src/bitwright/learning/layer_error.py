@@ -196,7 +196,7 @@ class GramError(LayerError):
         # Row by row of this factor: how those to come make up for one that is decided.
         factor = torch.linalg.cholesky(inverse, upper=True)
         factor.div_(factor.diagonal(dim1=1, dim2=2)[..., None].clone())
-        shares = factor.to(wanted.dtype)
+        updates = factor.to(wanted.dtype)
         chosen, low, steps, loose = (
             self._unfolding.matrix(part).clone() for part in (up, lower, step, free)
         )
@@ -208,7 +208,7 @@ class GramError(LayerError):
                 taken, low[..., index] + steps[..., index], low[..., index]
             )
             rest = slice(index + 1, None)
-            wanted[..., rest].addcmul_(lost[..., None], shares[:, None, index, rest], value=-1)
+            wanted[..., rest].addcmul_(lost[..., None], updates[:, None, index, rest], value=-1)
         return self._unfolding.folded(chosen)
 
     def coordinate_descent(

@@ -1,4 +1,4 @@
-"""Block-wise grids: a few bits a weight, one scale and one zero point for each block of a column.
+"""Block-wise grids: low-bit weights, one scale and one zero point for each block of a column.
 
 Weights are matrices [K, N] as MatMul reads them. A block is `block_size` consecutive weights of
 one column (one output), so scales and zero points are [ceil(K / block_size), N]; the last block
@@ -280,7 +280,7 @@ def block_diagonals(matrix: Any, format: BlockFormat, *, xp: Arrays = NUMPY) -> 
 
 def _refuse_broken(low: Any, high: Any, xp: Arrays) -> None:
     if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
-        raise ModelError("the weight holds NaN or infinity; mend the model or leave it float.")
+        raise ModelError("the weight holds NaN or infinity; fix the model or leave it float.")
 
 
 def _parameters(low: Any, high: Any, format: BlockFormat, xp: Arrays) -> tuple[Any, Any]:

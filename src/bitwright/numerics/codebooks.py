@@ -178,8 +178,8 @@ def quantize_blocks(
         if codes.size % 2:
             codes = np.append(codes, book.encode(0.0))
         begin = first * block_size // 2
-        room = packed[begin : begin + codes.size // 2]
-        room[:] = (codes[0::2] << 4 | codes[1::2])[: room.size]
+        target = packed[begin : begin + codes.size // 2]
+        target[:] = (codes[0::2] << 4 | codes[1::2])[: target.size]
         absmax[first : first + count] = largest
     return packed, absmax
 

@@ -32,8 +32,8 @@ def window_coverage(
         return np.ones(kernel)
     starts = np.arange(windows) * stride - pads[0]
     read = starts[None, :] + dilation * np.arange(kernel)[:, None]
-    shares: F64 = ((read >= 0) & (read < length)).mean(axis=1)
-    return shares
+    fractions: F64 = ((read >= 0) & (read < length)).mean(axis=1)
+    return fractions
 
 
 def transposed_window_coverage(
@@ -57,5 +57,5 @@ def transposed_window_coverage(
         return np.full(kernel, 1 / stride)
     starts = np.arange(length) * stride - begin
     written = starts[None, :] + dilation * np.arange(kernel)[:, None]
-    shares: F64 = ((written >= 0) & (written < outputs)).sum(axis=1) / outputs
-    return shares
+    fractions: F64 = ((written >= 0) & (written < outputs)).sum(axis=1) / outputs
+    return fractions

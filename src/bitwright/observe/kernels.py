@@ -172,14 +172,14 @@ def values_of(bins: I64) -> F32:
 
 def _accumulate_numpy(values: F32, lanes: I64) -> Extremes:
     low, high, nan, inf = np.inf, -np.inf, 0, 0
-    room = np.empty(min(values.size, _CHUNK), np.uint32)
+    buffer = np.empty(min(values.size, _CHUNK), np.uint32)
     for start in range(0, values.size, _CHUNK):
         chunk = values[start : start + _CHUNK]
         found = extremes(chunk)
         if found.nan or found.inf:
             chunk = chunk[np.isfinite(chunk)]
         bits = chunk.view(np.uint32)
-        bins = room[: bits.size]
+        bins = buffer[: bits.size]
         np.right_shift(bits, np.uint32(16), out=bins)
         bins &= np.uint32(1)
         bins += bits

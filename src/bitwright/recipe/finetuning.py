@@ -70,8 +70,10 @@ class _Learning(Settings, frozen=True, kw_only=True):
     seed: int = 1705472343
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "batch_size", "min_segment_weights", "max_segment_weights"):
-            if getattr(self, name) < 1:
+        counts = "iterations batch_size min_segment_weights max_segment_weights samples patience"
+        for name in (*counts.split(), "workers"):
+            given = getattr(self, name)
+            if given is not None and given < 1:
                 raise RecipeError(f"{name} of fine_tune must be at least 1.")
         if self.min_segment_weights > self.max_segment_weights:
             raise RecipeError(
@@ -83,10 +85,6 @@ class _Learning(Settings, frozen=True, kw_only=True):
                 "segments that wait for those before them cannot be spread over workers; set "
                 "sequential=False with workers."
             )
-        for name in ("samples", "patience", "workers"):
-            given = getattr(self, name)
-            if given is not None and given < 1:
-                raise RecipeError(f"{name} of fine_tune must be at least 1.")
         for op_type in self.op_types or ():
             if op_type not in LEARNING_OPS:
                 hint = did_you_mean(op_type, LEARNING_OPS)

@@ -26,6 +26,11 @@ class Format(NamedTuple):
         """Whether pairs are QuantizeLinear and DequantizeLinear, which ONNX Runtime fuses."""
         return self.pairs and not self.vendor_ops
 
+    @property
+    def single_nodes(self) -> bool:
+        """Whether one node of the vendor's quantizes and dequantizes a tensor."""
+        return self.vendor_ops and not self.pairs
+
 
 FormatName = Literal["qdq", "qoperator", "extended", "fix-neuron"]
 

@@ -198,23 +198,23 @@ RULES = (
         lambda r: (
             _is_extended(r)
             and r.place.contrib_ops
-            and (r.place.extended_ops or r.format == "fix-neuron")
+            and (r.place.extended_ops or r.output_format.single_nodes)
         ),
         "contrib_ops and extended_ops name two domains for one op; switch one of them off.",
     ),
     Rule(
-        lambda r: r.format == "fix-neuron" and _changed(r.place, ("weight_pairs",)),
+        lambda r: r.output_format.single_nodes and _changed(r.place, ("weight_pairs",)),
         "place.{found} has no place in the format fix-neuron; leave it out.",
     ),
     Rule(
-        lambda r: r.format == "fix-neuron" and _changed(r, ("block_size",)),
+        lambda r: r.output_format.single_nodes and _changed(r, ("block_size",)),
         "{found} has no place in the format fix-neuron; leave it out.",
     ),
     Rule(
         lambda r: (
             _is_extended(r)
             and r.place.dedicated_dequantizers
-            and (r.format == "fix-neuron" or r.activation.shares_exponent)
+            and (r.output_format.single_nodes or r.activation.shares_exponent)
         ),
         "place.dedicated_dequantizers is about pairs, and here one op stands for each; leave it "
         "out.",

@@ -161,7 +161,7 @@ def mean_error(layer: BiasedLayer, difference: Array, mean: F64) -> F64:
         result: F64 = by_output @ mean * node.attributes.get_float("alpha", 1.0)
         return result
     groups = int(node.attributes.get_int("group", 1))
-    shares = reduce(np.multiply.outer, _shares(layer, wide.shape[2:]), np.ones(()))
+    shares = reduce(np.multiply.outer, _inside_fractions(layer, wide.shape[2:]), np.ones(()))
     kernels = (wide * shares).reshape(*wide.shape[:2], -1).sum(axis=2)
     by_group = kernels.reshape(groups, -1, kernels.shape[1])
     order = "goi,gi->go" if node.op_type == "Conv" else "gio,gi->go"
@@ -178,7 +178,7 @@ def add_to_bias(array: Array, shift: Array) -> Array:
     return np.asarray((array.astype(np.float64) + shift).astype(array.dtype))
 
 
-def _shares(layer: BiasedLayer, kernel: tuple[int, ...]) -> list[F64]:
+def _inside_fractions(layer: BiasedLayer, kernel: tuple[int, ...]) -> list[F64]:
     """Return how often each place of the kernel counts, axis by axis."""
     node, rank = layer.node, len(kernel)
     strides = node.attributes.get_ints("strides", [1] * rank)

@@ -1,1 +1,1 @@
-"""What every room may use: arguments, settings, files, temporary folders, progress, processes."""
+"""What all packages may use: arguments, settings, files, temporary folders, progress, processes."""

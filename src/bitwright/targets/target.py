@@ -1,4 +1,4 @@
-"""What is known of hardware: one value that recipes and checks are held against."""
+"""A target: the types, granularities, formats and limits of hardware, as one value."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ def test_every_row_is_an_operator_that_exists():
 @pytest.mark.parametrize("op_type", sorted(op_types(lambda op: op.elementwise)))
 def test_what_works_element_by_element_commutes_with_a_transpose(op_type):
     inputs = operands(op_type)
-    turned = [array.transpose(2, 0, 1) for array in inputs]
+    transposed = [array.transpose(2, 0, 1) for array in inputs]
     expected = run(op_type, *inputs).transpose(2, 0, 1)
-    np.testing.assert_allclose(run(op_type, *turned), expected, rtol=1e-6)
+    np.testing.assert_allclose(run(op_type, *transposed), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("op_type", sorted(op_types(lambda op: op.homogeneous)))

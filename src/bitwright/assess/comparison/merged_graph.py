@@ -123,7 +123,7 @@ class MergedGraph:
             self.add(reversed(path), known)
         return known[cut.measured]
 
-    def add_alone(self, cut: Cut, inputs: Known) -> ir.Value:
+    def add_unit(self, cut: Cut, inputs: Known) -> ir.Value:
         """Copy the quantized unit of a cut between float ones; return what is compared of it."""
         known = {value: given for value, given in inputs.items() if value is not cut.value}
         self.add(cut.nodes, known)
@@ -191,9 +191,8 @@ class MergedGraph:
                 shape=inputs[0].shape,
             )
             name = self._fresh(op_type)
-            self._copies[key] = (
-                append_node(self._graph, op_type, inputs, output, name, attributes),
-            )
+            append_node(self._graph, op_type, inputs, output, name, attributes)
+            self._copies[key] = (output,)
         return self._copies[key][0]
 
     def _fresh(self, name: str | None) -> str:

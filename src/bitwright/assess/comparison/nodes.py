@@ -76,8 +76,8 @@ def _why_unmeasured(
     node: ir.Node, cut: Cut | None, tensors: dict[str, TensorComparison]
 ) -> str | None:
     if cut is not None:
-        alike = cut.name in tensors
-        return None if alike else "the result has another shape than in the float model"
+        compared = cut.name in tensors
+        return None if compared else "the result has another shape than in the float model"
     dtype = node.outputs[0].dtype
     if dtype is not None and not dtype.is_floating_point():
         return "the result is no float tensor"

@@ -122,7 +122,7 @@ class _TensorErrors:
     """With only the cut's own unit quantized, where anything in it is."""
     axis: int | None
     total: ErrorSums = field(default_factory=ErrorSums)
-    alone: ErrorSums = field(default_factory=ErrorSums)
+    local_sums: ErrorSums = field(default_factory=ErrorSums)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,10 +134,10 @@ class _TensorErrors:
             return  # in another group; or matched by name, but it is something else
         self.total.add(expected, actual, codes=self.cut.codes)
         if self.local is not None:
-            self.alone.add(expected, values[self.local], codes=self.cut.codes, axis=self.axis)
+            self.local_sums.add(expected, values[self.local], codes=self.cut.codes, axis=self.axis)
 
     def finish(self) -> TensorComparison:
-        total, alone, codes = self.total, self.alone, self.cut.codes
+        total, local, codes = self.total, self.local_sums, self.cut.codes
         saturated = used = None
         if codes is not None:
             saturated = total.clipped / total.count
@@ -147,8 +147,8 @@ class _TensorErrors:
             total.sqnr,
             total.cosine,
             total.largest,
-            local_sqnr=None if self.local is None else alone.sqnr,
-            channel_sqnr=None if self.local is None else alone.channel_sqnr,
+            local_sqnr=None if self.local is None else local.sqnr,
+            channel_sqnr=None if self.local is None else local.channel_sqnr,
             saturated=saturated,
             used=used,
         )
@@ -212,7 +212,7 @@ def _merge(units: Units, *, with_exact: bool = False) -> _MergedErrors:
     for cut in units.cuts:
         local = None
         if cut.is_quantized:
-            local = merged.readable(merged.add_alone(cut, shared)).name
+            local = merged.readable(merged.add_unit(cut, shared)).name
         expected = merged.readable(floats[cut.float_value]).name or ""
         actual = merged.readable(quantized[cut.measured]).name or ""
         tensors.append(_TensorErrors(cut, expected, actual, local, _channel_axis(cut)))

@@ -119,49 +119,49 @@ class _NodeContext:
 
 def _explain_float(node: ir.Node, quantizers: Quantizers) -> str:
     """Return why the runtime could not fuse the quantizers around a node of its graph."""
-    site = _NodeContext(node, quantizers)
+    c = _NodeContext(node, quantizers)
     for rule in _RULES:
-        for reason in rule(site):
+        for reason in rule(c):
             return reason
     return "ONNX Runtime fuses no quantizers with it here"
 
 
-def _has_no_kernel(site: _NodeContext) -> Iterator[str]:
-    if site.op not in _COMPUTED | _MOVING:
-        yield f"ONNX Runtime has no integer kernel for {site.op}"
-    mode = site.node.attributes.get("mode")
-    if site.op == "Resize" and mode is not None and mode.value != "nearest":
+def _has_no_kernel(c: _NodeContext) -> Iterator[str]:
+    if c.op not in _COMPUTED | _MOVING:
+        yield f"ONNX Runtime has no integer kernel for {c.op}"
+    mode = c.node.attributes.get("mode")
+    if c.op == "Resize" and mode is not None and mode.value != "nearest":
         yield f"ONNX Runtime resizes integers by the nearest only, not {mode.value}"
 
 
-def _reads_float(site: _NodeContext) -> Iterator[str]:
-    for place, quantizer in zip(site.places, site.inputs, strict=True):
-        value = site.node.inputs[place]
+def _reads_float(c: _NodeContext) -> Iterator[str]:
+    for place, quantizer in zip(c.places, c.inputs, strict=True):
+        value = c.node.inputs[place]
         if quantizer is None and value is not None:
             yield f"its input {value.name!r} is float: it has no Q/DQ pair"
 
 
-def _has_computed_parameters(site: _NodeContext) -> Iterator[str]:
-    for quantizer in (*site.inputs, *site.outputs):
+def _has_computed_parameters(c: _NodeContext) -> Iterator[str]:
+    for quantizer in (*c.inputs, *c.outputs):
         scale = None if quantizer is None else quantizer.node.inputs[1]
         if scale is not None and scale.producer() is not None:
             yield f"the scale {scale.name!r} is computed at run time"
 
 
-def _has_other_width(site: _NodeContext) -> Iterator[str]:
-    for quantizer in (*site.inputs, *site.outputs):
+def _has_other_width(c: _NodeContext) -> Iterator[str]:
+    for quantizer in (*c.inputs, *c.outputs):
         kind = None if quantizer is None else quantizer.stored_type
         if kind is None or kind in _BYTES:
             continue
-        if site.op not in _MOVING or site.op in ("MaxPool", "Resize"):
-            yield f"ONNX Runtime's {site.op} works on 8 bits only, and not on {kind.name.lower()}"
+        if c.op not in _MOVING or c.op in ("MaxPool", "Resize"):
+            yield f"ONNX Runtime's {c.op} works on 8 bits only, and not on {kind.name.lower()}"
 
 
-def _keeps_activation(site: _NodeContext) -> Iterator[str]:
-    fused = site.node.attributes.get("activation")
+def _keeps_activation(c: _NodeContext) -> Iterator[str]:
+    fused = c.node.attributes.get("activation")
     if fused is None:
         return
-    for quantizer in site.outputs:
+    for quantizer in c.outputs:
         lowest = _LOWEST.get(quantizer.stored_type or ir.DataType.UINT8)
         zero_point = quantizer.zero_point
         if fused.value == "Relu" and zero_point is not None and lowest is not None:
@@ -172,47 +172,47 @@ def _keeps_activation(site: _NodeContext) -> Iterator[str]:
     yield f"{fused.value} stands between it and its quantizer, and has no pair of its own"
 
 
-def _has_many_scales(site: _NodeContext) -> Iterator[str]:
-    for quantizer in site.activations:
-        if quantizer.scale is not None and quantizer.scale.size > 1 and site.op != "MatMul":
+def _has_many_scales(c: _NodeContext) -> Iterator[str]:
+    for quantizer in c.activations:
+        if quantizer.scale is not None and quantizer.scale.size > 1 and c.op != "MatMul":
             yield f"its activations have {quantizer.scale.size} scales, one for each channel"
 
 
-def _has_split_weight(site: _NodeContext) -> Iterator[str]:
-    weight = site.inputs[1] if site.op in ("Gemm", "MatMul") and len(site.inputs) > 1 else None
+def _has_split_weight(c: _NodeContext) -> Iterator[str]:
+    weight = c.inputs[1] if c.op in ("Gemm", "MatMul") and len(c.inputs) > 1 else None
     if weight is None or weight.scale is None or weight.scale.size < 2:
         return
     attributes = weight.node.attributes
     if "block_size" in attributes and attributes["block_size"].value:
         yield f"its weight has a scale for each block of {attributes['block_size'].value} values"
     axis = attributes["axis"].value if "axis" in attributes else 1
-    turned = "transB" in site.node.attributes and site.node.attributes["transB"].value
-    if site.op == "Gemm" and axis % 2 != (0 if turned else 1):
+    transposed = "transB" in c.node.attributes and c.node.attributes["transB"].value
+    if c.op == "Gemm" and axis % 2 != (0 if transposed else 1):
         yield f"its weight has scales along axis {axis}, across which it is summed up"
 
 
-def _writes_float(site: _NodeContext) -> Iterator[str]:
-    if site.op in ("MatMul", "Gemm") and not site.outputs:
-        if site.has_float_bias:
+def _writes_float(c: _NodeContext) -> Iterator[str]:
+    if c.op in ("MatMul", "Gemm") and not c.outputs:
+        if c.has_float_bias:
             yield "its bias is float and its output has no Q/DQ pair: only an int32 bias will do"
         return
-    name = site.node.outputs[0].name
-    if not site.outputs:
+    name = c.node.outputs[0].name
+    if not c.outputs:
         yield f"its output {name!r} has no Q/DQ pair"
-    elif site.is_output:
+    elif c.is_output:
         yield f"its output {name!r} is also an output of the model, in float"
-    elif site.float_readers:
-        reader = name_of(site.float_readers[0])
+    elif c.float_readers:
+        reader = name_of(c.float_readers[0])
         yield f"its output {name!r} is also read in float, by {reader!r}"
 
 
-def _has_wrong_bias(site: _NodeContext) -> Iterator[str]:
-    if site.bias is None:
+def _has_wrong_bias(c: _NodeContext) -> Iterator[str]:
+    if c.bias is None:
         return
-    if site.bias.stored_type != ir.DataType.INT32:
-        kind = "float" if site.bias.stored_type is None else site.bias.stored_type.name.lower()
+    if c.bias.stored_type != ir.DataType.INT32:
+        kind = "float" if c.bias.stored_type is None else c.bias.stored_type.name.lower()
         yield f"its bias is {kind}, and only int32 can be added to integers"
-    scales = [quantizer.scale for quantizer in (*site.inputs, site.bias) if quantizer is not None]
+    scales = [quantizer.scale for quantizer in (*c.inputs, c.bias) if quantizer is not None]
     source, weight, given = (None if scale is None else scale.astype(float) for scale in scales)
     if source is None or weight is None or given is None:
         return
@@ -220,29 +220,29 @@ def _has_wrong_bias(site: _NodeContext) -> Iterator[str]:
         yield "its bias has another scale than input scale x weight scale"
 
 
-def _has_factors(site: _NodeContext) -> Iterator[str]:
+def _has_factors(c: _NodeContext) -> Iterator[str]:
     for name in ("alpha", "beta"):
-        factor = site.node.attributes.get(name)
-        if site.op == "Gemm" and factor is not None and factor.value != 1.0:
+        factor = c.node.attributes.get(name)
+        if c.op == "Gemm" and factor is not None and factor.value != 1.0:
             yield f"its {name} is {factor.value:g}, and ONNX Runtime's integer Gemm has none"
 
 
-def _mixes_types(site: _NodeContext) -> Iterator[str]:
-    kinds = {quantizer.stored_type for quantizer in site.activations} - {None}
+def _mixes_types(c: _NodeContext) -> Iterator[str]:
+    kinds = {quantizer.stored_type for quantizer in c.activations} - {None}
     if len(kinds) > 1:
         names = " and ".join(sorted(kind.name.lower() for kind in kinds if kind is not None))
         yield f"it reads and writes {names}, and its kernel wants one type"
-    if site.op in _PRODUCTS and len(site.inputs) > 1:
-        source, weight = (None if q is None else q.stored_type for q in site.inputs[:2])
+    if c.op in _PRODUCTS and len(c.inputs) > 1:
+        source, weight = (None if q is None else q.stored_type for q in c.inputs[:2])
         if source == ir.DataType.INT8 and weight == ir.DataType.UINT8:
             yield "its activations are int8 and its weight is uint8, which no kernel takes"
 
 
-def _changes_scale(site: _NodeContext) -> Iterator[str]:
-    if site.op not in _MOVING:
+def _changes_scale(c: _NodeContext) -> Iterator[str]:
+    if c.op not in _MOVING:
         return
-    before = site.inputs[0]
-    for after in site.outputs:
+    before = c.inputs[0]
+    for after in c.outputs:
         if before is None or before.scale is None or after.scale is None:
             continue
         pair = float(before.scale.reshape(-1)[0]), float(after.scale.reshape(-1)[0])

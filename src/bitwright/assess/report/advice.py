@@ -222,7 +222,7 @@ def smooth_products(subject: ReportSubject) -> Advice | None:
 
 
 def store_more_bits(subject: ReportSubject) -> Advice | None:
-    """Weights of few bits are the first to blame for a poor model."""
+    """Low-bit weights are the first to blame for a poor model."""
     recipe = subject.recipe
     if _is_good(subject) or recipe is None:
         return None

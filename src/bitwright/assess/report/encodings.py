@@ -40,7 +40,7 @@ class Encoding:
     stored: Array | None = None
     """The numbers that the integers of a constant stand for."""
     packed: PackedWeight | None = None
-    """A weight in blocks of few bits instead; it has a scale for each block."""
+    """A weight in low-bit blocks instead; it has a scale for each block."""
     transposed: bool = False
     """Whether the float model has such a weight transposed."""
 

@@ -112,6 +112,6 @@ class ReportSubject:
         finite = [value for value in alone if value is not None and math.isfinite(value)]
         if not finite:
             return []
-        enough = statistics.median(finite) - _MIN_GAP
+        threshold = statistics.median(finite) - _MIN_GAP
         most = min(_MAX_NAMED, max(1, int(_MAX_SHARE * len(self.nodes))))
-        return [p for p in worst if (value := alone[p]) is not None and value < enough][:most]
+        return [p for p in worst if (value := alone[p]) is not None and value < threshold][:most]

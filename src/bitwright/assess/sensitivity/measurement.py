@@ -39,8 +39,8 @@ class OutputErrors:
     @property
     def total(self) -> float:
         """The mean of noise over signal."""
-        shares = [s.noise / s.signal for s in self._sums.values() if s.signal > 0]
-        return sum(shares) / len(shares) if shares else 0.0
+        ratios = [s.noise / s.signal for s in self._sums.values() if s.signal > 0]
+        return sum(ratios) / len(ratios) if ratios else 0.0
 
 
 def measure_variants(

@@ -228,10 +228,10 @@ class _Search:
     base: float
     """The error with the plan as it is."""
 
-    def run(self, room: int) -> Proposal:
+    def run(self, most: int) -> Proposal:
         best = self._propose((), self.found.plan, self.base)
         way: list[tuple[float, tuple[str, ...]]] = []
-        for error, chosen in self._steps(room):
+        for error, chosen in self._steps(most):
             if error <= (1 - self.wanted) * self.base:
                 # What was tried is what the plan gives, up to how the runtime fuses it.
                 best = self._better(best, chosen)
@@ -244,10 +244,10 @@ class _Search:
             best = self._better(best, chosen)
         return best
 
-    def _steps(self, room: int) -> Iterator[tuple[float, tuple[str, ...]]]:
+    def _steps(self, most: int) -> Iterator[tuple[float, tuple[str, ...]]]:
         """Yield the error with one node that falls back, with two, and so on."""
         chosen: tuple[str, ...] = ()
-        while len(chosen) < room and (candidates := self._candidates(chosen)):
+        while len(chosen) < most and (candidates := self._candidates(chosen)):
             errors = self._try([(*chosen, name) for name in candidates])
             error, name = min(zip(errors, candidates, strict=True), key=lambda pair: pair[0])
             chosen = (*chosen, name)

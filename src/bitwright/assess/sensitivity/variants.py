@@ -74,7 +74,7 @@ class Variants:
         """Add a variant: with only these cuts quantized, or with all but these."""
         cuts = [self._units.cuts[index] for index in indices]
         if self._kind == "alone":
-            made = tuple(value for cut in cuts for value in self._alone(cut))
+            made = tuple(value for cut in cuts for value in self._quantized_only(cut))
         else:
             made = tuple(self._without(cuts))
         self.outputs[tuple(indices)] = made
@@ -83,8 +83,8 @@ class Variants:
         """Return the merged model; its outputs are those of all variants."""
         return self._merged.finish(value for values in self.outputs.values() for value in values)
 
-    def _alone(self, cut: Cut) -> Iterator[ir.Value]:
-        result = self._merged.add_alone(cut, self._quantized)
+    def _quantized_only(self, cut: Cut) -> Iterator[ir.Value]:
+        result = self._merged.add_unit(cut, self._quantized)
         if cut.codes is not None:
             result = self._merged.dequantize(cut, result, self._quantized)
         changed: Known = {cut.float_value: self._merged.cast(result, cut.float_value.dtype)}

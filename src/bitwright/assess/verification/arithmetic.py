@@ -86,8 +86,8 @@ def check_saturation(quantizers: Quantizers) -> Iterable[Finding]:
     """
     for product in find_products(quantizers):
         unsigned = product.source_type == ir.DataType.UINT8
-        turned = product.has_pairs and product.source_type == ir.DataType.INT8
-        if not (unsigned or turned) or product.weight_type != ir.DataType.INT8:
+        converted = product.has_pairs and product.source_type == ir.DataType.INT8
+        if not (unsigned or converted) or product.weight_type != ir.DataType.INT8:
             continue
         rows = None if product.is_depthwise else product.rows()
         if rows is None or rows.shape[1] < 2:
@@ -166,8 +166,8 @@ class Product:
             return integers.reshape(len(integers), -1)
         if integers.ndim == 1:
             return integers.reshape(1, -1)
-        turned = integers if self._transposed else np.swapaxes(integers, -1, -2)
-        return turned.reshape(-1, turned.shape[-1])
+        transposed = integers if self._transposed else np.swapaxes(integers, -1, -2)
+        return transposed.reshape(-1, transposed.shape[-1])
 
     @property
     def _transposed(self) -> bool:

@@ -99,7 +99,7 @@ def quantize_groups(
         raise RecipeError(f"the part of a range that is kept lies in (0, 1], not {ratio!r}.")
     groups = _in_groups(values, length)
     if not np.isfinite(groups).all():
-        raise ModelError("the weight holds NaN or infinity; mend the model or leave it float.")
+        raise ModelError("the weight holds NaN or infinity; fix the model or leave it float.")
     low = groups.min(axis=1, keepdims=True) * ratio
     high = groups.max(axis=1, keepdims=True) * ratio
     lowest = -(1 << bits - 1) if signed and symmetric else 0

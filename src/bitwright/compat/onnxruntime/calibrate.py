@@ -18,7 +18,12 @@ import numpy.typing as npt
 
 from bitwright.compat.onnxruntime.calibrator import CalibraterBase, Model
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, as_member
-from bitwright.compat.onnxruntime.histograms import EqualBins, MagnitudeBins, Magnitudes
+from bitwright.compat.onnxruntime.histograms import (
+    EqualBins,
+    MagnitudeBins,
+    Magnitudes,
+    percentile_edges,
+)
 from bitwright.compat.onnxruntime.kl_search import least_divergence
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.onnxruntime.tensors_data import (
@@ -30,7 +35,7 @@ from bitwright.compat.onnxruntime.tensors_data import (
 )
 from bitwright.compat.options import refuse_unknown
 from bitwright.data import cache_samples
-from bitwright.decide.ranges.statistics import averaged_extremes, moments, percentile_edges
+from bitwright.decide.ranges.statistics import averaged_extremes, moments
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.observe import TensorSketch
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from bitwright.errors import DataError
 from bitwright.observe.sketch import I64, TensorSketch
 
-__all__ = ["EqualBins", "MagnitudeBins", "Magnitudes"]
+__all__ = ["EqualBins", "MagnitudeBins", "Magnitudes", "percentile_edges"]
 
 Array = npt.NDArray[Any]
 
@@ -139,3 +139,21 @@ class Magnitudes(TensorSketch):
     def update(self, array: Array, *, engine: str | None = None) -> None:
         """Add the magnitudes of one batch of values."""
         super().update(np.abs(array), engine=engine)
+
+
+def percentile_edges(counts: I64, percentile: float, *, symmetric: bool) -> tuple[int, int]:
+    """Return the edges of a histogram between which this percentage of its counts lies.
+
+    Both are the lower edges of the bins that the percentiles fall into, as ONNX Runtime's
+    calibrator takes them. With `symmetric` the counts are those of magnitudes, and the edge of
+    the upper end is returned twice.
+
+    >>> percentile_edges(np.array([0, 199, 1]), 98.0, symmetric=False)
+    (1, 1)
+    """
+    share = np.cumsum(counts / max(int(counts.sum()), 1))
+    if symmetric:
+        edge = int(np.searchsorted(share, percentile / 100))
+        return edge, edge
+    cut = (100.0 - percentile) / 200.0
+    return int(np.searchsorted(share, cut)), int(np.searchsorted(share, 1.0 - cut))

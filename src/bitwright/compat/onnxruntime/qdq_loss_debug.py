@@ -23,6 +23,7 @@ from bitwright.compat.onnxruntime.quant_utils import (
 )
 from bitwright.data import open_data, session_inputs
 from bitwright.errors import DataError, ModelError
+from bitwright.graph.editing import append_node
 
 __all__ = [
     "collect_activations",
@@ -64,10 +65,8 @@ def modify_model_output_intermediate_tensors(
     for name in calibrated_tensors(model, op_types_for_saving):
         source = values[name]
         output = ir.Value(name=f"{name}{_SAVED}", type=source.type, shape=ir.Shape([None]))
-        reshape = ir.node(
-            "Reshape", [source, length], outputs=[output], name=names.fresh(f"{name}{_SAVED}")
-        )
-        model.graph.append(reshape)
+        label = names.fresh(f"{name}{_SAVED}")
+        append_node(model.graph, "Reshape", [source, length], output, label)
         model.graph.outputs.append(output)
     external = True if save_as_external_data else None
     graph.check_destination(output_model_path, source=input_model_path)

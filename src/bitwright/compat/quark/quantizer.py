@@ -92,7 +92,7 @@ class ModelQuantizer:
         """Quantize a model; it is written to `model_output`, or returned where there is none."""
         config = self.config
         if self._layered is not None:
-            config = flatten(self._layered, _skeleton(model_input))
+            config = flatten(self._layered, _graph_only(model_input))
         if config.use_dynamic_quant:
             return _quantize_dynamic(config, model_input, model_output)
         has_data = calibration_data_reader is not None or calibration_data_path is not None
@@ -116,7 +116,7 @@ def _needs_data(config: QuantizationConfig) -> bool:
     return read_type(config.activation_type, "activation type").needs_range
 
 
-def _skeleton(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
+def _graph_only(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
     if isinstance(model, onnx.ModelProto):
         return model
     return onnx.load(str(model), load_external_data=False)

@@ -112,7 +112,7 @@ def _has_input_of_unknown_type(c: Candidate) -> Skip | None:
     return None
 
 
-def _stands_alone(c: Candidate) -> Skip | None:
+def _input_is_float(c: Candidate) -> Skip | None:
     if c.rule.needs_quantized_input and c.has_float_input and not c.recipe.place.force_shared:
         return Skip("its input is not quantized, so quantizing it alone would gain nothing")
     return None
@@ -146,7 +146,7 @@ _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _reads_no_floats,
     _reads_only_constants,
     _has_input_of_unknown_type,
-    _stands_alone,
+    _input_is_float,
     _stands_between_floats,
     _multiplies_two_activations,
 )

@@ -105,7 +105,7 @@ class OpRule:
     dynamic_op: str | None = None
     """The operator that computes it on integers with scales measured at run time."""
     block_op: str | None = None
-    """The operator that reads its weight in blocks of few bits."""
+    """The operator that reads its weight in low-bit blocks."""
     float_only: bool = False
     """ONNX Runtime's CPU kernels for it are float ones: quantize only where it is asked for by
     name, or where pairs are for other hardware."""

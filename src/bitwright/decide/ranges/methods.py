@@ -1,4 +1,4 @@
-"""From what was observed of a tensor to the range that is quantized: one function per method."""
+"""Range methods: one function per method, from what was observed to the range that is quantized."""
 
 from __future__ import annotations
 
@@ -267,16 +267,19 @@ class Method(NamedTuple):
     """From exact values, all rows at once; None: each row as a sketch of its own."""
     centres: bool = False
     """Whether a range that is asked to be symmetric already is."""
+    for_floats: bool = False
+    """Whether it compares no grids of integers, so that it serves 8-bit floats, too."""
 
 
 METHODS: dict[type, Method] = {
-    MinMax: Method(_min_max, _row_extremes),
-    Percentile: Method(_percentile),
+    MinMax: Method(_min_max, _row_extremes, for_floats=True),
+    Percentile: Method(_percentile, for_floats=True),
     LayerwisePercentile: Method(_layerwise_percentile),
     Entropy: Method(_entropy),
     Distribution: Method(
         lambda tensor, method: (-tensor.largest, tensor.largest),
         lambda weight, method: _centred(*_row_extremes(weight, method)),
+        for_floats=True,
     ),
     MSE: Method(_mse, _row_mse),
     NonOverflow: Method(lambda tensor, method: (tensor.low, tensor.high), _row_extremes),

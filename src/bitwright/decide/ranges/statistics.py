@@ -17,7 +17,6 @@ __all__ = [
     "entropy_cut",
     "moments",
     "percentile_cut",
-    "percentile_edges",
     "sketch_points",
 ]
 
@@ -114,26 +113,6 @@ def moments(values: F64, counts: F64, power: float = 1.0) -> tuple[float, float]
     mean = float(scaled @ share)
     deviation = float(np.sqrt(max(float(((scaled - mean) ** 2) @ share), 0.0)))
     return size**power * mean, size**power * deviation
-
-
-def percentile_edges(
-    counts: npt.NDArray[np.int64], percentile: float, *, symmetric: bool
-) -> tuple[int, int]:
-    """Return the edges of a histogram between which this percentage of its counts lies.
-
-    Both are the lower edges of the bins that the percentiles fall into, as ONNX Runtime's
-    calibrator takes them. With `symmetric` the counts are those of magnitudes, and the edge of
-    the upper end is returned twice.
-
-    >>> percentile_edges(np.array([0, 199, 1]), 98.0, symmetric=False)
-    (1, 1)
-    """
-    share = np.cumsum(counts / max(int(counts.sum()), 1))
-    if symmetric:
-        edge = int(np.searchsorted(share, percentile / 100))
-        return edge, edge
-    cut = (100.0 - percentile) / 200.0
-    return int(np.searchsorted(share, cut)), int(np.searchsorted(share, 1.0 - cut))
 
 
 def sketch_points(sketch: Sketch) -> tuple[F64, F64]:

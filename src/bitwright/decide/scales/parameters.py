@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "activation_plan",
+    "grids_per_batch",
     "linked_plan",
     "shift_for_bias",
-    "vote_grids",
     "weight_plan",
     "widened_for_bias",
 ]
@@ -84,7 +84,7 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
     assert array is not None
     if not np.all(np.isfinite(array)):
         raise ModelError(
-            f"weight {entry.name!r} holds NaN or infinite values; mend the model or exclude the "
+            f"weight {entry.name!r} holds NaN or infinite values; fix the model or exclude the "
             "nodes that read it."
         )
     if not entry.qtype.needs_range:
@@ -181,8 +181,8 @@ def linked_plan(entry: Entry) -> TensorPlan:
     )
 
 
-def vote_grids(layout: Layout, recipe: Recipe) -> dict[str, tuple[PositionGrid, ...]]:
-    """Return the tensors whose batches vote on a power-of-two scale, and the grids in question."""
+def grids_per_batch(layout: Layout, recipe: Recipe) -> dict[str, tuple[PositionGrid, ...]]:
+    """Return the tensors whose power-of-two scale is the most common of all batches, and grids."""
     wanted: dict[str, dict[PositionGrid, None]] = {}
     for entry in layout.entries.values():
         method = _activation_ranges(entry, recipe)

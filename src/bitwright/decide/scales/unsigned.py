@@ -1,4 +1,4 @@
-"""The same grid with unsigned integers, for runtimes that trip over signed activations."""
+"""Int8 activations of a plan stored as uint8, where ONNX Runtime refuses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of BFPFixNeuron and MXFixNeuron: what `numerics.block_formats` does, in ONNX.
+"""Bodies of BFPFixNeuron and MXFixNeuron: what `numerics.shared_exponent` does, in ONNX.
 
 The tensor becomes [outer, blocks, block, inner], so that every block lies along one axis, and is
 put back in the end. The power of two below a number is found with four float operations,

@@ -76,9 +76,9 @@ class SegmentLearner:
         }
         readers = {node for constant in self._learning.values() for node in constant.nodes}
         self._biases = {
-            site.weight.name or "": site.bias.name or ""
-            for site in find_biased_layers(model, readers)[0]
-            if site.factor == 1
+            layer.weight.name or "": layer.bias.name or ""
+            for layer in find_biased_layers(model, readers)[0]
+            if layer.factor == 1
         }
         # Some targets store biases as they do weights; they are biases all the same.
         for name in self._biases.values():

@@ -22,7 +22,7 @@ __all__ = ["mean_factor", "pool_factor", "scale_average_pools", "scale_means"]
 
 # Side of a square window -> k / 2^n.
 _TABLE = {3: 7 / 64, 5: 10 / 256, 6: 7 / 256, 7: 21 / 1024, 14: 21 / 4096}
-_WIDEST = 255
+_MAX_WINDOW = 255
 
 
 def mean_factor(count: int) -> float:
@@ -43,7 +43,7 @@ def pool_factor(height: int, width: int) -> float:
     >>> pool_factor(7, 7), pool_factor(256, 256)
     (1.0048828125, 1.0)
     """
-    if max(height, width) > _WIDEST:
+    if max(height, width) > _MAX_WINDOW:
         return 1.0
     if height == width and height in _TABLE:
         return height * width * _TABLE[height]
