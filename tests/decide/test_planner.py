@@ -20,18 +20,12 @@ from support.models import (
     run,
     weight,
 )
+from support.quantizing import quantize
 
 import bitwright
 from bitwright.errors import DataError, ModelError
 from bitwright.numerics.types import INT8, INT16, UINT8, UINT16
-from bitwright.recipe import MSE, MinMax, Override, Percentile, Placement, Recipe, Selection
-
-
-def quantize(model, samples=None, **fields):
-    samples = make_samples(model) if samples is None else samples
-    recipe = Recipe(name="test", **fields)
-    return bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
-
+from bitwright.recipe import MSE, MinMax, Override, Percentile, Placement, Selection
 
 # Absorbing ----------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from support.models import (
     tensors,
     weight,
 )
+from support.quantizing import quantize, quantize_on
 
 import bitwright
 from bitwright.emit import VENDOR_DOMAIN
@@ -87,11 +88,6 @@ def demo():
 def cnn():
     model = make_cnn()
     return model, make_samples(model, 8)
-
-
-def quantize(model, samples=None, **fields):
-    recipe = Recipe(name="test", **fields)
-    return bitwright.quantize(model, data=samples, recipe=recipe, holdout=False, progress=False)
 
 
 def vendor_ops(result):
@@ -225,7 +221,7 @@ def test_bare_ops_are_left_to_a_runtime_that_knows_them(cnn, format, qtype, tmp_
 @pytest.mark.parametrize("qtype", [BFLOAT16, BFP16, MXINT8], ids=str)
 def test_types_that_need_no_ranges_need_no_data(cnn, qtype):
     model, samples = cnn
-    without = quantize(model, format="extended", activation=qtype, weight=qtype)
+    without = quantize_on(None, model, format="extended", activation=qtype, weight=qtype)
     assert without.data == "no data: these number types need none"
     measured = quantize(model, samples, format="extended", activation=qtype, weight=qtype)
     assert measured.plan.tensors == without.plan.tensors
@@ -274,7 +270,9 @@ def test_blocks_lie_along_what_a_product_sums_up(qtype, op, axes):
         {"w": w},
     )
     place = Placement(unquantized_outputs=("MatMul", "Gemm"))
-    result = quantize(model, format="extended", activation=qtype, weight=qtype, place=place)
+    result = quantize_on(
+        None, model, format="extended", activation=qtype, weight=qtype, place=place
+    )
     assert {key: entry.axis for key, entry in result.plan.tensors.items()} == axes
     a, b = (
         round_to_shared_exponents(x, qtype, axes["x"]),
@@ -296,7 +294,7 @@ def test_stored_weights_have_the_type_that_was_asked_for(cnn):
 def test_the_bias_of_float_and_block_weights_is_one_more_weight(cnn):
     model, _ = cnn
     for qtype in (BFLOAT16, BFP16):
-        plan = quantize(model, format="extended", activation=qtype, weight=qtype).plan
+        plan = quantize_on(None, model, format="extended", activation=qtype, weight=qtype).plan
         assert plan.tensors["b1"].role == "weight"
         assert plan.tensors["b1"].qtype == qtype
 
@@ -321,7 +319,9 @@ def test_an_override_may_bring_in_another_family(cnn):
 def test_scales_given_for_a_float_type_are_honoured(cnn):
     model, _ = cnn
     given = {"x": Override(qtype=FLOAT16, scale=4.0, zero_point=1)}
-    scaled = quantize(model, overrides=given, format="extended", activation=FLOAT16, weight=FLOAT16)
+    scaled = quantize_on(
+        None, model, overrides=given, format="extended", activation=FLOAT16, weight=FLOAT16
+    )
     assert scaled.plan.parameters("x").scale == 4.0
     names = {value.name for value in scaled.model.graph.initializers.values()}
     assert {"x_scale", "x_zero_point"} <= names

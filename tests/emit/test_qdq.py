@@ -29,6 +29,7 @@ from support.models import (
     weight,
 )
 from support.op_models import OP_MODELS, op_samples
+from support.quantizing import quantize
 
 import bitwright
 from bitwright.decide.ops import RULES
@@ -113,12 +114,6 @@ def test_each_operator_runs_in_every_placement(op_type, place):
 
 
 # Where pairs stand and what they are called --------------------------------------------------
-
-
-def quantize(model, samples=None, **fields):
-    samples = samples or make_samples(model)
-    recipe = Recipe(name="test", **fields)
-    return bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
 
 
 def test_weights_are_stored_as_integers_and_biases_as_int32():

@@ -31,9 +31,10 @@ from support.models import (
     weight,
 )
 from support.op_models import OP_MODELS, op_samples
+from support.quantizing import quantize_on
 
 import bitwright
-from bitwright import Override, Placement, Recipe, Selection
+from bitwright import Override, Placement, Selection
 from bitwright.compat.onnxruntime import QuantFormat, QuantType
 from bitwright.decide.ops import RULES
 from bitwright.emit.qlinear_rules import INTEGER_OPS
@@ -44,14 +45,13 @@ from bitwright.numerics.types import INT8, INT16, UINT8, UINT16
 EXPECTED = {op: RULES[op].integer_op for op in INTEGER_OPS} | {"Relu": None, "Clip": None}
 
 
-def quantize(model, samples=None, **options):
+def quantize_ops(model, samples=None, **options):
     """Quantize every op that has a rule, wherever it stands."""
     options.setdefault("place", Placement(isolated=True, float_bias_add=False))
     options.setdefault("select", Selection(op_types=tuple(OP_MODELS)))
     options.setdefault("optimize", False)
     options.setdefault("format", "qoperator")
-    samples = op_samples(model) if samples is None else samples
-    return bitwright.quantize(model, data=samples, recipe=Recipe(**options), holdout=False)
+    return quantize_on(op_samples(model) if samples is None else samples, model, **options)
 
 
 def expose(model, tensor):
@@ -71,7 +71,7 @@ def expose(model, tensor):
 def test_each_op_becomes_its_integer_op(op_type, activation, per_channel):
     model = OP_MODELS[op_type]()
     samples = op_samples(model)
-    result = quantize(model, samples, activation=activation, per_channel=per_channel)
+    result = quantize_ops(model, samples, activation=activation, per_channel=per_channel)
     found = ops(result)
     if EXPECTED[op_type] is None:
         assert found[op_type] == 0
@@ -97,7 +97,7 @@ def test_each_op_gives_the_integers_of_the_pairs_within_one_step(op_type, activa
     model = OP_MODELS[op_type]()
     samples = op_samples(model)
     options = {"activation": activation, "activation_symmetric": symmetric, "per_channel": True}
-    integers = quantize(model, samples, **options)
+    integers = quantize_ops(model, samples, **options)
     pairs = as_pairs(integers, model)
     theirs = run_plain(expose(pairs, "k_QuantizeLinear_Output"), samples)
     mine = run_plain(expose(integers, "k_quantized"), samples)
@@ -110,7 +110,7 @@ def test_each_op_gives_the_integers_of_the_pairs_within_one_step(op_type, activa
 def test_indices_are_those_of_the_pairs(op_type):
     model = OP_MODELS[op_type]()
     samples = op_samples(model)
-    integers = quantize(model, samples)
+    integers = quantize_ops(model, samples)
     mine, theirs = (
         run_plain(expose(result, "where"), samples)
         for result in (integers, as_pairs(integers, model))
@@ -122,7 +122,7 @@ def test_indices_are_those_of_the_pairs(op_type):
 def test_ops_without_an_integer_form_stay_float_and_say_so(op_type):
     model = OP_MODELS[op_type]()
     samples = op_samples(model)
-    result = quantize(model, samples)
+    result = quantize_ops(model, samples)
     planned = result.plan.nodes["op"]
     assert planned.action == "float"
     assert f"no integer {op_type}" in planned.reason
@@ -149,8 +149,8 @@ def between_convs(nodes, constants=None, channels=8, size=(6, 6), opset=17, out=
 def assert_like_pairs(model, *, least=30, samples=None, **options):
     """Quantize both ways; the results agree within one step and are close to float."""
     samples = make_samples(model) if samples is None else samples
-    integer = quantize(model, samples, **options)
-    pairs = quantize(model, samples, **{**options, "format": "qdq"})
+    integer = quantize_ops(model, samples, **options)
+    pairs = quantize_ops(model, samples, **{**options, "format": "qdq"})
     assert quality(model, integer, samples) > least
     gap = quality(model, integer, samples) - quality(model, pairs, samples)
     assert gap > -0.5
@@ -189,7 +189,7 @@ def test_pools_of_other_ranks_run(op_type, size):
 def test_dilations_of_one_are_left_out():
     attributes = {"kernel_shape": [2, 2], "dilations": [1, 1]}
     model = between_convs([node("AveragePool", ["h"], ["k"], name="op", **attributes)], opset=19)
-    result = quantize(model, make_samples(model))
+    result = quantize_ops(model, make_samples(model))
     assert ops(result)["QLinearAveragePool"] == 1
 
 
@@ -223,7 +223,7 @@ def test_resizing_is_within_a_step_of_float_resizing(mode):
         {"by": np.array([1, 1, 2, 2], np.float32)},
     )
     samples = make_samples(model)
-    assert quality(model, quantize(model, samples), samples) > 30
+    assert quality(model, quantize_ops(model, samples), samples) > 30
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -482,7 +482,7 @@ def test_W14_weights_per_channel_are_stored_in_the_type_that_was_asked_for(tmp_p
 def test_W17_an_excluded_node_reads_float():
     model = make_cnn()
     samples = make_samples(model)
-    result = quantize(model, samples, select=Selection(exclude=("conv2",)))
+    result = quantize_ops(model, samples, select=Selection(exclude=("conv2",)))
     assert nodes_by_name(result)["conv2"].op_type == "Conv"
     assert quality(model, result, samples) > 30
 
@@ -509,13 +509,13 @@ def test_what_integer_ops_cannot_hold_is_refused_before_data_is_read(options, wo
         yield
 
     with pytest.raises(RecipeError, match=words):
-        quantize(make_mlp(), data(), **options)
+        quantize_ops(make_mlp(), data(), **options)
 
 
 def test_types_that_no_kernel_takes_together_stay_between_pairs_with_a_note():
     model = make_cnn()
     samples = make_samples(model)
-    result = quantize(model, samples, overrides={"c2": Override(qtype=INT8)})
+    result = quantize_ops(model, samples, overrides={"c2": Override(qtype=INT8)})
     assert any("no integer Conv from uint8 and int8 to int8" in note for note in result.plan.notes)
     assert quality(model, result, samples) > 30
     again = bitwright.apply_plan(result.plan, model)
@@ -530,7 +530,7 @@ def test_types_that_no_kernel_takes_together_stay_between_pairs_with_a_note():
 def test_a_convolutional_model_is_all_integers(activation, per_channel):
     model = make_cnn()
     samples = make_samples(model)
-    result = quantize(model, samples, activation=activation, per_channel=per_channel)
+    result = quantize_ops(model, samples, activation=activation, per_channel=per_channel)
     assert ops(result) == {
         "QuantizeLinear": 1,
         "QLinearConv": 2,
@@ -570,7 +570,7 @@ def test_the_demo_keeps_its_answers():
 
 
 def test_names_are_those_that_scripts_look_for():
-    result = quantize(make_cnn())
+    result = quantize_ops(make_cnn())
     names = nodes_by_name(result)
     assert names["conv1_quant"].input[0] == "x_quantized"
     assert names["pool1"].output[0] == "p1_quantized"
@@ -581,7 +581,7 @@ def test_names_are_those_that_scripts_look_for():
 def test_half_float_models_run_as_integers_behind_half_float_inputs_and_outputs():
     model = retype(make_cnn(opset=19), np.float16, FLOAT16)
     samples = make_samples(model)
-    result = quantize(model, samples, per_channel=True)
+    result = quantize_ops(model, samples, per_channel=True)
     assert ops(result)["QLinearConv"] == 2
     assert run(result, samples[0])[0].dtype == np.float16
     assert quality(model, result, samples) > 30
@@ -611,7 +611,7 @@ def test_a_dropped_relu_also_holds_for_float_readers_of_a_float_product():
         node("Tanh", ["r"], ["y"], name="tanh"),
     ]
     model = build(nodes, {"x": [1, 3, 6, 6]}, {"y": None}, {"w1": weight(8, 3, 1, 1, seed=1)})
-    result = quantize(
+    result = quantize_ops(
         model, make_samples(model), overrides={"r": Override(qtype=INT8)}, select=Selection()
     )
     assert ops(result)["Relu"] == 0
@@ -634,7 +634,7 @@ def test_pairs_in_subgraphs_become_integer_ops():
     ]
     model = build(nodes, {"x": [4, 16]}, {"y": [4, 16]}, {"zero": np.array(0, np.float32)})
     samples = make_samples(model, 16)
-    result = quantize(model, samples, select=Selection(subgraphs=True))
+    result = quantize_ops(model, samples, select=Selection(subgraphs=True))
     assert "QLinearMatMul" in str(as_proto(result).graph)
     assert quality(model, result, samples) > 30
 
@@ -643,7 +643,7 @@ def test_the_same_plan_gives_the_same_bytes():
     model = make_cnn()
     samples = make_samples(model)
     first, second = (
-        as_proto(quantize(model, samples)).SerializeToString(deterministic=True) for _ in "ab"
+        as_proto(quantize_ops(model, samples)).SerializeToString(deterministic=True) for _ in "ab"
     )
     assert first == second
 
@@ -651,7 +651,7 @@ def test_the_same_plan_gives_the_same_bytes():
 def test_a_plan_made_for_pairs_can_be_written_as_integers():
     model = OP_MODELS["ConvTranspose"]()
     samples = op_samples(model)
-    plan = quantize(model, samples, format="qdq").plan
+    plan = quantize_ops(model, samples, format="qdq").plan
     document = plan.to_json().replace('"format": "qdq"', '"format": "qoperator"')
     result = bitwright.apply_plan(bitwright.QuantPlan.from_json(document), model)
     assert any("no integer ConvTranspose" in note for note in result.plan.notes)

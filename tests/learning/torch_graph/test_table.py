@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from support.models import INT64, build, info, make_cnn, node, normal, run
+from support.models import INT64, build, info, node, normal, run
 
 from bitwright.errors import ModelError
 
 torch = pytest.importorskip("torch", reason="the executor is torch code")
+
+from support.torch_graphs import run_in_torch  # noqa: E402
 
 from bitwright.learning.torch_graph.executor import TorchGraph  # noqa: E402
 from bitwright.learning.torch_graph.table import OPS, why_not  # noqa: E402
@@ -164,14 +166,6 @@ def model_of(op, inputs, attributes, opset, outputs):
     ), fed
 
 
-def run_in_torch(proto, feeds, device="cpu"):
-    model = ir.serde.deserialize_model(proto)
-    outputs = [value.name for value in model.graph.outputs]
-    graph = TorchGraph(model.graph, outputs, opset=model.graph.opset_imports[""], device=device)
-    found = graph.run({name: torch.from_numpy(array).to(device) for name, array in feeds.items()})
-    return [found[name].cpu().numpy() for name in outputs]
-
-
 @pytest.mark.parametrize(("op", "inputs", "attributes", "opset", "outputs"), CASES)
 def test_the_executor_computes_what_the_runtime_computes(op, inputs, attributes, opset, outputs):
     proto, feeds = model_of(op, inputs, attributes, opset, outputs)
@@ -214,26 +208,6 @@ def test_shapes_and_masks_are_worked_out_as_the_runtime_does():
     ]
     proto = build(nodes, {"x": [2, 4, 9]}, {"y": None}, constants, opset=17)
     np.testing.assert_array_equal(run_in_torch(proto, {"x": X3})[0], run(proto, {"x": X3})[0])
-
-
-def test_a_whole_model_runs():
-    proto = make_cnn()
-    feeds = {"x": normal(1, 3, 12, 12, seed=9)}
-    np.testing.assert_allclose(
-        run_in_torch(proto, feeds)[0], run(proto, feeds)[0], rtol=1e-4, atol=1e-5
-    )
-
-
-def test_gradients_reach_weights_and_single_inputs_can_be_changed():
-    model = ir.serde.deserialize_model(make_cnn())
-    outputs = [value.name for value in model.graph.outputs]
-    graph = TorchGraph(model.graph, outputs, opset=17)
-    weight = graph.constants["w1"].clone().requires_grad_()
-    feeds = {"x": torch.from_numpy(normal(1, 3, 12, 12, seed=9))}
-    result = graph.run(feeds, constants={"w1": weight})[outputs[0]]
-    assert torch.autograd.grad(result.sum(), weight)[0].abs().sum() > 0
-    silent = graph.run(feeds, read={("residual", 1): torch.zeros_like})[outputs[0]]
-    assert not torch.equal(silent, result)
 
 
 def test_an_operator_that_is_not_on_the_table_is_refused_by_name():
