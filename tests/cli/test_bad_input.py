@@ -254,7 +254,7 @@ def test_a_full_disk_leaves_nothing(run, model, data, folder, monkeypatch):
         (("--memory-budget", "lots"), "'lots' is no size"),
         (("--random-data", "2", "--data", "x"), "exclude each other"),
         (("--random-data", "2", "--limit", "1"), "exclude each other"),
-        (("--input-shape", "x=1x2"), "goes with --random-data only"),
+        (("--input-shape", "x=1x2"), "goes with --data or --random-data"),
         (("--random-data", "2", "--input-shape", "image"), "is not NAME=SHAPE"),
         (("--random-data", "2", "--input-shape", "image=1xtwo"), "is not NAME=SHAPE"),
     ],

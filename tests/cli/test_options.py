@@ -40,7 +40,7 @@ def test_a_tokenizer_makes_a_text_of_the_data():
         ({"random_data": 1, "limit": 1}, "--random-data and --limit exclude"),
         ({"random_data": 1, "preprocess": "unit"}, "--random-data and --preprocess exclude"),
         ({"random_data": 1, "tokens": 8}, "--random-data and --tokens exclude"),
-        ({"input_shape": ["x=1"]}, "--input-shape goes with --random-data only"),
+        ({"input_shape": ["x=1"]}, "--input-shape goes with --data or"),
         ({"random_data": 1, "input_shape": ["x"]}, "is not NAME=SHAPE"),
     ],
 )
@@ -61,3 +61,12 @@ def test_every_command_explains_these_options_in_the_same_words():
         for option in DATA_OPTIONS
     }
     assert all(len(said) == 1 for said in helps.values()), helps
+
+
+def test_shapes_go_beside_data():
+    asked = SampleOptions(data=Path("images"), input_shape=["height=8"]).source()
+    assert (asked.data, asked.shapes) == (Path("images"), {"height": 8})
+    text = SampleOptions(
+        data=Path("t.txt"), tokenizer=Path("t.json"), input_shape=["num_heads=4"]
+    ).source()
+    assert text.shapes == {"num_heads": 4}

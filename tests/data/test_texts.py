@@ -64,6 +64,98 @@ def test_a_model_gets_the_mask_positions_types_and_empty_cache_it_asks_for(text)
     assert sample["past_key_values.0.key"].shape == (1, 3, 0, 64)
 
 
+FLOAT = np.dtype("float32")
+
+
+def only(text, specs, **options):
+    """Return the first sample of five tokens."""
+    data = TextData(text=text, tokenizer=Letters(), **({"length": 5} | options))
+    return next(iter(data.samples([TOKENS, *specs])))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "filled"),
+    [
+        ("past_key_values.0.key", (1, 3, "past_sequence_length", 64), (1, 3, 0, 64)),
+        ("past_key_values.0.decoder.value", (None, 3, None, 64), (1, 3, 0, 64)),
+        ("past_key_values_key_cache_0", ("s0", 3, "s1", 64), (1, 3, 0, 64)),
+        ("past_0", (2, "batch", 3, "past_len", 64), (2, 1, 3, 0, 64)),
+        ("past_key_self_0", ("batch_size", 3, 16, 64), (1, 3, 16, 64)),
+        ("past_conv.0", ("batch_size", 8, 3), (1, 8, 3)),
+    ],
+)
+def test_a_cache_has_no_past_wherever_its_length_is_open(text, name, shape, filled):
+    sample = only(text, [InputSpec(name, FLOAT, shape)])
+    assert sample[name].shape == filled
+    assert not sample[name].any()
+
+
+def test_heads_of_a_cache_are_never_guessed_but_given(text):
+    cache = InputSpec("past_key_values.0.key", FLOAT, ("batch", "num_heads", "past", "head_dim"))
+    with pytest.raises(
+        DataError, match=r"1 \('num_heads'\) of the cache .*--input-shape"
+    ):
+        only(text, [cache])
+    sample = only(text, [cache], shapes={"num_heads": 4, "head_dim": 16})
+    assert sample[cache.name].shape == (1, 4, 0, 16)
+    sample = only(text, [cache], shapes={cache.name: (1, 4, 0, 16)})
+    assert sample[cache.name].shape == (1, 4, 0, 16)
+
+
+def test_a_mask_hides_the_empty_slots_of_a_cache(text):
+    whole = InputSpec("attention_mask", INT64, ("batch", 8))
+    assert only(text, [whole])["attention_mask"].tolist() == [[0, 0, 0, 1, 1, 1, 1, 1]]
+    total = InputSpec("attention_mask", INT64, ("batch", "past_length + length"))
+    cache = InputSpec("past_key_values.0.key", FLOAT, ("batch", 4, "past_length", 16))
+    sample = only(text, [total, cache], shapes={"past_length": 2})
+    assert sample["attention_mask"].tolist() == [[0, 0, 1, 1, 1, 1, 1]]
+    assert sample[cache.name].shape == (1, 4, 2, 16)
+    short = InputSpec("attention_mask", INT64, ("batch", 3))
+    with pytest.raises(DataError, match="shorter than a sample of 5 tokens"):
+        only(text, [short])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_a_mask_of_four_axes_is_causal(text, dtype):
+    spec = InputSpec("attention_mask", np.dtype(dtype), ("batch", 1, "query", "key"))
+    mask = only(text, [spec])["attention_mask"]
+    assert mask.shape == (1, 1, 5, 5)
+    seen = mask == 0 if dtype == "float32" else mask
+    np.testing.assert_array_equal(seen[0, 0], np.tri(5, dtype=bool))
+
+
+def test_positions_and_lengths_have_the_axes_that_the_model_asks_for(text):
+    specs = [
+        InputSpec("cache_position", INT64, ("length",)),
+        InputSpec("position_ids", INT64, (3, "batch", "length")),
+        InputSpec("use_cache_branch", np.dtype(bool), (1,)),
+        InputSpec("num_logits_to_keep", INT64, ()),
+        InputSpec("seqlens_k", np.dtype("int32"), ("batch",)),
+        InputSpec("total_sequence_length", np.dtype("int32"), ()),
+    ]
+    sample = only(text, specs)
+    assert sample["cache_position"].tolist() == [0, 1, 2, 3, 4]
+    assert sample["position_ids"].shape == (3, 1, 5)
+    assert sample["use_cache_branch"].tolist() == [False]
+    assert sample["num_logits_to_keep"].shape == ()
+    assert sample["seqlens_k"].tolist() == [4]
+    assert sample["total_sequence_length"] == 5
+
+
+def test_windows_are_as_long_as_the_model_fixes(text):
+    fixed = InputSpec("input_ids", INT64, (1, 4))
+    decoder = InputSpec("decoder_input_ids", INT64, (1, "target"))
+    samples = TextData(text=text, tokenizer=Letters()).samples([fixed, decoder])
+    assert samples.len_hint == 2
+    assert next(iter(samples))["decoder_input_ids"].shape == (1, 4)
+
+
+def test_what_an_encoder_gives_is_refused(text):
+    states = InputSpec("encoder_hidden_states", FLOAT, ("batch", "length", 8))
+    with pytest.raises(DataError, match=r"'encoder_hidden_states'.*none that text fills"):
+        only(text, [states])
+
+
 def test_a_tokenizer_file_is_read(text, tmp_path):
     tokenizers = pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     vocabulary = {letter: index for index, letter in enumerate("abcdefghij")}

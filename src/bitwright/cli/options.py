@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from bitwright.data import RandomData, TextData
+    from bitwright.data import RandomData, ShapedData, TextData
 
 __all__ = [
     "DataOptions",
@@ -134,7 +134,11 @@ class DataOptions:
         ),
     ] = None
     tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens in each sample of a text (512).")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Tokens in each sample of a text (as many as the model fixes, or 512).",
+        ),
     ] = None
     limit: Limit = None
 
@@ -179,17 +183,25 @@ class SampleOptions(DataOptions):
         list[str] | None,
         typer.Option(
             metavar="NAME=SHAPE",
-            help="Shape of an input (image=1x3x224x224) or size of an open dimension (length=128) "
-            "for --random-data; repeatable.",
+            help="Shape of an input (image=1x3x224x224) or size of an open dimension "
+            "(length=128), where the model leaves it open; repeatable.",
         ),
     ] = None
 
-    def source(self) -> Path | RandomData | TextData | None:
+    def source(self) -> Path | RandomData | TextData | ShapedData | None:
         """Return the data that the options name; options that clash are refused."""
+        shapes = read_shapes(self.input_shape or ())
         if self.random_data is None:
-            if self.input_shape:
-                raise typer.BadParameter("--input-shape goes with --random-data only")
-            return DataOptions.source(self)  # not super(): a class with slots is made twice
+            found = DataOptions.source(self)  # not super(): a class with slots is made twice
+            if shapes is None:
+                return found
+            if found is None:
+                raise typer.BadParameter("--input-shape goes with --data or --random-data")
+            from bitwright.data import ShapedData, TextData
+
+            if isinstance(found, TextData):
+                return replace(found, shapes=shapes)
+            return ShapedData(data=found, shapes=shapes)
         _exclude(
             "--random-data",
             {
@@ -202,7 +214,7 @@ class SampleOptions(DataOptions):
         )
         from bitwright.data import RandomData
 
-        return RandomData(count=self.random_data, shapes=read_shapes(self.input_shape or ()))
+        return RandomData(count=self.random_data, shapes=shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bitwright.data.holdout import HoldoutSplit, split_holdout, split_samples
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
 from bitwright.data.random import RandomData, random_samples
+from bitwright.data.requests import read_data
+from bitwright.data.shapes import ShapedData
 from bitwright.data.sources import (
     Samples,
     cache_samples,
@@ -23,11 +25,13 @@ __all__ = [
     "RandomData",
     "Sample",
     "Samples",
+    "ShapedData",
     "TextData",
     "cache_samples",
     "channels_first_specs",
     "open_data",
     "random_samples",
+    "read_data",
     "session_inputs",
     "split_holdout",
     "split_samples",

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from bitwright.data.shapes import Shapes, read_shapes
 from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec, Sample, show_shape
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.arguments import check_arguments
 
-__all__ = ["RandomData", "Shapes", "random_samples"]
-
-Shapes: TypeAlias = Mapping[str, Sequence[int] | int] | Sequence[Sequence[int]]
+__all__ = ["RandomData", "random_samples"]
 
 
 @check_arguments
@@ -127,18 +126,7 @@ def _draw(
 def _resolve_shapes(
     specs: tuple[InputSpec, ...], shapes: Shapes | None
 ) -> dict[str, tuple[int, ...]]:
-    by_input, symbols = _read_shapes(specs, shapes)
-    for name, sizes in (*by_input.items(), *((key, (size,)) for key, size in symbols.items())):
-        if any(size < 0 for size in sizes):
-            raise DataError(
-                f"the shape given for {name!r} has a negative size ({show_shape(sizes)}); "
-                "give the size to use, not -1."
-            )
-    for spec in specs:
-        given, dims = by_input.get(spec.name), spec.shape
-        if given is not None and dims is not None and len(given) == len(dims):
-            named = zip(given, dims, strict=True)
-            symbols |= {dim: size for size, dim in named if isinstance(dim, str)}
+    by_input, symbols = read_shapes(specs, shapes)
     for spec in specs:
         if spec.shape and isinstance(spec.shape[0], str):
             symbols.setdefault(spec.shape[0], 1)
@@ -146,41 +134,6 @@ def _resolve_shapes(
         spec.name: by_input[spec.name] if spec.name in by_input else _resolve_shape(spec, symbols)
         for spec in specs
     }
-
-
-def _read_shapes(
-    specs: tuple[InputSpec, ...], shapes: Shapes | None
-) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Separate shapes of inputs from sizes of symbols."""
-    if shapes is None:
-        return {}, {}
-    if not isinstance(shapes, Mapping):
-        if len(shapes) != len(specs):
-            raise DataError(
-                f"{len(shapes)} shapes were given, but the model takes {len(specs)} "
-                f"({', '.join(spec.name for spec in specs)}); give one shape for each input."
-            )
-        return {
-            spec.name: tuple(map(int, shape)) for spec, shape in zip(specs, shapes, strict=True)
-        }, {}
-    inputs = {spec.name for spec in specs}
-    open_dims = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
-    by_input: dict[str, tuple[int, ...]] = {}
-    symbols: dict[str, int] = {}
-    for name, value in shapes.items():
-        is_size = isinstance(value, SupportsIndex)
-        if isinstance(value, SupportsIndex) and name in open_dims:
-            symbols[name] = int(value)
-        elif not isinstance(value, SupportsIndex) and name in inputs:
-            by_input[name] = tuple(map(int, value))
-        else:
-            what = "dimension symbol" if is_size else "input"
-            known = open_dims if is_size else inputs
-            raise DataError(
-                f"a shape was given for {name!r}, which is no {what} of the model."
-                f"{did_you_mean(name, known)}"
-            )
-    return by_input, symbols
 
 
 def _resolve_shape(spec: InputSpec, symbols: Mapping[str, int]) -> tuple[int, ...]:

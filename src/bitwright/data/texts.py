@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from bitwright.data.shapes import Shapes, fix_shapes
 from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec
 from bitwright.errors import DataError, MissingPackageError
 from bitwright.support.arguments import check_arguments
 
 __all__ = ["TextData"]
-
-_TOKENS = ("input_ids", "tokens", "ids")
-_CACHES = ("past_key_values", "past_key", "past_value", "past.", "cache", "past_")
 
 
 @check_arguments
@@ -31,18 +30,21 @@ class TextData:
     model gets the mask, positions and token types that it asks for by their usual names, and an
     empty cache.
 
-    >>> TextData(text="calibration.txt", tokenizer="tokenizer.json").length
-    512
+    >>> TextData(text="calibration.txt", tokenizer="tokenizer.json", length=128).batch
+    1
     """
 
     text: str | Path
     tokenizer: Any
-    length: int = 512
+    length: int | None = None
+    """Tokens in a window; None: as many as the model's inputs fix, or 512."""
     batch: int = 1
     """Windows in one sample."""
+    shapes: Shapes | None = None
+    """Input name -> shape, or name of an open dimension -> size, where text does not say it."""
 
     def __post_init__(self) -> None:
-        if self.length < 2 or self.batch < 1:
+        if (self.length is not None and self.length < 2) or self.batch < 1:
             raise DataError(
                 f"windows of text need at least 2 tokens and 1 window a sample, not "
                 f"length={self.length}, batch={self.batch}."
@@ -50,20 +52,22 @@ class TextData:
 
     def samples(self, specs: Sequence[InputSpec], *, limit: int | None = None) -> Samples:
         """Return the samples for a model with these inputs."""
-        tokens = self._tokens()
-        size = self.length * self.batch
+        specs, symbols = fix_shapes(specs, self.shapes)
+        tokens, length = self._tokens(), self.length or _fixed_length(specs) or 512
+        size = length * self.batch
         count = len(tokens) // size
         if not count:
             raise DataError(
                 f"the text {str(self.text)!r} has {len(tokens)} tokens, fewer than one sample of "
                 f"{size}; give more text, or a smaller length."
             )
-        makers = {spec.name: self._maker(spec) for spec in specs}
+        makers = [(spec, _maker(spec)) for spec in specs]
 
         def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
             for start in range(0, count * size, size):
-                window = tokens[start : start + size].reshape(self.batch, self.length)
-                yield {name: make(window) for name, make in makers.items()}, None
+                part = tokens[start : start + size].reshape(self.batch, length)
+                window = _Window(part, symbols)
+                yield {spec.name: make(window, spec) for spec, make in makers}, None
 
         return Samples(
             produce,
@@ -105,31 +109,138 @@ class TextData:
         except Exception as error:  # the package raises nothing more special
             raise DataError(f"{str(path)!r} is not a tokenizer.json: {error}.") from error
 
-    def _maker(self, spec: InputSpec) -> Any:
-        """Return what makes this input's array from a window of tokens."""
-        name, dtype = spec.name.lower(), spec.dtype
-        if "mask" in name:
-            return lambda window: np.ones(window.shape, dtype)
-        if "position" in name:
-            return lambda window: np.broadcast_to(
-                np.arange(window.shape[1], dtype=dtype), window.shape
-            ).copy()
-        if "token_type" in name or "segment" in name:
-            return lambda window: np.zeros(window.shape, dtype)
-        if any(name.endswith(known) for known in _TOKENS):
-            return lambda window: window.astype(dtype)
-        if name == "use_cache_branch":
-            return lambda window: np.zeros(1, dtype)
-        if any(word in name for word in _CACHES) and spec.shape is not None:
-            return lambda window: np.zeros(_empty_cache(spec, len(window)), dtype)
+
+def _fixed_length(specs: Sequence[InputSpec]) -> int | None:
+    """Return how many tokens the model takes, where its inputs fix it."""
+    tokens = (spec.shape for spec in specs if _maker(spec) is _make_tokens)
+    return next((s[1] for s in tokens if s and len(s) == 2 and isinstance(s[1], int)), None)
+
+
+# What a model asks for beside tokens ----------------------------------------------------------
+
+
+class _Window(NamedTuple):
+    """One sample's tokens, (batch, length), and the sizes that were given for open dimensions."""
+
+    tokens: Array
+    symbols: Mapping[str, int]
+
+    @property
+    def batch(self) -> int:
+        return int(self.tokens.shape[0])
+
+    @property
+    def length(self) -> int:
+        return int(self.tokens.shape[1])
+
+    @property
+    def past(self) -> int:
+        """Slots of the cache, all of them empty, which the user asked for."""
+        sizes = (n for name, n in self.symbols.items() if re.fullmatch("past(_[a-z]*)*", name))
+        return next(sizes, 0)
+
+
+def _make_tokens(window: _Window, spec: InputSpec) -> Array:
+    return window.tokens.astype(spec.dtype)
+
+
+def _make_mask(window: _Window, spec: InputSpec) -> Array:
+    """Return a mask that lets a token see those before it, and no slot of a cache, all empty."""
+    total = None if spec.shape is None else spec.shape[-1]
+    past = total - window.length if isinstance(total, int) else window.past
+    if past < 0:
+        raise DataError(f"the mask {spec} is shorter than a sample of {window.length} tokens.")
+    seen = np.concatenate([np.zeros(past, bool), np.ones(window.length, bool)])
+    if spec.shape is None or len(spec.shape) < 3:
+        return np.broadcast_to(seen, (window.batch, seen.size)).astype(spec.dtype)
+    # Of four axes, (batch, 1, query, key): added to the scores where it is float.
+    causal = np.tri(window.length, seen.size, past, dtype=bool) & seen
+    shape = (window.batch, 1, *causal.shape)[-len(spec.shape) :]
+    if spec.dtype.kind == "f":
+        causal = np.where(causal, 0, np.finfo(spec.dtype).min)
+    return np.broadcast_to(causal, shape).astype(spec.dtype)
+
+
+def _make_positions(window: _Window, spec: InputSpec) -> Array:
+    """Return 0, 1, 2, ...: along the last axis, the same for every batch and kind of position."""
+    shape = (*(d for d in (spec.shape or ())[:-2] if isinstance(d, int)), *window.tokens.shape)
+    rank = 2 if spec.shape is None else len(spec.shape)
+    positions = np.arange(window.length, dtype=spec.dtype)
+    return np.broadcast_to(positions, shape[-rank:]).copy()
+
+
+def _make_zeros(window: _Window, spec: InputSpec) -> Array:
+    return np.zeros(window.tokens.shape, spec.dtype)
+
+
+def _make_number(value: Callable[[_Window], int]) -> Maker:
+    """Return what fills a whole input, of one element or one for each batch, with a number."""
+
+    def make(window: _Window, spec: InputSpec) -> Array:
+        sizes = (d if isinstance(d, int) else window.batch for d in spec.shape or ())
+        return np.full(tuple(sizes), value(window), spec.dtype)
+
+    return make
+
+
+def _make_cache(window: _Window, spec: InputSpec) -> Array:
+    """Return a cache that holds nothing yet: its open length is 0, its fixed one is masked."""
+    if spec.shape is None:
+        raise DataError(f"the shape of the cache {spec} is not known; give it as {_SHAPES}.")
+    return np.zeros(
+        tuple(_cache_size(window, spec, axis, dim) for axis, dim in enumerate(spec.shape)),
+        spec.dtype,
+    )
+
+
+def _cache_size(window: _Window, spec: InputSpec, axis: int, dim: int | str | None) -> int:
+    if isinstance(dim, int):
+        return dim
+    if dim is not None and dim in window.symbols:
+        return window.symbols[dim]
+    name = (dim or "").lower()
+    if "batch" in name and not re.search(r"[*x]", name.replace("batch", "")):
+        return window.batch
+    if any(word in name for word in ("past", "seq", "len", "cache", "time")):
+        return 0
+    if not any(word in name for word in ("head", "dim", "hidden", "batch")):
+        # Exporters that name nothing: the first axis is the batch, and only one other is open.
+        if axis == 0:
+            return window.batch
+        shape = spec.shape or ()
+        if sum(not isinstance(size, int) for size in shape[1:]) == 1:
+            return 0
+    label = f"{axis} ({dim!r})" if dim else str(axis)
+    raise DataError(
+        f"dimension {label} of the cache {spec} is open and no text says it; give {_SHAPES}."
+    )
+
+
+_SHAPES = "its size in shapes (--input-shape NAME=SIZE)"
+
+Maker: TypeAlias = Callable[[_Window, InputSpec], Array]
+
+# What the name of an input holds -> what fills it; the first that fits. Names as transformers,
+# optimum, onnxruntime-genai, transformers.js and torch.onnx write them.
+_MAKERS: tuple[tuple[str, Maker], ...] = (
+    (r"mask", _make_mask),
+    (r"position", _make_positions),
+    (r"token_type|segment", _make_zeros),
+    (r"(input_ids|tokens|ids)$", _make_tokens),
+    (r"use_cache_branch$", _make_number(lambda window: 0)),
+    (r"logits_to_keep$", _make_number(lambda window: 0)),  # 0: all of them
+    (r"seqlens_k$", _make_number(lambda window: window.length - 1)),
+    (r"total_seq(uence)?_len(gth)?$", _make_number(lambda window: window.length)),
+    (r"past_key|past_value|past\.|past_\d|past_(conv|ssm|recurrent)|cache", _make_cache),
+)
+
+
+def _maker(spec: InputSpec) -> Maker:
+    name = spec.name.lower()
+    found = next((make for pattern, make in _MAKERS if re.search(pattern, name)), None)
+    if found is None:
         raise DataError(
             f"the model's input {spec} is none that text fills (tokens, mask, positions, token "
             "types, cache); give arrays instead."
         )
-
-
-def _empty_cache(spec: InputSpec, batch: int) -> tuple[int, ...]:
-    """Return the shape of a cache that holds nothing yet: its first free size is the batch."""
-    assert spec.shape is not None
-    free = iter((batch,))
-    return tuple(size if isinstance(size, int) else next(free, 0) for size in spec.shape)
+    return found

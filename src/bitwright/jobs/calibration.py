@@ -18,10 +18,9 @@ from bitwright.data import (
     RandomData,
     Sample,
     Samples,
-    TextData,
     cache_samples,
     channels_first_specs,
-    open_data,
+    read_data,
     split_holdout,
     to_channels_last,
 )
@@ -114,11 +113,7 @@ class Calibration(DataOptions):
 
     def _read(self, model: ir.Model) -> Samples:
         specs = channels_first_specs(input_specs(model), channels_last_inputs(model))
-        if isinstance(self.data, RandomData):
-            return self.data.samples(specs)
-        if isinstance(self.data, TextData):
-            return self.data.samples(specs, limit=self.limit)
-        return open_data(self.data, specs, limit=self.limit, preprocess=self.preprocess)
+        return read_data(self.data, specs, limit=self.limit, preprocess=self.preprocess)
 
 
 @dataclass(frozen=True, slots=True)

@@ -372,7 +372,7 @@ def _data_option(measuring: Measuring) -> str:
         return f"--random-data {data.count}"
     if isinstance(data, TextData) and isinstance(data.tokenizer, str | Path):
         words = ["--data", str(data.text), "--tokenizer", str(data.tokenizer)]
-        return shlex.join([*words, "--tokens", str(data.length)])
+        return shlex.join([*words, *(["--tokens", str(data.length)] if data.length else ())])
     if not isinstance(data, str | Path):
         return ""
     words = ["--data", shlex.quote(str(data))]

@@ -15,8 +15,7 @@ from bitwright.data import (
     RandomData,
     Sample,
     Samples,
-    TextData,
-    open_data,
+    read_data,
 )
 from bitwright.errors import DataError, did_you_mean
 
@@ -102,11 +101,7 @@ def _open(
         data = RandomData(count=limit, shapes=own or None)
     elif shapes:
         raise DataError("shapes are for random data; leave them out, or leave the data out.")
-    if isinstance(data, RandomData):
-        return data.samples(specs)
-    if isinstance(data, TextData):
-        return data.samples(specs, limit=limit)
-    return open_data(data, specs, limit=limit, preprocess=preprocess)
+    return read_data(data, specs, limit=limit, preprocess=preprocess)
 
 
 def _names(specs: Sequence[InputSpec]) -> set[str]:
