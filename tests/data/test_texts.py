@@ -92,9 +92,7 @@ def test_a_cache_has_no_past_wherever_its_length_is_open(text, name, shape, fill
 
 def test_heads_of_a_cache_are_never_guessed_but_given(text):
     cache = InputSpec("past_key_values.0.key", FLOAT, ("batch", "num_heads", "past", "head_dim"))
-    with pytest.raises(
-        DataError, match=r"1 \('num_heads'\) of the cache .*--input-shape"
-    ):
+    with pytest.raises(DataError, match=r"1 \('num_heads'\) of the cache .*--input-shape"):
         only(text, [cache])
     sample = only(text, [cache], shapes={"num_heads": 4, "head_dim": 16})
     assert sample[cache.name].shape == (1, 4, 0, 16)

@@ -162,6 +162,6 @@ def _nothing_quantized(model: ir.Model, plan: QuantPlan) -> str:
     reasons = sorted({f"{n.op}: {n.reason}" for n in plan.nodes.values() if n.reason})
     shown = "; ".join(reasons[:3]) + ("; …" if len(reasons) > 3 else "")
     remedy = "widen the selection"
-    if not plan.recipe.select.subgraphs and next(iter(model.graph.subgraphs()), None) is not None:
+    if not plan.recipe.enters_bodies and next(iter(model.graph.subgraphs()), None) is not None:
         remedy += ", or set select.subgraphs to quantize inside If, Loop and Scan bodies"
     return f"nothing in this model was quantized ({shown}); {remedy}."

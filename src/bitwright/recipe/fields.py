@@ -90,6 +90,12 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     """Fold constants and batch norms before quantizing."""
 
     @property
+    def enters_bodies(self) -> bool:
+        """Whether what is inside If, Loop and Scan bodies is quantized."""
+        asked = self.select.subgraphs
+        return self.mode != "static" if asked is None else asked
+
+    @property
     def output_format(self) -> Format:
         """What the format writes for a quantized tensor."""
         return FORMATS[self.format]

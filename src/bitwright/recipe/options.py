@@ -34,8 +34,9 @@ class Selection(Settings, frozen=True, kw_only=True):
     output_nodes: tuple[str, ...] = ()
     """Quantize only what lies upstream of these nodes, themselves included; a tensor stands for
     the node that writes it."""
-    subgraphs: bool = False
-    """Also quantize inside If, Loop and Scan bodies."""
+    subgraphs: bool | None = None
+    """Also quantize inside If, Loop and Scan bodies; None: in dynamic and weight-only mode, where
+    nothing inside has to be observed."""
     constant_weights_only: bool | None = None
     """Leave a MatMul of two activations float; None: in dynamic mode only."""
 

@@ -147,8 +147,9 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     accuracy_level: int | None = None
     """What the n-bit product computes in: 0 float32, 4 int8 (faster, inputs rounded to 8 bits);
     None: 4 where nothing else is fast, else 0."""
-    embeddings: bool = False
-    """Quantize constant tables that are gathered from, too."""
+    embeddings: bool | None = None
+    """Quantize constant tables that are gathered from, too. None: those that a quantized product
+    reads as well, which would else be in the model twice."""
     head_bits: int | None = None
     """Bits of the product that makes the logits, if others."""
     overrides: dict[str, WeightOverride] = msgspec.field(default_factory=dict)

@@ -171,10 +171,10 @@ def test_selection_by_name_and_type():
         fates(model, select=Selection(nodes=("conv11",)))
 
 
-def test_bodies_are_left_alone_unless_asked_for():
-    with pytest.raises(ModelError, match="nothing in this model was quantized"):
-        plan_of(make_branches())
-    reasons = fates(make_branches(), select=Selection(subgraphs=True))
+def test_bodies_are_quantized_unless_the_recipe_leaves_them_out():
+    with pytest.raises(ModelError, match=r"nothing in this model was quantized.*select\.subgraphs"):
+        plan_of(make_branches(), select=Selection(subgraphs=False))
+    reasons = fates(make_branches())
     assert reasons["then_own"] == reasons["other_shared"] == "quantize"
 
 

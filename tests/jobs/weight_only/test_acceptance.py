@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from support.language_models import VOCABULARY, make_block, make_samples
+from support.language_models import VOCABULARY, WIDTH, make_block, make_samples
 from support.models import BOOL, INT64, build, constants_of, info, node, normal, ops, run, weight
 
 import bitwright
@@ -81,6 +81,25 @@ def test_a_tied_embedding_is_stored_once(output, tied):
     table = {name for name, array in stored.items() if array.size >= VOCABULARY * 64}
     assert len([name for name in table if name.startswith("embedding")]) == 1
     assert_same(model, result, make_samples(1, seed=5)[0])
+
+
+@pytest.mark.parametrize("tied", ["gemm", "transpose"])
+def test_a_table_that_a_head_shares_is_quantized_with_it_by_default(tied):
+    model = make_block(tied=tied)
+    result = quantize(model, block_size=32)
+    assert result.quantized["Gather"] == 1
+    assert "embedding" not in constants_of(result.to_proto())
+    kept = quantize(model, block_size=32, embeddings=False)
+    assert kept.quantized["Gather"] == 0
+    assert kept.size - result.size > 0.9 * 4 * VOCABULARY * WIDTH  # it also has the float table
+
+
+def test_a_table_that_the_user_selects_needs_no_product():
+    model = make_block()
+    recipe = Recipe(
+        mode="weight-only", select=Selection(op_types=("Gather",)), weights=WeightOnly(bits=8)
+    )
+    assert bitwright.quantize(model, recipe=recipe).quantized == {"Gather": 1}
 
 
 def test_a_table_has_the_bits_of_the_head_that_shares_it():
@@ -171,6 +190,54 @@ def test_products_inside_bodies_are_left_with_a_reason_unless_asked_for():
     assert len(left) == 2 and all("inside the body" in reason for reason in left)
     again = bitwright.apply_plan(result.plan, model)
     assert again.to_proto().SerializeToString() == result.to_proto().SerializeToString()
+
+
+def merged_decoder(width=256):
+    """Two branches, with and without a cache, that share every weight: a table, a layer, a head."""
+
+    def branch(name, *, cached):
+        nodes = [
+            node("Gather", ["table", "ids"], [f"{name}_e"], name=f"{name}/embed"),
+            node("MatMul", [f"{name}_e", "w"], [f"{name}_h"], name=f"{name}/layer"),
+            node("Add" if cached else "Sub", [f"{name}_h", "past"], [f"{name}_s"], name=name),
+            node("Transpose", ["table"], [f"{name}_t"], name=f"{name}/turn", perm=[1, 0]),
+            node("MatMul", [f"{name}_s", f"{name}_t"], [f"{name}_y"], name=f"{name}/head"),
+        ]
+        return helper.make_graph(nodes, name, [], [info(f"{name}_y", [1, "n", 96])])
+
+    choice = node(
+        "If", ["use_cache_branch"], ["logits"], name="choose",
+        then_branch=branch("with_past", cached=True), else_branch=branch("first", cached=False),
+    )  # fmt: skip
+    inputs = [
+        info("ids", [1, "n"], INT64),
+        info("past", [width]),
+        info("use_cache_branch", [], BOOL),
+    ]
+    constants = {"table": weight(96, width, seed=1), "w": weight(width, width, seed=2)}
+    return build([choice], inputs, [info("logits", [1, "n", 96])], constants, opset=21)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "ratio"), [("int4-rtn", 0.25), ("int4-gptq", 0.25), ("int8-dynamic", 0.45)]
+)
+def test_branches_of_a_merged_decoder_are_quantized_by_default(recipe, ratio):
+    model = merged_decoder()
+    feeds = [
+        {
+            "ids": np.arange(4 * seed, 4 * seed + 7)[None] % 96,
+            "past": normal(256, seed=seed),
+            "use_cache_branch": np.array(bool(seed % 2)),
+        }
+        for seed in range(6)
+    ]
+    result = bitwright.quantize(model, data=feeds, recipe=recipe)
+    assert result.quantized["MatMul"] == 4
+    assert result.size < ratio * result.float_size
+    for sample in feeds[:2]:
+        assert_same(model, result, sample, tolerance=0.25)
+    unseen = [note for note in result.plan.notes if "inside bodies" in note]
+    assert len(unseen) == (recipe == "int4-gptq")
 
 
 def repeated():

@@ -180,6 +180,7 @@ def _weights(
         symmetric=is_symmetric(scheme),
         accuracy_level=accuracy_level or None,
         overrides=overrides,
+        embeddings=False,  # as there, even where a head shares the table
         **{"rounding": Nearest(clip=False), **methods},
     )
 

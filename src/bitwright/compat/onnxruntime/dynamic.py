@@ -66,6 +66,7 @@ def dynamic_recipe(parts: RecipeParts, weight_type: Any) -> Recipe:
     """Return the recipe of a dynamic model as ONNX Runtime's tool makes it."""
     if parts.calibration:
         raise RecipeError("quantize_dynamic calibrates nothing; leave the Calib... options out.")
+    parts.select.setdefault("subgraphs", False)  # as there, unless EnableSubgraph asks for it
     parts.recipe.update(
         name="onnxruntime-dynamic",
         mode="dynamic",

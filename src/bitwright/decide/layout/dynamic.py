@@ -36,8 +36,7 @@ def lay_out_dynamic(model: ir.Model, recipe: Recipe) -> Layout:
 class _DynamicBuilder:
     def __init__(self, model: ir.Model, recipe: Recipe) -> None:
         self._recipe = recipe
-        everything = recipe.select.subgraphs
-        self._nodes = list(model.graph.all_nodes() if everything else model.graph)
+        self._nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._selector = Selector(self._nodes, recipe.select, DYNAMIC_OP_TYPES)
         self._layout = Layout()
         self._names = {value: name for name, value in iter_values(model)}

@@ -27,7 +27,6 @@ class Selector:
         self._names = {node.name or "": node for node in nodes}
         named = _check_op_types(select, {node.op_type for node in nodes})
         self._op_types = defaults if named is None else named
-        self._subgraphs = select.subgraphs
         self._excluded_types = frozenset(select.exclude_op_types)
         self._only = None if select.nodes is None else self.find(select.nodes, "nodes")
         self._excluded = self.find(select.exclude, "exclude")
@@ -62,8 +61,10 @@ class Selector:
             return None
         if node.op_type in RULES:
             return f"{node.op_type} is not among the op types to quantize"
-        if any(subgraphs_of(node)):
-            inside = "" if self._subgraphs else "; select.subgraphs quantizes inside them"
+        bodies = [body for _, body in subgraphs_of(node)]
+        if bodies:
+            reached = any((inner.name or "") in self._names for body in bodies for inner in body)
+            inside = "" if reached else "; select.subgraphs quantizes inside them"
             return f"{node.op_type} only runs the graphs inside it{inside}"
         return f"there is no rule for {node.op_type}; name it in op_types to quantize it anyway"
 

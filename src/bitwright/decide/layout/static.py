@@ -47,8 +47,7 @@ class _Builder:
         self._recipe = recipe
         self._keep_float = keep_float
         self._opset = model.opset_imports.get("", 1)
-        everything = recipe.select.subgraphs
-        self._nodes = list(model.graph.all_nodes() if everything else model.graph)
+        self._nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._selector = Selector(self._nodes, recipe.select)
         self._unquantized = self._selector.find(recipe.place.unquantized_nodes, "unquantized_nodes")
         self._layout = Layout()

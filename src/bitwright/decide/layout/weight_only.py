@@ -15,6 +15,7 @@ from bitwright.errors import ModelError, RecipeError
 from bitwright.graph import iter_values, weight_of
 from bitwright.plan import NodePlan, QuantPlan, WeightPlan
 from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverride
+from bitwright.support.wording import counted
 
 __all__ = ["plan_weights", "product_source"]
 
@@ -41,9 +42,11 @@ class _Planner:
         self._model = model
         self._recipe = recipe
         self._options = recipe.weights
-        nodes = list(model.graph.all_nodes() if recipe.select.subgraphs else model.graph)
+        nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._nodes = {node.name or "": node for node in nodes}
-        defaults = MATRIX_PRODUCTS | ({"Gather"} if self._options.embeddings else frozenset())
+        tables = frozenset({"Gather"} if self._options.embeddings is not False else ())
+        defaults = MATRIX_PRODUCTS | tables
+        self._shared_tables_only = self._options.embeddings is None and not recipe.select.op_types
         self._selector = Selector(nodes, recipe.select, defaults)
         self._overrides = _matched(self._options.overrides, self._selector)
         self._names = {value: name for name, value in iter_values(model)}
@@ -80,7 +83,23 @@ class _Planner:
             tensors={},
             weights=weights,
             nodes=decisions,
+            notes=self._notes(weights),
         )
+
+    def _notes(self, weights: Mapping[str, WeightPlan]) -> list[str]:
+        """Return what became of a rounding that weighs errors by what is read inside a body."""
+        unseen = sum(
+            plan.rounding != self._rounding(node)
+            for plan in weights.values()
+            for node in [self._nodes[plan.nodes[0]]]
+            if node.graph is not self._model.graph
+        )
+        if not unseen:
+            return []
+        return [
+            f"{counted(unseen, 'weight')} inside bodies of If, Loop or Scan: rounded to the "
+            "nearest, since what is read there is not observed"
+        ]
 
     def _add(self, node: ir.Node, weights: dict[str, WeightPlan]) -> str | None:
         """Put a node's weight into the plan, or return why another reader of it prevents that."""
@@ -89,6 +108,8 @@ class _Planner:
         key, wanted = self._names[weight.value], self._wanted(node)
         known = weights.get(key)
         if known is None:
+            if node.op_type == "Gather" and self._shared_tables_only:
+                return "no quantized product shares its table; weights.embeddings stores it, too"
             weights[key] = wanted
             return None
         first = known.nodes[0]
@@ -137,13 +158,18 @@ class _Planner:
             return "it gathers columns, and tables are read by rows"
         return None
 
+    def _rounding(self, node: ir.Node) -> RoundingMethod:
+        """Return the rounding that is asked for."""
+        given = self._overrides.get(node.name or "", WeightOverride())
+        return given.rounding or self._options.rounding
+
     def _wanted(self, node: ir.Node) -> WeightPlan:
         options, name = self._options, node.name or ""
         given = self._overrides.get(name, WeightOverride())
         bits = options.bits
         if name in self._head and options.head_bits is not None:
             bits = options.head_bits
-        rounding = given.rounding or options.rounding
+        rounding = self._rounding(node)
         if node.op_type == "Gather" or node.graph is not self._model.graph:
             rounding = _without_data(rounding)
         return WeightPlan(
