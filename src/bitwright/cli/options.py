@@ -146,7 +146,7 @@ class DataOptions:
         """Return the arguments of the job that the options stand for."""
         return {"data": self.source(), "limit": self.limit, "preprocess": self.preprocess}
 
-    def source(self) -> Path | RandomData | TextData | None:
+    def source(self) -> Path | RandomData | TextData | ShapedData | None:
         """Return the data that the options name; options that clash are refused."""
         if self.tokenizer is not None:
             return self._text(self.tokenizer)
@@ -160,8 +160,7 @@ class DataOptions:
             raise typer.BadParameter("--tokenizer reads a text; give it with --data")
         from bitwright.data import TextData
 
-        length = {} if self.tokens is None else {"length": self.tokens}
-        return TextData(text=self.data, tokenizer=tokenizer, **length)
+        return TextData(text=self.data, tokenizer=tokenizer, length=self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
