@@ -24,6 +24,7 @@ def candidate(op_type="Mul", **changes):
         has_data=True,
         has_float_input=False,
         has_fused_input=False,
+        has_integer_reader=True,
     )
     return dataclasses.replace(fine, **changes)
 
@@ -51,6 +52,7 @@ def test_a_node_that_nothing_speaks_against_is_not_refused():
         (candidate(has_data=False), "it works on float"),
         (candidate("Reshape", has_float_input=True), "quantizing it alone would gain nothing"),
         (candidate(has_float_input=True), "an input of it is float"),
+        (candidate(has_integer_reader=False), "its result is only read in float"),
         (
             candidate("MatMul", recipe=Recipe(select=Selection(constant_weights_only=True))),
             "its second input is not constant",

@@ -29,6 +29,8 @@ class Candidate:
     """Whether one of these is computed in float and stays so."""
     has_fused_input: bool
     """Whether an input stays inside a fused operation."""
+    has_integer_reader: bool
+    """Whether its integers would reach a node that is quantized for its own sake."""
 
 
 def refuse(candidate: Candidate) -> Skip | None:
@@ -125,6 +127,8 @@ def _stands_between_floats(c: Candidate) -> Skip | None:
         return Skip("an input of it is float, so quantizing it would only add rounding")
     if all(value.is_graph_output() and not value.uses() for value in c.node.outputs):
         return Skip("its result leaves the model, so quantizing it would only add rounding")
+    if not c.has_integer_reader:
+        return Skip("its result is only read in float, so quantizing it would only add rounding")
     return None
 
 

@@ -34,9 +34,10 @@ class Selector:
             *(self._between(first, last) for first, last in select.exclude_between)
         )
         starts = self.find(select.input_nodes, "input_nodes", _readers_by_tensor(nodes))
-        ends = self.find(select.output_nodes, "output_nodes", _writers_by_tensor(nodes))
+        self.ends = self.find(select.output_nodes, "output_nodes", _writers_by_tensor(nodes))
+        """The nodes that `output_nodes` names."""
         self._downstream = self._reach(starts, ir.Node.successors) if starts else None
-        self._upstream = self._reach(ends, ir.Node.predecessors) if ends else None
+        self._upstream = self._reach(self.ends, ir.Node.predecessors) if self.ends else None
 
     def kept_float(self, node: ir.Node) -> str | None:
         """Return why this node must read and write float because the user named it, or None."""

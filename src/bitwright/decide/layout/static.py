@@ -10,6 +10,7 @@ import onnx_ir as ir
 from bitwright.decide.checks import check_recipe, has_channelwise_activations
 from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
 from bitwright.decide.layout.fusion import fused_reader
+from bitwright.decide.layout.integer_readers import find_unread_nodes
 from bitwright.decide.layout.refusals import Candidate, refuse
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.layout.tensors import TensorMarks, choose_shared_exponent_axes, is_float
@@ -38,14 +39,27 @@ def lay_out(
     Nodes are visited in graph order: an op that only moves values is quantized when what feeds
     it already is. `keep_float` has the names of more nodes that read and write float, and why.
     """
-    return _Builder(model, recipe, keep_float or {}).build()
+    builder = _Builder(model, recipe, keep_float or {})
+    layout = builder.build()
+    if recipe.place.isolated:
+        return layout
+    # What follows these nodes stays float with them, so once more is enough.
+    unread = find_unread_nodes(layout, wanted=builder.ends)
+    return _Builder(model, recipe, keep_float or {}, unread).build() if unread else layout
 
 
 class _Builder:
-    def __init__(self, model: ir.Model, recipe: Recipe, keep_float: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        recipe: Recipe,
+        keep_float: Mapping[str, str],
+        unread: frozenset[str] = frozenset(),
+    ) -> None:
         self._model = model
         self._recipe = recipe
         self._keep_float = keep_float
+        self._unread = unread
         self._opset = model.opset_imports.get("", 1)
         self._nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._selector = Selector(self._nodes, recipe.select)
@@ -55,6 +69,11 @@ class _Builder:
         # What stays inside a fused operation, and whether the result of that is quantized.
         self._fused: dict[ir.Value, bool] = {}
         self._channelwise_activations = has_channelwise_activations(recipe)
+
+    @property
+    def ends(self) -> frozenset[str]:
+        """The nodes that the user wants quantized last."""
+        return self._selector.ends
 
     def build(self) -> Layout:
         check_recipe(self._recipe, self._marks.names)
@@ -131,6 +150,7 @@ class _Builder:
                 has_data=bool(data),
                 has_float_input=any(self._stays_float(value) for value in data),
                 has_fused_input=any(value in self._fused for value in node.inputs),
+                has_integer_reader=node.name not in self._unread,
             )
         )
 

@@ -1,0 +1,128 @@
+"""Sums that only float nodes read stay float, whatever form an exporter gives their inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.models import build, make_samples, node, normal, quality, weight
+
+import bitwright
+from bitwright.decide.layout.integer_readers import find_unread_nodes
+from bitwright.decide.layout.static import lay_out
+from bitwright.jobs.opening import open_model
+from bitwright.numerics.types import UINT16
+from bitwright.recipe import Override, Placement, Recipe, Selection
+
+LAYERS = 6
+SUMS = [f"sum{i}" for i in range(LAYERS + 1)]
+
+
+def make_residual_path(*, expanded=False):
+    """A class token before patches, then sums along a path that normalizations read.
+
+    torch's TorchScript exporter writes the token with an Expand of a computed shape, its dynamo
+    exporter as a constant.
+    """
+    constants = {"token": normal(1, 1, 16, seed=1), "places": normal(1, 9, 16, seed=2)}
+    nodes = [node("MatMul", ["x", "w"], ["patches"], name="patches")]
+    constants["w"] = weight(16, 16, seed=3)
+    if expanded:
+        constants |= {"begin": np.int64([0]), "end": np.int64([1]), "rest": np.int64([1, 16])}
+        nodes += [
+            node("Shape", ["x"], ["shape"]),
+            node("Slice", ["shape", "begin", "end"], ["count"]),
+            node("Concat", ["count", "rest"], ["wanted"], axis=0),
+            node("Expand", ["token", "wanted"], ["tokens"]),
+        ]
+    tokens = "tokens" if expanded else "token"
+    nodes += [
+        node("Concat", [tokens, "patches"], ["sequence"], name="join", axis=1),
+        node("Add", ["sequence", "places"], ["s0"], name="sum0"),
+    ]
+    for i in range(LAYERS):
+        constants |= {f"w{i}": weight(16, 16, seed=i), f"g{i}": normal(16, seed=i)}
+        nodes += [
+            node("LayerNormalization", [f"s{i}", f"g{i}"], [f"n{i}"], name=f"norm{i}", axis=-1),
+            node("MatMul", [f"n{i}", f"w{i}"], [f"b{i}"], name=f"branch{i}"),
+            node("Add", [f"b{i}", f"s{i}"], [f"s{i + 1}"], name=f"sum{i + 1}"),
+        ]
+    nodes.append(node("LayerNormalization", [f"s{LAYERS}", "g0"], ["y"], name="norm", axis=-1))
+    batch = "n" if expanded else 1
+    return build(nodes, {"x": [batch, 8, 16]}, {"y": [batch, 9, 16]}, constants)
+
+
+def make_shared_sum(reader):
+    """Two convolutions whose sum another node reads."""
+    constants = {"w": weight(4, 4, 1, 1), "v": weight(4, 4, 1, 1, seed=1)}
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], name="left"),
+        node("Conv", ["x", "v"], ["b"], name="right"),
+        node("Add", ["a", "b"], ["s"], name="sum"),
+        reader,
+    ]
+    shape = [1, 4, 3, 3]
+    return build(nodes, {"x": shape}, {"y": shape}, constants)
+
+
+def layout_of(model, **fields):
+    recipe = Recipe(**fields)
+    return lay_out(open_model(model, recipe).model, recipe)
+
+
+@pytest.mark.parametrize("expanded", [False, True], ids=["constant", "expanded"])
+def test_sums_that_only_normalizations_read_stay_float(expanded):
+    layout = layout_of(make_residual_path(expanded=expanded))
+    assert all(layout.nodes[name].action == "float" for name in ("join", *SUMS))
+    assert all(layout.nodes[f"branch{i}"].action == "quantize" for i in range(LAYERS))
+    reason = "an input of it is float" if expanded else "its result is only read in float"
+    assert layout.nodes["join"].reason.startswith(reason)
+
+
+def test_both_forms_of_a_class_token_have_the_same_error():
+    errors = []
+    for expanded in (False, True):
+        model = make_residual_path(expanded=expanded)
+        samples = [{"x": normal(1, 8, 16, seed=seed)} for seed in range(16)]
+        quantized = bitwright.quantize(model, data=samples).model
+        errors.append(quality(model, quantized, samples))
+    assert abs(errors[0] - errors[1]) < 0.5
+
+
+def test_float_sums_are_closer_to_float_than_rounded_ones():
+    model = make_residual_path()
+    samples = make_samples(model, 16)
+    rounded = Recipe(overrides={"s6": Override(qtype=Recipe().activation)})  # so it counts as read
+    plain, forced = (
+        quality(model, bitwright.quantize(model, recipe=recipe, data=samples).model, samples)
+        for recipe in (Recipe(), rounded)
+    )
+    assert plain > forced + 3
+
+
+def test_a_sum_that_a_product_reads_is_quantized():
+    nodes = layout_of(make_shared_sum(node("Conv", ["s", "w"], ["y"], name="next"))).nodes
+    assert nodes["sum"].quantized
+    # ... also where other nodes that keep to integers come in between.
+    relu = make_shared_sum(node("Relu", ["s"], ["r"], name="relu"))
+    relu.graph.node.append(node("Conv", ["r", "w"], ["y"], name="next"))
+    assert layout_of(relu).nodes["sum"].quantized
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"overrides": {"s": Override(qtype=UINT16)}},
+        {"select": Selection(output_nodes=("sum",))},
+        {"place": Placement(isolated=True)},
+    ],
+    ids=["override", "end", "isolated"],
+)
+def test_a_sum_that_somebody_wants_is_quantized(fields):
+    model = make_shared_sum(node("Erf", ["s"], ["y"], name="erf"))
+    assert not layout_of(model).nodes["sum"].quantized
+    assert layout_of(model, **fields).nodes["sum"].quantized
+
+
+def test_nothing_is_found_where_every_sum_is_multiplied():
+    model = make_shared_sum(node("Conv", ["s", "w"], ["y"], name="next"))
+    assert find_unread_nodes(layout_of(model)) == frozenset()
