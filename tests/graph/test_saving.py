@@ -104,6 +104,20 @@ def test_external_data_begins_above_the_threshold(builders, tmp_path, monkeypatc
         save_model(model, tmp_path / "n.onnx", external_data=False)
 
 
+@pytest.mark.parametrize("attributes", [True, False])
+def test_tensors_of_attributes_go_outside_or_stay(attributes, tmp_path):
+    value = onnx.numpy_helper.from_array(np.ones(512, np.float32), "value")
+    nodes = [
+        onnx.helper.make_node("Constant", [], ["c"], value=value),
+        onnx.helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [512])], [info("y", 1, [512])])
+    layout = saving.ExternalData(attributes=attributes)
+    save_model(load_model(onnx.helper.make_model(graph)), tmp_path / "m.onnx", external_data=layout)
+    assert ("m.onnx.data" in names(tmp_path)) is attributes
+
+
 def test_small_types_and_strings_survive(builders, tmp_path):
     model = load_model(builders.mlp())
     array = np.arange(-8, 8).astype(ml_dtypes.int4).repeat(301)

@@ -22,6 +22,7 @@ from bitwright.graph.cloning import clone_model, to_message
 from bitwright.graph.extents import MODEL_GRAPH, SMALLEST_TENSOR, field_header, tensor_header
 from bitwright.graph.loading import ModelSource, external_locations, read_proto, source_path
 from bitwright.graph.tensors import (
+    AttributeSlot,
     TensorSlot,
     external_path,
     inline_copy,
@@ -82,6 +83,14 @@ class ExternalData:
     """All tensors in one file, or one file for each, by the tensor's name."""
     threshold: int = _SMALLEST_EXTERNAL_TENSOR
     """Tensors of at least this many bytes go outside."""
+    attributes: bool = True
+    """The tensors of attributes, as Constant nodes have them, may go outside too."""
+
+    def takes(self, slot: TensorSlot) -> bool:
+        """Return whether the tensor in a slot goes outside."""
+        if isinstance(slot, AttributeSlot) and not self.attributes:
+            return False
+        return slot.tensor.nbytes >= self.threshold and slot.tensor.dtype != ir.DataType.STRING
 
     def file_for(self, target: Path, tensor: str) -> Path:
         """Return the file that a tensor of the model at `target` goes to."""
@@ -214,7 +223,7 @@ def _write_with_data(clone: ir.Model, target: Path, layout: ExternalData) -> Non
     groups: dict[Path, list[TensorSlot]] = {}
     inside: list[TensorSlot] = []
     for slot in tensor_slots(clone):
-        if slot.tensor.nbytes < layout.threshold or slot.tensor.dtype == ir.DataType.STRING:
+        if not layout.takes(slot):
             inside.append(slot)
             continue
         file = layout.file_for(target, slot.name)

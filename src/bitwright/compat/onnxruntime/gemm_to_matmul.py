@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
-__all__ = ["read_names", "split_gemms"]
+__all__ = ["iter_bodies", "read_names", "split_gemms"]
 
 _DEFAULTS = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 
@@ -25,12 +25,13 @@ def read_names(graph: GraphProto) -> Iterator[str]:
     """Yield the name of each input of each node, in a graph and in the bodies of its nodes."""
     for node in graph.node:
         yield from filter(None, node.input)
-        for body in _bodies(node):
+        for body in iter_bodies(node):
             yield from read_names(body)
             yield from (value.name for value in body.output)
 
 
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
+def iter_bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs that a node holds, as those of an If."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -42,7 +43,7 @@ def _split(path: Sequence[GraphProto], reads: Counter[str]) -> None:
     """Split the Gemms of the last graph of a path from the main graph down to a body."""
     nodes: list[NodeProto] = []
     for node in path[-1].node:
-        for body in _bodies(node):
+        for body in iter_bodies(node):
             _split([*path, body], reads)
         nodes += _pieces(node, path, reads) if node.op_type == "Gemm" else [node]
     path[-1].ClearField("node")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +83,16 @@ class ONNXModel(ModelViews):
         return {name: node for node in self.nodes() for name in node.output if name}
 
     def get_children(
-        self, node: NodeProto, input_name_to_nodes: dict[str, list[NodeProto]] | None = None
+        self,
+        node: NodeProto,
+        input_name_to_nodes: Mapping[str, Sequence[NodeProto]] | None = None,
     ) -> list[NodeProto]:
         """Return the nodes that read what this one makes."""
         readers = input_name_to_nodes or self.input_name_to_nodes()
         return [reader for name in node.output for reader in readers.get(name, [])]
 
     def get_parents(
-        self, node: NodeProto, output_name_to_node: dict[str, NodeProto] | None = None
+        self, node: NodeProto, output_name_to_node: Mapping[str, NodeProto] | None = None
     ) -> list[NodeProto]:
         """Return the nodes that make what this one reads."""
         makers = output_name_to_node or self.output_name_to_node()
@@ -100,7 +102,7 @@ class ONNXModel(ModelViews):
         self,
         node: NodeProto,
         idx: int,
-        output_name_to_node: dict[str, NodeProto] | None = None,
+        output_name_to_node: Mapping[str, NodeProto] | None = None,
     ) -> NodeProto | None:
         """Return the node that makes one input of a node, or None."""
         makers = output_name_to_node or self.output_name_to_node()

@@ -14,7 +14,7 @@ from bitwright.graph import ExternalData
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quant_pre_process"]
+__all__ = ["quant_pre_process", "read_external_data"]
 
 
 def quant_pre_process(
@@ -63,7 +63,7 @@ def quant_pre_process(
         if given is None:
             raise RecipeError(f"quant_pre_process needs {name}.")
     assert input_model is not None and output_model_path is not None
-    external = _external_data(
+    external = read_external_data(
         output_model_path,
         save_as_external_data,
         all_tensors_to_one_file,
@@ -84,9 +84,19 @@ def quant_pre_process(
     )
 
 
-def _external_data(
-    output: str | Path, wanted: bool, one_file: bool, location: str | None, threshold: int
+def read_external_data(
+    output: str | Path,
+    wanted: bool,
+    one_file: bool,
+    location: str | None,
+    threshold: int,
+    attributes: bool = True,
 ) -> ExternalData | None:
+    """Return which tensors of a model go to other files, or None; what has no effect is warned of.
+
+    >>> read_external_data("m.onnx", True, True, "weights.bin", 0).location
+    'weights.bin'
+    """
     if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
         raise RecipeError(f"external_data_size_threshold is a number of bytes, not {threshold!r}.")
     # Another tool's page has "./" for "beside the model".
@@ -111,4 +121,6 @@ def _external_data(
             stacklevel=3,
         )
         place = None
-    return ExternalData(location=place, one_file=one_file, threshold=threshold)
+    return ExternalData(
+        location=place, one_file=one_file, threshold=threshold, attributes=attributes
+    )
