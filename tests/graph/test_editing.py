@@ -15,6 +15,7 @@ from bitwright.graph import (
     like,
     remove_nodes,
     remove_unused_initializers,
+    remove_unused_nodes,
     replace_constant,
     replace_inputs,
     replace_value,
@@ -118,3 +119,20 @@ def test_an_appended_node_is_the_last_one():
     graph = ir.Graph([x], [], nodes=[ir.node("Relu", [x])], opset_imports={"": 21})
     assert append_node(graph, "Softmax", [x], y, "s", {"axis": 1}) is y
     assert graph[-1].name == "s" and graph[-1].attributes["axis"].as_int() == 1
+
+
+def test_a_constant_that_only_the_body_of_a_removed_node_reads_goes_too(model):
+    inner = ir.node("Neg", [model.graph.initializers["w"]], outputs=[ir.Value(name="inner")])
+    other = ir.Value(name="other", const_value=ir.tensor(np.ones(2, np.float32), name="other"))
+    model.graph.register_initializer(other)
+    nested = ir.node("Neg", [other], outputs=[ir.Value(name="nested")])
+    bodies = {
+        name: ir.Graph([], list(node.outputs), nodes=[node], name=name)
+        for name, node in (("then_branch", inner), ("else_branch", nested))
+    }
+    condition = ir.Value(name="c", const_value=ir.tensor(np.array(True), name="c"))
+    model.graph.register_initializer(condition)
+    model.graph.append(ir.node("If", [condition], bodies, outputs=[ir.Value(name="unread")]))
+    remove_unused_nodes(model)
+    assert [node.op_type for node in model.graph] == ["Mul", "Relu"]
+    assert list(model.graph.initializers) == ["w"]  # which the Mul reads

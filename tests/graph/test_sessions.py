@@ -101,6 +101,29 @@ def test_non_contiguous_input_strings_and_chosen_outputs_work(builders):
     assert list(result) == ["t"] and list(result["t"]) == ["a", "b"]
 
 
+def test_a_scalar_is_fed_as_a_scalar(builders):
+    model = builders.build(
+        [helper.make_node("Shape", ["s"], ["n"])],
+        [builders.info("s", TensorProto.INT64, None)],
+        [builders.info("n", TensorProto.INT64)],
+    )
+    assert run_session(open_session(model), {"s": np.array(5)})["n"].tolist() == []
+
+
+def test_a_large_constant_that_no_node_reads_is_not_handed_over(builders):
+    """The runtime forgets such a constant, and would not find what it is given for it."""
+    unused = np.zeros((128, 256), np.float32)
+    model = builders.build(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [builders.info("x")],
+        [builders.info("y")],
+        {"unused": unused},
+    )
+    np.testing.assert_array_equal(
+        run_session(open_session(load_model(model)), X)["y"], np.maximum(X["x"], 0)
+    )
+
+
 def test_a_refused_model_gives_the_runtimes_reason_in_one_sentence(builders, capfd):
     proto = builders.mlp()
     proto.graph.node[0].op_type = "Matmull"

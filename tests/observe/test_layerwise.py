@@ -165,3 +165,41 @@ def test_float_weights_between_quantized_activations_are_run_as_they_are():
             expected, changed = (run_session(s, sample)["first_dq"] for s in (exact, optimized))
             np.testing.assert_array_equal(row, expected)
             assert (changed != expected).any(), "the runtime takes weights as they are by now"
+
+
+def test_a_scalar_that_passes_a_cut_stays_a_scalar():
+    """Exporters compute shapes this way: a batch size without axes is made a vector later on."""
+    rng = np.random.default_rng(4)
+    model = load_model(
+        build(
+            [
+                node("Shape", ["x"], ["sizes"]),
+                node("Gather", ["sizes", "first"], ["batch"], axis=0),
+                node("MatMul", ["x", "w"], ["p"], name="one"),
+                node("Unsqueeze", ["batch", "axis"], ["length"]),
+                node("Concat", ["length", "rest"], ["shape"], axis=0),
+                node("Reshape", ["p", "shape"], ["r"]),
+                node("MatMul", ["r", "v"], ["y"], name="two"),
+            ],
+            inputs={"x": ["n", 2, 8]},
+            outputs={"y": None},
+            constants={
+                "first": np.array(0),
+                "axis": np.array([0]),
+                "rest": np.array([16]),
+                "w": rng.normal(size=(8, 8)).astype(np.float32),
+                "v": rng.normal(size=(16, 3)).astype(np.float32),
+            },
+        )
+    )
+    data = [{"x": rng.normal(size=(2, 2, 8)).astype(np.float32)}]
+    with LayerwiseRun(model, ["one", "two"], data) as run:
+        for inputs in run:
+            if inputs.node == "one":
+                (batch,) = inputs.values("batch")
+                inputs.put_weight("first", np.array(0))
+                assert batch.shape == () and inputs.weights["first"].shape == ()
+            else:
+                (row,) = inputs.values("r")
+    weight = model.graph.initializers["w"].const_value.numpy()
+    np.testing.assert_allclose(row, (data[0]["x"] @ weight).reshape(2, 16), rtol=1e-5, atol=1e-5)

@@ -20,6 +20,7 @@ from .editing import insert_behind_value as insert_behind_value
 from .editing import like as like
 from .editing import remove_nodes as remove_nodes
 from .editing import remove_unused_initializers as remove_unused_initializers
+from .editing import remove_unused_nodes as remove_unused_nodes
 from .editing import replace_constant as replace_constant
 from .editing import replace_inputs as replace_inputs
 from .editing import replace_value as replace_value

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bitwright.errors import ModelError
 from bitwright.graph.constants import is_private
 from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import values_of
 from bitwright.graph.tensors import shape_of
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "like",
     "remove_nodes",
     "remove_unused_initializers",
+    "remove_unused_nodes",
     "replace_constant",
     "replace_inputs",
     "replace_value",
@@ -277,3 +280,37 @@ def remove_unused_initializers(model: ir.Model) -> list[str]:
         for name, value in list(graph.initializers.items())
         if drop_if_unused(value)
     ]
+
+
+def remove_unused_nodes(model: ir.Model) -> None:
+    """Remove the nodes whose outputs nothing reads, and the constants that only they read.
+
+    >>> x, y = ir.Value(name="x"), ir.Value(name="y")
+    >>> nodes = [ir.node("Relu", [x], outputs=[y]), ir.node("Neg", [y])]
+    >>> model = ir.Model(ir.Graph([x], [y], nodes=nodes, opset_imports={"": 21}), ir_version=10)
+    >>> remove_unused_nodes(model)
+    >>> [node.op_type for node in model.graph]
+    ['Relu']
+    """
+    RemoveUnusedNodesPass()(model)
+    while _release_dead_readers(model):
+        RemoveUnusedNodesPass()(model)
+
+
+def _release_dead_readers(model: ir.Model) -> bool:
+    """Let go what the bodies of removed nodes read; return whether there was any.
+
+    onnx-ir takes such a node out of its graph and leaves its bodies as they are, so that what they
+    read of the graph around them still counts as read.
+    """
+    live = set(model.graph.all_nodes())
+    dead = [
+        use
+        for graph in model.graphs()
+        for value in values_of(graph)
+        for use in value.uses()
+        if use.node not in live
+    ]
+    for node, index in dead:
+        node.replace_input_with(index, None)
+    return bool(dead)

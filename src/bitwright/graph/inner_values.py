@@ -10,12 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.checking import is_in_order
 from bitwright.graph.cloning import clone_model
-from bitwright.graph.editing import add_initializer, append_node, copy_node
+from bitwright.graph.editing import (
+    add_initializer,
+    append_node,
+    copy_node,
+    remove_unused_nodes,
+)
 from bitwright.graph.loading import load_model
 from bitwright.graph.names import NameScope
 from bitwright.graph.sessions import Level, open_session, run_session
@@ -301,7 +305,7 @@ class SessionRunner:
             if group not in self._sessions:
                 exposed = expose(self._model, computed, keep_outputs=False)
                 # The runtime would compute what no output needs, for every group again.
-                RemoveUnusedNodesPass()(exposed.model)
+                remove_unused_nodes(exposed.model)
                 self._sessions[group] = self._open(exposed)
             values.update(self._sessions[group].run(feeds))
         return values

@@ -123,8 +123,9 @@ def run_session(
     names = list(outputs) if outputs is not None else [o.name for o in session.get_outputs()]
     try:
         if _all_plain_tensors(session, feeds) and hasattr(session, "run_with_ort_values"):
+            # `order` instead of ascontiguousarray, which would turn a scalar into one dimension.
             values = {
-                name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+                name: ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
                 for name, array in feeds.items()
             }
             results = session.run_with_ort_values(names, values)
@@ -273,7 +274,7 @@ def _open_model(
     if len(folders) <= 1 and inline <= IN_MEMORY_LIMIT:
         if folders:  # the runtime maps the data file itself
             options.add_session_config_entry(_FOLDER_ENTRY, folders.pop())
-        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in external.values()]
+        arrays = [np.asarray(tensor.numpy(), order="C") for tensor in external.values()]
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if external:
             options.add_external_initializers(list(external), values)
@@ -288,6 +289,8 @@ def _open_model(
 
 def _external_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     """Return the tensors that the runtime reads where they are: in a message each is copied."""
+    # It forgets what no node reads, and then refuses what it is given for it.
+    read = {value for graph in model.graphs() for node in graph for value in node.inputs}
     return {
         name: tensor
         for name, value in model.graph.initializers.items()
@@ -296,6 +299,7 @@ def _external_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:
         and tensor.nbytes >= _SMALLEST_SHARED
         and not isinstance(tensor, ir.ExternalTensor)
         and not value.is_graph_input()
+        and value in read
     }
 
 

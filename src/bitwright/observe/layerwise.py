@@ -106,7 +106,7 @@ class LayerwiseRun(Closing):
     def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
         """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
         if isinstance(array, np.ndarray):
-            array = ir.tensor(np.ascontiguousarray(array), name=name)
+            array = ir.tensor(np.asarray(array, order="C"), name=name)
         self.weights[name] = array
 
     def _run_piece(self, piece: Piece) -> None:

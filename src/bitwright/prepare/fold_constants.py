@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph.constants import constant_tensor
+from bitwright.graph.editing import remove_unused_nodes
 from bitwright.graph.subgraphs import iter_graphs, iter_values
 from bitwright.prepare.passes import PassResult
 
@@ -61,7 +62,6 @@ def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = 
     from onnx_ir.passes.common import (
         CommonSubexpressionEliminationPass,
         LiftConstantsToInitializersPass,
-        RemoveUnusedNodesPass,
     )
 
     before = _count_nodes(model)
@@ -69,11 +69,11 @@ def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = 
     try:
         if _may_fold(model):
             _fold(model, keep)
-        RemoveUnusedNodesPass()(model)
+        remove_unused_nodes(model)
         if not any("sparse_value" in node.attributes for node in model.graph.all_nodes()):
             LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         CommonSubexpressionEliminationPass()(model)
-        RemoveUnusedNodesPass()(model)
+        remove_unused_nodes(model)
     except Exception as error:
         # Third-party code met a model it did not expect; what it raises is of every kind.
         reason = str(error.__cause__ or error).splitlines() or [type(error).__name__]

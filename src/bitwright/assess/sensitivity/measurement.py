@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy.typing as npt
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.assess.sums import ErrorSums
 from bitwright.errors import DataError, ModelError
-from bitwright.graph import open_session, run_session, serialized_size
+from bitwright.graph import open_session, remove_unused_nodes, run_session, serialized_size
 
 __all__ = ["OutputErrors", "measure_variants"]
 
@@ -94,7 +93,7 @@ def _run(
         )
     # Inputs that are outputs as well are dropped: the runtime refuses them.
     model.graph.outputs[:] = [v for v in model.graph.outputs if v.producer() is not None]
-    RemoveUnusedNodesPass()(model)
+    remove_unused_nodes(model)
     small = serialized_size(model) < _MAX_COPIED_BYTES
     source = ir.to_proto(model) if small else model
     # Beyond "extended" come layouts for speed, which many nodes pay for when the model is opened.
