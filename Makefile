@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all check bench zoo clean
 
 $(STAMP): pyproject.toml constraints.txt models.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,26 @@ test-all: check
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/calibration.py
+
+# Hours: real architectures through every verb (zoo/README.md). It goes on where it was stopped.
+ZOO_VENV ?= zoo/.venv
+ZOO_BIN := $(ZOO_VENV)/bin
+ZOO_STAMP := $(ZOO_VENV)/.installed
+ZOO_OPTIONS ?=
+
+$(ZOO_STAMP): pyproject.toml constraints.txt zoo/requirements.txt zoo/requirements-support.txt zoo/requirements-older.txt zoo/requirements-speech.txt
+	$(PYTHON) -m venv $(ZOO_VENV)
+	$(ZOO_BIN)/python -m pip install --quiet --upgrade pip
+	$(ZOO_BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[images,text,torch]' scikit-learn
+	$(ZOO_BIN)/python -m pip install --quiet --constraint constraints.txt --requirement zoo/requirements-support.txt
+	$(ZOO_BIN)/python -m pip install --quiet --no-deps --requirement zoo/requirements.txt
+	$(ZOO_BIN)/python -m pip install --quiet --no-deps --target $(ZOO_VENV)/older --requirement zoo/requirements-older.txt
+	$(ZOO_BIN)/python -m pip install --quiet --no-deps --target $(ZOO_VENV)/speech --requirement zoo/requirements-speech.txt
+	touch $@
+
+zoo: $(ZOO_STAMP)
+	PYTHONHASHSEED=0 $(ZOO_BIN)/python -m zoo run $(ZOO_OPTIONS)
+	$(ZOO_BIN)/python -m zoo table
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,79 @@
+"""Quantizing again in a process with another hash seed, which must give the same bytes.
+
+The process is started once and answers one line for each model; it forks for each, as the runner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import bitwright
+from zoo.case import load_case
+from zoo.exporters import UNSEEN
+from zoo.preload import preload
+
+RECIPES = {"static": None, "dynamic": "int8-dynamic", "int4-rtn": "int4-rtn"}
+HASH_SEED = "1"
+
+
+def digests_of(path: Path) -> dict[str, str]:
+    """Return the digest of what each recipe makes of a model; a refusal is its own digest."""
+    case, found = load_case(path, UNSEEN), {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, recipe in RECIPES.items():
+            output = Path(folder) / f"{name}.onnx"
+            try:
+                bitwright.quantize(
+                    case.path, output, data=case.calibration[:2], recipe=recipe, progress=False
+                )
+                content = output.read_bytes()
+            except bitwright.BitwrightError as error:
+                content = str(error).encode()
+            found[name] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+@cache
+def start_other_process() -> subprocess.Popen[str]:
+    """Start the other process; called by the runner before it forks, so that all share it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "zoo.again"],
+        env={**os.environ, "PYTHONHASHSEED": HASH_SEED},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+
+
+def ask_other_process(path: Path) -> dict[str, str]:
+    """Return the digests that the other process finds."""
+    process = start_other_process()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{path.resolve()}\n")
+    process.stdin.flush()
+    found: dict[str, str] = json.loads(process.stdout.readline())
+    return found
+
+
+def _serve() -> None:
+    preload()
+    for line in sys.stdin:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            continue
+        print(json.dumps(digests_of(Path(line.strip()))), flush=True)
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,110 @@
+"""A model on disk with its samples: what every verb is tried on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from zoo.network import Samples
+
+# Operators that choose among values: a small error changes which are chosen, and how many.
+SELECTING = frozenset(
+    "NonMaxSuppression NonZero TopK ArgMax ArgMin Unique Compress RandomNormal RandomUniform "
+    "RandomNormalLike RandomUniformLike Multinomial Bernoulli Dropout".split()
+)
+Outputs = dict[str, Any]
+
+
+@dataclass
+class Case:
+    """An exported model, the samples to calibrate with and those to judge by."""
+
+    path: Path
+    calibration: Samples
+    unseen: Samples
+
+    @cached_property
+    def session(self) -> onnxruntime.InferenceSession:
+        """The float model in ONNX Runtime."""
+        return open_session(self.path)
+
+    @cached_property
+    def expected(self) -> list[Outputs]:
+        """What the float model gives on the samples to judge by."""
+        return [run(self.session, sample) for sample in self.unseen]
+
+    @cached_property
+    def selected_outputs(self) -> set[str]:
+        """The outputs behind an operator that chooses, which no error can be given for."""
+        return find_selected(onnx.load(self.path, load_external_data=False))
+
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether the float model's outputs are numbers at all."""
+        return all(
+            np.isfinite(array).all()
+            for outputs in self.expected
+            for array in outputs.values()
+            if isinstance(array, np.ndarray) and array.dtype.kind == "f"
+        )
+
+
+def open_session(
+    path: Path, entries: Mapping[str, str] | None = None
+) -> onnxruntime.InferenceSession:
+    """Load a model as users do: on the CPU, at the default level."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run(session: onnxruntime.InferenceSession, sample: Mapping[str, np.ndarray]) -> Outputs:
+    """Return a model's outputs by name."""
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, dict(sample)), strict=True))
+
+
+def find_selected(model: onnx.ModelProto) -> set[str]:
+    """Return the outputs that depend on what a selecting operator chose."""
+    reached: set[str] = set()
+    for node in model.graph.node:
+        inner = [n.op_type for a in node.attribute for n in a.g.node]
+        if SELECTING & {node.op_type, *inner} or reached & {*node.input}:
+            reached.update(node.output)
+    return {output.name for output in model.graph.output if output.name in reached}
+
+
+def sqnr(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Return the signal-to-noise ratio in dB; what is off by rounding of floats is infinite."""
+    a, b = (np.asarray(x, np.float64) for x in (expected, actual))
+    noise, signal = float(np.sum((a - b) ** 2)), float(np.sum(a * a))
+    if noise <= signal * 1e-20 or noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def save_samples(path: Path, samples: Samples) -> None:
+    """Write samples beside their model."""
+    np.savez(path, **{f"{i}/{k}": v for i, s in enumerate(samples) for k, v in s.items()})
+
+
+def load_case(path: Path, unseen: int) -> Case:
+    """Read a model's samples again; the last of them are for judging."""
+    samples: dict[int, dict[str, np.ndarray]] = {}
+    with np.load(path.with_suffix(".npz")) as file:
+        for key in file.files:
+            index, _, name = key.partition("/")
+            samples.setdefault(int(index), {})[name] = file[key]
+    ordered = [samples[i] for i in sorted(samples)]
+    return Case(path, ordered[:-unseen], ordered[-unseen:])
