@@ -53,8 +53,9 @@ class Runner:
     source: str
     keep: bool = False
     """Whether records of other sources count, too, unless they failed."""
-    seconds: float = 120
-    export_seconds: float = 180
+    exporters: Sequence[str] = ("torchscript", "dynamo")
+    seconds: float = 90
+    export_seconds: float = 150
 
     def wanted(self, model: Model) -> list[Verb]:
         """Return the verbs that have not been tried on this model yet."""
@@ -68,7 +69,8 @@ class Runner:
 
     def run_architecture(self, architecture: Architecture) -> None:
         """Export an architecture where that has not been done, then try the verbs."""
-        models = [self._place(architecture, export) for export in choose_exports(architecture)]
+        exports = [e for e in choose_exports(architecture) if e.exporter in self.exporters]
+        models = [self._place(architecture, export) for export in exports]
         missing = [m for m in models if not m.path.exists() and not self._not_exported(m)]
         if missing:
             self._export(architecture, missing)
@@ -104,7 +106,7 @@ class Runner:
                         path = Path(folder) / model.path.name
                         write_export(network, model.export, samples, path)
                         save_samples(path.with_suffix(".npz"), samples)
-                        why = _why_unusable(path)
+                        why = _why_too_large(path) or _why_unusable(path)
                         if why is not None:
                             send("failed", (model, why))
                             continue
@@ -219,15 +221,17 @@ def _trying(model: Model, verbs: Sequence[Verb]):  # noqa: ANN202 - a closure fo
 
 
 def _why_unusable(path: Path) -> str | None:
-    """Return why an export is none: ONNX Runtime cannot run it, or it is too large."""
-    size = sum(file.stat().st_size for file in path.parent.iterdir())
-    if size > MAX_BYTES:
-        return f"left out: {size / 1e6:.0f} MB"
+    """Return why nothing can be tried on a file: ONNX Runtime does not run it."""
     try:
         case = load_case(path, UNSEEN)
         return None if case.is_finite else "the float model gives no finite numbers"
     except Exception as error:  # noqa: BLE001 - whatever it is, the runtime does not run it
         return f"ONNX Runtime does not run it: {_last_line(error)}"
+
+
+def _why_too_large(path: Path) -> str | None:
+    size = sum(file.stat().st_size for file in path.parent.iterdir())
+    return f"left out: {size / 1e6:.0f} MB" if size > MAX_BYTES else None
 
 
 def _move(path: Path, target: Path) -> None:

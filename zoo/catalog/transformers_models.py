@@ -114,6 +114,12 @@ _TINY: dict[str, Any] = {
 
 # What the rule above does not get right.
 _OVERRIDES: dict[str, dict[str, Any]] = {
+    "nemotron": {"num_key_value_heads": 4, "head_dim": 8},
+    "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 1, "state_size": 8},
+    "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "esm": {"vocab_size": 99, "mask_token_id": 32, "position_embedding_type": "rotary"},
+    "bit": {"hidden_sizes": [32, 64, 64, 64], "embedding_size": 32, "depths": [1, 1, 1, 1]},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "swin": {
         "embed_dim": 16,
@@ -170,7 +176,7 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "resnet": {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 24, 32, 48], "embedding_size": 16},
     "efficientnet": {
         "image_size": 64,
-        "hidden_dim": 1280,
+        "hidden_dim": 640,
         "width_coefficient": 0.5,
         "depth_coefficient": 0.5,
     },
@@ -238,20 +244,21 @@ _AUTO = {
 }
 
 
+# What follows from the number of layers, or is float32 anyway.
+_FOLLOWING = frozenset(
+    "layer_types attention_layers layers_block_type dtype torch_dtype out_features out_indices "
+    "stage_names".split()
+)
+
+
 def _shrink(data: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration's values with every size made tiny, those of its parts too."""
     small: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, dict) and name.endswith("_config"):
             small[name] = _shrink(value)
-        elif name in {
-            "layer_types",
-            "attention_layers",
-            "layers_block_type",
-            "dtype",
-            "torch_dtype",
-        }:
-            continue  # they follow from the number of layers, or are float32
+        elif name in _FOLLOWING:
+            continue
         elif name in _TINY and (value is None or isinstance(value, int)) and value is not False:
             small[name] = _TINY[name] if value is not None or name.endswith("_id") else None
         else:
