@@ -128,3 +128,34 @@ def test_a_body_that_reads_an_input_reads_it_turned_back():
     model, count, _ = rewrite(proto, channels_last)
     assert count == 2
     assert_same(proto, model, transposed=True)
+
+
+@pytest.mark.parametrize("before", [[], [node("Mul", ["x", "two"], ["m"])]])
+def test_a_model_that_is_nhwc_already_stays_as_it_is(before):
+    nodes = [
+        *before,
+        node("Transpose", ["m" if before else "x"], ["a"], perm=[0, 3, 1, 2]),
+        CONV,
+        node("Transpose", ["c"], ["t"], perm=[0, 2, 3, 1]),
+        node("Relu", ["t"], ["y"]),
+    ]
+    proto = build(nodes, {"x": [1, 8, 9, 3]}, {"y": None}, {**CONSTANTS, "two": np.float32(2)})
+    model, count, notes = rewrite(proto, channels_last)
+    assert count == 0
+    assert channels_last_inputs(model) == frozenset()
+    assert notes == ["'x' stays: it is NHWC already", "output 'y' stays: it is NHWC already"]
+    assert_same(proto, model, samples=[{"x": normal(1, 8, 9, 3)}])
+
+
+def test_the_shape_tells_the_layout_where_nothing_reads_channels_first():
+    flat = node("Reshape", ["x", "shape"], ["y"])
+    for shape, count in (([1, 8, 9, 3], 0), ([1, 3, 8, 9], 1), ([1, 8, 9, 8], 1)):
+        proto = build([flat], {"x": shape}, {"y": None}, {"shape": np.array([1, -1])})
+        assert rewrite(proto, channels_last)[1] == count
+    proto = build(
+        [node("Conv", ["x", "k"], ["y"])],
+        {"x": [1, 8, 9, 3]},
+        {"y": None},
+        {"k": weight(4, 8, 3, 3)},
+    )
+    assert rewrite(proto, channels_last)[1] == 2  # eight channels of 9 x 3

@@ -32,6 +32,14 @@ _TO_FIRST = (0, 3, 1, 2)
 _UNARY = op_types(lambda op: op.elementwise == "unary")
 # Computed element by element, from inputs that are broadcast against each other.
 _BROADCAST = op_types(lambda op: op.elementwise == "broadcast")
+# What images pass through before the first operator that cares where their channels are.
+_INDIFFERENT = _UNARY | _BROADCAST | {"Cast", "Identity", "Pad"}
+# Operators of which ONNX only has the channels-first form.
+_CHANNELS_FIRST = frozenset(
+    "AveragePool BatchNormalization Conv ConvTranspose GlobalAveragePool GlobalMaxPool "
+    "GroupNormalization InstanceNormalization LRN MaxPool DepthToSpace SpaceToDepth".split()
+)
+_PIXEL_CHANNELS = (1, 3, 4)
 
 
 def channels_last(model: ir.Model) -> PassResult:
@@ -46,12 +54,18 @@ def channels_last(model: ir.Model) -> PassResult:
     """
     names = NameScope(model)
     graph, notes = model.graph, []
-    inputs = [value for value in graph.inputs if value.shape is not None and len(value.shape) == 4]
+    images = [value for value in graph.inputs if value.shape is not None and len(value.shape) == 4]
+    inputs = [value for value in images if not _is_channels_last(value)]
+    if len(inputs) < len(images):
+        notes.append(f"{_listed([v for v in images if v not in inputs])} stays: it is NHWC already")
     transposes = [_transpose_input(graph, value, names) for value in inputs]
     outputs = 0
     for index, value in enumerate(graph.outputs):
         # An input that is returned as it is has been transposed already.
         if value.shape is not None and len(value.shape) == 4 and not value.is_graph_input():
+            if _comes_channels_last(value):
+                notes.append(f"output {value.name!r} stays: it is NHWC already")
+                continue
             graph.outputs[index] = _transpose_output(graph, value, names)
             outputs += 1
         elif value.shape is None:
@@ -77,6 +91,44 @@ def channels_last_inputs(model: ir.Model) -> frozenset[str]:
     frozenset()
     """
     return frozenset(v.name for v in model.graph.inputs if v.name and _LAYOUT in v.metadata_props)
+
+
+def _is_channels_last(value: ir.Value) -> bool:
+    """Whether an input is NHWC already: the model itself transposes it before it is convolved.
+
+    Without a Transpose, an input that nothing reads in NCHW is NHWC where only its last axis has as
+    many elements as a pixel has channels.
+    """
+    assert value.shape is not None
+    readers = _layout_readers(value)
+    if any(reader.op_type in _CHANNELS_FIRST for reader in readers):
+        return False
+    if any(_is_transpose(reader, _TO_FIRST) for reader in readers):
+        return True
+    return value.shape[3] in _PIXEL_CHANNELS and value.shape[1] not in (None, *_PIXEL_CHANNELS)
+
+
+def _layout_readers(value: ir.Value) -> list[ir.Node]:
+    """Return the first nodes behind a value that care about its layout."""
+    found, waiting, seen = [], [value], {value}
+    while waiting:
+        for use in waiting.pop().uses():
+            if use.node.op_type not in _INDIFFERENT:
+                found.append(use.node)
+                continue
+            new = [output for output in use.node.outputs if output not in seen]
+            waiting += new
+            seen.update(new)
+    return found
+
+
+def _comes_channels_last(value: ir.Value) -> bool:
+    """Whether the model itself transposes an output to NHWC."""
+    node = value.producer()
+    while node is not None and node.op_type in _UNARY | {"Cast", "Identity"}:
+        source = node.inputs[0]
+        node = None if source is None else source.producer()
+    return _is_transpose(node, _TO_LAST)
 
 
 def _transpose_input(graph: ir.Graph, value: ir.Value, names: NameScope) -> ir.Node | None:
