@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from bitwright.assess.sums import ErrorSums
 
-__all__ = ["OutputComparison", "OutputSums", "compare_outputs"]
+__all__ = ["OutputComparison", "OutputSums", "class_axis", "compare_outputs"]
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -31,7 +32,8 @@ class OutputComparison:
     cosine: float
     largest_error: float
     agreement: float | None
-    """Share of rows (last axis) with the same largest element; None for scalars."""
+    """Share of answers with the same best class; None where the output is no scores of classes
+    (see `class_axis`)."""
 
     def describe(self) -> str:
         """Return the comparison as one line."""
@@ -44,11 +46,50 @@ class OutputComparison:
         return text
 
 
+_SCORES = re.compile(r"logit|score|prob|softmax|class|\bcls", re.IGNORECASE)
+_NO_SCORES = re.compile(
+    r"box|embed|hidden|state|feature|pool|present|past|cache|anchor|offset|depth|flow|landmark",
+    re.IGNORECASE,
+)
+
+
+def class_axis(name: str, shape: Sequence[int], inputs: Iterable[Array]) -> int | None:
+    """Return the axis of an output along which classes compete, or None where none do.
+
+    An argmax over boxes, anchors, pixels, time or features says nothing, and quantization changes
+    it at random. So it must be plain that the axis holds classes:
+
+    * a name that tells of something else (boxes, hidden states, a cache, ...): none;
+    * [batch, classes]: the second, as in every classifier;
+    * [batch, time, classes]: the last, where the name tells of scores, or where tokens, integers of
+      [batch, time], come in: the model answers for each. Else it may as well be boxes by anchors;
+    * [batch, classes, height, width]: the second, where the name tells of scores, or where an image
+      of this height and width comes in and there are more classes than a picture has channels.
+      Else it may be another picture, or features;
+    * anything else: none.
+
+    >>> class_axis("logits", (1, 1000), []), class_axis("output0", (1, 84, 8400), [])
+    (1, None)
+    """
+    if _NO_SCORES.search(name):
+        return None
+    axis, says_so = {2: 1, 3: 2, 4: 1}.get(len(shape)), _SCORES.search(name) is not None
+    if axis is None or shape[axis] < 2:
+        return None
+    if len(shape) == 3 and not says_so:
+        tokens = (array for array in inputs if array.dtype.kind in "iu")
+        return axis if any(array.shape == tuple(shape[:2]) for array in tokens) else None
+    if len(shape) == 4 and not says_so:
+        sizes = {tuple(array.shape[2:]) for array in inputs if array.ndim == 4}
+        return axis if tuple(shape[2:]) in sizes and shape[1] > 4 else None
+    return axis
+
+
 class OutputSums:
     """Running sums over one output's samples, of any shape.
 
     >>> sums = OutputSums()
-    >>> sums.add(np.array([[1.0, 3.0]]), np.array([[2.0, 3.0]]))
+    >>> sums.add(np.array([[1.0, 3.0]]), np.array([[2.0, 3.0]]), axis=1)
     >>> sums.finish("y").agreement
     1.0
     """
@@ -62,11 +103,11 @@ class OutputSums:
         """How many numbers were seen."""
         return self._errors.count
 
-    def add(self, expected: Array, actual: Array) -> None:
-        """Add what both models gave for one sample."""
+    def add(self, expected: Array, actual: Array, axis: int | None) -> None:
+        """Add what both models gave for one sample; classes lie along `axis`, if there are any."""
         self._errors.add(expected, actual)
-        if expected.ndim and expected.shape[-1] > 1 and expected.size:
-            agree = np.argmax(expected, axis=-1) == np.argmax(actual, axis=-1)
+        if axis is not None and expected.size:
+            agree = np.argmax(expected, axis=axis) == np.argmax(actual, axis=axis)
             self._rows += agree.size
             self._agreeing += int(np.count_nonzero(agree))
 
@@ -94,5 +135,6 @@ def compare_outputs(
         for name, value in wanted.items():
             array = np.asarray(value)
             if array.dtype.kind == "f" and name in given and given[name].shape == array.shape:
-                sums.setdefault(name, OutputSums()).add(array, given[name])
+                axis = class_axis(name, array.shape, sample.values())
+                sums.setdefault(name, OutputSums()).add(array, given[name], axis)
     return [total.finish(name) for name, total in sums.items()]

@@ -16,7 +16,7 @@ from bitwright.assess.comparison.nodes import describe_nodes, weight_errors
 from bitwright.assess.comparison.results import Comparison, TensorComparison
 from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.inspection import show_type
-from bitwright.assess.outputs import OutputSums
+from bitwright.assess.outputs import OutputSums, class_axis
 from bitwright.assess.sums import ErrorSums
 from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.errors import DataError, ModelError
@@ -94,7 +94,7 @@ def compare_models(
                 values = {**runner.run(group, sample), **answers}
                 if pending is not None:
                     pending.result()
-                pending = pool.submit(errors.add, values)
+                pending = pool.submit(errors.add, values, sample)
             done += 1
             on_progress(done)
     if pending is not None:
@@ -163,10 +163,11 @@ class _OutputErrors:
     actual: str
     sums: OutputSums = field(default_factory=OutputSums)
 
-    def add(self, values: Mapping[str, Array]) -> None:
+    def add(self, values: Mapping[str, Array], sample: Sample) -> None:
         expected, actual = values.get(self.expected), values.get(self.actual)
         if expected is not None and actual is not None and expected.shape == actual.shape:
-            self.sums.add(expected, actual)
+            axis = class_axis(self.name, expected.shape, sample.values())
+            self.sums.add(expected, actual, axis)
 
 
 @dataclass(slots=True)
@@ -187,11 +188,11 @@ class _MergedErrors:
             *(tuple(name for name in pair if name in known) for pair in pairs),
         ]
 
-    def add(self, values: Mapping[str, Array]) -> None:
+    def add(self, values: Mapping[str, Array], sample: Sample) -> None:
         for tensor in self.tensors:
             tensor.add(values)
         for output in self.outputs:
-            output.add(values)
+            output.add(values, sample)
 
 
 def _exact_name(output: str) -> str:
