@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from support.models import make_cnn, make_mlp, make_samples
 
@@ -64,3 +66,39 @@ def test_inspecting_a_file_and_a_model_in_memory_agree(tmp_path):
 
     onnx.save(make_cnn(), tmp_path / "m.onnx")
     assert bitwright.inspect(tmp_path / "m.onnx") == bitwright.inspect(make_cnn())
+
+
+POOLS = {"GlobalAveragePool": 1, "MaxPool": 1}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "quantized"),
+    [
+        ("int8", {"Conv": 7, "Add": 2, "Gemm": 1, "Flatten": 1, **POOLS}),
+        # Flatten reads dequantized values, and is none of the hardware's ops.
+        ("xint8", {"Conv": 7, "Relu": 7, "Add": 2, "Gemm": 1, **POOLS}),
+        (
+            {"base": "int8", "format": "qoperator"},
+            {"QLinearConv": 7, "QLinearAdd": 2, "QGemm": 1, "QLinearGlobalAveragePool": 1,
+             "Flatten": 1, "MaxPool": 1},
+        ),
+        ("int8-dynamic", {"ConvInteger": 7, "MatMulInteger": 1}),
+        ("int8-weights", {"MatMulNBits": 1}),
+    ],
+)  # fmt: skip
+def test_inspect_counts_what_quantize_counts(recipe, quantized):
+    demo = bitwright.load_demo()
+    result = bitwright.quantize(demo.model_path, data=demo.calibration[:8], recipe=recipe)
+    facts = bitwright.inspect(result.model)
+    assert facts.quantized_ops == quantized
+    left = Counter(node.op for node in result.plan.nodes.values() if not node.quantized)
+    assert facts.float_ops == left
+
+
+def test_metadata_that_somebody_else_wrote_is_ignored():
+    model = bitwright.quantize(make_cnn(), data=make_samples(make_cnn())).model
+    for text in ("", "[]", '{"quantized": 1}'):
+        model.metadata_props["bitwright.nodes"] = text
+        facts = bitwright.inspect(model)
+        assert facts.float_ops == {}
+        assert facts.quantized_ops["Conv"] == 2

@@ -22,6 +22,7 @@ from bitwright.graph import (
     save_model,
     saving,
     serialized_size,
+    written_size,
 )
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -347,3 +348,11 @@ def test_what_another_job_is_writing_stays(tmp_path, builders, writer):
     save_model(load_model(builders.mlp()), tmp_path / "m.onnx")
     assert set(tmp_path.iterdir()) == {other, tmp_path / "m.onnx"}
     assert writer.poll() is None
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_the_size_of_the_file_is_known_before_it_is_written(builders, tmp_path, external):
+    save_model(load_model(builders.mlp()), tmp_path / "a.onnx", external_data=external)
+    model = load_model(tmp_path / "a.onnx")
+    save_model(model, tmp_path / "b.onnx", external_data=False)
+    assert written_size(model) == (tmp_path / "b.onnx").stat().st_size

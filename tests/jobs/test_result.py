@@ -41,3 +41,12 @@ def test_saving_writes_what_the_size_says(result, tmp_path):
 def test_a_notebook_shows_the_tables(result):
     page = result._repr_html_()
     assert "Quantized model" in page and "int8" in page
+
+
+@pytest.mark.parametrize("recipe", ["int8", "int8-dynamic", "int8-weights", "bfp16"])
+def test_the_size_is_that_of_the_file_before_it_is_written(recipe, tmp_path):
+    demo = bitwright.load_demo()
+    result = bitwright.quantize(demo.model_path, data=demo.calibration[:8], recipe=recipe)
+    before = result.size
+    result.save(tmp_path / "q.onnx")
+    assert before == result.size == (tmp_path / "q.onnx").stat().st_size

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import onnx_ir as ir
 
 from bitwright.graph.constants import input_at
@@ -18,7 +19,10 @@ from bitwright.graph.quantized_ops import (
 )
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 
-__all__ = ["Inspection", "inspect_model", "show_type"]
+__all__ = ["DECISIONS", "Inspection", "inspect_model", "show_type"]
+
+DECISIONS = "bitwright.nodes"
+"""The metadata with how many nodes of each op type were quantized, and how many left float."""
 
 _DEQUANTIZING = DEQUANTIZERS | ROUNDERS
 _QUANTIZERS = QUANTIZERS | _DEQUANTIZING | {"DynamicQuantizeLinear"}
@@ -47,7 +51,10 @@ class Inspection:
     parameters: int
     bytes: int
     quantized_ops: dict[str, int]
-    """Op type -> how many read dequantized values or work on integers."""
+    """Op type -> how many are quantized: as the metadata says where this package made the model,
+    else those that read dequantized values. Operators on integers always count."""
+    float_ops: dict[str, int]
+    """Op type -> how many were left float, where the metadata says it."""
     quantized_types: dict[str, int]
     """Element type of Q/DQ pairs -> how many."""
     scales: dict[str, int]
@@ -92,6 +99,14 @@ def inspect_model(model: ir.Model) -> Inspection:
         row["elements"] += tensor.size
         row["bytes"] += tensor.nbytes
     dequantizers = [node for node in nodes if node.op_type in _DEQUANTIZING]
+    ops = Counter(node.op_type for node in nodes)
+    decided = _decisions(model)
+    if decided is None:
+        quantized = Counter(node.op_type for node in nodes if _works_on_integers(node))
+    else:
+        quantized = Counter({op: n for op, n in ops.items() if _computes_integers(op)})
+        for op, count in decided.quantized.items():
+            quantized[op] += max(0, min(count, ops[op] - decided.left_float.get(op, 0)))
     return Inspection(
         ir_version=model.ir_version,
         opsets=dict(model.opset_imports),
@@ -99,11 +114,12 @@ def inspect_model(model: ir.Model) -> Inspection:
         inputs=[f"{v.name}: {show_type(v)}" for v in model.graph.inputs],
         outputs=[f"{v.name}: {show_type(v)}" for v in model.graph.outputs],
         nodes=len(nodes),
-        ops=_ranked(Counter(node.op_type for node in nodes)),
+        ops=_ranked(ops),
         weights=weights,
         parameters=sum(row["elements"] for row in weights.values()),
         bytes=sum(row["bytes"] for row in weights.values()),
-        quantized_ops=_ranked(Counter(n.op_type for n in nodes if _works_on_integers(n))),
+        quantized_ops=_ranked(+quantized),
+        float_ops=_ranked(Counter({} if decided is None else decided.left_float)),
         quantized_types=_ranked(Counter(_stored_type(node) for node in dequantizers)),
         scales=_ranked(Counter(_granularity(node) for node in dequantizers)),
         metadata=dict(model.metadata_props),
@@ -125,10 +141,28 @@ def show_type(value: ir.Value) -> str:
     return f"{dtype}[{dims}]"
 
 
+class _Decisions(msgspec.Struct):
+    quantized: dict[str, int]
+    left_float: dict[str, int]
+
+
+def _decisions(model: ir.Model) -> _Decisions | None:
+    """Return what the maker says of its nodes; whoever wrote the file may have written anything."""
+    try:
+        return msgspec.json.decode(model.metadata_props.get(DECISIONS, ""), type=_Decisions)
+    except msgspec.DecodeError:
+        return None
+
+
+def _computes_integers(op_type: str) -> bool:
+    known = is_integer_op(op_type) or "BlockQuantized" in op_type
+    return known and op_type not in _QUANTIZERS
+
+
 def _works_on_integers(node: ir.Node) -> bool:
     if node.op_type in _QUANTIZERS:
         return False
-    if is_integer_op(node.op_type) or "BlockQuantized" in node.op_type:
+    if _computes_integers(node.op_type):
         return True
     return any(
         (producer := value.producer()) is not None and producer.op_type in _DEQUANTIZING

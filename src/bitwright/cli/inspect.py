@@ -47,6 +47,7 @@ def _parts(model: Path, size: int, facts: Inspection) -> list[Part]:
     if facts.is_quantized:
         rows += [
             ("Quantized ops", _counted(facts.quantized_ops)),
+            *([("Left float", _counted(facts.float_ops))] if facts.float_ops else ()),
             ("Number types", _counted(facts.quantized_types)),
             ("Scales", _counted(facts.scales)),
         ]

@@ -45,6 +45,7 @@ from .saving import ExternalData as ExternalData
 from .saving import check_destination as check_destination
 from .saving import save_model as save_model
 from .saving import serialized_size as serialized_size
+from .saving import written_size as written_size
 from .sessions import Level as Level
 from .sessions import open_session as open_session
 from .sessions import run_session as run_session

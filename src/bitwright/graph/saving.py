@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from bitwright.errors import OutputError
 from bitwright.graph.checking import check_order
-from bitwright.graph.cloning import clone_model, to_message
+from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
 from bitwright.graph.extents import MODEL_GRAPH, SMALLEST_TENSOR, field_header, tensor_header
 from bitwright.graph.loading import ModelSource, external_locations, read_proto, source_path
 from bitwright.graph.tensors import (
@@ -38,6 +38,7 @@ __all__ = [
     "check_destination",
     "save_model",
     "serialized_size",
+    "written_size",
 ]
 
 EXTERNAL_DATA_THRESHOLD = 2_000_000_000
@@ -331,30 +332,58 @@ def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
             yield chunk
 
 
+def written_size(model: ir.Model) -> int:
+    """Return how many bytes `save_model` writes where all tensors go into the model's file.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="g")
+    >>> written_size(ir.Model(graph, ir_version=10))
+    13
+    """
+    start, big = _message_parts(model, external=True)
+    return len(start) + sum(len(header) + tensor.nbytes for header, tensor in big)
+
+
 def _write_model(model: ir.Model, file: BinaryIO) -> None:
     """Write the message, big initializers last and one by one: in a message they cost it twice."""
-    big = {
-        name: tensor
-        for name, value in model.graph.initializers.items()
-        if (tensor := value.const_value) is not None
-        and tensor.nbytes >= SMALLEST_TENSOR
-        and tensor.dtype != ir.DataType.STRING
-        and not isinstance(tensor, ir.ExternalTensor)
-        and not value.is_graph_input()
-    }
-    small = (value for name, value in model.graph.initializers.items() if name not in big)
-    proto = to_message(model, initializers=small)
-    graph = proto.graph.SerializeToString(deterministic=True)
-    proto.ClearField("graph")
-    file.write(proto.SerializeToString(deterministic=True))
-    headers = [tensor_header(tensor, name, tensor.nbytes) for name, tensor in big.items()]
-    size = len(graph) + sum(map(len, headers)) + sum(tensor.nbytes for tensor in big.values())
-    file.write(field_header(MODEL_GRAPH, size))
-    file.write(graph)
-    for header, tensor in zip(headers, big.values(), strict=True):
+    start, big = _message_parts(model, external=False)
+    file.write(start)
+    for header, tensor in big:
         file.write(header)
         for chunk in _chunks(tensor):
             file.write(chunk)
+
+
+def _message_parts(
+    model: ir.Model, *, external: bool
+) -> tuple[bytes, list[tuple[bytes, ir.TensorProtocol]]]:
+    """Return the message without its big initializers, and each of them with its header.
+
+    Tensors in other files are among them with `external`, and else stay where they are.
+    """
+    big: dict[str, ir.TensorProtocol] = {}
+    small: list[ir.Value] = []
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        outside = isinstance(tensor, ir.ExternalTensor)
+        if (
+            tensor is not None
+            and tensor.nbytes >= SMALLEST_TENSOR
+            and tensor.dtype != ir.DataType.STRING
+            and (external or not outside)
+            and not value.is_graph_input()
+        ):
+            big[name] = tensor
+        elif external and outside and tensor is not None:
+            small.append(value_with_tensor(value, inline_copy(tensor)))
+        else:
+            small.append(value)
+    proto = to_message(model, initializers=small)
+    graph = proto.graph.SerializeToString(deterministic=True)
+    proto.ClearField("graph")
+    headers = [tensor_header(tensor, name, tensor.nbytes) for name, tensor in big.items()]
+    size = len(graph) + sum(map(len, headers)) + sum(tensor.nbytes for tensor in big.values())
+    start = proto.SerializeToString(deterministic=True) + field_header(MODEL_GRAPH, size) + graph
+    return start, list(zip(headers, big.values(), strict=True))
 
 
 def _digest_of(path: Path) -> bytes:

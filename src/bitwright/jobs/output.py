@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +15,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
+from bitwright.assess.inspection import DECISIONS
 from bitwright.assess.optimized.rounded import note_rounded
 from bitwright.data import random_samples
 from bitwright.decide.scales.unsigned import shift_to_unsigned
@@ -101,7 +104,7 @@ def assess_model(
         samples_are_unseen=evaluation.unseen,
         data=data,
         float_size=prepared.float_size,
-        size=graph.serialized_size(written.model),
+        size=graph.written_size(written.model),
         source=prepared.source,
         evaluation=tuple(evaluation.samples),
     )
@@ -163,6 +166,11 @@ def sign_model(quantized: ir.Model, plan: QuantPlan) -> None:
     quantized.producer_name, quantized.producer_version = "bitwright", __version__
     quantized.metadata_props["bitwright.version"] = __version__
     quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)
+    # By op type, as the summary counts them: integer operators have other names.
+    decided = {"quantized": Counter[str](), "left_float": Counter[str]()}
+    for node in plan.nodes.values():
+        decided["quantized" if node.quantized else "left_float"][node.op] += 1
+    quantized.metadata_props[DECISIONS] = json.dumps(decided, sort_keys=True)
     if plan.trained:
         quantized.metadata_props[TRAINED] = "true"
     graph.stamp_versions(quantized)

@@ -232,7 +232,7 @@ def _result_name(source: Any) -> str:
 
 def _size_of(source: Any) -> int:
     if isinstance(source, ir.Model):
-        return graph.serialized_size(source)
+        return graph.written_size(source)
     return graph.file_size(source)
 
 

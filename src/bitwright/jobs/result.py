@@ -44,7 +44,7 @@ class Result:
     data: str
     float_size: int
     size: int
-    """Bytes on disk once it is saved, about as many before."""
+    """Bytes on disk once it is saved; before, those that one file will have."""
     source: Any = None
     path: Path | None = None
     evaluation: Sequence[Sample] = field(default=(), repr=False)
