@@ -23,6 +23,7 @@ from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
 from bitwright.prepare.passes import Pass, PassResult, run_passes, run_until_stable
 from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
 from bitwright.prepare.simulation import simulate_npu, simulation_steps
+from bitwright.prepare.split_fused_products import split_fused_products
 from bitwright.prepare.split_large_pools import split_large_pools
 from bitwright.prepare.split_to_slice import split_to_slice
 from bitwright.prepare.swish_to_mul import swish_to_mul
@@ -57,6 +58,7 @@ __all__ = [
     "reduce_mean_to_pool",
     "simulate_npu",
     "simulation_steps",
+    "split_fused_products",
     "split_large_pools",
     "split_to_slice",
     "swish_to_mul",
@@ -101,6 +103,7 @@ _APPROXIMATIONS = (
 _FOR_WEIGHTS = (
     Pass(partial(fold_constants, keep=is_transposed_constant), _REMOVED),
     _DROP_NO_OPS,
+    Pass(split_fused_products, "took the product out of {} fused operator"),
     Pass(flatten_weights, "made matrices of {} weight with axes of one"),
 )
 

@@ -21,6 +21,15 @@ __all__ = ["plan_weights", "product_source"]
 
 _IN_BLOCKS = op_types(lambda op: op.block_op)
 _CARRIERS = op_types(lambda op: op.reshapes) | {"Cast", "Add"}
+# Operators of ONNX Runtime with weights of their own, and why these stay float.
+_WITHOUT_FORM = {
+    "Attention": "its product cannot be taken out of it, as a note says",
+    "EmbedLayerNormalization": "its tables have no form in blocks",
+    "FusedMatMul": "its product cannot be taken out of it, or its weight is no constant matrix",
+    "GroupQueryAttention": "it has no weights: the products before it have",
+    "MoE": "the weights of its experts have three axes, and QMoE is not written yet",
+    "MultiHeadAttention": "it has no weights: the products before it have",
+}
 _FORM = attrgetter("bits", "block_size", "symmetric")
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -133,6 +142,8 @@ class _Planner:
             return "an override keeps it float"
         if (reason := self._selector.kept_float(node)) is not None:
             return reason
+        if node.op_type in _WITHOUT_FORM and node.domain:
+            return _WITHOUT_FORM[node.op_type]
         if node.domain or node.op_type not in _IN_BLOCKS:
             return "only weights of MatMul, Gemm and Gather have a form in blocks"
         if (reason := self._selector.not_chosen(node)) is not None:

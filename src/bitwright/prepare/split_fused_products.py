@@ -1,0 +1,127 @@
+"""Take the product out of FusedMatMul and Attention, so that its weight can be stored in blocks.
+
+Both are ONNX Runtime's own, of the domain com.microsoft, and have no n-bit form:
+
+    FusedMatMul(x, w)      = alpha * MatMul(x, w')
+    Attention(x, w, b, m)  = MultiHeadAttention(*Split(MatMul(x, w)), b, m)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.constants import input_at, is_constant
+from bitwright.graph.editing import graph_of
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
+from bitwright.prepare.passes import Builder, PassResult
+
+__all__ = ["split_fused_products"]
+
+_DOMAIN = "com.microsoft"
+
+
+def split_fused_products(model: ir.Model) -> PassResult:
+    """Split every FusedMatMul and Attention with a constant weight; return how many.
+
+    The MatMul keeps the node's name. What has no such form stays, with the reason.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> split_fused_products(ir.Model(graph, ir_version=10)).changed
+    0
+    """
+    names = NameScope(model)
+    opset = model.opset_imports.get("", 0)
+    changed, notes = 0, []
+    for _, graph in iter_graphs(model):
+        for node in list(graph):
+            split = _SPLITS.get(node.op_type) if node.domain == _DOMAIN else None
+            if split is None or not _has_matrix(node):
+                continue
+            reason = split(node, names, opset)
+            if reason is None:
+                changed += 1
+            else:
+                notes.append(f"{node.op_type} {node.name!r} keeps its float weight: {reason}")
+    return PassResult(changed, tuple(notes))
+
+
+def _has_matrix(node: ir.Node) -> bool:
+    weight = input_at(node, 1)
+    if weight is None or not weight.is_initializer() or not is_constant(weight):
+        return False
+    return weight.shape is not None and weight.shape.is_static() and len(weight.shape) == 2
+
+
+def _split_fused_matmul(node: ir.Node, names: NameScope, opset: int) -> str | None:
+    for attribute in ("transA", "transBatchA", "transBatchB"):
+        if node.attributes.get_int(attribute, 0):
+            return f"it has {attribute}"
+    data, weight = node.inputs[:2]
+    assert data is not None and weight is not None and weight.dtype is not None
+    build = Builder(node, names)
+    if node.attributes.get_int("transB", 0):
+        weight = build.add("Transpose", [weight], f"{weight.name}_transposed", {"perm": [1, 0]})
+    result = build.add("MatMul", [data, weight], f"{node.name}_product", node_name=node.name)
+    alpha = node.attributes.get_float("alpha", 1.0)
+    if alpha != 1.0:
+        assert weight.dtype is not None
+        factor = build.constant(np.asarray(alpha, weight.dtype.numpy()), f"{node.name}_alpha")
+        result = build.add("Mul", [result, factor], f"{node.name}_scaled")
+    build.finish(result)
+    return None
+
+
+def _split_attention(node: ir.Node, names: NameScope, opset: int) -> str | None:
+    if opset < 13:
+        return f"a Split by sizes needs opset 13, and the model has {opset}"
+    present = node.outputs[1:]
+    if input_at(node, 4) is not None or any(v.uses() or v.is_graph_output() for v in present):
+        return "its past and present are in one tensor, and MultiHeadAttention takes two"
+    if node.attributes.get_int("do_rotary", 0):
+        return "it rotates its inputs"
+    mask = input_at(node, 3)
+    if mask is not None and (mask.shape is None or len(mask.shape) != 2):
+        return "its mask is not [batch, length]"
+    data, weight = node.inputs[:2]
+    assert data is not None and weight is not None and weight.shape is not None
+    third = int(weight.shape[1]) // 3  # type: ignore[arg-type]
+    sizes = list(node.attributes.get_ints("qkv_hidden_sizes", ()) or (third, third, third))
+    build = Builder(node, names)
+    name = node.name or "attention"
+    product = build.add("MatMul", [data, weight], f"{name}_qkv", node_name=node.name)
+    parts = [
+        ir.Value(name=names.fresh(f"{name}_{part}"), type=product.type)
+        for part in ("query", "key", "value")
+    ]
+    split = ir.node(
+        "Split",
+        [product, build.constant(np.array(sizes, np.int64), f"{name}_sizes")],
+        {"axis": -1},
+        outputs=parts,
+        name=names.fresh(f"{name}_split"),
+    )
+    graph_of(node.outputs[0]).insert_before(node, split)
+    kept = ("num_heads", "scale", "mask_filter_value", "unidirectional")
+    attributes = [node.attributes[key] for key in kept if key in node.attributes]
+    attention = ir.Node(
+        _DOMAIN,
+        "MultiHeadAttention",
+        [*parts, input_at(node, 2), mask, input_at(node, 5)],
+        attributes,
+        num_outputs=1,
+        name=names.fresh(f"{name}_heads"),
+    )
+    attention.outputs[0].name = names.fresh(f"{name}_attended")
+    graph_of(node.outputs[0]).insert_before(node, attention)
+    build.finish(attention.outputs[0])
+    return None
+
+
+_SPLITS: dict[str, Callable[[ir.Node, NameScope, int], str | None]] = {
+    "FusedMatMul": _split_fused_matmul,
+    "Attention": _split_attention,
+}
