@@ -1,6 +1,7 @@
 """Text as calibration data: windows of tokens, and whatever else a language model asks for."""
 
 import gzip
+import json
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ FLOAT = np.dtype("float32")
 
 def only(text, specs, **options):
     """Return the first sample of five tokens."""
-    data = TextData(text=text, tokenizer=Letters(), **({"length": 5} | options))
+    data = TextData(**({"text": text, "tokenizer": Letters(), "length": 5} | options))
     return next(iter(data.samples([TOKENS, *specs])))
 
 
@@ -98,6 +99,30 @@ def test_heads_of_a_cache_are_never_guessed_but_given(text):
     assert sample[cache.name].shape == (1, 4, 0, 16)
     sample = only(text, [cache], shapes={cache.name: (1, 4, 0, 16)})
     assert sample[cache.name].shape == (1, 4, 0, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("genai_config.json", {"model": {"decoder": {"head_size": 16, "num_key_value_heads": 2}}}),
+        ("config.json", {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}),
+        ("config.json", {"text_config": {"head_dim": 16, "num_attention_heads": 2}}),
+    ],
+)
+def test_heads_are_those_of_the_configuration_beside_the_tokenizer(text, tmp_path, name, content):
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
+    vocabulary = {letter: index for index, letter in enumerate("abcdefghij")}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / name).write_text(json.dumps(content))
+    # As onnxruntime-genai 0.18 writes it, and one that leaves the heads open, too.
+    shape = ("batch_size", "num_heads", "past_sequence_length", "kv_cache_dim")
+    cache = InputSpec("past_key_values.0.key", FLOAT, shape)
+    sample = only(text, [cache], tokenizer=tmp_path / "tokenizer.json")
+    assert sample[cache.name].shape == (1, 2, 0, 16)
+    (tmp_path / name).write_text("[]")
+    with pytest.raises(DataError, match="no configuration of a model"):
+        only(text, [cache], tokenizer=tmp_path / "tokenizer.json")
 
 
 def test_a_mask_hides_the_empty_slots_of_a_cache(text):

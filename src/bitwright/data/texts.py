@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,12 +62,12 @@ class TextData:
                 f"the text {str(self.text)!r} has {len(tokens)} tokens, fewer than one sample of "
                 f"{size}; give more text, or a smaller length."
             )
-        makers = [(spec, _maker(spec)) for spec in specs]
+        makers, heads = [(spec, _maker(spec)) for spec in specs], self._read_heads()
 
         def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
             for start in range(0, count * size, size):
                 part = tokens[start : start + size].reshape(self.batch, length)
-                window = _Window(part, symbols)
+                window = _Window(part, symbols, heads)
                 yield {spec.name: make(window, spec) for spec, make in makers}, None
 
         return Samples(
@@ -91,6 +92,15 @@ class TextData:
             raise DataError(f"cannot read the text {str(path)!r}: {reason}.") from error
         except (UnicodeDecodeError, EOFError) as error:
             raise DataError(f"{str(path)!r} is not a text in UTF-8.") from error
+
+    def _read_heads(self) -> _Heads:
+        """Return what the configuration beside the tokenizer says of the cache."""
+        if isinstance(self.tokenizer, (str, os.PathLike)):
+            for name in ("genai_config.json", "config.json"):
+                path = Path(self.tokenizer).with_name(name)
+                if path.is_file():
+                    return _Heads.read(path)
+        return _Heads()
 
     def _load_tokenizer(self) -> Any:
         if not isinstance(self.tokenizer, (str, os.PathLike)):
@@ -119,11 +129,44 @@ def _fixed_length(specs: Sequence[InputSpec]) -> int | None:
 # What a model asks for beside tokens ----------------------------------------------------------
 
 
+class _Heads(NamedTuple):
+    """How many heads a cache holds, and of what size; None where nothing says it."""
+
+    number: int | None = None
+    size: int | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> _Heads:
+        """Read a configuration as transformers or onnxruntime-genai write it."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            found = found.get("model", {}).get("decoder") or found.get("text_config") or found
+            sizes = {key: found[key] for key in _SIZES if isinstance(found.get(key), int)}
+        except (OSError, ValueError, AttributeError) as error:
+            raise DataError(f"{str(path)!r} is no configuration of a model: {error}.") from error
+        heads = sizes.get("num_attention_heads", sizes.get("n_head"))
+        width = sizes.get("hidden_size", sizes.get("n_embd"))
+        size = width // heads if heads and width else None
+        return cls(
+            sizes.get("num_key_value_heads", heads),
+            sizes.get("head_size", sizes.get("head_dim", size)),
+        )
+
+
+_SIZES = (
+    *("head_size", "head_dim", "hidden_size", "n_embd"),
+    *("num_key_value_heads", "num_attention_heads", "n_head"),
+)
+
+
 class _Window(NamedTuple):
-    """One sample's tokens, (batch, length), and the sizes that were given for open dimensions."""
+    """One sample's tokens, (batch, length), and the sizes that are known of open dimensions."""
 
     tokens: Array
     symbols: Mapping[str, int]
+    """Those that were given."""
+    heads: _Heads
+    """Those that the model's configuration has."""
 
     @property
     def batch(self) -> int:
@@ -201,9 +244,13 @@ def _cache_size(window: _Window, spec: InputSpec, axis: int, dim: int | str | No
     name = (dim or "").lower()
     if "batch" in name and not re.search(r"[*x]", name.replace("batch", "")):
         return window.batch
-    if any(word in name for word in ("past", "seq", "len", "cache", "time")):
+    of_heads = re.search(r"head|dim|hidden", name)
+    known = window.heads.size if re.search(r"dim|size", name) else window.heads.number
+    if of_heads and known:
+        return known
+    if not of_heads and any(word in name for word in ("past", "seq", "len", "cache", "time")):
         return 0
-    if not any(word in name for word in ("head", "dim", "hidden", "batch")):
+    if not of_heads and "batch" not in name:
         # Exporters that name nothing: the first axis is the batch, and only one other is open.
         if axis == 0:
             return window.batch
