@@ -12,6 +12,7 @@ __all__ = [
     "DataError",
     "MissingPackageError",
     "ModelError",
+    "NothingQuantizedError",
     "OutputError",
     "PlanError",
     "RecipeError",
@@ -45,6 +46,18 @@ class ModelError(BitwrightError):
     >>> bitwright.inspect("nowhere.onnx")
     Traceback (most recent call last):
     bitwright.errors.ModelError: there is no file 'nowhere.onnx'; check the path.
+    """
+
+
+class NothingQuantizedError(ModelError):
+    """Every node of the model stays float; the message says why.
+
+    >>> import bitwright
+    >>> recipe = {"select": {"op_types": ["LSTM"]}}
+    >>> bitwright.quantize(bitwright.load_demo().model_path, recipe=recipe, data="random")
+    ... # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bitwright.errors.NothingQuantizedError: nothing in this model was quantized (...
     """
 
 

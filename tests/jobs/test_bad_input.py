@@ -549,7 +549,9 @@ def test_random_data_with_sizes_settles_them():
             "8-bit kernels take one scale for a whole activation",
         ),
         (
-            lambda p, o, r: quantize_static(p, o, r, op_types_to_quantize=["LSTM"]),
+            lambda p, o, r: bitwright.quantize(
+                p, o, data=r, recipe={"select": {"op_types": ["LSTM"]}}
+            ),
             ModelError,
             "nothing in this model was quantized",
         ),

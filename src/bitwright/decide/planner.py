@@ -14,7 +14,7 @@ from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overflow
 from bitwright.decide.scales.parameters import activation_plan, linked_plan, weight_plan
 from bitwright.decide.validation import clips_exactly
-from bitwright.errors import DataError, ModelError
+from bitwright.errors import DataError, NothingQuantizedError
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 
@@ -62,7 +62,7 @@ def decide(
     if recipe.rounding == "squant":
         _round_convolutions_by_squant(plan)
     if not any(node.quantized for node in plan.nodes.values()):
-        raise ModelError(_nothing_quantized(model, plan))
+        raise NothingQuantizedError(_nothing_quantized(model, plan))
     return plan
 
 

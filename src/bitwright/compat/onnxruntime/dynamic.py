@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantType, as_member
 from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.onnxruntime.unquantized import or_write_unquantized
 from bitwright.compat.options import RecipeParts, read_names, read_switch
 from bitwright.errors import RecipeError
 from bitwright.recipe import Recipe
@@ -35,7 +36,8 @@ def quantize_dynamic(
 
     The defaults, the tensor names and the operators are those of ONNX Runtime's tool. Other than
     there, `extra_options` is not written into, options without an effect are errors, every Gemm
-    is quantized, `per_channel` counts for Conv too, and float16 models work.
+    is quantized, `per_channel` counts for Conv too, and float16 models work. A model in which
+    nothing is quantized is written as it was, with a warning.
 
     >>> import tempfile, bitwright
     >>> from bitwright.compat.onnxruntime import quantize_dynamic
@@ -54,12 +56,10 @@ def quantize_dynamic(
         per_channel=read_switch("per_channel", per_channel),
         reduce_range=read_switch("reduce_range", reduce_range),
     )
-    quantize(
-        model_input,
-        model_output,
-        recipe=dynamic_recipe(parts, weight_type),
-        external_data=read_switch("use_external_data_format", use_external_data_format) or None,
-    )
+    recipe = dynamic_recipe(parts, weight_type)
+    external = read_switch("use_external_data_format", use_external_data_format) or None
+    with or_write_unquantized(model_input, model_output, external):
+        quantize(model_input, model_output, recipe=recipe, external_data=external)
 
 
 def dynamic_recipe(parts: RecipeParts, weight_type: Any) -> Recipe:

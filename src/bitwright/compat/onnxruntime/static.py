@@ -19,6 +19,7 @@ from bitwright.compat.onnxruntime.enums import (
 )
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.readers import read_in_strides
+from bitwright.compat.onnxruntime.unquantized import or_write_unquantized
 from bitwright.compat.options import RecipeParts, read_switch
 from bitwright.errors import DataError, RecipeError
 from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMethod, Recipe
@@ -57,7 +58,8 @@ def quantize_static(
 
     The defaults, the tensor names and the op types are that tool's. Other than there, options
     are checked before any work is done, unknown ones are errors, excluded nodes stay float, and
-    a Relu or Clip goes only where the quantizer does exactly its work.
+    a Relu or Clip goes only where the quantizer does exactly its work. A model in which nothing is
+    quantized is written as it was, with a warning.
     `calibration_cache_path` keeps what was observed and refuses another model's.
 
     >>> import tempfile, bitwright
@@ -83,19 +85,21 @@ def quantize_static(
         raise DataError(
             "quantize_static needs a calibration_data_reader; give one, or any iterable of dicts."
         )
-    result = quantize(
-        model_input,
-        model_output,
-        data=read_in_strides(calibration_data_reader, parts.calibration.get("stride")),
-        recipe=recipe,
-        holdout=False,
-        sketches=calibration_cache_path,
-        external_data=read_switch("use_external_data_format", use_external_data_format) or None,
-        providers=calibration_providers,
-    )
-    # Nothing is returned, so that nobody would read the plan's notes.
-    if rounded := result.plan.rounded_by_runtime:
-        warnings.warn(f"{describe_rounded(rounded)}.", stacklevel=2)
+    external = read_switch("use_external_data_format", use_external_data_format) or None
+    with or_write_unquantized(model_input, model_output, external):
+        result = quantize(
+            model_input,
+            model_output,
+            data=read_in_strides(calibration_data_reader, parts.calibration.get("stride")),
+            recipe=recipe,
+            holdout=False,
+            sketches=calibration_cache_path,
+            external_data=external,
+            providers=calibration_providers,
+        )
+        # Nothing is returned, so that nobody would read the plan's notes.
+        if rounded := result.plan.rounded_by_runtime:
+            warnings.warn(f"{describe_rounded(rounded)}.", stacklevel=2)
 
 
 def static_recipe(

@@ -1,0 +1,251 @@
+"""`python -m bitwright.compat.onnxruntime.static_quantize_runner`, with ONNX Runtime's flags.
+
+Calibration data lies beside the model, as the test data of the ONNX model zoo does: folders
+`test_data_set_*`, each with `input_0.pb`, `input_1.pb` and so on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from bitwright import graph
+from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
+from bitwright.compat.onnxruntime.errors import InvalidSettingError
+from bitwright.compat.onnxruntime.quantize import StaticQuantConfig, quantize
+from bitwright.compat.onnxruntime.readers import CalibrationDataReader
+from bitwright.errors import BitwrightError, DataError
+
+__all__ = [
+    "CalibrationDataReader",
+    "CalibrationMethod",
+    "OnnxModelCalibrationDataReader",
+    "QuantFormat",
+    "QuantType",
+    "StaticQuantConfig",
+    "get_tensor_quant_overrides",
+    "main",
+    "parse_arguments",
+    "quantize",
+]
+
+_TYPES = {kind.name.lower(): kind for kind in QuantType}
+_METHODS = {method.name.lower(): method for method in CalibrationMethod}
+_FORMATS = {"qdq": QuantFormat.QDQ, "qoperator": QuantFormat.QOperator}
+
+# A flag that is on or off -> the option that it sets, and what it is for.
+_SWITCHES = {
+    "enable_subgraph": ("EnableSubgraph", "quantize the bodies of If, Loop and Scan, too"),
+    "force_quantize_no_input_check": (
+        "ForceQuantizeNoInputCheck",
+        "quantize operators that only move values even where their input is float",
+    ),
+    "matmul_const_b_only": ("MatMulConstBOnly", "quantize a MatMul only if its B is constant"),
+    "add_qdq_pair_to_weight": ("AddQDQPairToWeight", "keep weights float, with a Q/DQ pair each"),
+    "dedicated_qdq_pair": ("DedicatedQDQPair", "give each reader of a tensor a pair of its own"),
+    "calib_tensor_range_symmetric": (
+        "CalibTensorRangeSymmetric",
+        "make each observed range symmetric about 0",
+    ),
+    "calib_moving_average": (
+        "CalibMovingAverage",
+        "average the extremes of the samples, with minmax",
+    ),
+    "use_qdq_contrib_ops": ("UseQDQContribOps", "write Q/DQ nodes of the domain com.microsoft"),
+    "qdq_keep_removable_activations": (
+        "QDQKeepRemovableActivations",
+        "keep each Relu and Clip that quantizing makes redundant",
+    ),
+    "qdq_disable_weight_adjust_for_int32_bias": (
+        "QDQDisableWeightAdjustForInt32Bias",
+        "leave a weight's scale as it is where its bias overflows int32",
+    ),
+}
+
+
+class OnnxModelCalibrationDataReader(CalibrationDataReader):
+    """Samples from the folders `test_data_set_*` beside a model, one a folder, in order of number.
+
+    >>> import bitwright
+    >>> OnnxModelCalibrationDataReader(bitwright.load_demo().model_path)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bitwright.errors.DataError: there is no folder 'test_data_set_...' beside ...
+    """
+
+    def __init__(self, model_path: str | Path) -> None:
+        model = Path(model_path)
+        self.model_dir = str(model.parent)
+        loaded = graph.load_model(model)
+        constants = loaded.graph.initializers
+        names = [value.name or "" for value in loaded.graph.inputs if value.name not in constants]
+        folders = sorted(filter(Path.is_dir, model.parent.glob("test_data_set_*")), key=_number)
+        if not folders:
+            raise DataError(
+                f"there is no folder 'test_data_set_...' beside {str(model)!r}; put samples there, "
+                "each a folder with input_0.pb, input_1.pb and so on."
+            )
+        samples = [
+            {name: self.read_onnx_pb_data(folder / f"input_{i}.pb") for i, name in enumerate(names)}
+            for folder in folders
+        ]
+        self.calibration_data: Iterator[dict[str, Any]] = iter(samples)
+
+    def get_next(self) -> dict[str, Any] | None:
+        """Return the inputs of the next sample, or None at the end."""
+        return next(self.calibration_data, None)
+
+    def read_onnx_pb_data(self, file_pb: str | Path) -> npt.NDArray[Any]:
+        """Return the array in a file that holds a serialized `TensorProto`."""
+        path = Path(file_pb)
+        try:
+            return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+        except FileNotFoundError as error:
+            raise DataError(
+                f"there is no {path.name!r} in {str(path.parent)!r}; a sample has a file for each "
+                "input of the model."
+            ) from error
+        except Exception as error:
+            raise DataError(f"{str(path)!r} is not a serialized TensorProto ({error}).") from error
+
+
+def _number(folder: Path) -> tuple[int, str]:
+    digits = folder.name.rpartition("_")[2]
+    return (int(digits) if digits.isdigit() else sys.maxsize, folder.name)
+
+
+def get_tensor_quant_overrides(file: str | Path | None) -> dict[str, list[dict[str, Any]]]:
+    """Return the overrides in a JSON file, with scale and zero point as arrays.
+
+    Each entry has both. Types may be given by name: {"x": [{"scale": 0.1, "zero_point": 3,
+    "quant_type": "QUInt8"}]}. Without a file nothing is overridden.
+
+    >>> get_tensor_quant_overrides(None)
+    {}
+    """
+    if not file:
+        return {}
+    try:
+        overrides = json.loads(Path(file).read_text(encoding="utf-8"))
+        entries = [entry for many in overrides.values() for entry in many]
+        for entry in entries:
+            entry["scale"] = np.array(entry["scale"], np.float32)
+            entry["zero_point"] = np.array(entry["zero_point"])
+    except KeyError as error:
+        raise InvalidSettingError(
+            f"an entry in {str(file)!r} has no {error}; each needs 'scale' and 'zero_point'."
+        ) from error
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise InvalidSettingError(
+            f"{str(file)!r} is not a JSON file of overrides ({error})."
+        ) from error
+    for entry in entries:
+        if "quant_type" in entry:
+            entry["quant_type"] = QuantType.from_string(entry["quant_type"])
+    return dict(overrides)
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the flags of a command line, by default of this process.
+
+    >>> parse_arguments(["-i", "m.onnx", "-o", "q.onnx", "--per_channel"]).weight_type
+    'qint8'
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m bitwright.compat.onnxruntime.static_quantize_runner",
+        description="Quantize a model with the calibration data that lies beside it.",
+    )
+    add = parser.add_argument
+    add("-i", "--input_model_path", required=True, help="the model to read")
+    add("-o", "--output_quantized_model_path", required=True, help="where to write the result")
+    add("--activation_type", choices=_TYPES, default="quint8", help="the type of activations")
+    add("--weight_type", choices=_TYPES, default="qint8", help="the type of weights")
+    add("--quant_format", choices=_FORMATS, default="qdq", help="pairs or integer operators")
+    add("--calibration_method", choices=_METHODS, default="minmax", help="how ranges are chosen")
+    add("--per_channel", action="store_true", help="give each channel of a weight its own scale")
+    add("--nodes_to_quantize", nargs="+", help="the only nodes that are quantized")
+    add("--nodes_to_exclude", nargs="+", help="nodes that stay float")
+    for name, (_, text) in _SWITCHES.items():
+        add(f"--{name}", action="store_true", help=text)
+    add("--disable_quantize_bias", action="store_true", help="keep biases float")
+    add(
+        "--op_types_to_exclude_output_quantization",
+        nargs="+",
+        default=[],
+        help="op types whose outputs stay float",
+    )
+    add("--minimum_real_range", type=float, default=0.0001, help="the least width of a range")
+    add(
+        "--op_per_channel_axis",
+        nargs=2,
+        action=_ChannelAxis,
+        metavar=("OP_TYPE", "AXIS"),
+        default=[],
+        help="the channel axis of an op type, as in: MatMul 1; may be given again",
+    )
+    add("--tensor_quant_overrides", help="a JSON file with scales and zero points of tensors")
+    return parser.parse_args(arguments)
+
+
+class _ChannelAxis(argparse.Action):
+    """Collects pairs of an op type and a number."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        op_type, axis = values
+        if not axis.lstrip("-").isdigit():
+            parser.error(f"{option_string}: {axis!r} is no axis of {op_type}; give a number")
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), [op_type, int(axis)]])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    >>> main(["-i", "no_such.onnx", "-o", "q.onnx"])
+    1
+    """
+    options = parse_arguments(arguments)
+    try:
+        quantize(options.input_model_path, options.output_quantized_model_path, _config(options))
+    except BitwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _config(options: argparse.Namespace) -> StaticQuantConfig:
+    extra_options = {option: getattr(options, name) for name, (option, _) in _SWITCHES.items()}
+    return StaticQuantConfig(
+        OnnxModelCalibrationDataReader(options.input_model_path),
+        calibrate_method=_METHODS[options.calibration_method],
+        quant_format=_FORMATS[options.quant_format],
+        activation_type=_TYPES[options.activation_type],
+        weight_type=_TYPES[options.weight_type],
+        nodes_to_quantize=options.nodes_to_quantize,
+        nodes_to_exclude=options.nodes_to_exclude,
+        per_channel=options.per_channel,
+        extra_options={
+            **extra_options,
+            "QuantizeBias": not options.disable_quantize_bias,
+            "OpTypesToExcludeOutputQuantization": options.op_types_to_exclude_output_quantization,
+            "MinimumRealRange": options.minimum_real_range,
+            "QDQOpTypePerChannelSupportToAxis": dict(options.op_per_channel_axis),
+            "TensorQuantOverrides": get_tensor_quant_overrides(options.tensor_quant_overrides),
+        },
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
