@@ -15,6 +15,7 @@ from bitwright.graph.checking import check_model
 from bitwright.graph.cloning import StrippedModel, strip_weights
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
+from bitwright.graph.runtime_ops import bring_back, move_apart
 from bitwright.graph.sessions import open_session, run_session
 from bitwright.graph.shapes import infer_shapes
 from bitwright.graph.subgraphs import iter_graphs, owner_nodes
@@ -85,6 +86,7 @@ def _convert(model: ir.Model, current: int, version: int) -> ir.Model:
     # onnxscript's convert_version without fallback=True stamps the new opset on an unadapted graph,
     # and with it swallows the converter's errors; so the C++ converter is called here directly.
     stripped = strip_weights(model)
+    move_apart(stripped.proto)
     try:
         proto = onnx.version_converter.convert_version(stripped.proto, version)
         upgraded = ir.from_proto(proto)
@@ -95,6 +97,7 @@ def _convert(model: ir.Model, current: int, version: int) -> ir.Model:
             f"the model cannot be moved from opset {current} to {version} ({reason}); "
             "export it again with a newer opset."
         ) from error
+    bring_back(upgraded)
     _restore_tensors(upgraded, model, stripped)
     if current <= 10 < version:
         _pin_old_resize(upgraded)

@@ -13,44 +13,12 @@ import onnx_ir as ir
 from bitwright.errors import MissingPackageError, ModelError
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
+from bitwright.graph.runtime_ops import keeps_type, stand_in_for_shapes
 from bitwright.graph.subgraphs import iter_graphs, subgraphs_of
 from bitwright.graph.tensors import shape_of
 from bitwright.graph.versions import opset_of
 
 __all__ = ["assume_types", "element_type", "infer_shapes", "infer_symbolic_shapes", "static_shape"]
-
-_CONTRIB_SAME_TYPE = frozenset(
-    {
-        "Attention",
-        "BiasAdd",
-        "BiasGelu",
-        "BiasSplitGelu",
-        "FastGelu",
-        "FusedConv",
-        "FusedGemm",
-        "FusedMatMul",
-        "Gelu",
-        "GemmFastGelu",
-        "GroupNorm",
-        "GroupQueryAttention",
-        "LayerNormalization",
-        "MatMulNBits",
-        "MultiHeadAttention",
-        "NhwcConv",
-        "NhwcFusedConv",
-        "NhwcMaxPool",
-        "PackedAttention",
-        "QuickGelu",
-        "RotaryEmbedding",
-        "SimplifiedLayerNormalization",
-        "SkipGroupNorm",
-        "SkipLayerNormalization",
-        "SkipSimplifiedLayerNormalization",
-        "TransposeMatMul",
-    }
-)
-"""Operators of com.microsoft (which onnx has no schema for) whose first output has the type of
-their first input."""
 
 
 def infer_shapes(model: ir.Model) -> str | None:
@@ -147,6 +115,7 @@ def _iter_messages(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, onn
 
 def _infer_by_onnx(model: ir.Model) -> str | None:
     proto = strip_weights(model).proto
+    stand_in_for_shapes(proto)
     problem: Exception | None = None
     for data_prop in (True, False):  # propagating data fails on some odd models
         try:
@@ -208,7 +177,7 @@ def _propagate_types(graph: ir.Graph, opsets: dict[str, int]) -> None:
 
 def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataType | None:
     if node.domain == "com.microsoft":
-        if index == 0 and node.op_type in _CONTRIB_SAME_TYPE:
+        if keeps_type(node.op_type, index):
             return _input_type(node, 0)
         if index == 0 and node.op_type == "EmbedLayerNormalization":
             return _input_type(node, 2)  # the words' embedding; before it come indices
@@ -226,7 +195,7 @@ def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataTy
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get("", 1), node.domain)
     except onnx.defs.SchemaError:
-        return None
+        return _input_type(node, 0) if keeps_type(node.op_type, index) else None
     if index >= len(schema.outputs):
         return None
     kind = schema.outputs[index].type_str
