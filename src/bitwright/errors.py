@@ -10,6 +10,7 @@ __all__ = [
     "ArgumentError",
     "BitwrightError",
     "DataError",
+    "EmptyDataError",
     "MissingPackageError",
     "ModelError",
     "NothingQuantizedError",
@@ -67,7 +68,15 @@ class DataError(BitwrightError):
     >>> import bitwright
     >>> bitwright.quantize(bitwright.load_demo().model_path, data=[])
     Traceback (most recent call last):
-    bitwright.errors.DataError: the calibration data is empty; give at least one sample.
+    bitwright.errors.EmptyDataError: the calibration data is empty; give at least one sample.
+    """
+
+
+class EmptyDataError(DataError):
+    """The calibration data has no sample.
+
+    >>> issubclass(EmptyDataError, DataError)
+    True
     """
 
 

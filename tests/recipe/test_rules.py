@@ -34,7 +34,7 @@ LIMITS = {"scales": "power-of-two", "limits": {}}
         ({"ranges": {"method": "minmax", "moving_average": 2}}, r"\(0, 1\]"),
         ({"ranges": {"method": "entropy", "bins": 128}}, "nothing to search"),
         ({"overrides": {"x": {"scale": 0.5}}}, "both scale and zero_point"),
-        ({"overrides": {"x": {"rmin": 0.5}}}, "both rmin and rmax"),
+        ({"overrides": {"x": {"rmin": (0.5, 0.25)}}}, "both rmin and rmax"),
         (
             {"overrides": {"x": {"scale": 0.5, "zero_point": 0, "symmetric": True}}},
             "leaves nothing for symmetric",

@@ -16,6 +16,7 @@ import numpy as np
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.recipe import Placement, Selection, SmoothQuant
+from bitwright.support.notices import warn_user
 
 __all__ = [
     "Changes",
@@ -24,6 +25,7 @@ __all__ = [
     "Row",
     "checked",
     "choice",
+    "ignore_unknown",
     "negated",
     "number",
     "only",
@@ -77,6 +79,12 @@ class RecipeParts:
             getattr(self, section)[name] = value
             self.options[path] = option
 
+    def drop(self, path: str, reason: str) -> None:
+        """Forget what an option asked for, with a warning, where it has no effect."""
+        section, name = path.split(".", 1)
+        getattr(self, section).pop(name)
+        warn_user(f"option {self.options.get(path, name)!r} is ignored: {reason}.")
+
     def choose_nodes(
         self,
         op_types: Sequence[str] | None,
@@ -110,9 +118,11 @@ class RecipeParts:
 
 
 def translate(
-    options: Any, rows: Mapping[str, Row], *, name: str = "extra_options"
+    options: Any, rows: Mapping[str, Row], *, name: str = "extra_options", ignore: bool = False
 ) -> Iterator[tuple[str, Changes]]:
     """Yield each option that is given with what it changes; one of None asks for nothing.
+
+    With `ignore`, an unknown option is ignored with a warning, else it is an error.
 
     >>> rows = {"AddQDQPairToWeight": to("place.weight_pairs")}
     >>> list(translate({"AddQDQPairToWeight": True}, rows))
@@ -124,8 +134,9 @@ def translate(
     """
     where = "" if name == "extra_options" else f" in {name}"
     given = read_mapping(name, options, "option names")
-    refuse_unknown(given, rows, where)
-    for key, value in given.items():
+    known = ignore_unknown(given, rows, where) if ignore else given
+    refuse_unknown(known, rows, where)
+    for key, value in known.items():
         yield key, {} if value is None else rows[key](f"option {key!r}{where}", value)
 
 
@@ -135,6 +146,21 @@ def refuse_unknown(given: Iterable[Any], known: Iterable[str], where: str = "") 
     for key in given:
         if key not in names:
             raise RecipeError(f"unknown option {key!r}{where}.{did_you_mean(key, names)}")
+
+
+def ignore_unknown(
+    given: Mapping[str, Any], known: Iterable[str], where: str = ""
+) -> dict[str, Any]:
+    """Return what is known of the given settings, with a warning about the others.
+
+    >>> ignore_unknown({"percentile": 99.9}, ["percentile"])
+    {'percentile': 99.9}
+    """
+    names = list(known)
+    for key in given:
+        if key not in names:
+            warn_user(f"option {key!r}{where} is unknown and ignored.{did_you_mean(key, names)}")
+    return {key: value for key, value in given.items() if key in names}
 
 
 # Rows -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 from bitwright.data.files import open_path
 from bitwright.data.images import ImagePreprocess
 from bitwright.data.specs import Array, InputSpec, Sample, as_array, check_sample, split_stack
-from bitwright.errors import DataError
+from bitwright.errors import DataError, EmptyDataError
 from bitwright.support.arguments import check_arguments
 
 __all__ = ["Samples", "cache_samples", "channels_first_specs", "open_data", "to_channels_last"]
@@ -74,7 +74,7 @@ class Samples:
         for index, (sample, origin) in enumerate(islice(self._produce(), self._limit)):
             yield check_sample(sample, self.specs, index, origin=origin)
         if index < 0:
-            raise DataError(
+            raise EmptyDataError(
                 f"the calibration data ({self.description}) has no samples; "
                 "give at least one (a fresh generator or reader if it was used before)."
             )
@@ -149,7 +149,7 @@ def open_data(
     # A loader that shuffles would give other samples for the same numbers.
     repeatable = not hasattr(source, "__next__") and not (loader and _shuffles(source))
     if not loader and _length(source) == 0:
-        raise DataError("the calibration data is empty; give at least one sample.")
+        raise EmptyDataError("the calibration data is empty; give at least one sample.")
     return Samples(
         lambda: _named(source, specs, loader=loader),
         specs,
@@ -190,7 +190,7 @@ def _open_stack(source: Any, specs: tuple[InputSpec, ...], limit: int | None) ->
         description = f"array of shape {list(arrays[specs[0].name].shape)}"
     count, _ = split_stack(arrays, specs, origin=f"the {description}", lone=True)
     if count == 0:
-        raise DataError("the calibration data is empty; give at least one sample.")
+        raise EmptyDataError("the calibration data is empty; give at least one sample.")
 
     def produce() -> Iterator[tuple[Sample, None]]:
         for sample in split_stack(arrays, specs, origin=f"the {description}", lone=True)[1]:

@@ -12,6 +12,7 @@ from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import INT4, INT8, INT16, INT32, QTYPES, UINT4, UINT8, UINT16
 from bitwright.recipe import MinMax, Override, Recipe
+from bitwright.support.notices import warn_user
 
 __all__ = ["check_recipe", "has_channelwise_activations"]
 
@@ -63,7 +64,10 @@ def _check_convert(name: str, value: ir.Value, override: Override, recipe: Recip
     readers = {use.node.name or "" for use in value.uses()}
     for node in override.convert_for or ():
         if node not in readers:
-            raise RecipeError(f"{where} no node {node!r} reads it.{did_you_mean(node, readers)}")
+            sentence = f"{where} no node {node!r} reads it.{did_you_mean(node, readers)}"
+            if recipe.select.unknown_names == "refuse":
+                raise RecipeError(sentence)
+            warn_user(sentence)
 
 
 def _check_types(recipe: Recipe, names: Names) -> None:

@@ -168,7 +168,7 @@ def _input_spec(value: ir.Value) -> InputSpec:
 
 def _refuse_merged_nodes(recipe: Recipe, merged: set[str | None]) -> None:
     """Say what became of a node that the user names and that preparation took away."""
-    for name in recipe.select.named:
+    for name in recipe.select.named if recipe.select.unknown_names == "refuse" else ():
         if name in merged:
             raise RecipeError(
                 f"node {name!r} was merged into its neighbours or rewritten before quantizing; "

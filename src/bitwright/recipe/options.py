@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from bitwright.errors import RecipeError
@@ -39,6 +41,9 @@ class Selection(Settings, frozen=True, kw_only=True):
     nothing inside has to be observed."""
     constant_weights_only: bool | None = None
     """Leave a MatMul of two activations float; None: in dynamic mode only."""
+    unknown_names: Literal["refuse", "warn"] = "refuse"
+    """What becomes of names of nodes and op types that nothing in the model has: an error, or a
+    warning, after which they are ignored."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -127,10 +132,13 @@ class Override(Settings, frozen=True, kw_only=True):
     symmetric: bool | None = None
     reduce_range: bool | None = None
     rmin: float | tuple[float, ...] | None = None
+    """Where the range begins, and ends; what is None is observed."""
     rmax: float | tuple[float, ...] | None = None
     scale: float | tuple[float, ...] | None = None
     zero_point: int | tuple[int, ...] | None = None
     axis: int | None = None
+    per_tensor: bool = False
+    """One scale for the whole tensor, also where others get one for each channel."""
     block_size: int | None = None
     ranges: RangeMethod | None = None
     convert: Override | None = None
@@ -155,8 +163,11 @@ class Override(Settings, frozen=True, kw_only=True):
                 f"an override with scale and zero_point leaves nothing for {', '.join(clash)} "
                 "to decide; drop one or the other."
             )
-        if (self.rmin is None) != (self.rmax is None):
-            raise RecipeError("an override gives both rmin and rmax, or neither.")
+        ends = (self.rmin, self.rmax)
+        if None in ends and any(isinstance(end, tuple) for end in ends):
+            raise RecipeError("an override of channels gives both rmin and rmax, or neither.")
+        if self.per_tensor and self.axis is not None:
+            raise RecipeError("an override is per_tensor or has an axis, not both.")
 
 
 def _check_convert(convert: Override) -> None:

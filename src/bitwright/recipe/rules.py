@@ -15,7 +15,7 @@ from bitwright.recipe.options import Placement
 from bitwright.recipe.weights import WeightOnly
 from bitwright.support.settings import Settings
 
-__all__ = ["RULES", "Rule", "check_rules"]
+__all__ = ["DYNAMIC_FIELDS", "RULES", "Rule", "check_rules"]
 
 
 class Rule(NamedTuple):
@@ -41,7 +41,7 @@ def check_rules(recipe: RecipeFields) -> None:
 
 
 # What a dynamic recipe can ask for; all else is about activations, which it does not place.
-_DYNAMIC_FIELDS = frozenset(
+DYNAMIC_FIELDS = frozenset(
     "version name mode activation weight weight_ranges rounding per_channel weight_symmetric "
     "reduce_range min_real_range select place overrides equalize assumed_type keep_defaults "
     "optimize".split()
@@ -114,7 +114,7 @@ RULES = (
         "ONNX Runtime take no other.",
     ),
     Rule(
-        lambda r: r.mode == "dynamic" and _without_effect(r, _DYNAMIC_FIELDS),
+        lambda r: r.mode == "dynamic" and _without_effect(r, DYNAMIC_FIELDS),
         "{found} has no effect in dynamic mode; leave it out.",
     ),
     Rule(

@@ -104,22 +104,35 @@ def test_types_without_kernels_are_refused_before_any_work(tmp_path, name):
     ("options", "told"),
     [
         ({"MatMulConstBonly": True}, "Did you mean 'MatMulConstBOnly'"),
-        ({"ActivationSymmetric": True}, "activation_symmetric has no effect in dynamic mode"),
-        ({"CalibMovingAverage": True}, "quantize_dynamic calibrates nothing"),
-        ({"DedicatedQDQPair": True}, r"place\.dedicated_pairs has no effect"),
+        ({"ActivationSymmetric": True}, "'ActivationSymmetric' is ignored: it has no effect"),
+        ({"CalibMovingAverage": True}, "'CalibMovingAverage' is ignored"),
+        ({"DedicatedQDQPair": True}, "'DedicatedQDQPair' is ignored"),
     ],
 )
-def test_options_that_mean_nothing_here_are_errors(tmp_path, options, told):
-    with unchanged(tmp_path), pytest.raises(RecipeError, match=told):
+def test_options_that_mean_nothing_here_are_warnings(tmp_path, options, told):
+    with pytest.warns(UserWarning, match=told):
         quantize_dynamic(make_mlp(), tmp_path / "q.onnx", extra_options=options)
+    quantize_dynamic(make_mlp(), tmp_path / "plain.onnx")
+    assert onnx.load(tmp_path / "q.onnx").graph == onnx.load(tmp_path / "plain.onnx").graph
 
 
-def test_wrong_names_and_nowhere_to_write_are_errors(tmp_path):
-    with unchanged(tmp_path):
-        with pytest.raises(RecipeError, match="unknown op type 'MatMull'"):
-            quantize_dynamic(make_mlp(), tmp_path / "q.onnx", op_types_to_quantize=["MatMull"])
-        with pytest.raises(OutputError, match="there is no folder"):
-            quantize_dynamic(make_mlp(), tmp_path / "no" / "q.onnx")
+@pytest.mark.parametrize("argument", ["optimize_model", "activation_type"])
+def test_arguments_of_older_releases_are_taken_with_a_warning(tmp_path, argument):
+    with pytest.warns(UserWarning, match=f"{argument} is ignored"):
+        quantize_dynamic(make_mlp(), tmp_path / "q.onnx", **{argument: False})
+
+
+@pytest.mark.parametrize(("op_type", "said"), [("Conv", "nothing in"), ("MatMull", "unknown op")])
+def test_a_model_with_nothing_to_quantize_is_written_as_it_is(tmp_path, op_type, said):
+    with pytest.warns(UserWarning, match=said):
+        quantize_dynamic(make_mlp(), tmp_path / "q.onnx", op_types_to_quantize=[op_type])
+    assert ops(onnx.load(tmp_path / "q.onnx")) == ops(make_mlp())
+
+
+def test_nowhere_to_write_is_an_error(tmp_path):
+    with unchanged(tmp_path), pytest.raises(OutputError, match="there is no folder") as error:
+        quantize_dynamic(make_mlp(), tmp_path / "no" / "q.onnx")
+    assert isinstance(error.value, FileNotFoundError)
 
 
 def test_a_dynamic_model_is_not_quantized_again(tmp_path):

@@ -83,6 +83,16 @@ def test_the_peers_ranges_options_and_numbers_of_types_are_taken(tmp_path):
     assert onnx.load(tmp_path / "q.onnx").graph == found.graph
 
 
+def test_a_model_with_nothing_to_quantize_stays_as_it_is():
+    model = make_mlp()
+    mode = ours.QuantizationMode.IntegerOps
+    quantizer = ONNXQuantizer(
+        model, False, False, mode, False, *TYPES, None, op_types_to_quantize=["Conv"]
+    )
+    with pytest.warns(UserWarning, match="stays as it is"):
+        assert ops(quantizer.quantize_model()) == ops(model)
+
+
 def test_integer_ops_without_ranges(tmp_path):
     model = make_mlp()
     mode = ours.QuantizationMode.IntegerOps
@@ -101,6 +111,6 @@ def test_what_is_missing_or_contradicts_is_said(tmp_path):
         QDQQuantizer(model, False, False, *TYPES, {"x": 3}).quantize_model()
     with pytest.raises(RecipeError, match="goes with the mode IntegerOps"):
         ONNXQuantizer(model, False, False, ours.QuantizationMode.QLinearOps, False, *TYPES, ranges)
-    with pytest.raises(RecipeError, match="ranges are given here"):
+    with pytest.warns(UserWarning, match="ranges are given here"):
         options = {"CalibPercentile": 99.0}
         QDQQuantizer(model, False, False, *TYPES, ranges, extra_options=options)

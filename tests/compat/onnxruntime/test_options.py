@@ -154,15 +154,15 @@ def test_data_movement_is_quantized_also_behind_float(tmp_path):
 
 
 @option("MatMulConstBOnly")
-def test_products_of_two_activations_stay_float(tmp_path):
+def test_products_of_two_activations_stay_float_in_qoperator_only(tmp_path):
     model = make_transformer()
-    assert dequantizer_before(quantize_unsigned(tmp_path, model), "scores", 1) is not None
-    made = quantize_unsigned(
-        tmp_path, model, options={"MatMulConstBOnly": True}, op_types_to_quantize=["MatMul"]
-    )
-    assert dequantizer_before(made, "q_matmul", 1) is not None
-    assert producer_of(made, nodes_by_name(made)["scores"].output[0]).name == "scores"
-    assert "raw_QuantizeLinear" not in nodes_by_name(made)
+    chosen = {"options": {"MatMulConstBOnly": True}, "op_types_to_quantize": ["MatMul"]}
+    with pytest.warns(UserWarning, match="MatMulConstBOnly.*only QOperator and dynamic"):
+        made = quantize_unsigned(tmp_path, model, **chosen)
+    assert dequantizer_before(made, "scores", 1) is not None
+    made = quantize_unsigned(tmp_path, model, **chosen, quant_format="QOperator")
+    assert nodes_by_name(made)["scores"].op_type == "MatMul"
+    assert nodes_by_name(made)["q_matmul_quant"].op_type == "QLinearMatMul"
 
 
 @option("AddQDQPairToWeight")
@@ -379,26 +379,53 @@ def test_convert_with_a_range_or_parameters_of_its_own(tmp_path):
     ("entries", "said"),
     [
         ([{"convert": {"quant_type": "QUInt8"}}], "already is of the type uint8"),
-        ([{"convert": {"quant_type": "QUInt16", "recv_nodes": {"cnv2"}}}], "no node 'cnv2'"),
-        ([{"convert": {"quant_type": "QUInt16", "axis": 0}}], "unknown option 'axis' in"),
         ([{"convert": {"quant_type": "QUInt16", "recv_nodes": "conv2"}}], "list of names"),
         ([{"convert": 3}], "is a dict"),
         ([{"quant_type": "QInt9"}], "unknown quant_type"),
         ([{"scale": 1.0}], "both scale and zero_point"),
-        ([{"rmin": 1.0}], "both rmin and rmax"),
         ([{"scale": 1.0, "zero_point": 0, "symmetric": True}], "leaves nothing for symmetric"),
-        ([{"symetric": True}], "Did you mean 'symmetric'"),
         ([{}, {}], "needs 'axis'"),
+        ([{"reduce_range": True}], "'reduce_range' is only supported for initializers"),
+        ([{"axis": 0}], "has per-channel overrides, but is not an initializer"),
     ],
 )
 def test_wrong_overrides_are_refused_in_a_sentence(tmp_path, entries, said):
-    with pytest.raises(RecipeError, match=said):
+    with pytest.raises(RecipeError, match=said) as error:
         overridden(tmp_path, "p1", *entries)
+    assert isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"symetric": True}, "Did you mean 'symmetric'"),
+        ({"convert": {"quant_type": "QUInt16", "axis": 0}}, "option 'axis' in .* is unknown"),
+        ({"convert": {"quant_type": "QUInt16", "recv_nodes": {"cnv2"}}}, "no node 'cnv2'"),
+    ],
+)
+def test_what_an_override_says_in_vain_is_a_warning(tmp_path, entry, said):
+    with pytest.warns(UserWarning, match=said):
+        overridden(tmp_path, "p1", entry)
+
+
+def test_one_end_of_a_range_may_be_given(tmp_path):
+    model = make_cnn()
+    highest = max(float(sample["x"].max()) for sample in make_samples(model))
+    made = overridden(tmp_path, "x", {"rmin": -100.0})
+    np.testing.assert_allclose(scale_of(made, "x")[0], (highest + 100) / 255, rtol=1e-6)
+
+
+def test_a_weight_without_an_axis_is_per_tensor_and_a_bias_is_like_a_weight(tmp_path):
+    options = {"TensorQuantOverrides": {"w1": [{}], "b2": [{"axis": 0}]}}
+    made = quantize_unsigned(tmp_path, make_cnn(), options=options, per_channel=True)
+    stored = constants_of(made)
+    assert stored["w1_scale"].shape == () and stored["w2_scale"].shape == (8,)
+    assert stored["b2_scale"].shape == (8,) and stored["b2_quantized"].dtype == np.int8
 
 
 def test_convert_is_for_activations_in_shared_pairs(tmp_path):
     convert = {"convert": {"quant_type": QuantType.QUInt16}}
-    with pytest.raises(RecipeError, match="constant"):
+    with pytest.raises(RecipeError, match="Cannot use 'convert' override for initializers"):
         overridden(tmp_path, "w1", convert)
     options = {"TensorQuantOverrides": {"p1": [convert]}, "DedicatedQDQPair": True}
     with pytest.raises(RecipeError, match="dedicated_pairs"):
@@ -549,8 +576,8 @@ def test_smoothing_moves_outliers_into_the_weight(tmp_path):
     assert made(SmoothQuant=False) == plain
 
 
-def test_settings_of_smoothing_alone_are_refused(tmp_path):
-    with pytest.raises(RecipeError, match="SmoothQuant=True"):
+def test_settings_of_smoothing_alone_are_ignored(tmp_path):
+    with pytest.warns(UserWarning, match="SmoothQuantAlpha.*SmoothQuant=True"):
         quantize_unsigned(tmp_path, make_mlp(), options={"SmoothQuantAlpha": 0.4})
 
 
@@ -568,7 +595,7 @@ def test_tensors_of_unknown_type_are_taken_for_floats(tmp_path):
         domains=("com.microsoft",),
     )
     samples = [{"x": np.eye(4, dtype=np.float32) * (i + 1)} for i in range(4)]
-    with pytest.raises(Exception, match="type of its input 'i' is not known"):
+    with pytest.warns(UserWarning, match="type of its input 'i' is not known"):
         quantize_unsigned(tmp_path, model, samples)
     made = quantize_unsigned(
         tmp_path, model, samples, options={"DefaultTensorType": TensorProto.FLOAT}

@@ -98,12 +98,92 @@ def test_an_option_with_a_wrong_value_is_refused_in_a_sentence(options, said):
     [
         ("Entropy", {"CalibMovingAverage": True}, "goes with CalibrationMethod.MinMax only"),
         ("MinMax", {"CalibPercentile": 99.0}, "goes with CalibrationMethod.Percentile only"),
-        ("Percentile", {"CalibPercentile": 101.0}, "percentile must lie in"),
+        ("MinMax", {"scenario": "same"}, "option 'scenario' is unknown and ignored"),
     ],
 )
-def test_an_option_that_another_makes_void_is_refused(tmp_path, method, options, said):
-    with pytest.raises(RecipeError, match=said):
-        quantize_static_in(tmp_path, make_mlp(), [], calibrate_method=method, extra_options=options)
+def test_an_option_that_another_makes_void_is_a_warning(tmp_path, method, options, said):
+    with pytest.warns(UserWarning, match=said):
+        quantize_static_in(
+            tmp_path,
+            make_mlp(),
+            make_samples(make_mlp()),
+            calibrate_method=method,
+            extra_options=options,
+        )
+
+
+def test_an_impossible_percentile_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="percentile"):
+        quantize_static_in(
+            tmp_path,
+            make_mlp(),
+            make_samples(make_mlp()),
+            calibrate_method="Percentile",
+            extra_options={"CalibPercentile": 101.0},
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"nodes_to_exclude": ["conv9"]}, "no node is called 'conv9'"),
+        ({"nodes_to_quantize": ["conv1", "conv9"]}, "no node is called 'conv9'"),
+        ({"op_types_to_quantize": ["Conv", "Convv"]}, "unknown op type 'Convv'"),
+        ({"optimize_model": True}, "optimize_model is ignored"),
+    ],
+)
+def test_names_that_nothing_has_are_a_warning(tmp_path, arguments, said):
+    model = make_cnn()
+    with pytest.warns(UserWarning, match=said):
+        made = quantize_static_in(tmp_path, model, make_samples(model), **arguments)
+    assert "w1_quantized" in constants_of(made)
+
+
+def test_a_model_with_nothing_to_quantize_is_written_as_it_is(tmp_path):
+    model = make_cnn()
+    names = [item.name for item in model.graph.node]
+    with pytest.warns(UserWarning, match="written as it was"):
+        made = quantize_static_in(tmp_path, model, make_samples(model), nodes_to_exclude=names)
+    assert ops(made) == ops(model)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            {"activation_type": "QInt8", "weight_type": "QUInt8"},
+            "doesn't support data format:activation_type=QuantType.QInt8, weight_type=QuantType.QU",
+        ),
+        ({"weight_type": "QFLOAT8E4M3FN"}, "ONNXRuntime quantization doesn't support data format"),
+        (
+            {"activation_type": "QUInt16", "quant_format": "QOperator"},
+            "Only QuantFormat.QDQ supports 16-bit quantization types.",
+        ),
+    ],
+)
+def test_types_are_refused_in_the_words_of_the_peer(tmp_path, arguments, said):
+    with pytest.raises(ValueError, match=said):
+        quantize_static_in(tmp_path, make_mlp(), make_samples(make_mlp()), **arguments)
+
+
+def test_data_is_missed_in_the_words_of_the_peer(tmp_path):
+    with pytest.raises(ValueError, match=r"No data is collected\."):
+        quantize_static_in(tmp_path, make_mlp(), [])
+    with pytest.raises(ValueError, match="Either calibration_data_reader or an existing"):
+        quantize_static(make_mlp(), tmp_path / "q.onnx", None)
+
+
+def test_types_are_also_element_types(tmp_path):
+    types = {"activation_type": TensorProto.UINT8, "weight_type": TensorProto.INT8}
+    made = quantize_static_in(tmp_path, make_mlp(), make_samples(make_mlp()), **types)
+    assert element_types(made)["x_zero_point"] == TensorProto.UINT8
+
+
+def test_the_output_may_be_the_input(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(make_mlp(), path)
+    quantize_static(path, path, make_samples(make_mlp()))
+    assert "DequantizeLinear" in ops(onnx.load(path))
 
 
 def test_the_callers_options_are_not_changed(tmp_path):

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
-from bitwright.compat.onnxruntime.enums import QuantType, as_member
+from bitwright.compat.onnxruntime.enums import QuantType, as_quant_type
+from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.options import translate_options
-from bitwright.compat.onnxruntime.unquantized import or_write_unquantized
+from bitwright.compat.onnxruntime.writing import RETIRED, write_model
 from bitwright.compat.options import RecipeParts, read_names, read_switch
-from bitwright.errors import RecipeError
 from bitwright.recipe import Recipe
+from bitwright.recipe.rules import DYNAMIC_FIELDS
 
 if TYPE_CHECKING:
     import onnx
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["dynamic_recipe", "quantize_dynamic"]
 
 
+_RETIRED = {**RETIRED, "activation_type": "activations are uint8, measured at every run"}
+
+
+@raises_builtins(retired=_RETIRED)
 def quantize_dynamic(
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
@@ -35,9 +40,8 @@ def quantize_dynamic(
     """Store weights in 8 bits, let activations be quantized at every run, and write the model.
 
     The defaults, the tensor names and the operators are those of ONNX Runtime's tool. Other than
-    there, `extra_options` is not written into, options without an effect are errors, every Gemm
-    is quantized, `per_channel` counts for Conv too, and float16 models work. A model in which
-    nothing is quantized is written as it was, with a warning.
+    there, `extra_options` is not written into, options without an effect are ignored with a
+    warning, every Gemm is quantized, `per_channel` counts for Conv too, and float16 models work.
 
     >>> import tempfile, bitwright
     >>> from bitwright.compat.onnxruntime import quantize_dynamic
@@ -57,20 +61,29 @@ def quantize_dynamic(
         reduce_range=read_switch("reduce_range", reduce_range),
     )
     recipe = dynamic_recipe(parts, weight_type)
-    external = read_switch("use_external_data_format", use_external_data_format) or None
-    with or_write_unquantized(model_input, model_output, external):
-        quantize(model_input, model_output, recipe=recipe, external_data=external)
+    write_model(
+        lambda: quantize(model_input, recipe=recipe),
+        model_input,
+        model_output,
+        external_data=read_switch("use_external_data_format", use_external_data_format),
+    )
 
 
 def dynamic_recipe(parts: RecipeParts, weight_type: Any) -> Recipe:
     """Return the recipe of a dynamic model as ONNX Runtime's tool makes it."""
-    if parts.calibration:
-        raise RecipeError("quantize_dynamic calibrates nothing; leave the Calib... options out.")
+    for section, read in (
+        ("recipe", DYNAMIC_FIELDS),
+        ("place", {"force_shared"}),
+        ("calibration", set()),
+        ("smooth", set()),
+    ):
+        for name in getattr(parts, section).keys() - read:
+            parts.drop(f"{section}.{name}", "it has no effect in a dynamic model")
     parts.select.setdefault("subgraphs", False)  # as there, unless EnableSubgraph asks for it
     parts.recipe.update(
         name="onnxruntime-dynamic",
         mode="dynamic",
-        weight=as_member(QuantType, weight_type, "weight type").qtype,
+        weight=as_quant_type(weight_type, "weight type").qtype,
         # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
         optimize=False,
         rounding="nearest",

@@ -24,6 +24,7 @@ __all__ = [
     "QuantizationMode",
     "QuantizedValueType",
     "as_member",
+    "as_quant_type",
 ]
 
 
@@ -147,3 +148,18 @@ def as_member(kind: type[_E], value: Any, what: str) -> _E:
     if isinstance(name, str) and name in kind.__members__:
         return kind[name]
     raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), kind.__members__)}")
+
+
+def as_quant_type(value: Any, what: str) -> QuantType:
+    """Return the type meant by a member, a name, or an element type of `onnx.TensorProto`.
+
+    >>> import onnx
+    >>> as_quant_type(onnx.TensorProto.UINT8, "weight type")
+    <QuantType.QUInt8: 1>
+    """
+    if isinstance(value, int) and not isinstance(value, bool | Enum) and value in _BY_ELEMENT_TYPE:
+        return _BY_ELEMENT_TYPE[value]
+    return as_member(QuantType, value, what)
+
+
+_BY_ELEMENT_TYPE = {member.tensor_type: member for member in QuantType}

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
-from bitwright.errors import BitwrightError, RecipeError
+import functools
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
-__all__ = ["InvalidSettingError", "NoOperatorQuantizersError"]
+from bitwright.errors import (
+    BitwrightError,
+    DataError,
+    EmptyDataError,
+    MissingPackageError,
+    ModelError,
+    OutputError,
+    RecipeError,
+)
+from bitwright.support.notices import warn_user
+
+__all__ = [
+    "InvalidDataError",
+    "InvalidModelError",
+    "InvalidOutputError",
+    "InvalidSettingError",
+    "NoOperatorQuantizersError",
+    "PackageNeededError",
+    "raises_builtins",
+]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class InvalidSettingError(RecipeError, ValueError):
@@ -15,9 +39,86 @@ class InvalidSettingError(RecipeError, ValueError):
     """
 
 
+class InvalidDataError(DataError, ValueError):
+    """Calibration data, or a cache of it, that cannot be used.
+
+    >>> issubclass(InvalidDataError, ValueError)
+    True
+    """
+
+
+class InvalidModelError(ModelError, ValueError):
+    """A model that is not there, or that cannot be quantized.
+
+    >>> issubclass(InvalidModelError, ValueError)
+    True
+    """
+
+
+class InvalidOutputError(OutputError, FileNotFoundError):
+    """A place where nothing can be written.
+
+    >>> issubclass(InvalidOutputError, OSError)
+    True
+    """
+
+
+class PackageNeededError(MissingPackageError, RuntimeError):
+    """An optional package is needed and not installed.
+
+    >>> issubclass(PackageNeededError, RuntimeError)
+    True
+    """
+
+
 class NoOperatorQuantizersError(BitwrightError, NotImplementedError):
     """Something needs a quantizer class of one operator, which Bitwright does not have.
 
     >>> issubclass(NoOperatorQuantizersError, NotImplementedError)
     True
     """
+
+
+_BUILTIN: dict[type[BitwrightError], type[BitwrightError]] = {
+    RecipeError: InvalidSettingError,
+    DataError: InvalidDataError,
+    ModelError: InvalidModelError,
+    OutputError: InvalidOutputError,
+    MissingPackageError: PackageNeededError,
+}
+"""An error -> the same one, derived from the built-in type that the other tool raises."""
+
+
+def raises_builtins(
+    *, retired: Mapping[str, str] | None = None
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Let a function raise errors that are built-in ones as well.
+
+    `retired` has arguments that older releases of ONNX Runtime's tool had, and why each has no
+    effect any more: they are taken with a warning.
+
+    >>> @raises_builtins()
+    ... def choose(): raise RecipeError("unknown option.")
+    >>> choose()
+    Traceback (most recent call last):
+    bitwright.compat.onnxruntime.errors.InvalidSettingError: unknown option.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            for name in [key for key in kwargs if key in (retired or {})]:
+                kwargs.pop(name)
+                warn_user(f"{name} is ignored: {(retired or {})[name]}.")
+            try:
+                return function(*args, **kwargs)
+            except tuple(_BUILTIN) as error:
+                kind = next(new for old, new in _BUILTIN.items() if isinstance(error, old))
+                if isinstance(error, kind):
+                    raise
+                phrase = "No data is collected. " if isinstance(error, EmptyDataError) else ""
+                raise kind(f"{phrase}{error}") from error
+
+        return wrapped
+
+    return decorate

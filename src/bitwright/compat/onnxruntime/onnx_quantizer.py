@@ -14,24 +14,26 @@ import numpy as np
 import onnx
 
 from bitwright.compat.onnxruntime.dynamic import dynamic_recipe
-from bitwright.compat.onnxruntime.enums import QuantFormat, QuantizationMode, QuantType, as_member
+from bitwright.compat.onnxruntime.enums import QuantFormat, QuantizationMode, as_member
+from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.onnx_model import ONNXModel
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.static import static_recipe
+from bitwright.compat.onnxruntime.storage import store_parameters
 from bitwright.compat.onnxruntime.tensors_data import TensorData
 from bitwright.compat.options import RecipeParts
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import DataError, NothingQuantizedError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import mode_of
 from bitwright.observe import TensorSketch
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.support.notices import warn_user
 
 __all__ = ["ONNXQuantizer", "QDQQuantizer"]
 
 Names = Sequence[str] | None
-_BY_NUMBER = {member.tensor_type: member for member in QuantType}
 
 
 class _Quantizer:
@@ -46,11 +48,17 @@ class _Quantizer:
         self.tensors_range = tensors_range
         self.plan: QuantPlan | None = None
 
+    @raises_builtins()
     def quantize_model(self) -> onnx.ModelProto:
         """Return the quantized model, which is in `model` from then on; `plan` says why."""
         ranges = Calibration(sketches=_as_sketches(self.tensors_range))
         run = mode_of(self.recipe).quantize
-        result = run(self.model.model, self.recipe, ranges, None, ON_CPU)
+        try:
+            result = run(self.model.model, self.recipe, ranges, None, ON_CPU)
+        except NothingQuantizedError as error:
+            warn_user(f"the model stays as it is: {error}")
+            return self.model.model
+        store_parameters(result.model, result.plan)
         self.plan, self.model = result.plan, ONNXModel(result.to_proto())
         return self.model.model
 
@@ -84,7 +92,7 @@ class QDQQuantizer(_Quantizer):
     ) -> None:
         parts = _parts(extra_options, per_channel, reduce_range)
         parts.choose_nodes(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
-        types = _type(activation_qType), _type(weight_qType)
+        types = activation_qType, weight_qType
         super().__init__(model, static_recipe(parts, QuantFormat.QDQ, *types), tensors_range)
 
 
@@ -121,7 +129,7 @@ class ONNXQuantizer(_Quantizer):
             raise RecipeError(f"static={static} goes with the mode {wanted}, not with {mode}.")
         parts = _parts(extra_options, per_channel, reduce_range)
         parts.choose_nodes(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
-        types = _type(activation_qType), _type(weight_qType)
+        types = activation_qType, weight_qType
         if static:
             recipe = static_recipe(parts, QuantFormat.QOperator, *types)
         else:
@@ -133,15 +141,11 @@ def _parts(
     extra_options: Mapping[str, Any] | None, per_channel: bool, reduce_range: bool
 ) -> RecipeParts:
     parts = translate_options(extra_options)
-    if parts.calibration or parts.smooth:
-        raise RecipeError("ranges are given here; leave the Calib... and SmoothQuant options out.")
+    for section in ("calibration", "smooth"):
+        for name in [*getattr(parts, section)]:
+            parts.drop(f"{section}.{name}", "ranges are given here")
     parts.recipe.update(per_channel=per_channel, reduce_range=reduce_range)
     return parts
-
-
-def _type(value: Any) -> Any:
-    """Return a type given as a member or as the number that `onnx.TensorProto` has for it."""
-    return _BY_NUMBER.get(value, value) if isinstance(value, int) else value
 
 
 def _as_sketches(tensors_range: Any) -> dict[str, TensorSketch]:

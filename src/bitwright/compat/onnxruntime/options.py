@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.compat.onnxruntime.enums import QuantType, as_member
+from bitwright.compat.onnxruntime.enums import as_quant_type
 from bitwright.compat.options import (
     Read,
     RecipeParts,
     Row,
     checked,
     choice,
+    ignore_unknown,
     negated,
     number,
     read_mapping,
     read_names,
     read_op_types,
-    refuse_unknown,
     to,
     translate,
     when_on,
@@ -42,17 +42,19 @@ TypeReader = Callable[[Any, str], QType]
 
 
 def translate_options(options: Mapping[str, Any] | None) -> RecipeParts:
-    """Return what the options ask for; an unknown one is an error with a suggestion.
+    """Return what the options ask for; one without an effect is ignored with a warning, as there.
 
     >>> translate_options({"ActivationSymmetric": True}).recipe
     {'activation_symmetric': True}
-    >>> translate_options({"BlokSize": 32})
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: unknown option 'BlokSize'. Did you mean 'BlockSize'?
     """
     parts = RecipeParts()
-    for option, changes in translate(options, OPTIONS):
+    for option, changes in translate(options, OPTIONS, ignore=True):
         parts.apply(option, changes)
+    if "asked" not in parts.smooth:
+        for name in [*parts.smooth]:
+            parts.drop(f"smooth.{name}", "it goes with SmoothQuant=True")
+    # There, names that nothing has are no error.
+    parts.select["unknown_names"] = "warn"
     return parts
 
 
@@ -91,6 +93,8 @@ def _override(where: str, entries: Any, read_type: TypeReader) -> Override:
     converts = [entry["convert"] for entry in entries if entry.get("convert") is not None]
     if len(entries) > 1 and converts:
         raise RecipeError(f"{where}: 'convert' is for whole activations, not for channels.")
+    # There, a weight that is overridden without an axis has one scale.
+    fields["per_tensor"] = "axis" not in fields and "block_size" not in fields
     if converts:
         where_converted = f"{where}['convert']"
         entry = read_mapping(where_converted, converts[0], "settings")
@@ -115,7 +119,7 @@ def _fields(
     known: Sequence[str],
     read_type: TypeReader,
 ) -> dict[str, Any]:
-    refuse_unknown((name for entry in entries for name in entry), known, f" in {where}")
+    entries = [ignore_unknown(entry, known, f" in {where}") for entry in entries]
     fields: dict[str, Any] = {}
     for name in _SHARED_KEYS:
         values = {str(entry[name]): entry[name] for entry in entries if name in entry}
@@ -142,7 +146,7 @@ def _fields(
 
 
 def _read_type(given: Any, what: str) -> QType:
-    return as_member(QuantType, given, what).qtype
+    return as_quant_type(given, what).qtype
 
 
 # NNAPI's sigmoid gives multiples of 1/256 from 0 to 255/256.

@@ -6,11 +6,14 @@ Scripts match those words. Other than there, every tensor is checked, not only t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import onnx
 
-__all__ = ["find_fault"]
+from bitwright.errors import RecipeError, did_you_mean
+
+__all__ = ["check_overrides", "find_fault"]
 
 Entry = Mapping[str, Any]
 _NOT_WITH_SCALE = ("symmetric", "reduce_range", "rmax", "rmin")
@@ -48,6 +51,34 @@ def find_fault(
         if fault := next(faults, None):
             return fault
     return None
+
+
+def check_overrides(
+    model: str | Path | onnx.ModelProto, overrides: Mapping[str, Any] | None, default_type: Any
+) -> None:
+    """Refuse overrides that a model has no place for.
+
+    >>> import bitwright
+    >>> check_overrides(bitwright.load_demo().model_path, {"images": [{}]}, None)
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: Tensor 'images' in TensorQuantOverrides is not present in the \
+model. Did you mean 'image'?
+    """
+    if not isinstance(overrides, Mapping) or not overrides:
+        return
+    if not isinstance(model, onnx.ModelProto):
+        model = onnx.load(str(model), load_external_data=False)
+    graph = model.graph
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    activations = {value.name for value in graph.input}
+    activations |= {name for node in graph.node for name in node.output}
+    fault = find_fault(overrides, initializers, activations, default_type)
+    if fault is not None:
+        hint = ""
+        if fault.endswith("is not present in the model"):
+            known = {*initializers, *activations}
+            hint = next(did_you_mean(name, known) for name in overrides if name not in known)
+        raise RecipeError(f"{fault.rstrip('.')}.{hint}")
 
 
 def _tensor_faults(

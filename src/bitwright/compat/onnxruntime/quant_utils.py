@@ -16,7 +16,7 @@ from bitwright.compat.onnxruntime.enums import (
     QuantizationMode,
     QuantizedValueType,
     QuantType,
-    as_member,
+    as_quant_type,
 )
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.quant_formulas import (
@@ -167,9 +167,9 @@ def update_opset_version(
     """
     options = {"TensorQuantOverrides": tensor_quant_overrides or {}, "BlockSize": block_size}
     parts = translate_options(options)
-    parts.recipe["weight"] = as_member(QuantType, weight_type, "weight type").qtype
+    parts.recipe["weight"] = as_quant_type(weight_type, "weight type").qtype
     if activation_type is not None:
-        kind = as_member(QuantType, activation_type, "activation type")
+        kind = as_quant_type(activation_type, "activation type")
         parts.recipe["activation"] = kind.qtype
     loaded = graph.load_model(model)
     return ir.to_proto(upgrade_for(loaded, Recipe(**parts.build()), []))

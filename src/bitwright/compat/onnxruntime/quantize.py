@@ -22,9 +22,10 @@ from bitwright.compat.onnxruntime.enums import (
     QuantizationMode,
     QuantType,
     as_member,
+    as_quant_type,
 )
+from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.onnx_quantizer import ONNXQuantizer, QDQQuantizer
-from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.quant_utils import (
     MODEL_SIZE_THRESHOLD,
     get_opset_version,
@@ -34,13 +35,13 @@ from bitwright.compat.onnxruntime.quant_utils import (
     update_opset_version,
 )
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
-from bitwright.compat.onnxruntime.static import quantize_static, static_recipe
+from bitwright.compat.onnxruntime.static import check_types, quantize_static
 from bitwright.compat.onnxruntime.tensors_data import (
     TensorsData,
     load_tensors_data,
     save_tensors_data,
 )
-from bitwright.compat.options import refuse_unknown
+from bitwright.compat.options import ignore_unknown
 from bitwright.graph import file_size
 
 __all__ = [
@@ -176,6 +177,7 @@ _FOUR_BIT = {QuantType.QInt4, QuantType.QUInt4}
 _SIXTEEN_BIT = {QuantType.QInt16, QuantType.QUInt16}
 
 
+@raises_builtins()
 def get_qdq_config(
     model_input: str | Path | onnx.ModelProto,
     calibration_data_reader: Any,
@@ -214,8 +216,7 @@ def get_qdq_config(
     if callable(nodes_to_exclude):
         names = {node.name for node in nodes if nodes_to_exclude(model, node)}
     found = sorted({node.op_type for node in nodes if node.name not in names} - _NOT_COMPUTED)
-    calibration = calibrate_args or {}
-    refuse_unknown(calibration, _CALIBRATION_OPTIONS, " in calibrate_args")
+    calibration = ignore_unknown(calibrate_args or {}, _CALIBRATION_OPTIONS, " in calibrate_args")
     options: dict[str, Any] = {
         "MinimumRealRange": min_real_range,
         "QDQKeepRemovableActivations": keep_removable_activations,
@@ -226,7 +227,7 @@ def get_qdq_config(
         **{_CALIBRATION_OPTIONS[name]: value for name, value in calibration.items()},
     }
     types = {
-        as_member(QuantType, named, "quantization type")
+        as_quant_type(named, "quantization type")
         for named in (activation_type, weight_type, *_override_types(options))
     }
     # Below opset 21 only the contrib operators take 4 bits; 16 bits raise the opset anyway.
@@ -250,15 +251,18 @@ def get_qdq_config(
     )
 
 
+@raises_builtins()
 def check_static_quant_arguments(quant_format: Any, activation_type: Any, weight_type: Any) -> None:
     """Refuse types that do not go together, or not with the format.
 
     >>> check_static_quant_arguments(QuantFormat.QDQ, QuantType.QInt8, QuantType.QUInt8)
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: int8 activations with uint8 weights have no kernel in ONNX \
-Runtime; use int8 weights, or uint8 activations.
+    bitwright.compat.onnxruntime.errors.InvalidSettingError: ONNXRuntime quantization doesn't \
+support data format:activation_type=QuantType.QInt8, weight_type=QuantType.QUInt8; use int8 \
+weights, or uint8 activations.
     """
-    static_recipe(translate_options(None), quant_format, activation_type, weight_type)
+    written = as_member(QuantFormat, quant_format, "quantization format")
+    check_types(written, activation_type, weight_type)
 
 
 def _override_types(options: Mapping[str, Any]) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,13 +15,25 @@ from bitwright.compat.onnxruntime.enums import (
     QuantFormat,
     QuantType,
     as_member,
+    as_quant_type,
 )
+from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.onnxruntime.override_checks import check_overrides
 from bitwright.compat.onnxruntime.readers import read_in_strides
-from bitwright.compat.onnxruntime.unquantized import or_write_unquantized
+from bitwright.compat.onnxruntime.writing import RETIRED, write_model
 from bitwright.compat.options import RecipeParts, read_switch
 from bitwright.errors import DataError, RecipeError
-from bitwright.recipe import Distribution, Entropy, MinMax, Percentile, RangeMethod, Recipe
+from bitwright.recipe import (
+    Distribution,
+    Entropy,
+    MinMax,
+    Override,
+    Percentile,
+    RangeMethod,
+    Recipe,
+)
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx
@@ -31,11 +42,13 @@ __all__ = [
     "CALIBRATION_METHODS",
     "RangeChoice",
     "check_settings",
+    "check_types",
     "quantize_static",
     "static_recipe",
 ]
 
 
+@raises_builtins(retired=RETIRED)
 def quantize_static(
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
@@ -56,10 +69,10 @@ def quantize_static(
 ) -> None:
     """Quantize weights and activations of a model and write it, as ONNX Runtime's tool would.
 
-    The defaults, the tensor names and the op types are that tool's. Other than there, options
-    are checked before any work is done, unknown ones are errors, excluded nodes stay float, and
-    a Relu or Clip goes only where the quantizer does exactly its work. A model in which nothing is
-    quantized is written as it was, with a warning.
+    The defaults, the tensor names and the op types are that tool's, and so is its leniency: options
+    and names without an effect are ignored, and a model with nothing to quantize is written as it
+    is. Other than there, a warning says so, options are checked before any work is done, excluded
+    nodes stay float, and a Relu or Clip goes only where the quantizer does exactly its work.
     `calibration_cache_path` keeps what was observed and refuses another model's.
 
     >>> import tempfile, bitwright
@@ -77,29 +90,33 @@ def quantize_static(
         per_channel=read_switch("per_channel", per_channel),
         reduce_range=read_switch("reduce_range", reduce_range),
     )
-    check_settings(method, parts, CALIBRATION_METHODS)
+    _drop_settings_of_other_methods(method, parts)
     symmetric = bool(parts.calibration.get("symmetric", False))
     parts.recipe["ranges"] = CALIBRATION_METHODS[method](parts.calibration, symmetric)
     recipe = static_recipe(parts, quant_format, activation_type, weight_type)
     if calibration_data_reader is None and calibration_cache_path is None:
         raise DataError(
-            "quantize_static needs a calibration_data_reader; give one, or any iterable of dicts."
+            "Either calibration_data_reader or an existing calibration_cache_path must be "
+            "provided. A reader may be any iterable of dicts."
         )
-    external = read_switch("use_external_data_format", use_external_data_format) or None
-    with or_write_unquantized(model_input, model_output, external):
-        result = quantize(
+    overrides = (extra_options or {}).get("TensorQuantOverrides")
+    check_overrides(model_input, overrides, activation_type)
+    result = write_model(
+        lambda: quantize(
             model_input,
-            model_output,
             data=read_in_strides(calibration_data_reader, parts.calibration.get("stride")),
             recipe=recipe,
             holdout=False,
             sketches=calibration_cache_path,
-            external_data=external,
             providers=calibration_providers,
-        )
-        # Nothing is returned, so that nobody would read the plan's notes.
-        if rounded := result.plan.rounded_by_runtime:
-            warnings.warn(f"{describe_rounded(rounded)}.", stacklevel=2)
+        ),
+        model_input,
+        model_output,
+        external_data=read_switch("use_external_data_format", use_external_data_format),
+    )
+    # Nothing is returned, so that nobody would read the plan's notes.
+    if result is not None and (rounded := result.plan.rounded_by_runtime):
+        warn_user(f"{describe_rounded(rounded)}.")
 
 
 def static_recipe(
@@ -107,11 +124,16 @@ def static_recipe(
 ) -> Recipe:
     """Return the recipe of a static model as ONNX Runtime's tool makes it."""
     written = as_member(QuantFormat, quant_format, "quantization format")
+    check_types(written, activation_type, weight_type)
+    if written is QuantFormat.QOperator:
+        _drop_pair_options(parts)
+    elif "constant_weights_only" in parts.select:
+        parts.drop("select.constant_weights_only", "only QOperator and dynamic models read it")
     parts.recipe.update(
         name="onnxruntime",
         format="qoperator" if written is QuantFormat.QOperator else "qdq",
-        activation=as_member(QuantType, activation_type, "activation type").qtype,
-        weight=as_member(QuantType, weight_type, "weight type").qtype,
+        activation=as_quant_type(activation_type, "activation type").qtype,
+        weight=as_quant_type(weight_type, "weight type").qtype,
         # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
         optimize=False,
         rounding="nearest",
@@ -119,6 +141,49 @@ def static_recipe(
     # Its placement, too: every op of a listed type gets its pairs.
     parts.place.update(isolated=True, float_bias_add=False)
     return Recipe(**parts.build())
+
+
+def check_types(quant_format: QuantFormat, activation_type: Any, weight_type: Any) -> None:
+    """Refuse types that do not go together, or not with the format, in words that scripts match.
+
+    >>> check_types(QuantFormat.QOperator, QuantType.QInt16, QuantType.QInt8)
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: Only QuantFormat.QDQ supports 16-bit quantization types.
+    """
+    activation = as_quant_type(activation_type, "activation type")
+    weight = as_quant_type(weight_type, "weight type")
+    opening = "ONNXRuntime quantization doesn't support data format:"
+    float8 = QuantType.QFLOAT8E4M3FN
+    if activation is QuantType.QInt8 and weight is QuantType.QUInt8:
+        raise RecipeError(
+            f"{opening}activation_type=QuantType.QInt8, weight_type=QuantType.QUInt8; use int8 "
+            "weights, or uint8 activations."
+        )
+    if (activation is float8) != (weight is float8):
+        raise RecipeError(
+            f"{opening} activation_type=QuantType.{activation}, weight_type=QuantType.{weight}; "
+            "float8 is for both or for none."
+        )
+    if quant_format is QuantFormat.QOperator and 16 in (activation.qtype.bits, weight.qtype.bits):
+        raise RecipeError("Only QuantFormat.QDQ supports 16-bit quantization types.")
+
+
+_PAIR_OPTIONS = ("dedicated_pairs", "weight_pairs", "contrib_ops")
+
+
+def _drop_pair_options(parts: RecipeParts) -> None:
+    """Leave out what is about Q/DQ pairs, which QOperator does without."""
+    reason = "QOperator has no Q/DQ pairs"
+    for name in _PAIR_OPTIONS:
+        if parts.place.get(name):
+            parts.drop(f"place.{name}", reason)
+    if parts.recipe.get("block_size"):
+        parts.drop("recipe.block_size", reason)
+    overrides: dict[str, Override] = parts.recipe.get("overrides", {})
+    converted = [name for name, override in overrides.items() if override.convert is not None]
+    for name in converted:
+        warn_user(f"'convert' in TensorQuantOverrides[{name!r}] is ignored: {reason}.")
+        overrides[name] = overrides[name].replace(convert=None, convert_for=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +214,22 @@ _HARMLESS = {"bins", "levels"}
 
 def check_settings(method: Enum, parts: RecipeParts, methods: Mapping[Enum, RangeChoice]) -> None:
     """Refuse a setting that another method than the chosen one reads."""
-    for owner, calibrated in methods.items():
-        for name in {*calibrated.settings} - {*methods[method].settings} - _HARMLESS:
-            if parts.calibration.get(name, False) is not False:
-                raise RecipeError(f"{parts.options[f'calibration.{name}']} goes with {owner} only.")
+    for name, owner in _idle_settings(method, parts, methods).items():
+        raise RecipeError(f"{parts.options[f'calibration.{name}']} goes with {owner} only.")
+
+
+def _drop_settings_of_other_methods(method: Enum, parts: RecipeParts) -> None:
+    for name, owner in _idle_settings(method, parts, CALIBRATION_METHODS).items():
+        parts.drop(f"calibration.{name}", f"it goes with {owner} only")
+
+
+def _idle_settings(
+    method: Enum, parts: RecipeParts, methods: Mapping[Enum, RangeChoice]
+) -> dict[str, Enum]:
+    """Return the settings that are given for another method than the chosen one, and for which."""
+    return {
+        name: owner
+        for owner, calibrated in methods.items()
+        for name in {*calibrated.settings} - {*methods[method].settings} - _HARMLESS
+        if parts.calibration.get(name, False) is not False
+    }

@@ -65,7 +65,9 @@ class Entry:
         if self.role != "activation" or self.same_as is not None or self.fixed_range is not None:
             return False
         given = self.override
-        known = given is not None and (given.scale is not None or given.rmin is not None)
+        known = given is not None and (
+            given.scale is not None or (given.rmin is not None and given.rmax is not None)
+        )
         return self.qtype.needs_range and not known
 
 

@@ -11,6 +11,7 @@ from bitwright.decide.ops import DEFAULT_OP_TYPES, RULES
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import subgraphs_of
 from bitwright.recipe import Selection
+from bitwright.support.notices import warn_user
 
 __all__ = ["Selector"]
 
@@ -25,7 +26,8 @@ class Selector:
         defaults: frozenset[str] = DEFAULT_OP_TYPES,
     ) -> None:
         self._names = {node.name or "": node for node in nodes}
-        named = _check_op_types(select, {node.op_type for node in nodes})
+        self._only_warns = select.unknown_names == "warn"
+        named = self._check_op_types(select, {node.op_type for node in nodes})
         self._op_types = defaults if named is None else named
         self._excluded_types = frozenset(select.exclude_op_types)
         self._only = None if select.nodes is None else self.find(select.nodes, "nodes")
@@ -90,9 +92,26 @@ class Selector:
                 known = {*self._names, *stands_for}
                 hint = "" if pattern.startswith("re:") else did_you_mean(pattern, known)
                 what = "node" if tensors is None else "node or tensor"
-                raise RecipeError(f"{option}: no {what} is called {pattern!r}.{hint}")
+                self._refuse(f"{option}: no {what} is called {pattern!r}.{hint}")
             found |= matches
         return frozenset(found)
+
+    def _refuse(self, sentence: str) -> None:
+        if not self._only_warns:
+            raise RecipeError(sentence)
+        warn_user(f"ignored: {sentence}")
+
+    def _check_op_types(self, select: Selection, present: set[str]) -> frozenset[str] | None:
+        """Return the named op types; a name that no operator has is a spelling mistake."""
+        import onnx.defs
+
+        named = (*(select.op_types or ()), *select.exclude_op_types)
+        if named:
+            known = present | RULES.keys() | {s.name for s in onnx.defs.get_all_schemas()}
+            for op_type in named:
+                if op_type not in known:
+                    self._refuse(f"unknown op type {op_type!r}.{did_you_mean(op_type, known)}")
+        return None if select.op_types is None else frozenset(select.op_types)
 
     def _between(self, first: Iterable[str], last: Iterable[str]) -> frozenset[str]:
         """Return the nodes on a way from one of the first to one of the last, ends included."""
@@ -136,16 +155,3 @@ def _writers_by_tensor(nodes: Sequence[ir.Node]) -> dict[str, frozenset[str]]:
         for value in node.outputs
         if value.name
     }
-
-
-def _check_op_types(select: Selection, present: set[str]) -> frozenset[str] | None:
-    """Return the named op types; a name that no operator has is a spelling mistake."""
-    import onnx.defs
-
-    named = (*(select.op_types or ()), *select.exclude_op_types)
-    if named:
-        known = present | RULES.keys() | {s.name for s in onnx.defs.get_all_schemas()}
-        for op_type in named:
-            if op_type not in known:
-                raise RecipeError(f"unknown op type {op_type!r}.{did_you_mean(op_type, known)}")
-    return None if select.op_types is None else frozenset(select.op_types)

@@ -336,7 +336,11 @@ def _leaves_parameters(override: Override | None) -> bool:
     """Whether an override, if there is one, only adds a second type."""
     if override is None:
         return True
-    return override == Override(convert=override.convert, convert_for=override.convert_for)
+    return override == Override(
+        convert=override.convert,
+        convert_for=override.convert_for,
+        per_tensor=override.per_tensor,
+    )
 
 
 def _dedicate_pairs(

@@ -110,7 +110,10 @@ class TensorMarks:
         if value.dtype == ir.DataType.FLOAT16 and override is None:
             return None  # the product of two scales is below what float16 resolves
         if override is not None or self._recipe.bias == "weight":
-            return self._mark_constant(node, value, self._recipe.weight, None, 0)
+            axis = None if override is None else override.axis
+            if axis is not None:
+                axis = _valid_axis(axis, array.ndim, f"the override of {value.name!r}")
+            return self._mark_constant(node, value, self._recipe.weight, axis, 0)
         source, weight = inputs[0], inputs[rule.weights[-1]]
         if source is None or weight is None or has_channelwise_activations(self._recipe):
             return None
@@ -145,6 +148,8 @@ def _weight_axis(
         if not override.block_size:
             _refuse_misread_axis(node, rule, axis, own, override.qtype or recipe.weight)
         return axis, override.block_size or 0
+    if override is not None and override.per_tensor:
+        return None, 0
     if recipe.block_size and array.ndim == 2 and rule.linear == "matrix":
         return 1 if own is None else 1 - own, recipe.block_size
     if not recipe.per_channel or array.ndim < 2:

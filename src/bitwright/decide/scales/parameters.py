@@ -67,13 +67,19 @@ def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -
     choice = _Choice(_activation_ranges(entry, recipe), _is_symmetric(entry, recipe))
     if not entry.qtype.is_integer and isinstance(choice.ranges, Distribution):
         return _deviation_plan(entry, 1.0 if sketch is None else sketch_std(sketch))
-    found = _given_range(entry)
-    if found is None and entry.fixed_range is not None:
-        found = _Range(*entry.fixed_range, "by definition")
-    if found is None:
-        assert sketch is not None
-        found = _observed_range(sketch, entry.qtype, choice)
-    return _covering_plan(entry, found, choice, recipe)
+    return _covering_plan(entry, _activation_range(entry, sketch, choice), choice, recipe)
+
+
+def _activation_range(entry: Entry, sketch: TensorSketch | None, choice: _Choice) -> _Range:
+    if not _has_given_range(entry):
+        if entry.fixed_range is not None:
+            found = _Range(*entry.fixed_range, "by definition")
+        else:
+            assert sketch is not None
+            found = _observed_range(sketch, entry.qtype, choice)
+        return _with_given_end(entry, found)
+    assert entry.override is not None
+    return _Range(entry.override.rmin, entry.override.rmax, "given")
 
 
 def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
@@ -92,7 +98,7 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
     if not entry.qtype.is_integer and isinstance(recipe.weight_ranges, Distribution):
         return _deviation_plan(entry, float(np.std(array, dtype=np.float64)))
     choice = _weight_choice(entry, recipe)
-    found = _given_range(entry) or _constant_range(array, entry, choice)
+    found = _with_given_end(entry, _constant_range(array, entry, choice))
     return _covering_plan(entry, found, choice, recipe)
 
 
@@ -113,9 +119,19 @@ def _weight_choice(entry: Entry, recipe: Recipe) -> _Choice:
     return _Choice(given.ranges or recipe.weight_ranges, symmetric, reduced)
 
 
-def _given_range(entry: Entry) -> _Range | None:
+def _has_given_range(entry: Entry) -> bool:
     given = entry.override or Override()
-    return None if given.rmin is None else _Range(given.rmin, given.rmax, "given")
+    return given.rmin is not None and given.rmax is not None
+
+
+def _with_given_end(entry: Entry, found: _Range) -> _Range:
+    """Return a range with the ends that an override gives in place of those that were found."""
+    given = entry.override or Override()
+    if given.rmin is None and given.rmax is None:
+        return found
+    low = found.low if given.rmin is None else given.rmin
+    high = found.high if given.rmax is None else given.rmax
+    return _Range(low, high, "given")
 
 
 def _observed_range(sketch: TensorSketch, qtype: QType, choice: _Choice) -> _Range:

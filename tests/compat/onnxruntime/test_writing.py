@@ -1,4 +1,4 @@
-"""A model in which nothing is quantized is written as it was, as the peer does."""
+"""Models are written with what ONNX Runtime's tool writes, also where nothing is quantized."""
 
 from __future__ import annotations
 

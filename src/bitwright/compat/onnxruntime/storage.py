@@ -1,0 +1,88 @@
+"""Storage of scales and zero points as in files of ONNX Runtime's tool: fields, shapes and order.
+
+Scripts read `initializer.float_data[0]` and `initializer.int32_data[0]`, and look for parameters by
+their place in the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from bitwright.decide.ops import RULES
+from bitwright.plan import NodePlan, QuantPlan
+
+__all__ = ["store_parameters"]
+
+_PARAMETERS = ("_scale", "_zero_point", "_scale_convert", "_zero_point_convert")
+_OF_BIAS = ("_quantized_scale", "_quantized_zero_point")
+_ENDS = ("_zero_point", "_scale", "_quantized", "_zero_point_convert", "_scale_convert")
+_BIAS_ENDS = ("_quantized", "_quantized_scale", "_quantized_zero_point")
+
+
+def store_parameters(model: ir.Model, plan: QuantPlan) -> None:
+    """Store the scales and zero points of a quantized model, in place, where scripts look for them.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:8])
+    >>> store_parameters(result.model, result.plan)
+    >>> [(tensor.name, len(tensor.float_data)) for tensor in result.to_proto().graph.initializer[:3]
+    ...  if tensor.name == "image_scale"]
+    [('image_scale', 1)]
+    """
+    initializers = model.graph.initializers
+    for name, value in initializers.items():
+        if value.const_value is None:
+            continue
+        array = value.const_value.numpy()
+        if name.endswith(_OF_BIAS[0]) and array.ndim == 0:
+            value.const_value = ir.tensor(array.reshape(1), name=name)
+            value.shape = ir.Shape([1])
+        elif name.endswith(_PARAMETERS) and not (name.endswith(_OF_BIAS) and array.ndim):
+            value.const_value = _typed(name, value.const_value)
+    if plan.recipe.output_format.standard_pairs:
+        order = {name: place for place, name in enumerate(_in_order(plan))}
+        ordered = sorted(initializers.items(), key=lambda item: order.get(item[0], -1))
+        initializers.clear()
+        initializers.update(ordered)
+
+
+def _typed(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor that is written into the field of its type, not as bytes."""
+    array = tensor.numpy()
+    values = array.astype(np.float64 if array.dtype.kind == "f" else array.dtype).reshape(-1)
+    shape = [int(dim) for dim in array.shape]
+    return ir.tensor(onnx.helper.make_tensor(name, tensor.dtype.value, shape, values.tolist()))
+
+
+def _in_order(plan: QuantPlan) -> Iterator[str]:
+    """Yield names of parameters: tensors as nodes come to them, biases last."""
+    nodes = plan.nodes.values()
+    # What a removed Relu or Clip writes is met at its place, not at its producer's.
+    clipped = {key for node in nodes if node.action == "absorb" for key in node.outputs}
+    tensors = dict.fromkeys(
+        plan.tensors[key].tensor
+        for node in nodes
+        for key in _keys(node)
+        if node.action == "absorb" or key not in clipped
+    )
+    biases = [entry.tensor for entry in plan.tensors.values() if entry.role == "bias"]
+    for tensor in tensors:
+        if tensor not in biases:
+            yield from (f"{tensor}{end}" for end in _ENDS)
+    for tensor in biases:
+        yield from (f"{tensor}{end}" for end in _BIAS_ENDS)
+
+
+def _keys(node: NodePlan) -> Iterable[str]:
+    """Return the entries of a node in the order in which ONNX Runtime's tool meets them."""
+    rule = RULES.get(node.op)
+    if rule is not None and rule.bias is not None:
+        keys = (*node.inputs[:1], *node.outputs, *node.inputs[1:])
+    else:
+        keys = (*node.inputs, *node.outputs)
+    return [key for key in keys if key is not None]

@@ -1,0 +1,23 @@
+"""Warnings that point at the user's line, however deep inside the package they arise."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+__all__ = ["warn_user"]
+
+
+def warn_user(sentence: str) -> None:
+    """Warn, with the line outside this package that called it.
+
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     warn_user("nothing was quantized.")
+    >>> str(caught[0].message)
+    'nothing was quantized.'
+    """
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bitwright."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, stacklevel=level)
