@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.models import build, make_samples, node, normal, quality, weight
+from support.qat_models import fused_ops
 
 import bitwright
 from bitwright.decide.layout.integer_readers import find_unread_nodes
@@ -74,6 +75,7 @@ def test_sums_that_only_normalizations_read_stay_float(expanded):
     layout = layout_of(make_residual_path(expanded=expanded))
     assert all(layout.nodes[name].action == "float" for name in ("join", *SUMS))
     assert all(layout.nodes[f"branch{i}"].action == "quantize" for i in range(LAYERS))
+    assert all(layout.nodes[f"branch{i}"].outputs == (None,) for i in range(LAYERS))
     reason = "an input of it is float" if expanded else "its result is only read in float"
     assert layout.nodes["join"].reason.startswith(reason)
 
@@ -119,8 +121,65 @@ def test_a_sum_that_a_product_reads_is_quantized():
 )
 def test_a_sum_that_somebody_wants_is_quantized(fields):
     model = make_shared_sum(node("Erf", ["s"], ["y"], name="erf"))
-    assert not layout_of(model).nodes["sum"].quantized
+    assert "only read in float" in layout_of(model).nodes["sum"].reason
     assert layout_of(model, **fields).nodes["sum"].quantized
+
+
+def make_attention(*, mask=None):
+    """Scores and what they weight; dynamo's exporter adds a mask of zeros where there is none."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["q"], name="query"),
+        node("Transpose", ["x"], ["k"], name="turn", perm=[0, 2, 1]),
+        node("MatMul", ["q", "k"], ["s"], name="scores"),
+        node("Softmax", ["s" if mask is None else "m"], ["p"], name="softmax", axis=-1),
+        node("MatMul", ["p", "x"], ["y"], name="context"),
+    ]
+    constants = {"w": weight(16, 16)}
+    if mask is not None:
+        constants["mask"] = mask
+        nodes.insert(3, node("Add", ["s", "mask"], ["m"], name="masking"))
+    return build(nodes, {"x": [1, 8, 16]}, {"y": [1, 8, 16]}, constants)
+
+
+def test_a_softmax_reads_the_scores_of_an_integer_product_in_float_with_a_mask_and_without(
+    tmp_path,
+):
+    plain = make_attention()
+    masked = make_attention(mask=np.zeros((1, 8, 8), np.float32))
+    samples = [{"x": normal(1, 8, 16, seed=seed)} for seed in range(8)]
+    results = [bitwright.quantize(model, data=samples) for model in (plain, masked)]
+    for result in results:
+        assert result.plan.nodes["scores"].quantized
+        assert result.plan.nodes["scores"].outputs == (None,)
+        assert "integer Softmax is slower" in result.plan.nodes["softmax"].reason
+        kernels = fused_ops(result.model, tmp_path)
+        assert (kernels["MatMulIntegerToFloat"], kernels["QLinearMatMul"]) == (1, 2)
+    errors = [quality(plain, result.model, samples) for result in results]
+    assert errors[0] == pytest.approx(errors[1], abs=0.01)
+    rounded = Recipe(select=Selection(op_types=("MatMul", "Transpose", "Softmax")))
+    integer = bitwright.quantize(plain, recipe=rounded, data=samples).model
+    assert fused_ops(integer, tmp_path)["QLinearSoftmax"] == 1
+    assert errors[0] > quality(plain, integer, samples)
+
+
+def test_a_product_writes_integers_where_they_are_read_or_moved_or_leave_the_model():
+    def outputs(*readers):
+        nodes = [node("Gemm", ["x", "w"], ["h"], name="product"), *readers]
+        model = build(nodes, {"x": [4, 16]}, {"y": None}, {"w": weight(16, 16)})
+        return layout_of(model).nodes["product"].outputs
+
+    assert outputs(node("Gemm", ["h", "w"], ["y"])) == ("h",)
+    assert outputs(node("Transpose", ["h"], ["t"]), node("Erf", ["t"], ["y"])) == ("h",)
+    assert outputs(node("Erf", ["h"], ["y"])) == (None,)
+    both = [node("Gemm", ["h", "w"], ["g"]), node("Erf", ["h"], ["e"])]
+    assert outputs(*both, node("Add", ["g", "e"], ["y"])) == ("h",)
+    leaving = build(
+        [node("Gemm", ["x", "w"], ["y"], name="product")],
+        {"x": [4, 16]},
+        {"y": None},
+        {"w": weight(16, 16)},
+    )
+    assert layout_of(leaving).nodes["product"].outputs == ("y",)
 
 
 def test_nothing_is_found_where_every_sum_is_multiplied():

@@ -40,6 +40,7 @@ def test_a_node_that_nothing_speaks_against_is_not_refused():
         (candidate("MaxPool", opset=11), "from opset 12 on"),
         (candidate("Sub", recipe=Recipe(format="qoperator")), "no integer Sub for the format"),
         (candidate("LayerNormalization"), "pairs would only cost time"),
+        (candidate("Softmax"), "integer Softmax is slower than its float one"),
         (
             candidate("LeakyRelu", recipe=Recipe(float16="keep"), result=ir.DataType.FLOAT16),
             "the integer LeakyRelu takes float32 scales only, and float16 is kept",

@@ -1,14 +1,18 @@
-"""Nodes whose integers nothing multiplies: quantized, they would only add rounding.
+"""Results whose integers nothing multiplies: to quantize them would only add rounding.
 
 Arithmetic on integers pays where it ends in a product or another node that is quantized for its
 own sake. The sums along the residual path of a transformer do not: normalizations read them, in
-float, and every sum rounds again what all layers before it have added up.
+float, and every sum rounds again what all layers before it have added up. A product whose result
+only float nodes read need not round it either: its integer kernel writes floats as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.ops import OpRule, rule_of
+from bitwright.plan import NodePlan
 
 __all__ = ["find_unread_nodes"]
 
@@ -16,35 +20,63 @@ __all__ = ["find_unread_nodes"]
 def find_unread_nodes(layout: Layout, *, wanted: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the quantized nodes that compute new values, and whose results end in float nodes.
 
-    Nodes that are `wanted` count as read, and so does a tensor with an override.
+    Nodes that are `wanted` count as read, and so does a tensor with an override. A product's
+    result counts as read where it leaves the model, and where a node moves its integers.
 
     >>> find_unread_nodes(Layout())
     frozenset()
     """
     quantized = {name: plan for name, plan in layout.nodes.items() if plan.action == "quantize"}
-    writers = {key: name for name, plan in quantized.items() for key in plan.outputs if key}
-    reached = {
+    asked = wanted | {
         name
         for name, plan in quantized.items()
-        if name in wanted
-        or not _follows(rule_of(plan.op))
-        or any(key and layout.entries[key].override is not None for key in plan.outputs)
+        if any(key and layout.entries[key].override is not None for key in plan.outputs)
     }
-    waiting = list(reached)
-    while waiting:
-        for key in quantized[waiting.pop()].inputs:
-            # A converted tensor has a second entry, which carries the name of the first.
-            writer = writers.get(layout.entries[key].name) if key else None
-            if writer is not None and writer not in reached:
-                reached.add(writer)
-                waiting.append(writer)
-    return frozenset(
+    useful = _find_useful(layout, quantized, asked)
+    unread = {name for name in quantized.keys() - useful if _computes(quantized[name])}
+    integers = {name for name, key in layout.outputs.items() if key}
+    for name in quantized.keys() - unread:
+        integers |= _tensors(layout, quantized[name].inputs)
+    products = {
         name
+        for name in quantized.keys() - asked
+        if rule_of(quantized[name].op).writes_float
+        and (results := _tensors(layout, quantized[name].outputs))
+        and integers.isdisjoint(results)
+    }
+    return frozenset(unread | products)
+
+
+def _find_useful(
+    layout: Layout, quantized: Mapping[str, NodePlan], asked: frozenset[str]
+) -> set[str]:
+    """Return the nodes that are asked for or quantized for their own sake, and what feeds them."""
+    writers = {
+        tensor: name
         for name, plan in quantized.items()
-        if name not in reached and rule_of(plan.op).needs_all_inputs_quantized
-    )
+        for tensor in _tensors(layout, plan.outputs)
+    }
+    useful = {name for name, plan in quantized.items() if not _follows(rule_of(plan.op))} | asked
+    waiting = [name for name in useful if name in quantized]
+    while waiting:
+        for tensor in _tensors(layout, quantized[waiting.pop()].inputs):
+            writer = writers.get(tensor)
+            if writer is not None and writer not in useful:
+                useful.add(writer)
+                waiting.append(writer)
+    return useful
+
+
+def _tensors(layout: Layout, keys: tuple[str | None, ...]) -> set[str]:
+    """Return the names of tensors; a converted one has two entries, and one name."""
+    return {layout.entries[key].name for key in keys if key}
 
 
 def _follows(rule: OpRule) -> bool:
     """Whether an operator is quantized only because its inputs are."""
     return rule.needs_quantized_input or rule.needs_all_inputs_quantized
+
+
+def _computes(plan: NodePlan) -> bool:
+    """Whether a node that follows its inputs rounds anew, and does not just move values."""
+    return rule_of(plan.op).needs_all_inputs_quantized

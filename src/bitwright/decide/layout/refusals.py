@@ -53,14 +53,16 @@ def _has_no_integer_form(c: Candidate) -> Skip | None:
 def _has_no_integer_kernel(c: Candidate) -> Skip | None:
     # What nobody named, for a runtime that has integer kernels for all that is worth one.
     only_for_cpu = (
-        c.recipe.output_format.standard_pairs
+        not c.recipe.output_format.vendor_ops
         and c.recipe.activation.bits == 8
         and c.recipe.select.op_types is None
         and not c.recipe.place.isolated
     )
-    if c.rule.float_only and only_for_cpu:
-        return Skip(f"ONNX Runtime has no integer {c.node.op_type}: pairs would only cost time")
-    return None
+    if not c.rule.float_only or not only_for_cpu:
+        return None
+    if c.rule.integer_op is not None:
+        return Skip(f"ONNX Runtime's integer {c.node.op_type} is slower than its float one")
+    return Skip(f"ONNX Runtime has no integer {c.node.op_type}: pairs would only cost time")
 
 
 def _keeps_float16(c: Candidate) -> Skip | None:
@@ -123,12 +125,13 @@ def _input_is_float(c: Candidate) -> Skip | None:
 def _stands_between_floats(c: Candidate) -> Skip | None:
     if not c.rule.needs_all_inputs_quantized or c.recipe.place.isolated:
         return None
-    if c.has_float_input:
-        return Skip("an input of it is float, so quantizing it would only add rounding")
+    # What reads it comes first: an input may be float only because this node is.
     if all(value.is_graph_output() and not value.uses() for value in c.node.outputs):
         return Skip("its result leaves the model, so quantizing it would only add rounding")
     if not c.has_integer_reader:
         return Skip("its result is only read in float, so quantizing it would only add rounding")
+    if c.has_float_input:
+        return Skip("an input of it is float, so quantizing it would only add rounding")
     return None
 
 

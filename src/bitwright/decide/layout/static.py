@@ -233,7 +233,7 @@ class _Builder:
         stays_float = self._result_stays_float(node)
         if self._fuse(node.outputs[0], result_is_quantized=not stays_float):
             return tuple(outputs)
-        if stays_float or self._adds_bias_next(node):
+        if stays_float or self._writes_float(node, rule):
             return tuple(outputs)
         keeps_scale = rule.keeps_scale_of(node)
         output_range = rule.output_range
@@ -279,12 +279,16 @@ class _Builder:
             del self._fused[value]
         return value in self._fused
 
-    def _adds_bias_next(self, node: ir.Node) -> bool:
-        """Whether a MatMul's only reader adds a constant, and the runtime computes both."""
-        if not self._recipe.place.float_bias_add or bias_sum_behind(node) is None:
-            return False
+    def _writes_float(self, node: ir.Node, rule: OpRule) -> bool:
+        """Whether the integer kernel of a product best writes floats.
+
+        Its only reader adds a constant, and the runtime computes both; or nothing reads integers.
+        """
         # What it fuses into takes float32 scales only.
-        return node.outputs[0].dtype != ir.DataType.FLOAT16
+        if not self._recipe.place.float_bias_add or node.outputs[0].dtype == ir.DataType.FLOAT16:
+            return False
+        unread = rule.writes_float and node.name in self._unread
+        return unread or bias_sum_behind(node) is not None
 
     # The rest of the graph ----------------------------------------------------------------
 

@@ -107,8 +107,10 @@ class OpRule:
     block_op: str | None = None
     """The operator that reads its weight in low-bit blocks."""
     float_only: bool = False
-    """ONNX Runtime's CPU kernels for it are float ones: quantize only where it is asked for by
-    name, or where pairs are for other hardware."""
+    """ONNX Runtime's CPU kernels for it are float ones, or its float one is the faster: quantize
+    only where it is asked for by name, or where pairs are for other hardware."""
+    writes_float: bool = False
+    """Its integer kernel writes floats as well as integers, in the same time."""
     float32_scales: Literal["fused", "written"] | None = None
     """Its integer kernel takes no float16 scales; "fused": and the runtime uses it for a node
     between pairs as well, so that it refuses such a model."""
