@@ -290,3 +290,68 @@ def test_bad_options_are_refused_in_a_sentence(tmp_path, method, options, said):
     onnx.save(make_mlp(), tmp_path / "model.onnx")
     with pytest.raises(RecipeError, match=said):
         create_calibrator(tmp_path / "model.onnx", calibrate_method=method, extra_options=options)
+
+
+def collected(module, method, symmetric, parts):
+    collector = module.HistogramCollector(method, symmetric, 2048, 128, 99.0, "same")
+    for values in parts:
+        collector.collect({"x": values})
+    return collector.compute_collection_result()["x"]
+
+
+@pytest.mark.parametrize("method", ["percentile", "entropy", "distribution"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_collector_of_arrays_finds_the_peers_range(method, symmetric, capsys):
+    values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    mine, theirs = (collected(module, method, symmetric, [values]) for module in (ours, peer))
+    if method == "distribution":
+        mine, theirs = ((*t.range_value, t.hist, *t.avg_std) for t in (mine, theirs))
+    if method == "percentile":  # there, the first two counts stand for counts and edges
+        mine, theirs = mine[:2], theirs[:2]
+    for found, wanted in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_collector_takes_more_arrays_lists_of_them_and_needs_some():
+    values = np.linspace(-1, 1, 513, dtype=np.float32)
+    found = collected(ours, "percentile", False, [values, [values * 2, values * 3]])
+    assert found[2].sum() == 3 * 513
+    assert found[1] > 2
+    with pytest.raises(DataError, match="no data is collected"):
+        collected(ours, "percentile", False, [])
+    with pytest.raises(RecipeError, match="unknown calibration method"):
+        collected(ours, "percentil", False, [])
+
+
+def test_divergences_are_the_peers():
+    rng = np.random.default_rng(0)
+    p, q = rng.random((2, 5, 3)).astype(np.float32) + 0.1
+    np.testing.assert_allclose(ours.rel_entr(p, q), peer.rel_entr(p, q), rtol=1e-6)
+    for options in ({}, {"base": 2.0}, {"axis": 1}):
+        np.testing.assert_allclose(
+            ours.entropy(p, q, **options), peer.entropy(p, q, **options), rtol=1e-5
+        )
+    with pytest.raises(RecipeError, match="positive"):
+        ours.entropy(p, q, base=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"moving_average": True, "averaging_constant": 0.25}])
+@pytest.mark.parametrize("old", [None, {"x": (np.float32(-2), np.float32(1))}])
+def test_ranges_merge_as_the_peers(options, old, tmp_path):
+    onnx.save(make_mlp(), tmp_path / "m.onnx")
+    merged = []
+    for module in (ours, peer):
+        calibrater = module.MinMaxCalibrater(str(tmp_path / "m.onnx"), **options)
+        new = {"x": (np.float32(-1), np.float32(3))}
+        merged.append(calibrater.merge_range(old, new)["x"])
+    assert merged[0] == merged[1]
+
+
+@pytest.mark.parametrize("method", ["MinMax", "Percentile"])
+def test_what_is_cleared_is_forgotten(method):
+    model = make_mlp()
+    calibrator = create_calibrator(model, calibrate_method=method)
+    calibrator.collect_data(Reader(make_samples(model)))
+    calibrator.clear_collected_data()
+    with pytest.raises(DataError, match="no data is collected"):
+        calibrator.compute_data()

@@ -32,7 +32,7 @@ from bitwright.compat.onnxruntime.matmul_nbits_quantizer import (
     RTNWeightOnlyQuantConfig,
     main,
 )
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import BitwrightError, DataError, RecipeError
 
 peer = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
 
@@ -280,3 +280,34 @@ def test_the_command_logs_what_stays_float(tmp_path, caplog):
     with caplog.at_level(logging.DEBUG, logger=ours.__name__):
         assert command(tmp_path, "--verbose") == 0
     assert "stays float" in caplog.text
+
+
+def test_small_functions_are_the_peers():
+    packed = np.arange(24, dtype=np.uint8) * 9
+    graph = make_mlp().graph
+    for name, arguments in (
+        ("is_divisible", (64, 32)),
+        ("is_divisible", (65, 32)),
+        ("ort_convert_str_to_bool", ("TRUE",)),
+        ("ort_convert_str_to_bool", ("0",)),
+        ("parse_key_value_pair", ("MatMul:0",)),
+        ("get_initializer", (graph.initializer[0].name, [graph])),
+        ("get_initializer", ("nowhere", [graph])),
+    ):
+        assert getattr(ours, name)(*arguments) == getattr(peer, name)(*arguments)
+    np.testing.assert_array_equal(
+        ours.transpose_packed_int4_matrix(packed, 6, 8),
+        peer.transpose_packed_int4_matrix(packed, 6, 8),
+    )
+
+
+@pytest.mark.parametrize("name", ["Default", "HQQ", "NVAWQ"])
+def test_quantizers_of_one_node_say_what_to_use(name):
+    with pytest.raises(BitwrightError, match="give its configuration to MatMulNBitsQuantizer"):
+        getattr(ours, f"{name}WeightOnlyQuantizer")(ours.DefaultWeightOnlyQuantConfig())
+
+
+def test_int4_quant_algo_quantizes():
+    quantizer = MatMulNBitsQuantizer(make_mlp(width=64), block_size=32)
+    quantizer.int4_quant_algo()
+    assert "MatMulNBits" in [node.op_type for node in quantizer.model.nodes()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -14,7 +16,7 @@ from support.peer_numbers import INTEGERS, same
 
 import bitwright
 import bitwright.compat.onnxruntime.quant_utils as ours
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import DataError, MissingPackageError, RecipeError
 
 
 @pytest.mark.parametrize(
@@ -127,3 +129,22 @@ def test_a_model_is_optimized_into_a_file(tmp_path):
     onnx.save(make_mlp(), tmp_path / "m.onnx")
     ours.optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx")
     onnx.checker.check_model(onnx.load(tmp_path / "o.onnx"))
+
+
+def test_values_of_float8_and_the_stamp_are_the_peers():
+    peer.compute_scale_zp_float8(17, np.float32(1))  # which fills its table
+    np.testing.assert_array_equal(ours.FLOAT8_DISTRIBUTIONS[17], peer.FLOAT8_DISTRIBUTIONS[17])
+    assert (ours.__producer__, ours.__version__) == (peer.__producer__, peer.__version__)
+
+
+def test_a_plot_is_drawn_or_its_package_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(MissingPackageError, match="pip install matplotlib"):
+        ours.apply_plot([1, 2], [0, 1, 2])
+    drawn = mock.MagicMock()
+    monkeypatch.setitem(sys.modules, "matplotlib", mock.MagicMock(pyplot=drawn))
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", drawn)
+    ours.apply_plot([1, 2], [0, 1, 2])
+    drawn.stairs.assert_called_once_with([1, 2], [0, 1, 2], fill=True)
+    drawn.show.assert_called_once_with()

@@ -3,6 +3,7 @@
 from .calibrate import CalibraterBase as CalibraterBase
 from .calibrate import MinMaxCalibrater as MinMaxCalibrater
 from .calibrate import create_calibrator as create_calibrator
+from .cuda_quantizer import CudaQuantizer as CudaQuantizer
 from .dynamic import quantize_dynamic as quantize_dynamic
 from .enums import CalibrationMethod as CalibrationMethod
 from .enums import QuantFormat as QuantFormat

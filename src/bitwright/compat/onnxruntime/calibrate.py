@@ -8,6 +8,7 @@ the activations. Several `collect_data` calls add up. Nothing is written to disk
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
@@ -25,6 +26,11 @@ from bitwright.compat.onnxruntime.histograms import (
     percentile_edges,
 )
 from bitwright.compat.onnxruntime.kl_search import least_divergence
+from bitwright.compat.onnxruntime.quant_utils import (
+    apply_plot,
+    load_model_with_shape_infer,
+    smooth_distribution,
+)
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.onnxruntime.tensors_data import (
     CalibrationCacheEncoder,
@@ -36,24 +42,31 @@ from bitwright.compat.onnxruntime.tensors_data import (
 from bitwright.compat.options import refuse_unknown
 from bitwright.data import cache_samples
 from bitwright.decide.ranges.statistics import averaged_extremes, moments
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.observe import TensorSketch
 
 __all__ = [
     "CalibraterBase",
     "CalibrationCacheEncoder",
+    "CalibrationDataCollector",
     "CalibrationDataReader",
     "CalibrationMethod",
     "DistributionCalibrater",
     "EntropyCalibrater",
     "HistogramCalibrater",
+    "HistogramCollector",
     "MinMaxCalibrater",
     "PercentileCalibrater",
     "TensorData",
     "TensorsData",
+    "apply_plot",
     "create_calibrator",
+    "entropy",
+    "load_model_with_shape_infer",
     "load_tensors_data",
+    "rel_entr",
     "save_tensors_data",
+    "smooth_distribution",
 ]
 
 
@@ -99,6 +112,19 @@ class MinMaxCalibrater(CalibraterBase):
             data[name] = TensorData(lowest=low.astype(dtype), highest=high.astype(dtype))
         return TensorsData(CalibrationMethod.MinMax, data)
 
+    def merge_range(self, old_range: Any, new_range: Any) -> Any:
+        """Widen new ranges by old ones, or average them if that was asked for."""
+        for name, old in (old_range or {}).items():
+            (low, high), (new_low, new_high) = map(_ends_of, (old, new_range[name]))
+            if self.moving_average:
+                low = low + self.averaging_constant * (new_low - low)
+                high = high + self.averaging_constant * (new_high - high)
+            else:
+                low, high = np.minimum(low, new_low), np.maximum(high, new_high)
+            is_data = isinstance(old, TensorData) or isinstance(new_range[name], TensorData)
+            new_range[name] = TensorData(lowest=low, highest=high) if is_data else (low, high)
+        return new_range
+
     def _ends(self, sketch: TensorSketch) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         if sketch.channel_low is not None and sketch.channel_high is not None:
             return sketch.channel_low, sketch.channel_high
@@ -108,23 +134,17 @@ class MinMaxCalibrater(CalibraterBase):
         return np.array(ends[:1]), np.array(ends[1:])
 
 
-@dataclass(eq=False, repr=False)
-class HistogramCalibrater(CalibraterBase):
-    """Ranges from the distribution of each tensor, in bins of equal width; `method` says how."""
+class _HistogramMethod:
+    """How a range follows from a histogram with bins of equal width."""
 
-    model_path: InitVar[Model]
-    op_types_to_calibrate: Sequence[str] | None = None
-    augmented_model_path: str | Path = "augmented_model.onnx"
-    use_external_data_format: bool = False
-    method: str = "percentile"
-    symmetric: bool = False
-    num_bins: int = 128
-    num_quantized_bins: int = 2048
-    percentile: float = 99.999
-    scenario: str = "same"
+    method: str
+    symmetric: bool
+    num_bins: int
+    num_quantized_bins: int
+    percentile: float
+    scenario: str
 
-    def __post_init__(self, model_path: Model) -> None:
-        self._open_model(model_path)
+    def _check(self) -> None:
         for what, given, known in (
             ("calibration method", self.method, _METHODS),
             ("scenario", self.scenario, _POWERS),
@@ -137,30 +157,11 @@ class HistogramCalibrater(CalibraterBase):
             raise RecipeError(
                 f"the method distribution takes 512 bins or more, not {self.num_bins}."
             )
-        self._bins: dict[str, EqualBins | MagnitudeBins] = {}
-
-    def collect_data(self, data_reader: Any) -> None:
-        """Count the values of each tensor; the bins of earlier calls are kept, and extended."""
-        samples = cache_samples(self._open(data_reader))
-        reach = {name: Magnitudes(histogram=False) for name in self._tensors()}
-        self._seen.samples += self._observe(samples, sketches=reach).samples
-        for name, sizes in reach.items():
-            if sizes.finite and name in self._bins:
-                self._bins[name].widen(sizes.high)
-            elif sizes.finite:
-                self._bins[name] = self._bins_for(sizes, self._dtype(name))
-        self._observe(samples, sketches=self._bins)
 
     def _bins_for(self, sizes: TensorSketch, dtype: npt.DTypeLike) -> EqualBins | MagnitudeBins:
         if self.method == "percentile" and self.symmetric:
             return MagnitudeBins(self.num_bins, sizes.low, sizes.high, dtype)
         return EqualBins(self.num_bins, sizes.high, dtype)
-
-    def compute_data(self) -> TensorsData:
-        """Return the range of each tensor, with its histogram."""
-        self._need_data()
-        data = {name: self._of_tensor(bins, self._dtype(name)) for name, bins in self._bins.items()}
-        return TensorsData(_METHODS[self.method], data)
 
     def _of_tensor(self, bins: EqualBins | MagnitudeBins, dtype: npt.DTypeLike) -> TensorData:
         hist, edges = bins.hist, bins.edges
@@ -186,6 +187,50 @@ class HistogramCalibrater(CalibraterBase):
             hist=hist,
             bins=edges,
         )
+
+
+@dataclass(eq=False, repr=False)
+class HistogramCalibrater(CalibraterBase, _HistogramMethod):
+    """Ranges from the distribution of each tensor, in bins of equal width; `method` says how."""
+
+    model_path: InitVar[Model]
+    op_types_to_calibrate: Sequence[str] | None = None
+    augmented_model_path: str | Path = "augmented_model.onnx"
+    use_external_data_format: bool = False
+    method: str = "percentile"
+    symmetric: bool = False
+    num_bins: int = 128
+    num_quantized_bins: int = 2048
+    percentile: float = 99.999
+    scenario: str = "same"
+
+    def __post_init__(self, model_path: Model) -> None:
+        self._open_model(model_path)
+        self._check()
+        self._bins: dict[str, EqualBins | MagnitudeBins] = {}
+
+    def clear_collected_data(self) -> None:
+        """Forget what was collected so far."""
+        super().clear_collected_data()
+        self._bins = {}
+
+    def collect_data(self, data_reader: Any) -> None:
+        """Count the values of each tensor; the bins of earlier calls are kept, and extended."""
+        samples = cache_samples(self._open(data_reader))
+        reach = {name: Magnitudes(histogram=False) for name in self._tensors()}
+        self._seen.samples += self._observe(samples, sketches=reach).samples
+        for name, sizes in reach.items():
+            if sizes.finite and name in self._bins:
+                self._bins[name].widen(sizes.high)
+            elif sizes.finite:
+                self._bins[name] = self._bins_for(sizes, self._dtype(name))
+        self._observe(samples, sketches=self._bins)
+
+    def compute_data(self) -> TensorsData:
+        """Return the range of each tensor, with its histogram."""
+        self._need_data()
+        data = {name: self._of_tensor(bins, self._dtype(name)) for name, bins in self._bins.items()}
+        return TensorsData(_METHODS[self.method], data)
 
 
 _METHODS = {
@@ -230,6 +275,110 @@ class DistributionCalibrater(HistogramCalibrater):
     num_bins: int = 2048
     num_quantized_bins: int = field(default=2048, init=False)
     percentile: float = field(default=99.999, init=False)
+
+
+class CalibrationDataCollector(metaclass=abc.ABCMeta):
+    """Takes the values of tensors and gives what was found of them."""
+
+    @abc.abstractmethod
+    def collect(self, name_to_arr: Mapping[str, Any]) -> None:
+        """Take more values of tensors, by their names."""
+
+    @abc.abstractmethod
+    def compute_collection_result(self) -> Mapping[str, Any]:
+        """Return what was found of each tensor."""
+
+
+class HistogramCollector(CalibrationDataCollector, _HistogramMethod):
+    """Ranges from histograms of arrays that the caller has.
+
+    >>> collector = HistogramCollector("percentile", False, 128, 128, 99.0, "same")
+    >>> collector.collect({"x": np.linspace(-1, 1, 1001, dtype=np.float32)})
+    >>> round(float(collector.compute_collection_result()["x"][1]), 1)
+    1.0
+    """
+
+    def __init__(
+        self,
+        method: str,
+        symmetric: bool,
+        num_bins: int,
+        num_quantized_bins: int,
+        percentile: float,
+        scenario: str,
+    ) -> None:
+        self.method = method
+        self.symmetric = symmetric
+        self.num_bins = num_bins
+        self.num_quantized_bins = num_quantized_bins
+        self.percentile = percentile
+        self.scenario = scenario
+        self._check()
+        self._bins: dict[str, tuple[EqualBins | MagnitudeBins, npt.DTypeLike]] = {}
+
+    def collect(self, name_to_arr: Mapping[str, Any]) -> None:
+        """Count more values of tensors: arrays, or lists of arrays, by name."""
+        for name, given in name_to_arr.items():
+            for array in given if isinstance(given, list) else [given]:
+                sizes = Magnitudes(histogram=False)
+                sizes.update(array)
+                if not sizes.finite:
+                    continue
+                if name not in self._bins:
+                    self._bins[name] = self._bins_for(sizes, array.dtype), array.dtype
+                self._bins[name][0].widen(sizes.high)
+                self._bins[name][0].update(array)
+
+    def get_histogram_dict(self) -> dict[str, tuple[Any, ...]]:
+        """Return (counts, edges, lowest, highest) of each tensor."""
+        return {
+            name: (bins.hist, bins.edges, bins.low, bins.high)
+            for name, (bins, _) in self._bins.items()
+        }
+
+    def compute_collection_result(self) -> dict[str, Any]:
+        """Return (lowest, highest, counts, edges) of each tensor, or data with its deviation."""
+        if not self._bins:
+            raise DataError("no data is collected; call collect with arrays first.")
+        data = {name: self._of_tensor(*entry) for name, entry in self._bins.items()}
+        if self.method == "distribution":
+            return dict(data)
+        names = ("lowest", "highest", "hist", "bins")
+        return {key: tuple(getattr(found, name) for name in names) for key, found in data.items()}
+
+
+def rel_entr(pk: npt.NDArray[Any], qk: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return p log(p / q) of each pair: 0 where p is 0, infinite where only q is.
+
+    >>> rel_entr(np.array([0.0, 1.0, 1.0]), np.array([0.0, 1.0, 0.0])).tolist()
+    [0.0, 0.0, inf]
+    """
+    result = np.where((pk == 0) & (qk >= 0), 0.0, np.inf).astype(pk.dtype)
+    both = (pk > 0) & (qk > 0)
+    result[both] = pk[both] * np.log(pk[both] / qk[both])
+    return result
+
+
+def entropy(
+    pk: npt.ArrayLike, qk: npt.ArrayLike, base: float | None = None, axis: int = 0
+) -> npt.NDArray[Any]:
+    """Return the Kullback-Leibler divergence of two distributions, which are normalised first.
+
+    >>> float(entropy([1, 1], [1, 1]))
+    0.0
+    """
+    if base is not None and base <= 0:
+        raise RecipeError(f"the base of a logarithm is positive, not {base}.")
+    p, q = np.broadcast_arrays(np.asarray(pk, np.float32), np.asarray(qk, np.float32))
+    p, q = (values / np.sum(values, axis=axis, keepdims=True) for values in (p, q))
+    total = np.sum(rel_entr(p, q), axis=axis)
+    return np.asarray(total if base is None else total / np.log(base), p.dtype)
+
+
+def _ends_of(given: Any) -> tuple[Any, Any]:
+    """Return the ends of a range that is given as data or as a pair."""
+    low, high = given.range_value if isinstance(given, TensorData) else given
+    return low, high
 
 
 # The calibrator of each method, the options it takes, and those whose default is another here

@@ -114,6 +114,10 @@ class CalibraterBase:
         """Run the model over the data; what is seen adds to what was seen before."""
         self._seen |= self._observe(self._open(data_reader), per_channel=self._channel_axes())
 
+    def clear_collected_data(self) -> None:
+        """Forget what was collected so far."""
+        self._seen = Observation()
+
     def compute_data(self) -> TensorsData:
         """Return the range of each tensor, from everything that was collected."""
         raise NotImplementedError

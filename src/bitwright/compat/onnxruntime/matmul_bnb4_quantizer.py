@@ -32,6 +32,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.onnxruntime.commands import make_parser, run_command
+from bitwright.compat.onnxruntime.quant_utils import attribute_to_kwarg
 from bitwright.compat.options import read_names
 from bitwright.emit.bnb4 import check_block_size, emit_bnb4
 from bitwright.errors import ModelError, RecipeError
@@ -40,7 +41,7 @@ from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["MatMulBnb4Quantizer", "ONNXModel", "main"]
+__all__ = ["MatMulBnb4Quantizer", "ONNXModel", "attribute_to_kwarg", "main", "parse_args"]
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["--input_model", "no_such.onnx", "--output_model", "small.onnx"])
     1
     """
-    return run_command(_make_parser().parse_args(arguments), _make_quantizer, logger)
+    return run_command(parse_args(arguments), _make_quantizer, logger)
 
 
 def _make_quantizer(options: argparse.Namespace) -> MatMulBnb4Quantizer:
@@ -134,7 +135,12 @@ def _make_quantizer(options: argparse.Namespace) -> MatMulBnb4Quantizer:
     )
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the flags of a command line, by default of this process.
+
+    >>> parse_args(["--input_model", "m.onnx", "--output_model", "q.onnx"]).block_size
+    64
+    """
     parser = make_parser(
         "matmul_bnb4_quantizer",
         "Store the constant matrices of MatMul nodes in 4 bits, FP4 or NF4.",
@@ -149,7 +155,7 @@ def _make_parser() -> argparse.ArgumentParser:
         default=64,
         help="how many weights share a scale; bitsandbytes itself has 64",
     )
-    return parser
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

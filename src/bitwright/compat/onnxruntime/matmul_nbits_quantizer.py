@@ -15,13 +15,19 @@ import argparse
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import onnx
 
 from bitwright.api import quantize
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.settings import nearest_overrides
+from bitwright.compat.neural_compressor.weight_only import gptq_quantize, rtn_quantize
 from bitwright.compat.onnxruntime.commands import make_parser, read_boolean, run_command
 from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
+from bitwright.compat.onnxruntime.errors import NoOperatorQuantizersError
 from bitwright.compat.onnxruntime.nbits_configs import (
     DefaultWeightOnlyQuantConfig,
     GPTQWeightOnlyQuantConfig,
@@ -31,8 +37,11 @@ from bitwright.compat.onnxruntime.nbits_configs import (
     RTNWeightOnlyQuantConfig,
     WeightOnlyQuantConfig,
 )
+from bitwright.compat.onnxruntime.quant_utils import attribute_to_kwarg
+from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.options import read_names
 from bitwright.errors import DataError, RecipeError
+from bitwright.numerics.packing import pack, unpack
 from bitwright.recipe import (
     GPTQ,
     HQQ,
@@ -43,19 +52,31 @@ from bitwright.recipe import (
     WeightOnly,
 )
 
-if TYPE_CHECKING:
-    import onnx
-
 __all__ = [
+    "CalibrationDataReader",
     "DefaultWeightOnlyQuantConfig",
+    "DefaultWeightOnlyQuantizer",
     "GPTQWeightOnlyQuantConfig",
     "HQQWeightOnlyQuantConfig",
+    "HQQWeightOnlyQuantizer",
     "KQuantWeightOnlyQuantConfig",
     "MatMulNBitsQuantizer",
     "NVAWQWeightOnlyQuantConfig",
+    "NVAWQWeightOnlyQuantizer",
+    "ONNXModel",
+    "QuantFormat",
     "RTNWeightOnlyQuantConfig",
     "WeightOnlyQuantConfig",
+    "attribute_to_kwarg",
+    "get_initializer",
+    "gptq_quantize",
+    "is_divisible",
     "main",
+    "ort_convert_str_to_bool",
+    "parse_args",
+    "parse_key_value_pair",
+    "rtn_quantize",
+    "transpose_packed_int4_matrix",
 ]
 
 logger = logging.getLogger(__name__)
@@ -127,6 +148,10 @@ class MatMulNBitsQuantizer:
                 logger.debug("%s %r stays float: %s", node.op, name, node.reason)
         self.model = ONNXModel(result.model, result.plan)
 
+    def int4_quant_algo(self) -> None:
+        """Quantize, by whichever algorithm: the same as `process`."""
+        self.process()
+
     def _as_recipe(self) -> Recipe:
         config = self.algo_config
         bits, block_size = self.bits, self.block_size
@@ -186,6 +211,64 @@ def _rounding(config: WeightOnlyQuantConfig) -> RoundingMethod:
     raise RecipeError(f"there is no algorithm {config.algorithm!r}; use DEFAULT, RTN, GPTQ or HQQ.")
 
 
+# Steps of the other tool's own pass ---------------------------------------------------------
+
+
+def is_divisible(val1: int, val2: int) -> bool:
+    """Return whether one number is a multiple of another.
+
+    >>> is_divisible(64, 32), is_divisible(65, 32)
+    (True, False)
+    """
+    return val1 % val2 == 0
+
+
+def get_initializer(
+    name: str, graph_path: Sequence[onnx.GraphProto]
+) -> tuple[onnx.TensorProto, onnx.GraphProto] | tuple[None, None]:
+    """Return a constant and the graph that holds it, the innermost first, or (None, None)."""
+    for graph in reversed(graph_path):
+        for tensor in graph.initializer:
+            if tensor.name == name:
+                return tensor, graph
+    return None, None
+
+
+def transpose_packed_int4_matrix(
+    packed: npt.NDArray[np.uint8], rows: int, cols: int
+) -> npt.NDArray[np.uint8]:
+    """Return a matrix of nibbles, two to a byte with the low one first, transposed.
+
+    >>> transpose_packed_int4_matrix(np.array([0x21, 0x43], np.uint8), 2, 2).tolist()
+    [49, 66]
+    """
+    nibbles = unpack(packed.reshape(-1), 4, rows * cols, signed=False)
+    return pack(nibbles.reshape(rows, cols).T.reshape(-1), 4)
+
+
+class DefaultWeightOnlyQuantizer:
+    """Quantizes one node there; here `MatMulNBitsQuantizer` does a model, and this is an error."""
+
+    def __init__(self, config: WeightOnlyQuantConfig) -> None:
+        refuse_node_quantizer(type(self).__name__)
+
+
+class HQQWeightOnlyQuantizer(DefaultWeightOnlyQuantizer):
+    """Quantizes one node there; here `MatMulNBitsQuantizer` does a model, and this is an error."""
+
+
+class NVAWQWeightOnlyQuantizer(DefaultWeightOnlyQuantizer):
+    """Quantizes by another package there; here this is an error."""
+
+
+def refuse_node_quantizer(name: str) -> NoReturn:
+    """Raise the error that says what to use in the place of a quantizer of one weight."""
+    raise NoOperatorQuantizersError(
+        f"{name} works on one node at a time; give its configuration to MatMulNBitsQuantizer as "
+        "algo_config, which quantizes a model, and choose nodes there."
+    )
+
+
 # The command ----------------------------------------------------------------------------------
 
 
@@ -195,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["--input_model", "no_such.onnx", "--output_model", "small.onnx"])
     1
     """
-    return run_command(_make_parser().parse_args(arguments), _make_quantizer, logger)
+    return run_command(parse_args(arguments), _make_quantizer, logger)
 
 
 def _make_quantizer(options: argparse.Namespace) -> MatMulNBitsQuantizer:
@@ -236,7 +319,12 @@ def _config(options: argparse.Namespace) -> WeightOnlyQuantConfig:
     return makers[options.quant_method]()
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the flags of a command line, by default of this process.
+
+    >>> parse_args(["--input_model", "m.onnx", "--output_model", "q.onnx"]).block_size
+    32
+    """
     parser = make_parser(
         "matmul_nbits_quantizer",
         "Store the constant weights of products as low-bit integers.",
@@ -271,7 +359,25 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--calibration_data", help="for gptq: a file or a folder of arrays")
     for name in ("--calib_dataset_name", "--tokenizer_dir", "--calibration_method", "--cache_dir"):
         add(name, help="for nvidia_awq, which is refused")
-    return parser
+    return parser.parse_args(arguments)
+
+
+def ort_convert_str_to_bool(value: str) -> bool:
+    """Return whether a word says yes: "true" or "1".
+
+    >>> ort_convert_str_to_bool("True"), ort_convert_str_to_bool("yes")
+    (True, False)
+    """
+    return value.lower() in ("true", "1")
+
+
+def parse_key_value_pair(s: str) -> tuple[str, int]:
+    """Return the op type and the axis in a word such as "MatMul:0".
+
+    >>> parse_key_value_pair("Gather:1")
+    ('Gather', 1)
+    """
+    return _as_axis(s)
 
 
 def _as_axis(text: str) -> tuple[str, int]:

@@ -179,3 +179,11 @@ class NVAWQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
             "nvidia_awq belongs to NVIDIA's ModelOpt and downloads its data; for AWQ with data of "
             "your own use bitwright.quantize with the recipe 'int4-awq'."
         )
+
+    def get_calib_inputs(self, *arguments: Any, **options: Any) -> Any:
+        """Download and return text for calibration; no such configuration can be made here."""
+        raise NotImplementedError
+
+    def make_model_input(self, *arguments: Any, **options: Any) -> Any:
+        """Return the inputs of a model for tokens; no such configuration can be made here."""
+        raise NotImplementedError

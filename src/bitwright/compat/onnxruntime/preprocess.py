@@ -10,7 +10,7 @@ from bitwright.compat.onnxruntime.commands import read_boolean
 from bitwright.compat.onnxruntime.shape_inference import quant_pre_process
 from bitwright.errors import BitwrightError
 
-__all__ = ["main", "quant_pre_process"]
+__all__ = ["main", "parse_arguments", "quant_pre_process"]
 
 _STEPS = ("skip_optimization", "skip_onnx_shape", "skip_symbolic_shape")
 
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["--input", "no_such.onnx", "--output", "ready.onnx"])
     1
     """
-    options = vars(_make_parser().parse_args(arguments))
+    options = vars(parse_arguments(arguments))
     if all(options[step] for step in _STEPS):
         print("error: all three steps are skipped, so nothing is left to do.", file=sys.stderr)
         return 2
@@ -33,7 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the flags of a command line, by default of this process.
+
+    >>> parse_arguments(["--input", "m.onnx", "--output", "r.onnx"]).int_max
+    2147483647
+    """
     parser = argparse.ArgumentParser(
         prog="python -m bitwright.compat.onnxruntime.preprocess",
         description="Fill in the shapes of a model and clean it up, before it is quantized.",
@@ -67,7 +72,7 @@ def _make_parser() -> argparse.ArgumentParser:
         default=1024,
         help="write tensors of at least this many bytes outside",
     )
-    return parser
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -15,23 +15,37 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import decibels, match_weights, signal_and_noise
-from bitwright.compat.onnxruntime.calibrator import calibrated_tensors
+from bitwright.compat.onnxruntime.calibrator import CalibraterBase, calibrated_tensors
+from bitwright.compat.onnxruntime.onnx_model import ONNXModel
 from bitwright.compat.onnxruntime.quant_utils import (
+    DEQUANT_OP_NAME,
     DEQUANT_OUTPUT_SUFFIX,
     QUANT_INPUT_SUFFIX,
     TENSOR_NAME_QUANT_SUFFIX,
+    find_by_name,
+    load_model_with_shape_infer,
 )
+from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.data import open_data, session_inputs
 from bitwright.errors import DataError, ModelError
 from bitwright.graph.editing import append_node
 
 __all__ = [
+    "DEQUANT_OP_NAME",
+    "DEQUANT_OUTPUT_SUFFIX",
+    "QUANT_INPUT_SUFFIX",
+    "TENSOR_NAME_QUANT_SUFFIX",
+    "CalibraterBase",
+    "CalibrationDataReader",
+    "ONNXModel",
     "collect_activations",
     "compute_activation_error",
     "compute_signal_to_quantization_noice_ratio",
     "compute_weight_error",
     "create_activation_matching",
     "create_weight_matching",
+    "find_by_name",
+    "load_model_with_shape_infer",
     "modify_model_output_intermediate_tensors",
 ]
 

@@ -24,6 +24,7 @@ from bitwright.numerics.scales import float_scale, grid_parameters, restricted_a
 from bitwright.numerics.types import QType
 
 __all__ = [
+    "FLOAT8_DISTRIBUTIONS",
     "FLOAT8_TYPES",
     "ONNX_INT_TYPE_RANGE",
     "ONNX_INT_TYPE_REDUCED_RANGE",
@@ -57,6 +58,10 @@ FLOAT8_TYPES = (
     TensorProto.FLOAT8E5M2,
     TensorProto.FLOAT8E5M2FNUZ,
 )
+
+_FLOAT8 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+FLOAT8_DISTRIBUTIONS = {TensorProto.FLOAT8E4M3FN: _FLOAT8[np.isfinite(_FLOAT8)]}
+"""All finite values of a float8 type: their deviation is that of a tensor with scale 1."""
 
 type_to_name = {number: name for name, number in TensorProto.DataType.items()}
 

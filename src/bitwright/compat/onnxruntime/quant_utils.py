@@ -20,6 +20,7 @@ from bitwright.compat.onnxruntime.enums import (
 )
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.quant_formulas import (
+    FLOAT8_DISTRIBUTIONS,
     FLOAT8_TYPES,
     ONNX_INT_TYPE_RANGE,
     ONNX_INT_TYPE_REDUCED_RANGE,
@@ -42,13 +43,20 @@ from bitwright.compat.onnxruntime.quant_formulas import (
     tensor_proto_to_array,
     type_to_name,
 )
+from bitwright.compat.onnxruntime.quant_records import (
+    BiasToQuantize,
+    QuantizedInitializer,
+    QuantizedValue,
+)
 from bitwright.compat.onnxruntime.tensors_data import write_calibration_table
+from bitwright.errors import MissingPackageError
 from bitwright.jobs.opening import upgrade_for
 from bitwright.recipe import Recipe
 
 __all__ = [
     "DEQUANT_OP_NAME",
     "DEQUANT_OUTPUT_SUFFIX",
+    "FLOAT8_DISTRIBUTIONS",
     "FLOAT8_TYPES",
     "MODEL_SIZE_THRESHOLD",
     "ONNX_INT_TYPE_RANGE",
@@ -58,9 +66,12 @@ __all__ = [
     "QUANT_INPUT_SUFFIX",
     "QUANT_OP_NAME",
     "TENSOR_NAME_QUANT_SUFFIX",
+    "BiasToQuantize",
     "QuantFormat",
     "QuantType",
     "QuantizationMode",
+    "QuantizedInitializer",
+    "QuantizedValue",
     "QuantizedValueType",
     "add_dequant_input_suffix",
     "add_dequant_output_suffix",
@@ -70,6 +81,7 @@ __all__ = [
     "add_quant_input_suffix",
     "add_quant_output_suffix",
     "add_quant_suffix",
+    "apply_plot",
     "attribute_to_kwarg",
     "compute_data_quant_params",
     "compute_scale_zp",
@@ -110,6 +122,9 @@ QUANT_INPUT_SUFFIX = "_QuantizeLinear_Input"
 DEQUANT_OP_NAME = "DequantizeLinear"
 DEQUANT_OUTPUT_SUFFIX = "_DequantizeLinear_Output"
 MODEL_SIZE_THRESHOLD = 1 << 31
+# What models written by ONNX Runtime's tool are stamped with.
+__producer__ = "onnx.quantize"
+__version__ = "0.1.0"
 
 # Models ---------------------------------------------------------------------------------------
 
@@ -214,6 +229,21 @@ def add_pre_process_metadata(model: onnx.ModelProto) -> None:
 def model_has_pre_process_metadata(model: onnx.ModelProto) -> bool:
     """Return whether a model says that it was pre-processed."""
     return _is_marked(model, "onnx.quant.pre_process")
+
+
+def apply_plot(hist: Sequence[float], hist_edges: Sequence[float]) -> None:
+    """Show a histogram in a window, with matplotlib."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise MissingPackageError(
+            "plotting a histogram needs matplotlib; run: pip install matplotlib."
+        ) from error
+    plt.stairs(hist, hist_edges, fill=True)
+    plt.title("Histogram of a tensor")
+    plt.xlabel("value")
+    plt.ylabel("count")
+    plt.show()
 
 
 # Names and small things -----------------------------------------------------------------------

@@ -35,7 +35,13 @@ from bitwright.compat.onnxruntime.quant_utils import (
     update_opset_version,
 )
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
+from bitwright.compat.onnxruntime.registry import (
+    IntegerOpsRegistry,
+    QDQRegistry,
+    QLinearOpsRegistry,
+)
 from bitwright.compat.onnxruntime.static import check_types, quantize_static
+from bitwright.compat.onnxruntime.tensor_quant_overrides import TensorQuantOverridesHelper
 from bitwright.compat.onnxruntime.tensors_data import (
     TensorsData,
     load_tensors_data,
@@ -48,13 +54,17 @@ __all__ = [
     "CalibrationDataReader",
     "CalibrationMethod",
     "DynamicQuantConfig",
+    "IntegerOpsRegistry",
     "ONNXQuantizer",
     "QDQQuantizer",
+    "QDQRegistry",
+    "QLinearOpsRegistry",
     "QuantConfig",
     "QuantFormat",
     "QuantType",
     "QuantizationMode",
     "StaticQuantConfig",
+    "TensorQuantOverridesHelper",
     "TensorsData",
     "check_static_quant_arguments",
     "create_calibrator",

@@ -1,0 +1,1 @@
+"""Tables of ranges for TensorRT, as `onnxruntime.quantization.CalTableFlatBuffers`."""

@@ -1,0 +1,11 @@
+"""The operator quantizers of `onnxruntime.quantization.operators.split`."""
+
+from __future__ import annotations
+
+from bitwright.compat.onnxruntime.operators.base_operator import operator_quantizer
+from bitwright.compat.onnxruntime.operators.qdq_base_operator import QDQOperatorBase
+
+__all__ = ["QDQSplit", "QSplit"]
+
+QSplit = operator_quantizer("QSplit")
+QDQSplit = operator_quantizer("QDQSplit", QDQOperatorBase)
