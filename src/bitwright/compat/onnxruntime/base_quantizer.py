@@ -77,6 +77,7 @@ class BaseQuantizer:
     """A model and what is asked for, with answers about both.
 
     >>> import bitwright
+    >>> from bitwright.compat.onnxruntime import QuantType
     >>> model = onnx.load(bitwright.load_demo().model_path)
     >>> types = QuantType.QInt8, QuantType.QUInt8
     >>> base = BaseQuantizer(model, True, False, *types, None, None, None, ["Conv"])
