@@ -12,6 +12,7 @@ import onnx_ir as ir
 from bitwright.graph.constants import input_at
 from bitwright.graph.quantized_ops import (
     BLOCK_ROUNDERS,
+    DECISIONS,
     DEQUANTIZERS,
     QUANTIZERS,
     ROUNDERS,
@@ -19,10 +20,7 @@ from bitwright.graph.quantized_ops import (
 )
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 
-__all__ = ["DECISIONS", "Inspection", "inspect_model", "show_type"]
-
-DECISIONS = "bitwright.nodes"
-"""The metadata with how many nodes of each op type were quantized, and how many left float."""
+__all__ = ["Inspection", "inspect_model", "show_type"]
 
 _DEQUANTIZING = DEQUANTIZERS | ROUNDERS
 _QUANTIZERS = QUANTIZERS | _DEQUANTIZING | {"DynamicQuantizeLinear"}

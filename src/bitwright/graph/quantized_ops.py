@@ -1,4 +1,4 @@
-"""Operators of quantized models: quantizers, integer operators and where their parameters stand."""
+"""Facts of quantized models: quantizers, integer operators, where parameters and notes stand."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 __all__ = [
     "BLOCK_ROUNDERS",
+    "DECISIONS",
     "DEQUANTIZERS",
     "FIX_NEURONS",
     "INTEGER_OPS",
@@ -14,6 +15,9 @@ __all__ = [
     "IntegerOp",
     "is_integer_op",
 ]
+
+DECISIONS = "bitwright.nodes"
+"""The metadata with how many nodes of each op type were quantized, and how many left float."""
 
 QUANTIZERS = frozenset({"QuantizeLinear", "VitisQuantizeLinear", "ExtendedQuantizeLinear"})
 DEQUANTIZERS = frozenset({"DequantizeLinear", "VitisDequantizeLinear", "ExtendedDequantizeLinear"})

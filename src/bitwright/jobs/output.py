@@ -15,7 +15,6 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
-from bitwright.assess.inspection import DECISIONS
 from bitwright.assess.optimized.rounded import note_rounded
 from bitwright.data import random_samples
 from bitwright.decide.scales.unsigned import shift_to_unsigned
