@@ -20,6 +20,7 @@ from bitwright.data import random_samples
 from bitwright.decide.scales.unsigned import shift_to_unsigned
 from bitwright.emit import EMITTERS, VENDOR_DOMAIN
 from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.graph.quantized_ops import DECISIONS
 from bitwright.jobs.calibration import NO_SAMPLES, Evaluation
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.result import Result
