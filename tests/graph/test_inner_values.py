@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from support.models import build, node, normal
 
 from bitwright.errors import ModelError
 from bitwright.graph import (
@@ -362,3 +363,36 @@ def test_all_activations_of_a_real_model_match_the_plain_run(ocr_model):
     names = [node.outputs[0].name for node in model.graph if node.op_type in {"Conv", "MatMul"}]
     seen = observe_exposed(model, names, feeds)
     assert all(np.isfinite(array).all() and array.size for array in seen.values())
+
+
+def test_tensors_come_out_of_a_pattern_that_the_runtime_fuses_wrongly():
+    """ONNX Runtime's FastGeluFusion removes half of x although another node reads it."""
+    constants = {
+        "kept": np.array([True, True]),  # a size that depends on values has to be counted
+        "half": np.float32(0.5),
+        "three": np.float32(3),
+        "cubic": np.float32(0.044715),
+        "root": np.float32(np.sqrt(2 / np.pi)),
+        "one": np.float32(1),
+    }
+    proto = build(
+        [
+            node("Compress", ["given", "kept"], ["x"], axis=0),
+            node("Mul", ["x", "half"], ["halved"]),
+            node("Pow", ["x", "three"], ["cube"]),
+            node("Mul", ["cube", "cubic"], ["third"]),
+            node("Add", ["x", "third"], ["sum"]),
+            node("Mul", ["sum", "root"], ["inner"]),
+            node("Tanh", ["inner"], ["tanh"]),
+            node("Add", ["tanh", "one"], ["outer"]),
+            node("Mul", ["halved", "outer"], ["y"]),
+        ],
+        {"given": [2, 8]},
+        {"y": None},
+        constants,
+    )
+    runner = SessionRunner(load_model(proto), ["halved", "y"], group_bytes=1 << 20)
+    feeds = {"given": normal(2, 8)}
+    (group,) = runner.groups(feeds)
+    found = runner.run(group, feeds)
+    np.testing.assert_array_equal(found["halved"], feeds["given"] / 2)

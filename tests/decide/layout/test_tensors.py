@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.models import build, make_cnn, node, weight
+from support.models import build, make_cnn, make_samples, node, normal, weight
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.numerics.types import BFP16
 from bitwright.recipe import Override, Placement, Recipe, Selection
 
@@ -64,3 +65,29 @@ def test_values_that_are_moved_lie_in_new_blocks():
     plan = bitwright.make_plan(model, recipe=recipe)
     assert plan.tensors["t"].same_as is None and plan.tensors["t"].axis == 1
     assert np.ndim(plan.tensors["t"].scale) == 0
+
+
+@pytest.mark.parametrize("recipe", ["a16w8", "int16-cnn-default"])
+def test_a_constant_that_is_both_weight_and_bias_of_a_node_has_an_entry_for_each(recipe):
+    """Exporters store equal tensors once: a norm's fresh scale and bias may be the same zeros."""
+    model = build(
+        [
+            node("Conv", ["x", "w1", "z"], ["c"], name="first"),
+            node("Relu", ["c"], ["r"], name="relu"),
+            node("BatchNormalization", ["r", "z", "z", "m", "v"], ["y"], name="norm"),
+            node("Conv", ["y", "w"], ["out"], name="conv"),
+        ],
+        {"x": [1, 4, 6, 6]},
+        {"out": None, "r": None},
+        {
+            "z": normal(4, seed=1),
+            "m": np.zeros(4, np.float32),
+            "v": np.ones(4, np.float32),
+            "w1": weight(4, 4, 1, 1),
+            "w": weight(3, 4, 1, 1),
+        },
+    )
+    options = load_recipe(recipe).replace(optimize=False)
+    result = bitwright.quantize(model, recipe=options, data=make_samples(model), progress=False)
+    assert result.plan.nodes["norm"].action == "quantize"
+    assert result.outputs[0].sqnr > 25

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Literal
 
 import onnx_ir as ir
@@ -92,17 +94,14 @@ class Layout:
 
     def enter_constant(self, wanted: Entry, reader: str) -> str:
         """Enter a constant for one of its readers; uses that agree share one entry."""
-        for key in (wanted.name, f"{wanted.name}@{reader}"):
-            found = self.entries.get(key)
-            if found is None:
-                self.entries[key] = wanted
-                return key
+        for key in _keys(wanted.name, reader):
+            found = self.entries.setdefault(key, wanted)
             if all(
                 getattr(found, field) == getattr(wanted, field)
                 for field in ("qtype", "axis", "block_size", "role", "operand")
             ):
-                return key
-        raise AssertionError(f"two entries for {wanted.name!r} at node {reader!r}")
+                break
+        return key
 
     def enter_bias(
         self,
@@ -124,7 +123,8 @@ class Layout:
             if array is None or array.ndim == 0 or array.shape[-1] != channels * tile:
                 return None
             axis = array.ndim - 1
-        key = f"{name}@{node.name}" if name in self.entries else name
+        # The node may read the same constant as its weight: exporters store all zeros once.
+        key = next(key for key in _keys(name, node.name or "") if key not in self.entries)
         self.entries[key] = Entry(name, value, "bias", qtype, axis, bias_of=bias_of, tile=tile)
         return key
 
@@ -133,3 +133,10 @@ class Layout:
         return [
             name for name, node in self.nodes.items() if key in node.inputs or key in node.outputs
         ]
+
+
+def _keys(name: str, reader: str) -> Iterator[str]:
+    """Yield what the entries of a tensor may be called: its name, then names of a reader's own."""
+    yield name
+    yield f"{name}@{reader}"
+    yield from (f"{name}@{reader}#{number}" for number in count(2))
