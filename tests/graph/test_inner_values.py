@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from support.models import build, node, normal
+from support.models import build, normal
 
 from bitwright.errors import ModelError
 from bitwright.graph import (
@@ -377,15 +377,15 @@ def test_tensors_come_out_of_a_pattern_that_the_runtime_fuses_wrongly():
     }
     proto = build(
         [
-            node("Compress", ["given", "kept"], ["x"], axis=0),
-            node("Mul", ["x", "half"], ["halved"]),
-            node("Pow", ["x", "three"], ["cube"]),
-            node("Mul", ["cube", "cubic"], ["third"]),
-            node("Add", ["x", "third"], ["sum"]),
-            node("Mul", ["sum", "root"], ["inner"]),
-            node("Tanh", ["inner"], ["tanh"]),
-            node("Add", ["tanh", "one"], ["outer"]),
-            node("Mul", ["halved", "outer"], ["y"]),
+            helper.make_node("Compress", ["given", "kept"], ["x"], axis=0),
+            helper.make_node("Mul", ["x", "half"], ["halved"]),
+            helper.make_node("Pow", ["x", "three"], ["cube"]),
+            helper.make_node("Mul", ["cube", "cubic"], ["third"]),
+            helper.make_node("Add", ["x", "third"], ["sum"]),
+            helper.make_node("Mul", ["sum", "root"], ["inner"]),
+            helper.make_node("Tanh", ["inner"], ["tanh"]),
+            helper.make_node("Add", ["tanh", "one"], ["outer"]),
+            helper.make_node("Mul", ["halved", "outer"], ["y"]),
         ],
         {"given": [2, 8]},
         {"y": None},

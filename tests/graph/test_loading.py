@@ -227,3 +227,12 @@ def test_a_message_in_memory_may_be_above_what_a_file_holds(builders):
     large.dims.append(size // 4)
     large.raw_data = bytes(size)
     assert file_size(proto) == pytest.approx(size, rel=1e-3)
+
+
+@pytest.mark.parametrize("convert", [lambda proto: proto, ir.from_proto])
+def test_a_tensor_that_nobody_provides_is_named(builders, convert):
+    proto = builders.mlp()
+    missing = proto.graph.initializer[0].name
+    del proto.graph.initializer[0]
+    with pytest.raises(ModelError, match=f"reads '{missing}', which no node makes"):
+        load_model(convert(proto))

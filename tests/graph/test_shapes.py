@@ -92,3 +92,13 @@ def test_every_tensor_inside_silero_has_a_type(silero):
     normalize(model)
     infer_shapes(model)
     assert [name for name, value in iter_values(model) if element_type(value) is None] == []
+
+
+def test_a_constant_that_is_an_output_without_a_shape_gets_its_own(builders):
+    proto = builders.mlp()
+    weight = proto.graph.initializer[0]
+    proto.graph.output.append(builders.info(weight.name, weight.data_type, None))
+    model = load_model(proto)
+    infer_shapes(model)
+    assert static_shape(values(model)[weight.name]) == tuple(weight.dims)
+    assert model.graph.initializers[weight.name].shape == list(weight.dims)

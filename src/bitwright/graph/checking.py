@@ -71,6 +71,11 @@ def _check_order_in(graph: ir.Graph, outer: set[ir.Value], path: str) -> None:
         for value in node.inputs:
             if value is not None and value not in ready:
                 reader = qualified_name(path, node.name or node.op_type)
+                if value.producer() is None and value.graph is None:
+                    raise ModelError(
+                        f"node {reader!r} reads {value.name!r}, which no node makes and which is "
+                        "neither an input nor an initializer; add it, or export the model again."
+                    )
                 raise ModelError(
                     f"node {reader!r} reads {value.name!r} "
                     "before any node makes it; sort the graph or add the missing node."

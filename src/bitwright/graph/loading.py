@@ -11,7 +11,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from bitwright.errors import ModelError
-from bitwright.graph.checking import is_in_order
+from bitwright.graph.checking import check_order, is_in_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
@@ -197,6 +197,7 @@ def _sorted(model: ir.Model, what: str) -> ir.Model:
     try:
         if not is_in_order(model):
             model.graph.sort()
+            check_order(model)  # what is still not there never will be
         for function in model.functions.values():
             function.sort()
     except ValueError as error:

@@ -161,8 +161,12 @@ def _named(dimension: int | ir.SymbolicDim) -> bool:
 
 def _propagate_types(graph: ir.Graph, opsets: dict[str, int]) -> None:
     for value in graph.initializers.values():
-        if value.const_value is not None and value.type is None:
+        if value.const_value is None:
+            continue
+        if value.type is None:
             value.dtype = value.const_value.dtype
+        if value.shape is None:  # a constant that is a graph output is known by what that says
+            value.shape = shape_of(value.const_value)
     for node in graph:
         # Bodies come before the node that owns them: its outputs have the types of theirs.
         for _, body in subgraphs_of(node):
