@@ -169,12 +169,12 @@ def _open_subfolders(
     if _one_kind(folder, everything) == "images" and not names <= contents.keys():
         return _image_source(_interleave(list(contents.values())), folder, specs, preprocess)
     _refuse_preprocess(folder, preprocess)
-    for name in contents.keys() - names:
+    for name in sorted(contents.keys() - names):
         raise DataError(
             f"the folder {str(folder / name)!r} is named after no input of the model."
             f"{did_you_mean(name, names)}"
         )
-    for name in names - contents.keys():
+    for name in sorted(names - contents.keys()):
         raise DataError(
             f"{str(folder)!r} has no folder for the model's input {name!r}; "
             "give one folder for each input."

@@ -7,7 +7,7 @@ the other, which is what local errors and sensitivities are measured with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -20,7 +20,15 @@ from bitwright.graph.constants import is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, is_integer_op
 from bitwright.graph.subgraphs import subgraphs_of
 
-__all__ = ["WEIGHTED", "Cut", "Units", "cut_models", "nodes_between", "outer_inputs"]
+__all__ = [
+    "WEIGHTED",
+    "Cut",
+    "Units",
+    "cut_models",
+    "node_places",
+    "nodes_between",
+    "outer_inputs",
+]
 
 WEIGHTED = op_types(lambda op: op.weights and not op.normalizes)
 # Tensors that the runtime makes on its own, whatever is fused around them.
@@ -123,7 +131,8 @@ def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
         and original.producer() is not None
         and _is_cut(value, original, graph)
     }
-    places = {v: place for place, node in enumerate(float_model.graph) for v in node.outputs}
+    float_nodes, nodes = node_places(float_model), node_places(quantized)
+    places = {v: place for node, place in float_nodes.items() for v in node.outputs}
     chosen = _drop_contradictions(chosen, places)
     borders = {value for value in quantized.graph.inputs if value.name in inputs} | set(chosen)
     float_borders = set(float_model.graph.inputs) | set(chosen.values())
@@ -142,8 +151,8 @@ def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
                 value,
                 measured,
                 codes,
-                tuple(nodes_between(original, float_borders)),
-                tuple(nodes_between(value, borders)),
+                tuple(nodes_between(original, float_borders, float_nodes)),
+                tuple(nodes_between(value, borders, nodes)),
             )
         )
     return Units(float_model, graph, tuple(cuts))
@@ -235,7 +244,14 @@ def _drop_contradictions(
     return kept
 
 
-def nodes_between(value: ir.Value, borders: set[ir.Value]) -> list[ir.Node]:
+def node_places(model: ir.Model) -> dict[ir.Node, int]:
+    """Return where each node of the main graph stands in it."""
+    return {node: place for place, node in enumerate(model.graph)}
+
+
+def nodes_between(
+    value: ir.Value, borders: set[ir.Value], places: Mapping[ir.Node, int]
+) -> list[ir.Node]:
     """Return the nodes that a tensor is made with from the borders, in graph order."""
     found: set[ir.Node] = set()
     waiting = [value]
@@ -247,31 +263,7 @@ def nodes_between(value: ir.Value, borders: set[ir.Value]) -> list[ir.Node]:
         if maker is not None and maker not in found:
             found.add(maker)
             waiting += outer_inputs(maker)
-    return _in_graph_order(found)
-
-
-def _in_graph_order(chosen: set[ir.Node]) -> list[ir.Node]:
-    if len(chosen) < 2:
-        return list(chosen)
-    # From the last node backwards: a graph has no index of its nodes.
-    ordered: list[ir.Node] = []
-    seen: set[ir.Node] = set()
-    stack: list[tuple[ir.Node, bool]] = [(node, False) for node in chosen]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            ordered.append(node)
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        for value in outer_inputs(node):
-            maker = value.producer()
-            if maker in chosen and maker not in seen:
-                assert maker is not None
-                stack.append((maker, False))
-    return ordered
+    return sorted(found, key=places.__getitem__)
 
 
 def _main_node(nodes: Sequence[ir.Node]) -> ir.Node | None:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import is_float
 from bitwright.assess.comparison.merged_graph import Known, MergedGraph
-from bitwright.assess.comparison.units import Cut, Units, nodes_between, outer_inputs
+from bitwright.assess.comparison.units import Cut, Units, node_places, nodes_between, outer_inputs
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 
 __all__ = ["Key", "Kind", "Variants"]
@@ -175,6 +175,7 @@ def _reads(nodes: Sequence[ir.Node], changed: Known) -> bool:
 def _paths(units: Units) -> list[_OutputPath]:
     float_borders = {*units.float_model.graph.inputs, *(cut.float_value for cut in units.cuts)}
     borders = {*units.quantized.graph.inputs, *(cut.value for cut in units.cuts)}
+    float_places, places = node_places(units.float_model), node_places(units.quantized)
     given = {value.name: value for value in units.quantized.graph.outputs}
     paths = []
     for output in units.float_model.graph.outputs:
@@ -186,9 +187,11 @@ def _paths(units: Units) -> list[_OutputPath]:
         paths.append(
             _OutputPath(
                 output,
-                () if output in float_borders else tuple(nodes_between(output, float_borders)),
+                ()
+                if output in float_borders
+                else tuple(nodes_between(output, float_borders, float_places)),
                 other,
-                () if other in borders else tuple(nodes_between(other, borders)),
+                () if other in borders else tuple(nodes_between(other, borders, places)),
             )
         )
     return paths
