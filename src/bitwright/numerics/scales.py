@@ -27,6 +27,7 @@ __all__ = [
     "restricted_asymmetric_parameters",
     "smallest_bias_scale",
     "symmetric_zero_point",
+    "without_last_level",
 ]
 
 Array = npt.NDArray[Any]
@@ -116,6 +117,22 @@ def grid_parameters(
         zero_point = np.clip(np.rint(qmin - low / divisor.astype(np.float64)), qmin, qmax)
         zero_point = np.where(degenerate, np.int64(0), zero_point.astype(np.int64))
     return scale, zero_point
+
+
+def without_last_level(
+    low: float, high: float, qtype: QType, *, symmetric: bool
+) -> tuple[float, float]:
+    """Return a range known by definition as a power-of-two scale should cover it.
+
+    To reach 1 itself would take twice the scale, and a bit of every other value: the last level is
+    left out, as the tools for such hardware do.
+
+    >>> from bitwright.numerics.types import INT8
+    >>> without_last_level(0.0, 1.0, INT8, symmetric=True)
+    (0.0, 0.9921875)
+    """
+    part = 1 - 2.0 ** -(qtype.bits - symmetric)
+    return low * part, high * part
 
 
 def covering_power_of_two(

@@ -49,6 +49,10 @@ def test_a_softmax_gives_zero_to_one():
     model = build(nodes, {"x": [4, 8]}, {"y": [4, 8]}, {"w": weight(8, 8)})
     params = make_quantizer(model, ranges={"y": (0.1, 0.7)}).quantization_params
     assert params["y"].scale == pytest.approx(1 / 255)
+    symmetric = {"ActivationSymmetric": True}
+    method = PowerOfTwoMethod.NonOverflow
+    known = make_quantizer(model, ranges={"y": (0.1, 0.7)}, method=method, options=symmetric)
+    assert known.quantization_params["y"].scale == 2**-7
 
 
 @pytest.mark.parametrize("largest", [0.7, 1.0, 1.3, 1.41])

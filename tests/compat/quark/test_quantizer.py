@@ -185,7 +185,6 @@ def test_steps():
             "weights in groups",
         ),
         (lambda: QuantizationConfig(), "wrap a QuantizationConfig"),
-        (lambda: QConfig(global_config=U8S8, extra_options={"Percentil": 1}), "Did you mean"),
     ],
 )
 def test_configurations_that_cannot_be(config, said):

@@ -36,6 +36,17 @@ def test_bias_correction_reaches_the_recipe():
     assert read_options({"BiasCorrection": True}).recipe["bias_correction"] == "sequential"
 
 
+@option("IgnoreWarnings")
+def test_ignoring_warnings_is_a_switch():
+    # What it does is tested with the configurations that have it.
+    assert read_options({"IgnoreWarnings": True}) == read_options({})
+
+
+def test_an_unknown_key_is_ignored_with_a_suggestion():
+    with pytest.warns(UserWarning, match="Did you mean 'ActivationSymmetric'"):
+        assert read_options({"ActivationSymetric": True}) == read_options({})
+
+
 def test_every_key_has_its_test():
     for path in (Path(__file__).parent / "options").glob("test_*.py"):
         runpy.run_path(str(path))  # `option` notes the keys of each test

@@ -48,7 +48,6 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"extra_options": {"ActivationSymetric": True}}, "Did you mean 'ActivationSymmetric'?"),
         ({"extra_options": {"MinMSEMode": "MostComon"}}, "Did you mean 'MostCommon'?"),
         ({"extra_options": {"FastFinetune": {"NumIteration": 1}}}, "Did you mean 'NumIterations'?"),
         ({"extra_options": {"Int16Bias": True, "Int32Bias": True}}, "contradict each other"),

@@ -32,6 +32,28 @@ def quantized(model, recipe, data, **options):
     return bitwright.quantize(model, data=data, recipe=recipe, progress=False, **options)
 
 
+@pytest.mark.parametrize(
+    ("qtype", "symmetric", "scale"),
+    [(INT8, True, 2**-7), (UINT8, True, 2**-7), (UINT8, False, 2**-8), (INT16, True, 2**-15)],
+)
+def test_a_power_of_two_scale_of_a_softmax_leaves_out_the_last_level(qtype, symmetric, scale):
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"], name="product"),
+        node("Softmax", ["m"], ["y"], name="softmax"),
+    ]
+    model = build(nodes, {"x": [4, 8]}, {"y": [4, 8]}, {"w": normal(8, 8, seed=1)})
+    recipe = Recipe(
+        activation=qtype,
+        activation_symmetric=symmetric,
+        ranges=NonOverflow(),
+        weight_ranges=NonOverflow(),
+        scales="power-of-two",
+        place=Placement(isolated=True),
+    )
+    plan = quantized(model, recipe, samples(4, 8)).plan
+    assert plan.tensors["y"].scale == scale
+
+
 # Biases ---------------------------------------------------------------------------------------
 
 

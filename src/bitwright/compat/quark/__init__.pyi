@@ -1,16 +1,22 @@
 """The names of `quark.onnx` and where each is defined."""
 
-from .config import AdaQuantConfig as AdaQuantConfig
-from .config import AdaRoundConfig as AdaRoundConfig
-from .config import AlgoConfig as AlgoConfig
-from .config import BiasCorrectionConfig as BiasCorrectionConfig
-from .config import CLEConfig as CLEConfig
+from .algorithms import AdaQuantConfig as AdaQuantConfig
+from .algorithms import AdaRoundConfig as AdaRoundConfig
+from .algorithms import AlgoConfig as AlgoConfig
+from .algorithms import AutoMixprecisionConfig as AutoMixprecisionConfig
+from .algorithms import BiasCorrectionConfig as BiasCorrectionConfig
+from .algorithms import CLEConfig as CLEConfig
+from .algorithms import GPTQConfig as GPTQConfig
+from .algorithms import QuarotConfig as QuarotConfig
+from .algorithms import SmoothQuantConfig as SmoothQuantConfig
 from .config import Config as Config
 from .config import QConfig as QConfig
 from .config import QuantizationConfig as QuantizationConfig
-from .config import SmoothQuantConfig as SmoothQuantConfig
 from .config import get_default_config as get_default_config
+from .library import get_library_path as get_library_path
 from .quantizer import ModelQuantizer as ModelQuantizer
+from .quantizer import quantize_dynamic as quantize_dynamic
+from .quantizer import quantize_static as quantize_static
 from .shared_types import CalibrationDataReader as CalibrationDataReader
 from .shared_types import CalibrationMethod as CalibrationMethod
 from .shared_types import ExtendedCalibrationMethod as ExtendedCalibrationMethod

@@ -8,24 +8,19 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
+from bitwright.compat.quark.algorithms import AlgoConfig
+from bitwright.compat.quark.serialization import config_from_dict, config_to_dict
 from bitwright.compat.quark.specs import QLayerConfig
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod, VitisQuantFormat
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import QTYPES
-from bitwright.recipe.finetuning import LEARNING_OPS
 from bitwright.recipe.named import why_no_preset
 
 __all__ = [
     "PRESET_ARGUMENTS",
-    "AdaQuantConfig",
-    "AdaRoundConfig",
-    "AlgoConfig",
-    "BiasCorrectionConfig",
-    "CLEConfig",
     "Config",
     "QConfig",
     "QuantizationConfig",
-    "SmoothQuantConfig",
     "get_default_config",
 ]
 
@@ -57,6 +52,8 @@ class QuantizationConfig:
     execution_providers: Sequence[str] = ("CPUExecutionProvider",)
     enable_npu_cnn: bool = False
     enable_npu_transformer: bool = False
+    enable_dpu: bool = False
+    specific_tensor_precision: bool = False
     convert_fp16_to_fp32: bool = False
     convert_nchw_to_nhwc: bool = False
     include_cle: bool = True
@@ -65,12 +62,16 @@ class QuantizationConfig:
     include_fast_ft: bool = False
     include_auto_mp: bool = False
     print_summary: bool = True
+    debug_mode: bool = False
+    crypto_mode: bool = False
+    ignore_warnings: bool = False
+    """No warnings while models are quantized. There it is True, and hides what went wrong."""
     extra_options: dict[str, Any] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `quantize_static` that these are."""
-        named = (f.name for f in fields(self) if f.name != "use_dynamic_quant")
-        return {name: getattr(self, name) for name in named}
+        others = ("use_dynamic_quant", "ignore_warnings")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
 
 
 @dataclass
@@ -83,129 +84,6 @@ class Config:
     """
 
     global_quant_config: QuantizationConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlgoConfig:
-    """A step that makes a model easier to quantize."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CLEConfig(AlgoConfig):
-    """Equalize the channels of consecutive weights.
-
-    >>> CLEConfig(cle_steps=2).options()["CLESteps"]
-    2
-    """
-
-    cle_balance_method: str = "max"
-    cle_steps: int = 1
-    cle_weight_threshold: float = 0.5
-    cle_scale_append_bias: bool = True
-    cle_scale_use_threshold: bool = True
-    cle_total_layer_diff_threshold: float = 1.9e-7
-
-    def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`."""
-        return {_as_key(f.name): getattr(self, f.name) for f in fields(self)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BiasCorrectionConfig(AlgoConfig):
-    """Shift biases by the mean error of their layers' outputs.
-
-    >>> BiasCorrectionConfig().options()
-    {'BiasCorrection': True}
-    """
-
-    def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`."""
-        return {"BiasCorrection": True}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmoothQuantConfig(AlgoConfig):
-    """Move outliers of activations into the weights that multiply them.
-
-    >>> SmoothQuantConfig(alpha=0.7).options()
-    {'SmoothAlpha': 0.7}
-    """
-
-    alpha: float = 0.5
-
-    def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`."""
-        return {"SmoothAlpha": self.alpha}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _FineTuningConfig(AlgoConfig):
-    """What both ways of fine-tuning can be told; every argument is passed on, or refused."""
-
-    optim_device: str = "cpu"
-    infer_device: str = "cpu"
-    fixed_seed: int = 1705472343
-    data_size: int = 1000000000
-    batch_size: int = 1
-    num_batches: int = 1
-    num_iterations: int = 1000
-    learning_rate: float = 0.1
-    early_stop: bool = False
-    output_index: int = 0
-    lr_adjust: tuple[float, float] | None = None
-    target_op_type: Sequence[str] = LEARNING_OPS
-    selective_update: bool | None = None
-    """None: keep what helps on samples that were not learned from, which costs nothing here."""
-    update_bias: bool = False
-    output_qdq: bool = False
-    drop_ratio: float = 1.0
-    mem_opt_level: int = 1
-    cache_dir: str | None = None
-    log_period: int | None = None
-    ref_model_path: str | None = None
-    dynamic_batch: bool = False
-    parallel: bool = False
-    reg_param: float | None = None
-    beta_range: tuple[float, float] | None = None
-    warm_start: float | None = None
-    select_max_mem_layer: bool = False
-    num_workers: int = 1
-    pin_memory: bool = False
-    use_gds: bool = False
-
-    def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`."""
-        given = {_as_key(f.name): getattr(self, f.name) for f in fields(self)}
-        asked = {key: value for key, value in given.items() if value is not None}
-        algorithm = "adaquant" if isinstance(self, AdaQuantConfig) else "adaround"
-        return {"FastFinetune": {"OptimAlgorithm": algorithm, **asked}}
-
-
-def _as_key(name: str) -> str:
-    """Return the option that an argument stands for: output_qdq -> OutputQDQ."""
-    whole = {"cle": "CLE", "lr": "LR", "qdq": "QDQ", "gds": "GDS"}
-    return "".join(whole.get(word, word.capitalize()) for word in name.split("_"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaRoundConfig(_FineTuningConfig):
-    """Learn which weights to round up and which down.
-
-    >>> AdaRoundConfig(reg_param=0.02).options()["FastFinetune"]["RegParam"]
-    0.02
-    """
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaQuantConfig(_FineTuningConfig):
-    """Learn float weights that round well, and biases with `update_bias`.
-
-    >>> AdaQuantConfig().options()["FastFinetune"]["NumIterations"]
-    3000
-    """
-
-    num_iterations: int = 3000
-    learning_rate: float = 1e-5
 
 
 @dataclass(kw_only=True)
@@ -234,6 +112,28 @@ class QConfig:
         True
         """
         return Config(global_quant_config=get_default_config(name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration in plain dicts, lists, names and numbers, as JSON takes them.
+
+        >>> from bitwright.compat.quark import Int8Spec, QLayerConfig, UInt8Spec
+        >>> layer = QLayerConfig(input_tensors=UInt8Spec(), weight=Int8Spec())
+        >>> QConfig(global_config=layer).to_dict()["global_config"]["weight"]["spec"]
+        'Int8Spec'
+        """
+        return config_to_dict(self)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> QConfig:
+        """Return the configuration that `to_dict` gave.
+
+        >>> from bitwright.compat.quark import XInt8Spec, QLayerConfig
+        >>> layer = QLayerConfig(input_tensors=XInt8Spec(), weight=XInt8Spec())
+        >>> config = QConfig(global_config=layer)
+        >>> QConfig.from_dict(config.to_dict()) == config
+        True
+        """
+        return cls(**config_from_dict(given))
 
 
 def get_default_config(name: str) -> QuantizationConfig:

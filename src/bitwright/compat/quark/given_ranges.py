@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from bitwright.errors import RecipeError
-from bitwright.numerics.scales import affine_parameters
+from bitwright.numerics.scales import affine_parameters, without_last_level
 from bitwright.numerics.types import QType
 from bitwright.recipe import Override, Recipe
 
@@ -51,7 +51,15 @@ def parameters_of_ranges(
     What a Relu or Clip alone reads has the range of its output, and a Softmax gives [0, 1].
     """
     ranges = _adjusted(_read_ranges(given), graph, recipe)
-    return {name: _choose(name, *ends, graph, recipe) for name, ends in ranges.items()}
+    fixed = {
+        node.output[0]
+        for node in graph.node
+        if node.op_type == "Softmax" and _is_chosen(node, recipe)
+    }
+    return {
+        name: _choose(name, *ends, graph, recipe, is_fixed=name in fixed)
+        for name, ends in ranges.items()
+    }
 
 
 def _read_ranges(given: Any) -> dict[str, tuple[Any, Any]]:
@@ -92,14 +100,14 @@ def _is_chosen(node: onnx.NodeProto, recipe: Recipe) -> bool:
 
 
 def _choose(
-    name: str, low: Any, high: Any, graph: onnx.GraphProto, recipe: Recipe
+    name: str, low: Any, high: Any, graph: onnx.GraphProto, recipe: Recipe, *, is_fixed: bool
 ) -> QuantizationParams:
     given = recipe.overrides.get(name) or Override()
     qtype = given.qtype or recipe.activation
     if given.scale is not None:
         return _params(given.scale, given.zero_point, qtype)
     if given.rmin is not None:
-        low, high = given.rmin, given.rmax
+        low, high, is_fixed = given.rmin, given.rmax, False
     if not qtype.needs_range:
         return _params(1.0, 0, qtype)
     symmetric = recipe.activation_symmetric
@@ -107,6 +115,8 @@ def _choose(
         symmetric = given.symmetric
     elif recipe.unsigned_relu and _is_never_negative(name, graph):
         symmetric = False
+    if is_fixed and recipe.scales == "power-of-two":
+        low, high = without_last_level(low, high, qtype, symmetric=symmetric)
     scale, zero_point = affine_parameters(low, high, qtype, symmetric=symmetric, kind=recipe.scales)
     return _params(scale, zero_point, qtype)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +12,16 @@ import onnx
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat
-from bitwright.compat.quark.config import (
+from bitwright.compat.options import refuse_unknown
+from bitwright.compat.quark.algorithms import (
     AdaQuantConfig,
     AdaRoundConfig,
     AlgoConfig,
-    BiasCorrectionConfig,
     CLEConfig,
-    Config,
-    QConfig,
-    QuantizationConfig,
+    GPTQConfig,
     SmoothQuantConfig,
 )
+from bitwright.compat.quark.config import Config, QConfig, QuantizationConfig
 from bitwright.compat.quark.specs import (
     CalibMethod,
     QLayerConfig,
@@ -28,6 +29,7 @@ from bitwright.compat.quark.specs import (
     ScaleType,
     Spec,
 )
+from bitwright.compat.vai_q_onnx import static
 from bitwright.compat.vai_q_onnx.enums import (
     ExtendedCalibrationMethod,
     LayerWiseMethod,
@@ -35,12 +37,12 @@ from bitwright.compat.vai_q_onnx.enums import (
     VitisQuantFormat,
     read_type,
 )
-from bitwright.compat.vai_q_onnx.static import quantize_static, read_subgraphs
+from bitwright.compat.vai_q_onnx.static import read_subgraphs
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.numerics.types import INT8, INT16, INT32, UINT8
 from bitwright.recipe import Recipe, Selection
 
-__all__ = ["ModelQuantizer", "flatten"]
+__all__ = ["ModelQuantizer", "flatten", "quantize_dynamic", "quantize_static"]
 
 # Calibration with a float scale.
 _METHODS = {
@@ -93,21 +95,78 @@ class ModelQuantizer:
         config = self.config
         if self._layered is not None:
             config = flatten(self._layered, _graph_only(model_input))
-        if config.use_dynamic_quant:
-            return _quantize_dynamic(config, model_input, model_output)
-        has_data = calibration_data_reader is not None or calibration_data_path is not None
-        if _needs_data(config) and not has_data and not config.extra_options.get("UseRandomData"):
-            raise DataError(
-                "quantize_model needs a calibration_data_reader or a calibration_data_path; set "
-                "extra_options['UseRandomData'] to try things out with random data."
+        quiet = config.ignore_warnings or config.extra_options.get("IgnoreWarnings")
+        with warnings.catch_warnings():
+            if quiet:
+                warnings.simplefilter("ignore")
+            return _quantize(
+                config, model_input, model_output, calibration_data_reader, calibration_data_path
             )
-        return quantize_static(
-            model_input,
-            model_output,
-            calibration_data_reader,
-            calibration_data_path=calibration_data_path,
-            **config.arguments(),
+
+
+def _quantize(
+    config: QuantizationConfig, model: Any, output: Any, reader: Any, path: Any
+) -> onnx.ModelProto | None:
+    if config.use_dynamic_quant:
+        return _quantize_dynamic(config, model, output)
+    has_data = reader is not None or path is not None
+    if _needs_data(config) and not has_data and not config.extra_options.get("UseRandomData"):
+        raise DataError(
+            "quantize_model needs a calibration_data_reader or a calibration_data_path; set "
+            "extra_options['UseRandomData'] to try things out with random data."
         )
+    return static.quantize_static(
+        model, output, reader, calibration_data_path=path, **config.arguments()
+    )
+
+
+def quantize_static(
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path | None = None,
+    calibration_data_reader: Any = None,
+    calibration_data_path: str | Path | None = None,
+    **settings: Any,
+) -> onnx.ModelProto | None:
+    """Quantize a model with the arguments of a `QuantizationConfig`, and Quark's defaults.
+
+    >>> import bitwright
+    >>> from bitwright.compat import quark
+    >>> demo = bitwright.load_demo()
+    >>> model = quark.quantize_static(
+    ...     demo.model_path,
+    ...     calibration_data_reader=demo.calibration[:8],
+    ...     calibrate_method=quark.PowerOfTwoMethod.MinMSE,
+    ...     print_summary=False,
+    ... )
+    >>> bitwright.inspect(model).is_quantized
+    True
+    """
+    quantizer = ModelQuantizer(Config(_settings(settings)))
+    return quantizer.quantize_model(
+        model_input, model_output, calibration_data_reader, calibration_data_path
+    )
+
+
+def quantize_dynamic(
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path | None = None,
+    **settings: Any,
+) -> onnx.ModelProto | None:
+    """Store weights as integers and quantize activations while the model runs.
+
+    >>> import bitwright
+    >>> from bitwright.compat import quark
+    >>> model = quark.quantize_dynamic(bitwright.load_demo().model_path, print_summary=False)
+    >>> bitwright.inspect(model).is_quantized
+    True
+    """
+    config = _settings({**settings, "use_dynamic_quant": True})
+    return ModelQuantizer(Config(config)).quantize_model(model_input, model_output)
+
+
+def _settings(given: dict[str, Any]) -> QuantizationConfig:
+    refuse_unknown(given, [field.name for field in fields(QuantizationConfig)], " of quantization")
+    return QuantizationConfig(**given)
 
 
 def _needs_data(config: QuantizationConfig) -> bool:
@@ -173,6 +232,13 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
     fits_npu = activation.data_type in (INT8, UINT8) and weight.data_type is INT8
     known = activation.data_type.min_opset and weight.data_type.min_opset
     steps = {type(step): step for step in config.algo_config}
+    if config.extra_options.get("UseMatMulNBits"):
+        return _only_weights(config, model)
+    if GPTQConfig in steps:
+        raise RecipeError(
+            "GPTQConfig rounds low-bit weights and leaves activations float: set "
+            "extra_options['UseMatMulNBits'] to ask for that, or take AdaRoundConfig."
+        )
     return QuantizationConfig(
         calibrate_method=_method(activation),
         quant_format=QuantFormat.QDQ if known else VitisQuantFormat.QDQ,
@@ -195,6 +261,21 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
             **_overrides(config, model),
             **config.extra_options,
         },
+    )
+
+
+def _only_weights(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
+    """Return the arguments of a configuration with `UseMatMulNBits`: activations stay float."""
+    options = _step_options(config.algo_config)
+    for key, asked in config.extra_options.items():
+        merged = isinstance(asked, Mapping) and key in options
+        options[key] = {**options[key], **asked} if merged else asked
+    return QuantizationConfig(
+        include_cle=False,
+        nodes_to_exclude=_excluded(config, model),
+        subgraphs_to_exclude=[item for item in config.exclude if not isinstance(item, str)],
+        use_external_data_format=config.use_external_data_format,
+        extra_options=options,
     )
 
 
@@ -243,8 +324,6 @@ def _bias(spec: Spec | None) -> dict[str, Any]:
 def _step_options(steps: Iterable[AlgoConfig]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for step in steps:
-        if not isinstance(step, BiasCorrectionConfig | CLEConfig | SmoothQuantConfig | _LEARNING):
-            raise RecipeError(f"{type(step).__name__} in algo_config is not supported.")
         options |= step.options()
     return options
 

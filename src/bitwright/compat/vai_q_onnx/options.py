@@ -7,6 +7,7 @@ from typing import Any
 
 from bitwright.compat.onnxruntime.options import read_channel_axes, read_overrides
 from bitwright.compat.options import (
+    Changes,
     RecipeParts,
     Row,
     checked,
@@ -39,6 +40,7 @@ from bitwright.recipe import (
     Selection,
     WeightOnly,
 )
+from bitwright.support.notices import warn_user
 
 __all__ = ["OLD_NAMES", "OPTIONS", "REFUSED", "read_options", "weight_recipe"]
 
@@ -51,20 +53,17 @@ OLD_NAMES = {
 
 
 def read_options(options: Mapping[str, Any] | None) -> RecipeParts:
-    """Return what the options ask for; an unknown one is an error with a suggestion.
+    """Return what the options ask for; an unknown one is ignored with a warning, as there.
 
     >>> read_options({"ConvertBNToConv": False}).rewrite
     {'batch_norm_to_conv': False}
-    >>> read_options({"AlignConcatt": True})
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: unknown option 'AlignConcatt'. Did you mean 'AlignConcat'?
     >>> read_options({"QuantizationPreference": "speed"})
     Traceback (most recent call last):
     bitwright.errors.RecipeError: option 'QuantizationPreference' is not supported: set the \
 options themselves.
     """
     parts = RecipeParts()
-    for option, changes in translate(options, _ROWS):
+    for option, changes in translate(options, _ROWS, ignore=True):
         if option in OLD_NAMES:
             today = OLD_NAMES[option]
             if today in (options or {}):
@@ -92,6 +91,13 @@ def _read_op_type_pairs(what: str, given: Any) -> tuple[tuple[str, ...], ...]:
     ):
         raise RecipeError(f"{what} is a list of pairs of op types, not {given!r}.")
     return tuple(tuple(pair) for pair in given)
+
+
+def _simplify(what: str, given: Any) -> Changes:
+    # There it is one of two passes that clean up; without it the other still runs.
+    if not read_switch(what, given):
+        warn_user(f"{what} has no effect: {_CLEANED_UP}.")
+    return {}
 
 
 _CLEANED_UP = "optimize_model=False switches off all that cleans up"
@@ -171,7 +177,9 @@ OPTIONS: dict[str, Row] = {
     # Rewrites of the float graph
     "RemoveInputInit": to("recipe.keep_defaults", negated),
     "FoldBatchNorm": only(True, _CLEANED_UP),
-    "SimplifyModel": only(True, _CLEANED_UP),
+    "SimplifyModel": _simplify,
+    # `compat.quark` reads it; a warning is the caller's to filter otherwise.
+    "IgnoreWarnings": checked(read_switch),
     "FillAllValueInfo": only(True, "every shape that is known is written"),
     "ConvertBNToConv": to("rewrite.batch_norm_to_conv"),
     "ConvertReduceMeanToGlobalAvgPool": to("rewrite.reduce_mean_to_pool"),

@@ -36,7 +36,6 @@ _REFUSED_ARGUMENTS = {
     "include_auto_mp": ("bitwright.find_sensitivity says which nodes to keep in 16 bits or float"),
     "specific_tensor_precision": "give the type of single tensors in TensorQuantOverrides",
     "crypto_mode": "give a ModelProto and no model_output to write nothing",
-    "debug_mode": "bitwright.quantize returns the plan with every decision",
 }
 
 _warned: set[str] = set()
@@ -78,6 +77,7 @@ def quantize_static(
     extra_op_types_to_quantize: Sequence[str] | None = (),
     subgraphs_to_exclude: Sequence[Sequence[Sequence[str]]] | None = (),
     print_summary: bool = False,
+    debug_mode: bool = False,
     **others: Any,
 ) -> onnx.ModelProto | None:
     """Quantize a model as `vai_q_onnx` and Quark would, and write it.
@@ -113,6 +113,10 @@ def quantize_static(
     parts.notes[:0] = [
         f"{name} is called {_OLD_ARGUMENTS[name]} today." for name in old if old[name]
     ]
+    if read_switch("debug_mode", debug_mode):
+        parts.notes.append(
+            "debug_mode has no effect: bitwright.quantize returns the plan with every decision."
+        )
     request = Request(
         quant_format=quant_format,
         calibrate_method=calibrate_method,

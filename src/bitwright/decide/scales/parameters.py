@@ -22,6 +22,7 @@ from bitwright.numerics.scales import (
     float_scale,
     restricted_asymmetric_parameters,
     smallest_bias_scale,
+    without_last_level,
 )
 from bitwright.numerics.types import QType
 from bitwright.plan import TensorPlan
@@ -67,13 +68,18 @@ def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -
     choice = _Choice(_activation_ranges(entry, recipe), _is_symmetric(entry, recipe))
     if not entry.qtype.is_integer and isinstance(choice.ranges, Distribution):
         return _deviation_plan(entry, 1.0 if sketch is None else sketch_std(sketch))
-    return _covering_plan(entry, _activation_range(entry, sketch, choice), choice, recipe)
+    return _covering_plan(entry, _activation_range(entry, sketch, choice, recipe), choice, recipe)
 
 
-def _activation_range(entry: Entry, sketch: TensorSketch | None, choice: _Choice) -> _Range:
+def _activation_range(
+    entry: Entry, sketch: TensorSketch | None, choice: _Choice, recipe: Recipe
+) -> _Range:
     if not _has_given_range(entry):
         if entry.fixed_range is not None:
-            found = _Range(*entry.fixed_range, "by definition")
+            ends = entry.fixed_range
+            if recipe.scales == "power-of-two":
+                ends = without_last_level(*ends, entry.qtype, symmetric=choice.symmetric)
+            found = _Range(*ends, "by definition")
         else:
             assert sketch is not None
             found = _observed_range(sketch, entry.qtype, choice)

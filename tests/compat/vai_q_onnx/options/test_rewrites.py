@@ -52,7 +52,9 @@ def test_what_happens_anyway_may_be_asked_for(tmp_path):
     asked = {**dict.fromkeys(switches, True), "CLEBalanceMethod": "max", "TmpDir": tmp_path}
     model = make_cnn()
     assert quantize_vai(model, {**asked, "CopyBiasInit": ["Conv"]}) == quantize_vai(model)
-    for key in switches:
+    with pytest.warns(UserWarning, match="SimplifyModel' has no effect: optimize_model=False"):
+        assert quantize_vai(model, {"SimplifyModel": False}) == quantize_vai(model)
+    for key in set(switches) - {"SimplifyModel"}:
         with pytest.raises(RecipeError, match=f"{key}' must be True, not False: .+"):
             read_options({key: False})
 

@@ -1,0 +1,227 @@
+"""The steps in a configuration of Quark that make a model easier to quantize, as options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from bitwright.errors import RecipeError
+from bitwright.recipe.finetuning import LEARNING_OPS
+
+__all__ = [
+    "AdaQuantConfig",
+    "AdaRoundConfig",
+    "AlgoConfig",
+    "AutoMixprecisionConfig",
+    "BiasCorrectionConfig",
+    "CLEConfig",
+    "GPTQConfig",
+    "QuarotConfig",
+    "SmoothQuantConfig",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgoConfig:
+    """A step that makes a model easier to quantize."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the same as `extra_options`."""
+        raise RecipeError(f"{type(self).__name__} in algo_config is not supported.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLEConfig(AlgoConfig):
+    """Equalize the channels of consecutive weights.
+
+    >>> CLEConfig(cle_steps=2).options()["CLESteps"]
+    2
+    """
+
+    cle_balance_method: str = "max"
+    cle_steps: int = 1
+    cle_weight_threshold: float = 0.5
+    cle_scale_append_bias: bool = True
+    cle_scale_use_threshold: bool = True
+    cle_total_layer_diff_threshold: float = 1.9e-7
+
+    def options(self) -> dict[str, Any]:
+        """Return the same as `extra_options`."""
+        return {_as_key(f.name): getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasCorrectionConfig(AlgoConfig):
+    """Shift biases by the mean error of their layers' outputs.
+
+    >>> BiasCorrectionConfig().options()
+    {'BiasCorrection': True}
+    """
+
+    def options(self) -> dict[str, Any]:
+        """Return the same as `extra_options`."""
+        return {"BiasCorrection": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothQuantConfig(AlgoConfig):
+    """Move outliers of activations into the weights that multiply them.
+
+    >>> SmoothQuantConfig(alpha=0.7).options()
+    {'SmoothAlpha': 0.7}
+    """
+
+    alpha: float = 0.5
+
+    def options(self) -> dict[str, Any]:
+        """Return the same as `extra_options`."""
+        return {"SmoothAlpha": self.alpha}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FineTuningConfig(AlgoConfig):
+    """What both ways of fine-tuning can be told; every argument is passed on, or refused."""
+
+    optim_device: str = "cpu"
+    infer_device: str = "cpu"
+    fixed_seed: int = 1705472343
+    data_size: int = 1000000000
+    batch_size: int = 1
+    num_batches: int = 1
+    num_iterations: int = 1000
+    learning_rate: float = 0.1
+    early_stop: bool = False
+    output_index: int = 0
+    lr_adjust: tuple[float, float] | None = None
+    target_op_type: Sequence[str] = LEARNING_OPS
+    selective_update: bool | None = None
+    """None: keep what helps on samples that were not learned from, which costs nothing here."""
+    update_bias: bool = False
+    output_qdq: bool = False
+    drop_ratio: float = 1.0
+    mem_opt_level: int = 1
+    cache_dir: str | None = None
+    log_period: int | None = None
+    ref_model_path: str | None = None
+    dynamic_batch: bool = False
+    parallel: bool = False
+    reg_param: float | None = None
+    beta_range: tuple[float, float] | None = None
+    warm_start: float | None = None
+    select_max_mem_layer: bool = False
+    num_workers: int = 1
+    pin_memory: bool = False
+    use_gds: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """Return the same as `extra_options`."""
+        given = {_as_key(f.name): getattr(self, f.name) for f in fields(self)}
+        asked = {key: value for key, value in given.items() if value is not None}
+        algorithm = "adaquant" if isinstance(self, AdaQuantConfig) else "adaround"
+        return {"FastFinetune": {"OptimAlgorithm": algorithm, **asked}}
+
+
+def _as_key(name: str) -> str:
+    """Return the option that an argument stands for: output_qdq -> OutputQDQ."""
+    whole = {"cle": "CLE", "lr": "LR", "qdq": "QDQ", "gds": "GDS"}
+    return "".join(whole.get(word, word.capitalize()) for word in name.split("_"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaRoundConfig(_FineTuningConfig):
+    """Learn which weights to round up and which down.
+
+    >>> AdaRoundConfig(reg_param=0.02).options()["FastFinetune"]["RegParam"]
+    0.02
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaQuantConfig(_FineTuningConfig):
+    """Learn float weights that round well, and biases with `update_bias`.
+
+    >>> AdaQuantConfig().options()["FastFinetune"]["NumIterations"]
+    3000
+    """
+
+    num_iterations: int = 3000
+    learning_rate: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTQConfig(AlgoConfig):
+    """Round the weights of MatMul by GPTQ; needs `UseMatMulNBits` in `extra_options`.
+
+    >>> GPTQConfig(bits=4, group_size=32).options()["MatMulNBitsParams"]["GroupSize"]
+    32
+    """
+
+    bits: int = 8
+    block_size: int = 128
+    group_size: int = -1
+    perc_damp: float = 0.01
+    act_order: bool = False
+    per_channel: bool = False
+    mse: bool = False
+    weight_symmetric: bool = True
+
+    def options(self) -> dict[str, Any]:
+        """Return the same as `extra_options`."""
+        return {
+            "MatMulNBitsParams": {
+                "Algorithm": "GPTQ",
+                "Bits": self.bits,
+                "GroupSize": self.group_size,
+                "Symmetric": self.weight_symmetric,
+            },
+            "GPTQParams": {
+                "PercDamp": self.perc_damp,
+                "BlockSize": self.block_size,
+                "ActOrder": self.act_order,
+                "PerChannel": self.per_channel,
+                "MSE": self.mse,
+            },
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarotConfig(AlgoConfig):
+    """Rotates weights there; here a configuration with it is refused.
+
+    >>> QuarotConfig().options()
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: QuarotConfig is not supported: there is no rotation of weights.
+    """
+
+    r_matrix_dim: int = 4096
+    use_random_had: bool = False
+    r_config_path: str = ""
+
+    def options(self) -> dict[str, Any]:
+        """Say why there is no such step."""
+        raise RecipeError("QuarotConfig is not supported: there is no rotation of weights.")
+
+
+@dataclass(frozen=True)
+class AutoMixprecisionConfig(AlgoConfig):
+    """Chooses types of single layers there; here a configuration with it is refused.
+
+    >>> AutoMixprecisionConfig().options()
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: AutoMixprecisionConfig is not supported: \
+bitwright.find_sensitivity says which nodes to keep in 16 bits or float.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __init__(self, **settings: Any) -> None:
+        # Its arguments are many, and none is read.
+        object.__setattr__(self, "settings", settings.get("settings", settings))
+
+    def options(self) -> dict[str, Any]:
+        """Say why there is no such step."""
+        raise RecipeError(
+            "AutoMixprecisionConfig is not supported: bitwright.find_sensitivity says which nodes "
+            "to keep in 16 bits or float."
+        )

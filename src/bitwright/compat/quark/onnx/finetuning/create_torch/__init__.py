@@ -1,0 +1,1 @@
+"""`quark.onnx.finetuning.create_torch`."""

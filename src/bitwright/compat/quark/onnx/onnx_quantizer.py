@@ -1,0 +1,3 @@
+"""`quark.onnx.onnx_quantizer`."""
+
+from bitwright.compat.quark.onnx_quantizer import *  # noqa: F403

@@ -1,0 +1,1 @@
+"""`quark.onnx.quantization`: the quantizer and its configurations."""

@@ -1,0 +1,5 @@
+"""`quark.onnx.quantization.api`."""
+
+from bitwright.compat.quark.quantizer import ModelQuantizer
+
+__all__ = ["ModelQuantizer"]

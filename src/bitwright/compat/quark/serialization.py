@@ -1,0 +1,108 @@
+"""A `QConfig` in plain dicts and back: specs and steps by their class, enumerations by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import Any
+
+from bitwright.compat.quark import algorithms, specs
+from bitwright.compat.quark.algorithms import AlgoConfig
+from bitwright.compat.quark.specs import QLayerConfig, Spec
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.numerics.types import QType, qtype
+
+__all__ = ["config_from_dict", "config_to_dict"]
+
+_SPECS = {name: getattr(specs, name) for name in specs.__all__ if name.endswith("Spec")}
+_STEPS = {name: getattr(algorithms, name) for name in algorithms.__all__}
+_ENUMS: dict[str, type[Enum]] = {
+    "scale_type": specs.ScaleType,
+    "calibration_method": specs.CalibMethod,
+    "quant_granularity": specs.QuantGranularity,
+}
+
+
+def config_to_dict(config: Any) -> dict[str, Any]:
+    """Return every field of a `QConfig`; what dicts have as keys become pairs of a list."""
+    return {
+        "global_config": _plain(config.global_config),
+        "specific_layer_config": [
+            [_plain(layer), list(names)] for layer, names in config.specific_layer_config.items()
+        ],
+        "layer_type_config": [
+            [_plain(layer), list(types)] for layer, types in config.layer_type_config.items()
+        ],
+        "exclude": _plain(config.exclude),
+        "algo_config": _plain(config.algo_config),
+        "use_external_data_format": config.use_external_data_format,
+        "extra_options": _plain(config.extra_options),
+    }
+
+
+def config_from_dict(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a `QConfig`."""
+    found = dict(given)
+    if "global_config" not in found:
+        raise RecipeError("a QConfig has a global_config; it is missing in the dict.")
+    found["global_config"] = _layer(found["global_config"])
+    for key in ("specific_layer_config", "layer_type_config"):
+        found[key] = {_layer(layer): names for layer, names in found.get(key) or ()}
+    found["algo_config"] = [_step(step) for step in found.get("algo_config") or ()]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Spec | AlgoConfig):
+        kind = "spec" if isinstance(value, Spec) else "name"
+        return {kind: type(value).__name__} | _fields(value)
+    if isinstance(value, QLayerConfig):
+        return _fields(value)
+    if isinstance(value, Enum | QType):
+        return value.name
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def _layer(given: Any) -> QLayerConfig | None:
+    if given is None:
+        return None
+    return QLayerConfig(**{key: _spec(spec) for key, spec in given.items()})
+
+
+def _spec(given: Any) -> Spec | None:
+    if given is None:
+        return None
+    settings = dict(given)
+    kind = _find(settings.pop("spec", None), _SPECS, "spec")
+    for key, enum in _ENUMS.items():
+        if key in settings:
+            settings[key] = _find(settings[key], enum.__members__, key)
+    if "data_type" in settings:
+        settings["data_type"] = qtype(settings["data_type"])
+    made: Spec = kind(**settings)
+    return made
+
+
+def _step(given: Any) -> AlgoConfig:
+    settings = dict(given)
+    kind = _find(settings.pop("name", None), _STEPS, "step")
+    # Steps are values that hash: JSON has made lists of their tuples.
+    made: AlgoConfig = kind(
+        **{key: tuple(each) if isinstance(each, list) else each for key, each in settings.items()}
+    )
+    return made
+
+
+def _find(name: Any, known: Mapping[str, Any], what: str) -> Any:
+    if name not in known:
+        raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), known)}")
+    return known[name]

@@ -1,0 +1,46 @@
+"""Steps of a configuration as options."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from support.models import make_mlp, ops
+from support.quark_configs import U8S8, quantize_config
+
+from bitwright.compat.quark import AlgoConfig, Config, GPTQConfig, QConfig, QuantizationConfig
+from bitwright.errors import RecipeError
+
+
+def test_gptq_rounds_the_weights_of_matmul():
+    step = GPTQConfig(bits=4, group_size=32, act_order=True)
+    config = QConfig(global_config=U8S8, algo_config=[step], extra_options={"UseMatMulNBits": True})
+    made = quantize_config(config, make_mlp())
+    assert ops(made)["MatMulNBits"] == 2
+    assert not ops(made)["QuantizeLinear"]
+
+
+def test_gptq_says_how_to_ask_for_it():
+    with pytest.raises(RecipeError, match="UseMatMulNBits"):
+        quantize_config(QConfig(global_config=U8S8, algo_config=[GPTQConfig()]))
+
+
+def test_a_step_of_another_s_own_is_refused():
+    class Own(AlgoConfig):
+        pass
+
+    with pytest.raises(RecipeError, match="Own in algo_config"):
+        quantize_config(QConfig(global_config=U8S8, algo_config=[Own()]))
+
+
+@pytest.mark.parametrize(
+    "quiet", [{"ignore_warnings": True}, {"extra_options": {"IgnoreWarnings": True}}]
+)
+def test_warnings_are_ignored_on_request(quiet):
+    loud = {"Unknown": 1, **quiet.get("extra_options", {})}
+    config = QuantizationConfig(**{**quiet, "extra_options": loud})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quantize_config(Config(config))
+    with pytest.warns(UserWarning, match="'Unknown' is unknown and ignored"):
+        quantize_config(Config(QuantizationConfig(extra_options={"Unknown": 1})))
