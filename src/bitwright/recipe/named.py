@@ -24,7 +24,11 @@ __all__ = ["PRESETS", "RECIPES", "TARGETS", "Target", "load_recipe", "named_reci
 
 # Placement as the vendor's compilers expect it: every op of a listed type has its pairs.
 _PLACE = Placement(isolated=True, float_bias_add=False)
-_EQUALIZED = Recipe(equalize=CrossLayerEqualization(), place=_PLACE)
+# Quark's tool puts no pair between a product and its activation. Asymmetric quantizers need no Relu
+# or Clip behind the product at all, so that there is nothing to leave between.
+_FUSED = _PLACE.replace(fuse_activations=("Relu", "Clip", "LeakyRelu", "PRelu"))
+_ASYMMETRIC = _PLACE.replace(fuse_activations=("LeakyRelu", "PRelu"))
+_EQUALIZED = Recipe(equalize=CrossLayerEqualization(), place=_ASYMMETRIC)
 
 NPU_CNN = Recipe(
     name="npu-cnn",
@@ -67,12 +71,16 @@ PRESETS = (
     NPU_CNN,
     Recipe(name="npu-transformer", activation=INT8, place=_PLACE),
     Recipe(name="cpu-cnn", place=_PLACE),
-    NPU_CNN.replace(name="xint8", equalize=CrossLayerEqualization()),
-    _EQUALIZED.replace(name="a8w8", activation=INT8, activation_symmetric=True),
+    NPU_CNN.replace(name="int8-cnn-default", place=_FUSED),
+    NPU_CNN.replace(name="xint8", equalize=CrossLayerEqualization(), place=_FUSED),
+    Recipe(name="int8-transformer-default", activation=INT8, place=_ASYMMETRIC),
+    _EQUALIZED.replace(name="a8w8", activation=INT8, activation_symmetric=True, place=_FUSED),
     _EQUALIZED.replace(name="s8s8-aaws", activation=INT8),
     _EQUALIZED.replace(name="u8s8-aaws"),
     _EQUALIZED.replace(name="u8u8-aawa", weight=UINT8),
-    _EQUALIZED.replace(name="s16s8-asws", activation=INT16, activation_symmetric=True),
+    _EQUALIZED.replace(
+        name="s16s8-asws", activation=INT16, activation_symmetric=True, place=_FUSED
+    ),
     _EQUALIZED.replace(name="u16s8-aaws", activation=UINT16),
     Recipe(
         name="int16-cnn-default",
@@ -82,14 +90,14 @@ PRESETS = (
         ranges=MinMSE(symmetric=True),
         weight_ranges=MinMSE(),
         scales="power-of-two",
-        place=_PLACE,
+        place=_FUSED,
     ),
     Recipe(
         name="int16-transformer-default",
         activation=INT16,
         weight=INT16,
         activation_symmetric=True,
-        place=_PLACE,
+        place=_FUSED,
     ),
     *(
         _EQUALIZED.replace(
@@ -124,14 +132,11 @@ PRESETS = (
             weight=QTYPES[qtype],
             bias="weight",
             select=Selection(op_types=targets.NPU_CNN.op_types),
-            place=_PLACE,
+            place=_FUSED,
         )
         for name, qtype in _FLOAT_PRESETS.items()
     ),
 )
-
-# Other names of the same.
-_ALIASES = {"int8-cnn-default": "npu-cnn", "int8-transformer-default": "npu-transformer"}
 
 # What the rest of a preset's name asks for, which no recipe has.
 _NOT_YET = {
@@ -195,11 +200,10 @@ def named_recipe(name: str) -> Recipe:
     1000
     """
     plain = name.lower().replace("_", "-")
-    found = RECIPES.get(_ALIASES.get(plain, plain))
+    found = RECIPES.get(plain)
     if found is not None:
         return found
     base, _, method = plain.rpartition("-")
-    base = _ALIASES.get(base, base)
     if method in _LEARNING and base in RECIPES:
         return RECIPES[base].replace(name=f"{base}-{method}", fine_tune=_LEARNING[method])
     reason = why_no_preset(plain)

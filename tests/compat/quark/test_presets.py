@@ -5,11 +5,14 @@ from __future__ import annotations
 import onnx
 import pytest
 from support.models import (
+    build,
     make_cnn,
     make_mlp,
     make_samples,
+    node,
     ops,
     quality,
+    weight,
 )
 from support.quark_configs import quantize_config
 
@@ -20,6 +23,7 @@ from bitwright.compat.quark import (
     QConfig,
 )
 from bitwright.compat.quark.config import PRESET_ARGUMENTS
+from bitwright.compat.quark.quantizer import fused_options
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.compat.vai_q_onnx.translate import Request, to_recipe
 from bitwright.errors import DataError
@@ -51,7 +55,8 @@ def test_a_preset_is_the_recipe_of_its_name(name):
     )
     plain, tail, method = name.partition("_ADA")
     expected = named_recipe(OTHER_NAMES.get(plain, plain) + tail + method)
-    made = to_recipe(request, read_options(config.extra_options), expected.name)
+    options = {**dict.fromkeys(fused_options(config), True), **config.extra_options}
+    made = to_recipe(request, read_options(options), expected.name)
     assert made.replace(fine_tune=None) == expected.replace(fine_tune=None)
     # How long, and on what, is the preset's own matter.
     assert type(made.fine_tune) is type(expected.fine_tune)
@@ -60,8 +65,10 @@ def test_a_preset_is_the_recipe_of_its_name(name):
 def test_every_recipe_of_amd_s_has_a_preset():
     names = [name for name in PRESET_ARGUMENTS if "_ADA" not in name]
     presets = {named_recipe(OTHER_NAMES.get(name, name)).name for name in names}
-    # The one that only the older package recommends.
-    assert presets | {"cpu-cnn"} == {recipe.name for recipe in PRESETS}
+    # Those that only the older package recommends.
+    assert presets | {"cpu-cnn", "npu-cnn", "npu-transformer"} == {
+        recipe.name for recipe in PRESETS
+    }
 
 
 @pytest.mark.parametrize("name", ["XINT8", "A8W8", "S8S8_AAWS", "U8S8_AAWS", "U8U8_AAWA"])
@@ -112,3 +119,32 @@ def test_a_preset_for_weights_alone_needs_no_data():
     config.global_quant_config.extra_options["MatMulNBitsParams"]["Algorithm"] = "GPTQ"
     with pytest.raises(DataError, match="needs a calibration_data_reader"):
         ModelQuantizer(config).quantize_model(model)
+
+
+@pytest.mark.parametrize("name", ["A8W8", "A16W8", "BF16", "BFP16", "XINT8"])
+@pytest.mark.parametrize("activation", ["Relu", "LeakyRelu"])
+def test_no_pair_stands_between_a_convolution_and_its_activation(name, activation):
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv", kernel_shape=[3, 3]),
+        node(activation, ["c"], ["r"], name="act"),
+        node("Conv", ["r", "v"], ["y"], name="last", kernel_shape=[1, 1]),
+    ]
+    constants = {"w": weight(4, 3, 3, 3), "v": weight(2, 4, 1, 1)}
+    model = build(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 2, 6, 6]}, constants, opset=17)
+    config = QConfig.get_default_config(name)
+    made = quantize_config(config, model)
+    (found,) = [each for each in made.graph.node if each.op_type == activation]
+    (before,) = [each for each in made.graph.node if found.input[0] in each.output]
+    assert before.op_type == "Conv"
+    assert quality(model, made, make_samples(model)) > 20
+
+
+@pytest.mark.parametrize(
+    ("opset", "domain"), [(13, "com.microsoft"), (20, "com.microsoft"), (21, "")]
+)
+def test_pairs_of_16_bits_are_the_runtime_s_own_below_opset_21(opset, domain):
+    model = make_cnn(opset=opset)
+    made = quantize_config(QConfig.get_default_config("A16W8"), model)
+    assert {o.version for o in made.opset_import if o.domain == ""} == {opset}
+    pairs = [each for each in made.graph.node if each.op_type == "QuantizeLinear"]
+    assert pairs and {each.domain for each in pairs} == {domain}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,16 @@ from bitwright.compat.vai_q_onnx.enums import (
     LayerWiseMethod,
     PowerOfTwoMethod,
     VitisQuantFormat,
+    read_format,
     read_type,
 )
 from bitwright.compat.vai_q_onnx.static import read_subgraphs
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.numerics.types import INT8, INT16, INT32, UINT8
 from bitwright.recipe import Recipe, Selection
+from bitwright.recipe.formats import FORMATS
 
-__all__ = ["ModelQuantizer", "flatten", "quantize_dynamic", "quantize_static"]
+__all__ = ["ModelQuantizer", "flatten", "fused_options", "quantize_dynamic", "quantize_static"]
 
 # Calibration with a float scale.
 _METHODS = {
@@ -115,9 +117,40 @@ def _quantize(
             "quantize_model needs a calibration_data_reader or a calibration_data_path; set "
             "extra_options['UseRandomData'] to try things out with random data."
         )
-    return static.quantize_static(
-        model, output, reader, calibration_data_path=path, **config.arguments()
+    options = {**_pair_options(config, model), **config.extra_options}
+    arguments = replace(config, extra_options=options).arguments()
+    return static.quantize_static(model, output, reader, calibration_data_path=path, **arguments)
+
+
+def _pair_options(config: QuantizationConfig, model: Any) -> dict[str, Any]:
+    """Return where Quark, other than the documented older tool, leaves pairs out or names them."""
+    if config.extra_options.get("UseMatMulNBits"):
+        return {}
+    format, _ = read_format(config.quant_format)
+    if FORMATS[format].integer_ops:
+        return {}
+    options = dict.fromkeys(fused_options(config), True)
+    wide = any(
+        read_type(kind, "type").bits == 16 for kind in (config.activation_type, config.weight_type)
     )
+    # Standard pairs of 16 bits begin with opset 21; below, the runtime has its own.
+    opset = next((o.version for o in _graph_only(model).opset_import if o.domain == ""), 1)
+    if wide and format == "qdq" and 13 <= opset < 21:
+        options["UseQDQContribOps"] = True
+    return options
+
+
+def fused_options(config: QuantizationConfig) -> tuple[str, ...]:
+    """Return the options of activations that have no pair before them, where nothing is said.
+
+    >>> fused_options(QuantizationConfig())
+    ('RemoveQDQConvLeakyRelu', 'RemoveQDQConvPRelu')
+    """
+    always = ("RemoveQDQConvLeakyRelu", "RemoveQDQConvPRelu")
+    symmetric = config.extra_options.get("ActivationSymmetric") or config.enable_npu_cnn
+    if not symmetric and read_format(config.quant_format)[0] == "qdq":
+        return always  # asymmetric quantizers do what Relu and Clip do
+    return ("RemoveQDQConvRelu", "RemoveQDQConvClip", *always)
 
 
 def quantize_static(

@@ -164,6 +164,7 @@ OPTIONS: dict[str, Row] = {
     "DedicatedQDQPair": to("place.dedicated_pairs"),
     "DedicateDQNode": to("place.dedicated_dequantizers"),
     "QDQOpTypePerChannelSupportToAxis": to("place.channel_axes", read_channel_axes),
+    "UseQDQContribOps": to("place.contrib_ops"),
     "UseQDQVitisCustomOps": to("place.extended_ops"),
     "RemoveQDQConvRelu": to("fuse.Relu"),
     "RemoveQDQConvClip": to("fuse.Clip"),

@@ -230,6 +230,12 @@ def test_a_relu_is_absorbed_or_kept():
     assert ops(quantize_vai(make_cnn(), {"FoldRelu": False}))["Relu"] == 2
 
 
+@option("UseQDQContribOps")
+def test_pairs_in_the_runtime_s_domain():
+    made = quantize_vai(make_cnn(), {"UseQDQContribOps": True})
+    assert {n.domain for n in made.graph.node if n.op_type == "QuantizeLinear"} == {"com.microsoft"}
+
+
 @option("UseQDQVitisCustomOps")
 def test_pairs_of_the_vendor_or_of_the_standard():
     arguments = {"quant_format": VitisQuantFormat.QDQ, "weight_type": VitisQuantType.QInt8}
