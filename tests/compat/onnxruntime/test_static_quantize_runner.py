@@ -119,7 +119,6 @@ def save(folder, model, samples=3):
         (make_add, ["--calib_moving_average", "--use_qdq_contrib_ops"], 7),
         (make_conv, ["--qdq_disable_weight_adjust_for_int32_bias", "--enable_subgraph"], 7),
     ],
-    ids=str,
 )
 @pytest.mark.filterwarnings("ignore:the model is written as it was")
 def test_as_many_nodes_as_the_peer(make, flags, count, tmp_path, monkeypatch):

@@ -95,7 +95,6 @@ def test_the_example_of_the_documentation():
         },
         {"op2_out": [{"convert": {"quant_type": "QUInt16", "recv_nodes": {"op7"}}}]},
     ],
-    ids=str,
 )
 def test_overrides_are_completed_like_the_peers(overrides, default, symmetric):
     mine, theirs = (fixed(m, make_branches(), overrides, default, symmetric) for m in MODULES)
@@ -138,7 +137,6 @@ def test_constants_and_integers_are_left_out(tensor):
         ),
         ({"nowhere": [{"quant_type": "QInt16"}]}, "is not present in the model"),
     ],
-    ids=str,
 )
 def test_contradictions_are_refused_in_the_peers_words(overrides, words):
     mine, theirs = (fixed(m, make_branches(), overrides) for m in MODULES)

@@ -78,7 +78,6 @@ def settings(config):
         },
         {"init_overrides": {"s": [{"quant_type": "QUInt16"}], "t": [{"quant_type": "QUInt16"}]}},
     ],
-    ids=str,
 )
 def test_the_configuration_is_the_peers(options, opset):
     mine, theirs = (settings(config_of(m, make_network(opset), **options)) for m in MODULES)
@@ -108,7 +107,6 @@ def test_weights_in_another_file_are_not_read(tmp_path):
         {"activation_type": "QUInt16"},
         {"init_overrides": {"n": [{"quant_type": "QUInt16"}]}},
     ],
-    ids=str,
 )
 def test_a_model_made_with_it_is_close_to_the_float_one(options, tmp_path):
     model = make_network(opset=21)
