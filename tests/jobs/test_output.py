@@ -71,3 +71,15 @@ def test_models_whose_scales_were_trained_stand_beside_the_float_model_as_it_is(
     found = open_float_side(model, trained, None, Measuring())
     assert found.exact is None
     assert [n.name for n in found.model.graph] == [n.name for n in model.graph]
+
+
+def test_a_result_that_lost_its_outputs_says_so():
+    # Ranges of the wrong samples: a thousandth of the values that are then measured.
+    model = make_cnn()
+    data = make_samples(model)
+    tiny = [{name: array / 1000 for name, array in sample.items()} for sample in data]
+    plan = bitwright.make_plan(model, recipe="int8", data=tiny, progress=False)
+    lost = bitwright.apply_plan(plan, model, data=data, progress=False)
+    assert any("has little in common" in note and "'y'" in note for note in lost.plan.notes)
+    good = bitwright.quantize(model, recipe="int8", data=data, progress=False)
+    assert not any("has little in common" in note for note in good.plan.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +98,7 @@ def assess_model(
         )
     return Result(
         model=written.model,
-        plan=written.plan,
+        plan=written.plan.with_notes(_note_lost_outputs(outputs)),
         outputs=outputs,
         samples=len(evaluation.samples),
         samples_are_unseen=evaluation.unseen,
@@ -108,6 +108,20 @@ def assess_model(
         source=prepared.source,
         evaluation=tuple(evaluation.samples),
     )
+
+
+LOST_SQNR = 3.0
+"""Decibels at which the error of an output has half the power of the output itself."""
+
+
+def _note_lost_outputs(outputs: Sequence[OutputComparison]) -> list[str]:
+    lost = [output for output in outputs if output.sqnr < LOST_SQNR]
+    return [
+        f"output {output.name!r} has little in common with that of the float model "
+        f"({output.sqnr:.1f} dB SQNR): do not use this model before `compare` has shown where it "
+        "is lost"
+        for output in lost
+    ]
 
 
 def _try_out(prepared: Prepared, session: Any) -> None:

@@ -133,6 +133,13 @@ def test_the_finer_addend_comes_within_seven_of_the_coarser():
     assert found == {"a": 11, "b": 4, "y": 18}
 
 
+def test_an_addend_of_zeros_comes_to_the_other_one():
+    """Zeros have no scale of their own, and a fresh attention bias holds nothing else."""
+    model = one_input("Add", ["x", "zeros"], {"zeros": np.zeros(SHAPE, np.float32)})
+    found = limited(model, {"x": 18, "zeros": 0, "y": 18})
+    assert found == {"x": 18, "zeros": 11, "y": 18}
+
+
 @pytest.mark.parametrize(("start", "end"), [(5, 5), (12, 12), (13, 12), (-22, -20)])
 def test_a_sum_is_written_within_the_shifter(start, end):
     assert limited(two_inputs("Add"), {"a": 5, "b": 7, "y": start})["y"] == end

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
+import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.limits.positions import PlanPositions
@@ -93,6 +94,7 @@ class _PositionFit:
         self._operations = [operation for _, operation in self._nodes]
         self._conflicting = False
         self._stored = _own_constants(model, plan, self._operations)
+        self._zeros = _all_zero(model, plan)
 
     def run(self) -> None:
         for _ in range(self._limits.max_rounds):
@@ -145,7 +147,9 @@ class _PositionFit:
                 for ref, position in fitted.items():
                     self.positions.move(ref, position, rule.name)
                 return
-        mover = max(bound.moves, key=lambda ref: now[ref])
+        # Zero is zero at any position: what holds nothing else gives way before what does.
+        movers = [ref for ref in bound.moves if ref in self._zeros] or bound.moves
+        mover = max(movers, key=lambda ref: now[ref])
         sign = sum(s for ref, s in bound.terms if ref == mover)
         if abs(sign) == 1:
             self.positions.move(mover, now[mover] - sign * bound.excess(now), rule.name)
@@ -166,6 +170,18 @@ class _PositionFit:
             f"the NPU's limits conflict in this model; {changed} scales were "
             f"chosen together after {self._limits.max_rounds} rounds"
         )
+
+
+def _all_zero(model: ir.Model, plan: QuantPlan) -> set[Ref]:
+    """Return the entries of constants that are zero, and of tensors that were never seen else."""
+    values = dict(iter_values(model))
+    found = set()
+    for key, entry in plan.tensors.items():
+        array = constant_of(values[entry.tensor])
+        seen = entry.range if array is None else array
+        if seen is not None and not np.any(seen):
+            found.add(key)
+    return found
 
 
 def _own_constants(
