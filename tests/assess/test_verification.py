@@ -377,3 +377,12 @@ def test_every_rule_is_listed_once():
     assert set(bitwright.Limits.__struct_fields__) - {"max_rounds"} <= set(
         verify(conv(), "npu-cnn").rules
     )
+
+
+@pytest.mark.parametrize("shape", [("n", 3, 4, 4), (2, 3, 4, 4), (1, 3, "h", "w")])
+def test_the_npu_takes_fixed_shapes_and_one_image_at_a_time(shape):
+    writer = Writer("")
+    relu = writer.add("Relu", [writer.pair("x", 2.0**-4)], "relu")
+    model = writer.model(writer.pair(relu, 2.0**-4), shape=shape)
+    assert "fixed_shapes" in {finding.rule for finding in verify(model, "npu-cnn").findings}
+    assert "fixed_shapes" not in {finding.rule for finding in verify(model, "cpu").findings}

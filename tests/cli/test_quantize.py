@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from support.models import make_cnn
 
 import bitwright
 
@@ -202,3 +203,16 @@ def test_trained_scales_cannot_be_equalized(run, model, out):
     answer = run("quantize", model, "-o", out, "--qat", "--equalize")
     assert answer.code != 0
     assert "--equalize does not go with --qat" in answer.err
+
+
+def test_open_dimensions_are_fixed(run, tmp_path, data, out):
+    open_batch = tmp_path / "open.onnx"
+    onnx.save(make_cnn(batch="batch"), open_batch)
+    words = ("quantize", open_batch, "-o", out, "--random-data", "4", "--target", "npu-cnn")
+    run(*words, "--input-shape", "batch=1")
+    assert run("verify", out, "--target", "npu-cnn").code == 1
+    out.unlink()
+    answer = run(*words, "--fix-shape", "batch=1")
+    assert answer.code == 0, answer.err
+    assert run("verify", out, "--target", "npu-cnn").code == 0
+    assert run(*words, "--fix-shape", "batch").code == 2

@@ -5,10 +5,10 @@ import pytest
 from support.equalization_models import make_chain
 from support.models import build, info, make_cnn, node, normal
 
-from bitwright.errors import ModelError, RecipeError
+from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.graph import load_model, opset_of
 from bitwright.jobs.opening import input_specs, open_model, upgrade_for
-from bitwright.recipe import CrossLayerEqualization, Recipe, Selection, load_recipe
+from bitwright.recipe import CrossLayerEqualization, Recipe, Rewrites, Selection, load_recipe
 
 
 def test_other_weights_keep_the_plans_fingerprint_and_change_the_sketches():
@@ -61,3 +61,37 @@ def test_inputs_that_are_no_tensors_are_refused():
 def test_specs_name_open_dimensions():
     spec = input_specs(load_model(make_cnn()))[0]
     assert spec.dtype == np.float32 and len(spec.shape) == 4
+
+
+def shape_of(model):
+    return tuple(model.graph.inputs[0].shape)
+
+
+@pytest.mark.parametrize("sizes", [{"batch": 1}, {"x": (1, 3, 12, 12)}])
+def test_open_dimensions_get_the_sizes_of_the_recipe(sizes):
+    recipe = load_recipe("npu-cnn").replace(rewrite=Rewrites(fix_shapes=sizes))
+    prepared = open_model(make_cnn(batch="batch"), recipe)
+    assert shape_of(prepared.model) == (1, 3, 12, 12)
+    assert tuple(prepared.model.graph.outputs[0].shape) == (1, 10)
+    assert not [note for note in prepared.notes if note.startswith("warning")]
+
+
+@pytest.mark.parametrize("batch", ["batch", 4])
+def test_a_shape_that_the_npu_does_not_take_is_noted(batch):
+    prepared = open_model(make_cnn(batch=batch), load_recipe("npu-cnn"))
+    (note,) = [note for note in prepared.notes if note.startswith("warning")]
+    assert f"{batch}, and the NPU takes fixed shapes" in note and "--fix-shape" in note
+    assert not [n for n in open_model(make_cnn(batch=batch), Recipe()).notes if "NPU" in n]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "said"),
+    [
+        ({"bach": 1}, DataError, "Did you mean 'batch'"),
+        ({"x": (1, 3, 9, 9)}, ModelError, "only open dimensions"),
+        ({"x": (1, 3)}, ModelError, "only open dimensions"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(sizes, kind, said):
+    with pytest.raises(kind, match=said):
+        open_model(make_cnn(batch="batch"), Recipe(rewrite=Rewrites(fix_shapes=sizes)))

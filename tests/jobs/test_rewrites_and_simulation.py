@@ -81,6 +81,7 @@ REWRITES = {
     "clip6_to_relu": {"Clip": 0},
     "channels_last": {"Transpose": 2},
     "widen_interface": {},
+    "conv_attributes": {},
 }
 SIMULATIONS = {
     "leaky_relu": ("the slope of 1 LeakyRelu", {"LeakyRelu": 1}),
@@ -94,12 +95,16 @@ SIMULATIONS = {
 }
 
 
+def test_every_rewrite_is_tried():
+    assert {*REWRITES, "fix_shapes"} == {*Rewrites.__struct_fields__}
+
+
 def assert_ops(result, expected):
     found = ops(result)
     assert {op: found[op] for op in expected} == expected
 
 
-@pytest.mark.parametrize("field", Rewrites.__struct_fields__)
+@pytest.mark.parametrize("field", REWRITES)
 def test_each_rewrite_alone(field):
     recipe = Recipe(rewrite=Rewrites(**{field: True}))
     result = bitwright.quantize(MODEL, data=SAMPLES, recipe=recipe, progress=False)
@@ -134,7 +139,7 @@ def test_each_simulation_alone(field):
 
 def test_everything_at_once_and_the_plan_applied_again():
     recipe = Recipe(
-        rewrite=Rewrites(**dict.fromkeys(Rewrites.__struct_fields__, True)),
+        rewrite=Rewrites(**dict.fromkeys(REWRITES, True), fix_shapes={"n": 1}),
         simulate=Simulation(**dict.fromkeys(Simulation.__struct_fields__, True)),
     )
     result = bitwright.quantize(MODEL, data=SAMPLES, recipe=recipe, progress=False)

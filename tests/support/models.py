@@ -56,7 +56,7 @@ def weight(*shape, seed=0):
 # Models ---------------------------------------------------------------------------------------
 
 
-def make_cnn(*, channels=8, size=12, opset=17, **options):
+def make_cnn(*, channels=8, size=12, batch=1, opset=17, **options):
     """Conv, Relu, MaxPool, a residual Add, an average and a Gemm: what image models are made of."""
     c = channels
     constants = {
@@ -79,7 +79,7 @@ def make_cnn(*, channels=8, size=12, opset=17, **options):
         node("Gemm", ["f", "w3", "b3"], ["y"], name="fc"),
     ]
     return build(
-        nodes, {"x": [1, 3, size, size]}, {"y": [1, 10]}, constants, opset=opset, **options
+        nodes, {"x": [batch, 3, size, size]}, {"y": [batch, 10]}, constants, opset=opset, **options
     )
 
 

@@ -250,7 +250,7 @@ class RunOptions:
         return {"providers": self.provider or None, "memory_budget": budget}
 
 
-def read_shapes(texts: Sequence[str]) -> dict[str, Any] | None:
+def read_shapes(texts: Sequence[str], option: str = "--input-shape") -> dict[str, Any] | None:
     """Read shapes of inputs and sizes of open dimensions; None where there are none.
 
     >>> read_shapes(["image=1x3x8x8", "length=128"])
@@ -262,7 +262,7 @@ def read_shapes(texts: Sequence[str]) -> dict[str, Any] | None:
         name, _, sizes = text.rpartition("=")
         if not name or not re.fullmatch(r"\d+([x,]\d+)*", sizes):
             raise typer.BadParameter(
-                f"--input-shape '{text}' is not NAME=SHAPE; write image=1x3x224x224 or length=128"
+                f"{option} '{text}' is not NAME=SHAPE; write image=1x3x224x224 or length=128"
             )
         numbers = tuple(int(size) for size in re.split("[x,]", sizes))
         shapes[name] = numbers if len(numbers) > 1 else numbers[0]

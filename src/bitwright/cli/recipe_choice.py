@@ -91,6 +91,14 @@ class RecipeChoice:
             metavar="N", help="With --fine-tune: steps for each segment (1000); more take longer."
         ),
     ] = None
+    fix_shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SIZE",
+            help="Give an open dimension a size, as the NPU needs it: batch=1, or a whole input "
+            "its shape: image=1x3x224x224; repeatable.",
+        ),
+    ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,6 +113,7 @@ class RecipeChoice:
         """Return the recipe that the options ask for."""
         import msgspec
 
+        from bitwright.cli.options import read_shapes
         from bitwright.cli.settings import change_recipe
         from bitwright.errors import RecipeError
         from bitwright.recipe import load_recipe
@@ -118,6 +127,7 @@ class RecipeChoice:
                 "--iterations says how long weights learn, and nothing asks them to; add "
                 "--fine-tune adaround or adaquant."
             )
+        shapes = read_shapes(self.fix_shape or (), "--fix-shape")
         exclude = msgspec.json.encode(self.exclude).decode() if self.exclude else None
         changes = {
             "format": self.format,
@@ -129,6 +139,7 @@ class RecipeChoice:
             "bias_correction": self.bias_correction,
             "fine_tune.method": None if self.fine_tune == learning else self.fine_tune,
             "fine_tune.iterations": self.iterations,
+            "rewrite.fix_shapes": shapes and msgspec.json.encode(shapes).decode(),
         }
         given = [f"{key}={value}" for key, value in changes.items() if value is not None]
         return change_recipe(chosen, [*given, *(self.settings or ())])

@@ -54,6 +54,7 @@ from .shapes import assume_types as assume_types
 from .shapes import element_type as element_type
 from .shapes import infer_shapes as infer_shapes
 from .shapes import infer_symbolic_shapes as infer_symbolic_shapes
+from .shapes import set_input_shapes as set_input_shapes
 from .shapes import static_shape as static_shape
 from .subgraphs import find_value as find_value
 from .subgraphs import iter_graphs as iter_graphs

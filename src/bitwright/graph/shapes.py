@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,14 @@ from bitwright.graph.subgraphs import iter_graphs, subgraphs_of
 from bitwright.graph.tensors import shape_of
 from bitwright.graph.versions import opset_of
 
-__all__ = ["assume_types", "element_type", "infer_shapes", "infer_symbolic_shapes", "static_shape"]
+__all__ = [
+    "assume_types",
+    "element_type",
+    "infer_shapes",
+    "infer_symbolic_shapes",
+    "set_input_shapes",
+    "static_shape",
+]
 
 
 def infer_shapes(model: ir.Model) -> str | None:
@@ -77,6 +84,38 @@ def static_shape(value: ir.Value) -> tuple[int, ...] | None:
     if shape is None or not shape.is_static():
         return None
     return tuple(int(dimension) for dimension in shape.numpy())
+
+
+def set_input_shapes(
+    model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]], sizes: Mapping[str, int]
+) -> None:
+    """Give inputs these shapes, and named dimensions their sizes wherever they stand.
+
+    Shapes inside the graph that hold other open dimensions are forgotten: they may be fixed now,
+    and are inferred again.
+
+    >>> x, y = (ir.val(name, ir.DataType.FLOAT, ["n", 3]) for name in "xy")
+    >>> relu = ir.node("Relu", [x], outputs=[y])
+    >>> model = ir.Model(ir.Graph([x], [y], nodes=[relu], opset_imports={"": 21}), ir_version=10)
+    >>> set_input_shapes(model, {"x": [2, 3]}, {"n": 2})
+    >>> y.shape
+    Shape([2, 3])
+    """
+    for value in model.graph.inputs:
+        if value.name is not None and value.name in shapes:
+            value.shape = ir.Shape(shapes[value.name])
+    for _, graph in iter_graphs(model):
+        for node in graph:
+            for value in node.outputs:
+                if value.shape is not None:
+                    value.shape = _with_sizes(value.shape, sizes, keep=value.is_graph_output())
+
+
+def _with_sizes(shape: ir.Shape, sizes: Mapping[str, int], *, keep: bool) -> ir.Shape | None:
+    known = [
+        dim if isinstance(dim, int) else sizes.get(dim.value or "", dim.value) for dim in shape
+    ]
+    return ir.Shape(known) if keep or all(isinstance(dim, int) for dim in known) else None
 
 
 def element_type(value: ir.Value) -> ir.DataType | None:

@@ -11,6 +11,8 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.data import InputSpec
+from bitwright.data.shapes import fix_shapes
+from bitwright.data.specs import show_shape
 from bitwright.decide.opsets import needed_opset
 from bitwright.errors import ModelError, RecipeError
 from bitwright.prepare import (
@@ -22,6 +24,7 @@ from bitwright.prepare import (
     simulation_steps,
 )
 from bitwright.recipe import Recipe
+from bitwright.targets.npu_operations import why_not_fixed
 
 __all__ = ["Prepared", "input_specs", "open_model", "upgrade_for"]
 
@@ -84,6 +87,8 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
     """Load a model, clean it up, and rewrite and equalize it as the recipe asks."""
     model = graph.load_model(source)
     notes = graph.normalize(model, keep_defaults=recipe.keep_defaults)
+    if recipe.rewrite.fix_shapes:
+        notes.append(_fix_shapes(model, recipe))
     _infer_shapes(model, recipe)
     # Other products of the model may be stored in low-bit blocks already.
     graph.refuse_unsupported(model, allow_quantized=recipe.mode == "weight-only")
@@ -114,6 +119,8 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
         from bitwright.equalize.cle import equalize_layers  # few recipes ask for it
 
         notes.append(str(equalize_layers(model, recipe.equalize)))
+    if recipe.limits is not None:
+        notes += _shape_warnings(model)
     for one in (model, before_simulation):
         if one is not None:
             graph.stamp_versions(one)
@@ -147,6 +154,37 @@ def _infer_shapes(model: ir.Model, recipe: Recipe) -> None:
 
 
 _ASSUMED = {"float32": "FLOAT", "float16": "FLOAT16"}
+
+
+def _fix_shapes(model: ir.Model, recipe: Recipe) -> str:
+    """Give inputs the shapes that the recipe has for them, and return what was done."""
+    specs = input_specs(model)
+    fixed, sizes = fix_shapes(specs, recipe.rewrite.fix_shapes)
+    for before, after in zip(specs, fixed, strict=True):
+        clash = [
+            (old, new)
+            for old, new in zip(before.shape or (), after.shape or (), strict=False)
+            if isinstance(old, int) and old != new
+        ]
+        if clash or (before.shape and len(before.shape) != len(after.shape or ())):
+            raise ModelError(
+                f"the input {before} cannot have the shape {show_shape(after.shape or ())} of "
+                "fix_shapes; only open dimensions can be set."
+            )
+    shapes = {spec.name: spec.shape for spec in fixed if spec.shape is not None}
+    graph.set_input_shapes(model, shapes, sizes)
+    return "fixed the shapes of inputs: " + ", ".join(map(str, fixed))
+
+
+def _shape_warnings(model: ir.Model) -> list[str]:
+    """Return a note for each input that the NPU's compiler does not take."""
+    reasons = {v.name: why_not_fixed(v) for v in model.graph.inputs if not v.is_initializer()}
+    return [
+        f"warning: the input {name!r} {reason}, and the NPU takes fixed shapes and a batch of 1; "
+        "fix them with rewrite.fix_shapes or --fix-shape NAME=SIZE"
+        for name, reason in reasons.items()
+        if reason is not None
+    ]
 
 
 def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:

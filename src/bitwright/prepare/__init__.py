@@ -29,6 +29,7 @@ from bitwright.prepare.split_to_slice import split_to_slice
 from bitwright.prepare.swish_to_mul import swish_to_mul
 from bitwright.prepare.trained import Trained, read_trained
 from bitwright.prepare.widen_float16 import widen_half_floats
+from bitwright.prepare.write_conv_attributes import write_conv_attributes
 from bitwright.recipe import Rewrites, Simulation
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "split_to_slice",
     "swish_to_mul",
     "widen_half_floats",
+    "write_conv_attributes",
 ]
 
 
@@ -92,6 +94,7 @@ _REWRITES = (
     Pass(split_large_pools, "split {} large pool", "split_large_pools"),
     Pass(split_to_slice, "made slices of {} Split", "split_to_slice"),
     Pass(swish_to_mul, "made products of {} swish", "swish_to_mul"),
+    Pass(write_conv_attributes, "wrote out the attributes of {} convolution", "conv_attributes"),
     Pass(channels_last, "transposed to NHWC: {} outer tensor", "channels_last"),
 )
 _APPROXIMATIONS = (

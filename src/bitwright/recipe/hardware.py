@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bitwright.errors import RecipeError
 from bitwright.support.settings import Settings
 
@@ -25,6 +27,8 @@ class Rewrites(Settings, frozen=True, kw_only=True):
     """Each output of a Split becomes a Slice."""
     swish_to_mul: bool = False
     """A HardSwish or Swish becomes x times its HardSigmoid or Sigmoid."""
+    conv_attributes: bool = False
+    """Convolutions get the attributes that were left out, such as kernel_shape."""
     fuse_instance_norm: bool = False
     """The pieces of an instance norm become one InstanceNormalization."""
     fuse_l2_norm: bool = False
@@ -37,6 +41,8 @@ class Rewrites(Settings, frozen=True, kw_only=True):
     """Inputs and outputs of four dimensions are NHWC instead of NCHW."""
     widen_interface: bool = False
     """Inputs and outputs of float16 become float32; inside, all float16 does anyway."""
+    fix_shapes: dict[str, int | tuple[int, ...]] = msgspec.field(default_factory=dict)
+    """Sizes of open dimensions by their name, or whole shapes by the input's: {"batch": 1}."""
 
 
 class Simulation(Settings, frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ NPU_CNN = Recipe(
         split_large_pools=True,
         split_to_slice=True,
         swish_to_mul=True,
+        conv_attributes=True,
     ),
     simulate=Simulation(),
     limits=Limits(),

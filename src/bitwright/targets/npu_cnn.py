@@ -22,5 +22,6 @@ NPU_CNN = Target(
     types=(INT8, UINT8),
     per_tensor=True,
     power_of_two=True,
+    fixed_shapes=True,
     limits=LIMIT_RULES,
 )

@@ -19,6 +19,7 @@ __all__ = [
     "is_npu_hard_sigmoid",
     "is_simulation",
     "only_reader",
+    "why_not_fixed",
 ]
 
 # What the NPU applies an activation to before it writes the result.
@@ -32,6 +33,24 @@ _ACTIVATIONS = frozenset({"Clip", "LeakyRelu", "PRelu", "Relu"})
 # What has a scalar Mul behind it that makes it compute what the NPU does.
 _SIMULATED = frozenset({"AveragePool", "GlobalAveragePool", "HardSigmoid", "ReduceMean"})
 _LIMITED = frozenset(op for rule in LIMIT_RULES for op in rule.ops)
+
+
+def why_not_fixed(value: ir.Value) -> str | None:
+    """Return why the NPU's compiler does not take an input of this shape; None: it does.
+
+    >>> why_not_fixed(ir.val("image", ir.DataType.FLOAT, ["batch", 3, 8, 8]))
+    'has the open size batch'
+    >>> why_not_fixed(ir.val("image", ir.DataType.FLOAT, [4, 3, 8, 8]))
+    'has a batch of 4'
+    """
+    if value.shape is None:
+        return "has no shape"
+    for size in value.shape:
+        if not isinstance(size, int):
+            return "has an open dimension" if size.value is None else f"has the open size {size}"
+    # Inputs of other ranks have no batch that could be told from their other sizes.
+    batch = value.shape[0] if len(value.shape) == 4 else 1
+    return None if batch == 1 else f"has a batch of {batch}"
 
 
 class Edges(Protocol):

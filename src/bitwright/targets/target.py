@@ -34,6 +34,8 @@ class Target:
     """Whether a tensor has one scale, and not one for each channel."""
     power_of_two: bool = False
     """Whether scales are applied by shifting."""
+    fixed_shapes: bool = False
+    """Whether its compiler takes fixed shapes only, and one image at a time."""
     limits: tuple[LimitRule, ...] = ()
     """What its shifters allow."""
     cpus: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ from bitwright.assess.verification.npu import (
     check_granularity,
     check_limits,
     check_powers_of_two,
+    check_shapes,
     check_types,
 )
 from bitwright.assess.verification.parameters import (
@@ -86,6 +87,7 @@ CHECKS = (
     Check(("eight_bits",), check_types, lambda target: target.types is not None),
     Check(("power_of_two",), check_powers_of_two, lambda target: target.power_of_two),
     Check(("per_tensor",), check_granularity, lambda target: target.per_tensor),
+    Check(("fixed_shapes",), check_shapes, lambda target: target.fixed_shapes),
     Check(
         tuple(rule.name for rule in LIMIT_RULES), check_limits, lambda target: target.needs_limits
     ),

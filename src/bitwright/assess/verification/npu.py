@@ -11,9 +11,15 @@ from bitwright.assess.quantizers import Quantizers, name_of, position_of
 from bitwright.assess.verification.findings import Finding
 from bitwright.decide.ops import op_types
 from bitwright.targets.npu_limits import LIMIT_RULES, NpuOperation
-from bitwright.targets.npu_operations import find_npu_operations
+from bitwright.targets.npu_operations import find_npu_operations, why_not_fixed
 
-__all__ = ["check_granularity", "check_limits", "check_powers_of_two", "check_types"]
+__all__ = [
+    "check_granularity",
+    "check_limits",
+    "check_powers_of_two",
+    "check_shapes",
+    "check_types",
+]
 
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 _BIASED = op_types(lambda op: op.linear and op.bias is not None)
@@ -86,6 +92,19 @@ def check_limits(quantizers: Quantizers) -> Iterable[Finding]:
                         f"{bound.label} is {value} and {bound.allowed}",
                         _named(operation, positions),
                     )
+
+
+def check_shapes(quantizers: Quantizers) -> Iterable[Finding]:
+    """Find inputs of open shapes, and of several images at a time."""
+    for value in quantizers.model.graph.inputs:
+        reason = None if value.is_initializer() else why_not_fixed(value)
+        if reason is not None:
+            yield Finding(
+                "fixed_shapes",
+                value.name or "",
+                f"the input {reason}, and the NPU takes fixed shapes and a batch of 1; quantize "
+                "with rewrite.fix_shapes",
+            )
 
 
 def _is_power_of_two(scale: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,6 +84,22 @@ def _read_percentiles(what: str, given: Any) -> tuple[float, ...]:
 def _read_ranges(what: str, given: Any) -> dict[str, tuple[float, float]]:
     ranges = read_mapping(what, given, "input names to [low, high]")
     return {name: read_pair(f"{what} of {name!r}", ends) for name, ends in ranges.items()}
+
+
+def _read_shapes(what: str, given: Any) -> dict[str, int | tuple[int, ...]]:
+    """Return shapes from a dict, or from text such as "image:[1,3,8,8];mask:[1,8]"."""
+    if isinstance(given, Mapping):
+        return {
+            str(name): sizes if isinstance(sizes, int) else tuple(sizes)
+            for name, sizes in given.items()
+        }
+    found: dict[str, int | tuple[int, ...]] = {}
+    for part in filter(None, str(given).replace(" ", "").split(";")):
+        name, _, sizes = part.rpartition(":")
+        if not name or not re.fullmatch(r"\[\d+(,\d+)*\]", sizes):
+            raise RecipeError(f"{what} is like 'image:[1,3,224,224];mask:[1,8]', not {given!r}.")
+        found[name] = tuple(int(size) for size in sizes[1:-1].split(","))
+    return found
 
 
 def _read_op_type_pairs(what: str, given: Any) -> tuple[tuple[str, ...], ...]:
@@ -182,6 +199,7 @@ OPTIONS: dict[str, Row] = {
     # `compat.quark` reads it; a warning is the caller's to filter otherwise.
     "IgnoreWarnings": checked(read_switch),
     "FillAllValueInfo": only(True, "every shape that is known is written"),
+    "FixShapes": to("rewrite.fix_shapes", _read_shapes),
     "ConvertBNToConv": to("rewrite.batch_norm_to_conv"),
     "ConvertReduceMeanToGlobalAvgPool": to("rewrite.reduce_mean_to_pool"),
     "SplitLargeKernelPool": to("rewrite.split_large_pools"),
@@ -256,7 +274,6 @@ REFUSED = {
     "BFPAttributes": "blocks have the attributes of their number type",
     "MXAttributes": "blocks have the attributes of their number type",
     "ConvertOpsetVersion": "a model is raised to the opset that it needs, and to no other",
-    "FixShapes": _GRAPH_TOOL,
     "ShapeShifterYaml": _GRAPH_TOOL,
     "UserCustomOpLibPath": "a model with custom operators cannot be calibrated",
     "SaveTensorHistFig": "bitwright report has the histogram of every tensor",

@@ -81,6 +81,7 @@ _NPU_REWRITES = (
     "split_large_pools",
     "split_to_slice",
     "swish_to_mul",
+    "conv_attributes",
 )
 _NPU_FUSED = ("Relu", "Clip")
 _TRANSFORMER_OP_TYPES = ("Gemm", "MatMul")

@@ -59,6 +59,17 @@ def test_what_happens_anyway_may_be_asked_for(tmp_path):
             read_options({key: False})
 
 
+@option("FixShapes")
+def test_shapes_of_inputs_are_fixed():
+    for asked in ("x:[1, 3, 12, 12]", {"x": [1, 3, 12, 12]}):
+        samples = make_samples(make_cnn())
+        made = quantize_vai(make_cnn(batch="batch"), {"FixShapes": asked}, samples=samples)
+        shape = made.graph.input[0].type.tensor_type.shape
+        assert [dim.dim_value for dim in shape.dim] == [1, 3, 12, 12]
+    with pytest.raises(RecipeError, match="FixShapes' is like"):
+        read_options({"FixShapes": "x=1"})
+
+
 NORM = {name: np.abs(normal(3, seed=i)) + np.float32(0.5) for i, name in enumerate("gbmv")}
 REWRITES = {
     "ConvertBNToConv": (

@@ -1,0 +1,50 @@
+"""Write out the attributes of convolutions that ONNX lets a model leave out.
+
+The NPU's compiler reads kernel_shape, strides, pads, dilations and group from the node and knows no
+defaults for them.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from bitwright.graph import static_shape
+from bitwright.graph.constants import input_at
+from bitwright.graph.names import NameScope
+from bitwright.prepare.passes import PassResult, rewrite_nodes
+
+__all__ = ["write_conv_attributes"]
+
+
+def write_conv_attributes(model: ir.Model) -> PassResult:
+    """Give every Conv and ConvTranspose all five attributes; return how many lacked one.
+
+    Where `auto_pad` says how to pad, no pads are written: a node has one or the other.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> write_conv_attributes(ir.Model(graph, ir_version=10)).changed
+    0
+    """
+    return rewrite_nodes(model, ("Conv", "ConvTranspose"), _write)
+
+
+def _write(conv: ir.Node, names: NameScope) -> bool | str:
+    weight = input_at(conv, 1)
+    shape = None if weight is None else static_shape(weight)
+    if shape is None:
+        return f"{conv.op_type} {conv.name!r} keeps its attributes: its weight has no fixed shape"
+    kernel = shape[2:]
+    ones = [1] * len(kernel)
+    wanted: dict[str, int | list[int]] = {
+        "kernel_shape": list(kernel),
+        "strides": ones,
+        "dilations": ones,
+        "group": 1,
+    }
+    if conv.attributes.get_string("auto_pad", "NOTSET") == "NOTSET":
+        wanted["pads"] = [0] * (2 * len(kernel))
+    missing = {name: value for name, value in wanted.items() if name not in conv.attributes}
+    for name, value in missing.items():
+        make = ir.AttrInt64(name, value) if isinstance(value, int) else ir.AttrInt64s(name, value)
+        conv.attributes.add(make)
+    return bool(missing)
