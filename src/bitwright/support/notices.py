@@ -8,7 +8,7 @@ import warnings
 __all__ = ["warn_user"]
 
 
-def warn_user(sentence: str) -> None:
+def warn_user(sentence: str, kind: type[Warning] = UserWarning) -> None:
     """Warn, with the line outside this package that called it.
 
     >>> with warnings.catch_warnings(record=True) as caught:
@@ -20,4 +20,4 @@ def warn_user(sentence: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bitwright."):
         frame, level = frame.f_back, level + 1
-    warnings.warn(sentence, stacklevel=level)
+    warnings.warn(sentence, kind, stacklevel=level)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
+from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
 from bitwright.compat.options import read_names, read_switch
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
 from bitwright.compat.vai_q_onnx.options import read_options, weight_recipe
@@ -16,6 +16,7 @@ from bitwright.compat.vai_q_onnx.translate import Hardware, Request, to_recipe
 from bitwright.data import RandomData
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.recipe import GPTQ, Recipe, Selection
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx
@@ -41,6 +42,7 @@ _REFUSED_ARGUMENTS = {
 _warned: set[str] = set()
 
 
+@raises_builtins()
 def quantize_static(
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path | None = None,
@@ -161,6 +163,7 @@ def quantize_static(
         calibration_data_path,
         random_data_reader_input_shape,
         parts.data,
+        model_input,
         is_needed=_needs_data(recipe) and (sketches is None or not Path(sketches).exists()),
     )
     _warn_once(parts.notes)
@@ -227,11 +230,9 @@ def _op_types(
         return named
     if named:
         raise RecipeError("QuantizeAllOpTypes contradicts op_types_to_quantize; choose one.")
-    import onnx
-
-    if not isinstance(model, onnx.ModelProto):
-        model = onnx.load(str(model), load_external_data=False)
-    return sorted({node.op_type for node in model.graph.node} - {"Constant", "Cast", "Shape"})
+    return sorted(
+        {node.op_type for node in _graph_only(model).graph.node} - {"Constant", "Cast", "Shape"}
+    )
 
 
 def _data(
@@ -239,6 +240,7 @@ def _data(
     path: str | Path | None,
     shape: Any,
     asked: Mapping[str, Any],
+    model: str | Path | onnx.ModelProto,
     *,
     is_needed: bool,
 ) -> Any:
@@ -253,21 +255,49 @@ def _data(
     if not is_needed and not asked.get("random"):
         return None
     shape = () if shape is None else shape
+    for option, given in (("Shape", asked.get("shapes")), ("DataRange", asked.get("ranges"))):
+        _check_inputs(model, f"RandomDataReaderInput{option}", given)
     if len(shape) and asked.get("shapes"):
         raise DataError(
             "random_data_reader_input_shape and RandomDataReaderInputShape are the same; "
             "give one of them."
         )
-    warnings.warn(
+    warn_user(
         "no calibration data was given: ranges come from random numbers, so the model shows that "
-        "it runs and not how accurate it could be.",
-        UserWarning,
-        stacklevel=3,
+        "it runs and not how accurate it could be."
     )
     return RandomData(
         shapes=_shapes(shape if len(shape) else asked.get("shapes") or ()),
         ranges=asked.get("ranges"),
     )
+
+
+def _check_inputs(model: str | Path | onnx.ModelProto, option: str, given: Any) -> None:
+    """Refuse settings of random data that do not name every input, or name what is none."""
+    if not given:
+        return
+    if not isinstance(given, Mapping):
+        raise InvalidDataError(f"{option} is a dict of input names, not {given!r}.")
+    graph = _graph_only(model).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [value.name for value in graph.input if value.name not in constants]
+    for name in given:
+        if name not in inputs:
+            raise InvalidDataError(
+                f"{option} names {name!r}, which is no input of the model."
+                f"{did_you_mean(str(name), inputs)}"
+            )
+    missing = [name for name in inputs if name not in given]
+    if missing:
+        raise InvalidDataError(f"{option} says nothing about the input {missing[0]!r}; add it.")
+
+
+def _graph_only(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
+    import onnx
+
+    if isinstance(model, onnx.ModelProto):
+        return model
+    return onnx.load(str(model), load_external_data=False)
 
 
 def _shapes(shape: Any) -> Any:
@@ -285,4 +315,4 @@ def _warn_once(sentences: Sequence[str]) -> None:
         if sentence not in _warned:
             _warned.add(sentence)
             kind = DeprecationWarning if sentence.endswith("today.") else UserWarning
-            warnings.warn(sentence, kind, stacklevel=3)
+            warn_user(sentence, kind)

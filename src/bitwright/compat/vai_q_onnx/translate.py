@@ -125,8 +125,11 @@ def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
         _check_standard_types(activation, weight)
     if len(parts.bias) > 1:
         raise RecipeError("Int16Bias and Int32Bias contradict each other; choose one.")
-    # As asked for, else the weight's type on the NPU and of float weights.
-    bias = next(iter(parts.bias), "weight" if on_npu or weight.kind != "int" else None)
+    # As asked for, else the weight's type on the NPU, of float weights, and where a bias has a
+    # pair, as weights do: QuantizeLinear makes no int32.
+    has_pair = parts.place.get("weight_pairs") and isinstance(method, PowerOfTwoMethod)
+    like_weight = on_npu or weight.kind != "int" or has_pair
+    bias = next(iter(parts.bias), "weight" if like_weight else None)
     if bias is not None:
         parts.recipe["bias"] = bias
     parts.recipe.update(

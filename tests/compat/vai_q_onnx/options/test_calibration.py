@@ -10,6 +10,7 @@ from support.models import (
     make_mlp,
     node,
     normal,
+    weight,
 )
 from support.vai_q_onnx import (
     option,
@@ -158,3 +159,27 @@ def test_random_data_has_the_range_and_the_shape_that_was_asked_for():
     assert scale(made, "x") == pytest.approx(8 / 255, rel=0.02)
     with pytest.raises(RecipeError, match="of 'x' is a pair of numbers"):
         read_options({"RandomDataReaderInputDataRange": {"x": 4}})
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"RandomDataReaderInputDataRange": {"xs": [-4.0, 4.0]}}, "Did you mean 'x'"),
+        ({"RandomDataReaderInputShape": {"y": [1, 16]}}, "no input of the model"),
+        ({"RandomDataReaderInputShape": [1, 16]}, "a dict of input names"),
+    ],
+)
+def test_settings_of_random_data_name_every_input_and_nothing_else(option, said):
+    with pytest.raises(ValueError, match=said):
+        vai_q_onnx.quantize_static(make_mlp(), extra_options={"UseRandomData": True, **option})
+
+
+def test_no_input_is_left_out_of_the_settings_of_random_data():
+    nodes = [
+        node("Add", ["x", "z"], ["s"], name="sum"),
+        node("MatMul", ["s", "w"], ["y"], name="m"),
+    ]
+    model = build(nodes, {"x": [1, 8], "z": [1, 8]}, {"y": [1, 8]}, {"w": weight(8, 8)})
+    option = {"RandomDataReaderInputDataRange": {"x": [0, 1]}}
+    with pytest.raises(ValueError, match="nothing about the input 'z'"):
+        vai_q_onnx.quantize_static(model, extra_options={"UseRandomData": True, **option})

@@ -37,7 +37,7 @@ from support.vai_q_onnx import (
     scale,
 )
 
-from bitwright.compat.vai_q_onnx import VitisQuantFormat, VitisQuantType
+from bitwright.compat.vai_q_onnx import PowerOfTwoMethod, VitisQuantFormat, VitisQuantType
 from bitwright.errors import RecipeError
 
 
@@ -111,7 +111,10 @@ def test_data_movement_is_quantized_also_behind_float():
 def test_float_weights_with_pairs():
     made = quantize_vai(make_mlp(), {"AddQDQPairToWeight": True})
     assert element_types(made)["w1"] == TensorProto.FLOAT
-    # On the NPU, where a bias is like a weight, that goes for it too.
+    # With power-of-two scales that goes for biases too.
+    for method in PowerOfTwoMethod:
+        made = quantize_vai(make_cnn(), {"AddQDQPairToWeight": True}, calibrate_method=method)
+        assert element_types(made)["w1"] == element_types(made)["b1"] == TensorProto.FLOAT
     made = on_npu(make_cnn(), {"AddQDQPairToWeight": True})
     assert element_types(made)["w1"] == element_types(made)["b1"] == TensorProto.FLOAT
 
