@@ -13,7 +13,7 @@ from bitwright.decide.layout.fallback import leave_masks_float, leave_unseen_bra
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overflow
 from bitwright.decide.scales.parameters import activation_plan, linked_plan, weight_plan
-from bitwright.decide.validation import clips_exactly
+from bitwright.decide.validation import may_absorb
 from bitwright.errors import DataError, NothingQuantizedError
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
@@ -44,7 +44,8 @@ def decide(
         elif entry.role == "weight":
             tensors[key] = weight_plan(entry, recipe)
         else:
-            tensors[key] = activation_plan(entry, sketches.get(entry.name), recipe)
+            sketch = sketches.get(entry.range_of or entry.name)
+            tensors[key] = activation_plan(entry, sketch, recipe)
     plan = QuantPlan(
         tool=tool,
         fingerprint=fingerprint,
@@ -70,7 +71,7 @@ def _refuse_invalid_values(layout: Layout, sketches: Mapping[str, TensorSketch])
     for key, entry in layout.entries.items():
         if not entry.needs_data:
             continue
-        sketch = sketches.get(entry.name)
+        sketch = sketches.get(entry.range_of or entry.name)
         if sketch is not None and sketch.count and not sketch.nan + sketch.inf:
             continue
         users = ", ".join(repr(name) for name in layout.users(key)[:3])
@@ -98,7 +99,7 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
             continue
         node = nodes[entry.absorbed_by]
         target = plan.nodes[entry.absorbed_by].outputs[0]  # None where the clip behind it stays
-        exact = target is None or clips_exactly(node, plan, target)
+        exact = target is None or may_absorb(node, plan, target)
         if plan.recipe.place.keep_activations or not exact:
             # It gets the parameters that it shares as its own.
             root, own = plan.tensors[plan.root(key)], plan.tensors[key]
@@ -111,7 +112,7 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
             decision = NodePlan(
                 op=node.op_type,
                 action="absorb",
-                reason="the quantizer of its output clips exactly as it does",
+                reason="the quantizer of its output clips as it does",
                 inputs=(None,) * len(node.inputs),
                 outputs=(target,),
             )

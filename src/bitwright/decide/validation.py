@@ -15,7 +15,7 @@ from bitwright.graph.constants import constant_of
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import QuantPlan, TensorPlan
 
-__all__ = ["check_plan", "clips_exactly"]
+__all__ = ["check_plan", "clips_exactly", "may_absorb"]
 
 
 def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
@@ -50,7 +50,7 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
         )
         if planned.action == "absorb":
             result = planned.outputs[0]
-            if result is None or not clips_exactly(node, plan, result):
+            if result is None or not may_absorb(node, plan, result):
                 raise PlanError(
                     f"node {name!r} ({node.op_type}) is to be absorbed, but the scale of its "
                     "output no longer clips as it does; set its action to 'quantize'."
@@ -96,6 +96,26 @@ def _with_clipped(tensor: str | None, clipped: Mapping[str | None, str | None]) 
     while (tensor := clipped.get(tensor)) is not None:
         allowed.add(tensor)
     return allowed
+
+
+def may_absorb(node: ir.Node, plan: QuantPlan, key: str) -> bool:
+    """Return whether a Relu or Clip may go, by the recipe's conventions.
+
+    By ONNX Runtime's it always may. But where the quantizer lets more than a step pass, as one of
+    a symmetric range behind a Relu does, the model would compute something else.
+    """
+    if plan.recipe.place.conventions == "bitwright":
+        return clips_exactly(node, plan, key)
+    rule, parameters = RULES.get(node.op_type), plan.parameters(key)
+    bounds = rule.bounds(node) if rule is not None and rule.bounds is not None else Skip("")
+    if isinstance(bounds, Skip) or not parameters.qtype.is_integer or np.ndim(parameters.scale):
+        return False
+    low, high = (
+        (end - parameters.zero_point) * parameters.scale
+        for end in (parameters.qtype.lowest, parameters.qtype.highest)
+    )
+    step = parameters.scale
+    return bool(low >= bounds[0] - step and high <= bounds[1] + step)
 
 
 def clips_exactly(node: ir.Node, plan: QuantPlan, key: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -80,14 +80,17 @@ class DataOptions:
     progress: Progress = True
 
 
+Observe = Callable[[Prepared, Layout, "Calibration"], "Calibrated"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(DataOptions):
     """The data that ranges are observed on, and what is kept of it."""
 
     holdout: bool = True
     """Keep some samples out of calibration, to measure the result on."""
-    sketches: str | Path | Mapping[str, TensorSketch] | None = None
-    """A file that keeps what was observed, or what was observed elsewhere."""
+    sketches: str | Path | Mapping[str, TensorSketch] | Observe | None = None
+    """A file that keeps what was observed, what was observed elsewhere, or what observes it."""
     engine: Any = None
     kept_random: bool = False
     """Whether `data` are samples that `RandomData` gave."""
@@ -153,6 +156,8 @@ def calibrate(prepared: Prepared, layout: Layout, calibration: Calibration) -> C
     if not layout.observed:
         return Calibrated(data=f"no data: {_WITHOUT_DATA[prepared.recipe.mode]}")
     stored = calibration.sketches
+    if callable(stored):
+        return stored(prepared, layout, calibration)
     if isinstance(stored, Mapping):
         return _given_sketches(layout, stored)
     if stored is not None and Path(stored).exists():

@@ -104,6 +104,8 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
             widen=recipe.float16 == "widen",
             rewrite=recipe.rewrite,
         )
+    if recipe.overrides and recipe.float16 == "widen":
+        recipe = _follow_widened_tensors(model, recipe)
     if recipe.bias_correction != "off":
         give_biases(model)
     before_simulation = None
@@ -202,6 +204,25 @@ def _input_spec(value: ir.Value) -> InputSpec:
         value.dtype.numpy(),
         None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape),
     )
+
+
+def _follow_widened_tensors(model: ir.Model, recipe: Recipe) -> Recipe:
+    """Return the recipe with overrides of float16 inputs and outputs at what is computed with.
+
+    Behind an input, and before an output, a Cast parts the tensor from its float32 form.
+    """
+    renamed: dict[str, str] = {}
+    half = ir.DataType.FLOAT16
+    for node in model.graph:
+        source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
+        if node.op_type != "Cast" or source is None or not source.name or not result.name:
+            continue
+        if source.is_graph_input() and source.dtype == half:
+            renamed[source.name] = result.name
+        elif result.is_graph_output() and result.dtype == half:
+            renamed[result.name] = source.name
+    overrides = {renamed.get(name, name): given for name, given in recipe.overrides.items()}
+    return recipe if overrides == recipe.overrides else recipe.replace(overrides=overrides)
 
 
 def _refuse_merged_nodes(recipe: Recipe, merged: set[str | None]) -> None:

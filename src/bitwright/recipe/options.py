@@ -64,6 +64,10 @@ class Placement(Settings, frozen=True, kw_only=True):
     False
     """
 
+    conventions: Literal["bitwright", "onnxruntime"] = "bitwright"
+    """Whose rules hold where tools differ. Ours: a Relu or Clip goes where the quantizer does
+    exactly its work. ONNX Runtime's: it goes behind any op, unless activations are symmetric; its
+    input has the range of its output; a Pad, a Split and pools follow rules of their own."""
     dedicated_pairs: bool = False
     """One Q/DQ pair for each consumer instead of one for each tensor."""
     dedicated_dequantizers: bool = False

@@ -92,7 +92,7 @@ def test_the_default_gives_the_codes_and_scales_of_the_runtime(bits, symmetric, 
         np.testing.assert_allclose(mine[f"{name}_scales"].ravel(), scales.ravel(), rtol=1e-5)
         # Ties are rounded to even here and away from zero there; what fills the last block differs.
         full = slice(-1 if k % 32 else None)
-        assert (mine[f"{name}_q{bits}"][:, full] == codes[:, full]).mean() > 0.99
+        assert (mine[f"{name}_Q{bits}"][:, full] == codes[:, full]).mean() > 0.99
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_gptq_is_not_rounding_to_nearest():
 def test_eight_bits_in_pairs():
     """There the node stayed float, and the run succeeded."""
     found = process(two_layers(), bits=8, block_size=32, quant_format=QuantFormat.QDQ)
-    assert constants_of(found.model)["w1_quantized"].dtype == np.uint8
+    assert constants_of(found.model)["w1_DQ_Q8"].dtype == np.uint8
     assert closeness(two_layers(), found, normal(5, 64)) > 0.999
 
 
@@ -158,10 +158,10 @@ def test_one_scale_for_each_output(quant_format, is_symmetric):
 
 
 def test_nodes_are_included_and_excluded():
-    assert list(attributes(process(two_layers(), nodes_to_include=["fc1"]))) == ["fc1"]
-    assert list(attributes(process(two_layers(), nodes_to_exclude=["fc1"]))) == ["fc2"]
+    assert list(attributes(process(two_layers(), nodes_to_include=["fc1"]))) == ["fc1_Q4"]
+    assert list(attributes(process(two_layers(), nodes_to_exclude=["fc1"]))) == ["fc2_Q4"]
     for option in ("nodes_to_include", "nodes_to_exclude"):
-        with pytest.raises(RecipeError, match="no node is called 'fc9'"):
+        with pytest.warns(UserWarning, match="no node is called 'fc9'"):
             process(two_layers(), **{option: ["fc9"]})
         with pytest.raises(RecipeError, match="a list of names"):
             process(two_layers(), **{option: "fc1"})
@@ -191,7 +191,10 @@ def test_settings_of_single_nodes_and_ratios():
         block_size=32,
         algo_config=RTNWeightOnlyQuantConfig({"w2": 0.5}, customized_weight_config=custom),
     )
-    assert {name: a["bits"] for name, a in attributes(found).items()} == {"fc1": 8, "fc2": 4}
+    assert {name: a["bits"] for name, a in attributes(found).items()} == {
+        "fc1_Q8": 8,
+        "fc2_Q4": 4,
+    }
     plain = process(two_layers(), block_size=32, algo_config=RTNWeightOnlyQuantConfig())
     scales = [constants_of(m.model)["w2_scales"] for m in (found, plain)]
     np.testing.assert_allclose(scales[0], scales[1] / 2, rtol=1e-6)
@@ -311,3 +314,17 @@ def test_int4_quant_algo_quantizes():
     quantizer = MatMulNBitsQuantizer(make_mlp(width=64), block_size=32)
     quantizer.int4_quant_algo()
     assert "MatMulNBits" in [node.op_type for node in quantizer.model.nodes()]
+
+
+def test_a_model_with_nothing_to_quantize_stays_as_it_is():
+    model = build(
+        [node("MatMul", ["x", "w"], ["y"], name="batch")],
+        {"x": [2, 4, 64]},
+        {"y": [2, 4, 8]},
+        {"w": normal(2, 64, 8)},
+    )
+    quantizer = MatMulNBitsQuantizer(model, nodes_to_exclude=["nothing"])
+    with pytest.warns(UserWarning, match="stays as it is") as caught:
+        quantizer.process()
+    assert ops(quantizer.model.model) == {"MatMul": 1}
+    assert any("no node is called 'nothing'" in str(item.message) for item in caught)

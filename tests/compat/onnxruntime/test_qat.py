@@ -3,10 +3,11 @@
 import numpy as np
 import onnx
 import pytest
-from support.models import ops, run, run_plain
+from support.models import make_mlp, ops, run, run_plain
 from support.qat_models import Trained, largest_difference, samples_for
 
 import bitwright
+import bitwright.compat.onnxruntime as ours
 from bitwright.compat.onnxruntime import QuantFormat, QuantType, quantize_qat
 
 
@@ -61,10 +62,6 @@ def test_arguments_that_agree_with_the_training_are_taken(model, tmp_path):
         ({"weight_type": QuantType.QUInt8}, "weight_type is uint8, but .* int8"),
         ({"weight_type": "QInt9"}, "unknown weight type 'QInt9'"),
         ({"reduce_range": True}, "reduce_range changes scales"),
-        ({"extra_options": {"ActivationSymmetric": True}}, "no meaning"),
-        ({"extra_options": {"ActivationSymetric": True}}, "Did you mean 'ActivationSymmetric'"),
-        ({"nodes_to_exclude": ["nobody"]}, "no node is called 'nobody'"),
-        ({"op_types_to_quantize": ["Konv"]}, "Did you mean 'Conv'"),
         ({"quant_format": "QDK"}, "unknown quantization format"),
     ],
 )
@@ -96,3 +93,25 @@ def test_external_data_is_written_when_asked_for(tmp_path):
 def test_the_destination_is_checked_before_any_work(model, tmp_path):
     with pytest.raises(bitwright.OutputError, match="no folder"):
         quantize_qat(model, tmp_path / "nowhere" / "q.onnx")
+
+
+def test_a_model_without_pairs_is_quantized_dynamically(tmp_path):
+    with pytest.warns(UserWarning, match="no Q/DQ pairs from training"):
+        quantize_qat(make_mlp(), tmp_path / "q.onnx", per_channel=True)
+    ours.quantize_dynamic(make_mlp(), tmp_path / "dynamic.onnx", per_channel=True)
+    assert onnx.load(tmp_path / "q.onnx").graph == onnx.load(tmp_path / "dynamic.onnx").graph
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"extra_options": {"ActivationSymmetric": True}}, "no meaning"),
+        ({"extra_options": {"ActivationSymetric": True}}, "Did you mean 'ActivationSymmetric'"),
+        ({"nodes_to_exclude": ["nobody"]}, "no node is called 'nobody'"),
+        ({"op_types_to_quantize": ["Conv", "Konv"]}, "Did you mean 'Conv'"),
+    ],
+)
+def test_what_has_no_effect_is_a_warning(model, tmp_path, arguments, message):
+    with pytest.warns(UserWarning, match=message):
+        quantize_qat(model, tmp_path / "q.onnx", **arguments)
+    assert "DequantizeLinear" in ops(onnx.load(tmp_path / "q.onnx"))

@@ -16,6 +16,7 @@ from bitwright.compat.onnxruntime import (
     QuantType,
     StaticQuantConfig,
     get_qdq_config,
+    matmul_nbits_quantizer,
     quantize,
 )
 
@@ -117,3 +118,27 @@ def test_the_configuration_quantizes_everything(tmp_path):
 def test_unknown_calibration_arguments_are_ignored():
     with pytest.warns(UserWarning, match="Did you mean 'percentile'"):
         get_qdq_config(make_mlp(), Reader([]), calibrate_args={"percentil": 3})
+
+
+@pytest.mark.parametrize("kind", ["DefaultWeightOnlyQuantConfig", "RTNWeightOnlyQuantConfig"])
+def test_a_weight_only_configuration(tmp_path, kind):
+    config = getattr(matmul_nbits_quantizer, kind)()
+    onnx.save(make_mlp(width=128), tmp_path / "model.onnx")
+    quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", config)
+    assert "MatMulNBits" in ops(onnx.load(tmp_path / "q.onnx"))
+    assert (tmp_path / "q.onnx.data").exists()
+
+
+def test_a_model_with_its_weights_in_another_file_is_configured_without_them(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(make_mlp(width=64), path, save_as_external_data=True, location="weights.bin")
+    (tmp_path / "weights.bin").rename(tmp_path / "elsewhere.bin")
+    config = get_qdq_config(path, Reader([]), weight_type=QuantType.QInt4)
+    assert config.use_external_data_format
+    assert config.extra_options["UseQDQContribOps"] is True
+    (tmp_path / "elsewhere.bin").rename(tmp_path / "weights.bin")
+    config.calibration_data_reader = make_samples(make_mlp(width=64))
+    config.weight_type = QuantType.QInt8
+    config.extra_options.pop("UseQDQContribOps")
+    quantize(path, tmp_path / "q.onnx", config)
+    assert (tmp_path / "q.onnx.data").exists()

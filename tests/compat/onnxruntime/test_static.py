@@ -19,6 +19,7 @@ from support.models import (
     ops,
     quality,
     quantize_static_in,
+    retype,
     weight,
 )
 
@@ -192,22 +193,6 @@ def test_the_callers_options_are_not_changed(tmp_path):
     assert options == {"ActivationSymmetric": True}
 
 
-def test_a_moving_average_weighs_samples_by_its_constant(tmp_path):
-    model = make_mlp()
-    samples = [{"x": np.full((4, 16), size, np.float32)} for size in (1.0, 2.0, 4.0)]
-    scales = []
-    for constant in (0.5, 1.0):
-        quantized = quantize_static_in(
-            tmp_path,
-            model,
-            samples,
-            extra_options={"CalibMovingAverage": True, "CalibMovingAverageConstant": constant},
-        )
-        scales.append(float(constants_of(quantized)["x_scale"]) * 255)
-    # 1, then (1 + 2) / 2, then (1.5 + 4) / 2; and the last one alone.
-    assert scales == pytest.approx([2.75, 4.0])
-
-
 @pytest.mark.parametrize("value", [np.float32(0.05), 0.05, np.array(0.05, np.float32)])
 def test_overrides_take_numpy_and_plain_numbers(tmp_path, value):
     overrides = {"x": [{"scale": value, "zero_point": np.array(7, np.int8)}]}
@@ -276,3 +261,19 @@ def test_float_weights_that_the_runtime_rounds_are_a_warning(tmp_path):
     model = build(nodes, {"x": [1, 4, 6, 6]}, {"y": [1, 4, 6, 6]}, {"w": weight(4, 4, 1, 1)})
     with pytest.warns(UserWarning, match="float weights of middle in 8 bits"):
         quantize_static_in(tmp_path, model, make_samples(model), op_types_to_quantize=["Conv"])
+
+
+@pytest.mark.parametrize("tensor", ["x", "h", "y"])
+def test_overrides_of_a_float16_model_reach_its_inputs_and_outputs(tmp_path, tensor):
+    model = retype(make_mlp(), np.float16, TensorProto.FLOAT16)
+    entry = {"quant_type": QuantType.QUInt16}
+    made = quantize_static_in(
+        tmp_path,
+        model,
+        make_samples(model),
+        activation_type=QuantType.QUInt8,
+        extra_options={"TensorQuantOverrides": {tensor: [entry]}},
+    )
+    types = element_types(made)
+    wide = {name for name, kind in types.items() if kind == TensorProto.UINT16}
+    assert wide and all(name.startswith(tensor) for name in wide)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from bitwright.compat.onnxruntime.calibrator import CalibraterBase, Model
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, as_member
+from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.histograms import (
     EqualBins,
     MagnitudeBins,
@@ -39,9 +40,9 @@ from bitwright.compat.onnxruntime.tensors_data import (
     load_tensors_data,
     save_tensors_data,
 )
-from bitwright.compat.options import refuse_unknown
+from bitwright.compat.options import ignore_unknown
 from bitwright.data import cache_samples
-from bitwright.decide.ranges.statistics import averaged_extremes, moments
+from bitwright.decide.ranges.statistics import moments
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.observe import TensorSketch
 
@@ -59,6 +60,7 @@ __all__ = [
     "PercentileCalibrater",
     "TensorData",
     "TensorsData",
+    "accepted_options",
     "apply_plot",
     "create_calibrator",
     "entropy",
@@ -74,9 +76,9 @@ __all__ = [
 class MinMaxCalibrater(CalibraterBase):
     """The least and the largest value of each tensor, or an average of those of each batch.
 
-    With `moving_average` every sample's extremes count with `averaging_constant`: a running
-    average, where ONNX Runtime takes the mean. `max_intermediate_outputs` bounds memory there;
-    here one sample's tensors are alive at a time.
+    With `moving_average` it is the mean of a call of `collect_data`, and `averaging_constant` is
+    how much a later call counts. `max_intermediate_outputs` bounds memory there; here one sample's
+    tensors are alive at a time.
     """
 
     model_path: InitVar[Model]
@@ -96,6 +98,22 @@ class MinMaxCalibrater(CalibraterBase):
             raise RecipeError(f"averaging_constant lies in [0, 1], not {constant}.")
         if self.moving_average and self.per_channel:
             raise RecipeError("moving_average is kept for whole tensors; drop per_channel.")
+        self._averages: dict[str, npt.NDArray[Any]] = {}
+
+    @raises_builtins()
+    def collect_data(self, data_reader: Any) -> None:
+        """Run the model over the data; what is seen adds to what was seen before."""
+        seen = self._observe(self._open(data_reader), per_channel=self._channel_axes())
+        self._seen |= seen
+        for name, sketch in seen.sketches.items() if self.moving_average else ():
+            mean = np.nanmean(sketch.batches.astype(self._dtype(name)), axis=0)
+            before = self._averages.get(name, mean)
+            self._averages[name] = before + self.averaging_constant * (mean - before)
+
+    def clear_collected_data(self) -> None:
+        """Forget what was collected."""
+        super().clear_collected_data()
+        self._averages.clear()
 
     def compute_data(self) -> TensorsData:
         """Return the range of each tensor, an array of one element, or of one for each channel."""
@@ -104,7 +122,7 @@ class MinMaxCalibrater(CalibraterBase):
         for name, sketch in self._seen.sketches.items():
             if not sketch.finite:
                 continue
-            low, high = self._ends(sketch)
+            low, high = self._ends(name, sketch)
             if self.symmetric:
                 high = np.maximum(np.abs(low), np.abs(high))
                 low = -high
@@ -125,12 +143,12 @@ class MinMaxCalibrater(CalibraterBase):
             new_range[name] = TensorData(lowest=low, highest=high) if is_data else (low, high)
         return new_range
 
-    def _ends(self, sketch: TensorSketch) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def _ends(self, name: str, sketch: TensorSketch) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         if sketch.channel_low is not None and sketch.channel_high is not None:
             return sketch.channel_low, sketch.channel_high
         ends = (sketch.low, sketch.high)
         if self.moving_average:
-            ends = averaged_extremes(sketch, self.averaging_constant)
+            ends = tuple(self._averages[name])
         return np.array(ends[:1]), np.array(ends[1:])
 
 
@@ -214,6 +232,7 @@ class HistogramCalibrater(CalibraterBase, _HistogramMethod):
         super().clear_collected_data()
         self._bins = {}
 
+    @raises_builtins()
     def collect_data(self, data_reader: Any) -> None:
         """Count the values of each tensor; the bins of earlier calls are kept, and extended."""
         samples = cache_samples(self._open(data_reader))
@@ -246,12 +265,11 @@ _POWERS = {"same": 1.0, "p3": 1 / 3}
 class EntropyCalibrater(HistogramCalibrater):
     """The range that keeps the distribution best, the same as ONNX Runtime finds.
 
-    Its default of 128 bins for 128 levels leaves it nothing to choose; 2048 bins are the default
-    here. `quantize_static` searches with more care: see `bitwright.decide.ranges.entropy`.
+    Its default of 128 bins for 128 levels leaves it nothing to choose: it is then the whole range.
     """
 
     method: str = "entropy"
-    num_bins: int = 2048
+    num_bins: int = 128
     num_quantized_bins: int = 128
     percentile: float = field(default=99.999, init=False)
     scenario: str = field(default="same", init=False)
@@ -409,6 +427,17 @@ _CALIBRATORS: dict[CalibrationMethod, tuple[type[CalibraterBase], set[str], dict
 }
 
 
+def accepted_options(method: CalibrationMethod, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options that the calibrator of a method takes.
+
+    >>> accepted_options(CalibrationMethod.Entropy, {"percentile": 99.0, "num_bins": 256})
+    {'num_bins': 256}
+    """
+    _, known, _ = _CALIBRATORS[method]
+    return {name: value for name, value in options.items() if name in known}
+
+
+@raises_builtins()
 def create_calibrator(
     model: Model,
     op_types_to_calibrate: Sequence[str] | None = None,
@@ -420,7 +449,7 @@ def create_calibrator(
 ) -> CalibraterBase:
     """Return a calibrator that is ready to collect data.
 
-    Options that the chosen method does not know are errors.
+    Options that the chosen method does not know are ignored with a warning.
 
     >>> import bitwright
     >>> demo = bitwright.load_demo()
@@ -431,8 +460,7 @@ def create_calibrator(
     """
     method = as_member(CalibrationMethod, calibrate_method, "calibration method")
     kind, known, defaults = _CALIBRATORS[method]
-    options = {**defaults, **(extra_options or {})}
-    refuse_unknown(options, known, f" of {kind.__name__}")
+    options = ignore_unknown({**defaults, **(extra_options or {})}, known, f" of {kind.__name__}")
     calibrator = kind(
         model,
         op_types_to_calibrate,

@@ -12,9 +12,9 @@ import onnx
 import onnx_ir as ir
 
 from bitwright import graph
+from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
 from bitwright.compat.onnxruntime.tensors_data import TensorsData
 from bitwright.data import Samples, open_data
-from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
 from bitwright.observe import MEMORY_BUDGET, Observation, observe
 
@@ -28,6 +28,8 @@ class CalibraterBase:
     """A model, the tensors to calibrate, and what was observed of them so far."""
 
     per_channel: bool = False
+    tensors: Sequence[str] | None = None
+    """The tensors to calibrate; None: all that nodes of the named types read or write."""
 
     def __init__(
         self,
@@ -110,6 +112,7 @@ class CalibraterBase:
         }
         return set(calibrated_tensors(chosen, self.op_types_to_calibrate)), infos
 
+    @raises_builtins()
     def collect_data(self, data_reader: Any) -> None:
         """Run the model over the data; what is seen adds to what was seen before."""
         self._seen |= self._observe(self._open(data_reader), per_channel=self._channel_axes())
@@ -132,9 +135,11 @@ class CalibraterBase:
 
     def _need_data(self) -> None:
         if not self._seen.samples:
-            raise DataError("no data is collected; call collect_data with a reader first.")
+            raise InvalidDataError("No data is collected. Call collect_data with a reader first.")
 
     def _tensors(self) -> list[str]:
+        if self.tensors is not None:
+            return list(self.tensors)
         return calibrated_tensors(self._model, self.op_types_to_calibrate)
 
     def _channel_axes(self) -> dict[str, int]:

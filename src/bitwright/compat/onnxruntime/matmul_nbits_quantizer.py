@@ -27,7 +27,7 @@ from bitwright.compat.neural_compressor.settings import nearest_overrides
 from bitwright.compat.neural_compressor.weight_only import gptq_quantize, rtn_quantize
 from bitwright.compat.onnxruntime.commands import make_parser, read_boolean, run_command
 from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
-from bitwright.compat.onnxruntime.errors import NoOperatorQuantizersError
+from bitwright.compat.onnxruntime.errors import NoOperatorQuantizersError, raises_builtins
 from bitwright.compat.onnxruntime.nbits_configs import (
     DefaultWeightOnlyQuantConfig,
     GPTQWeightOnlyQuantConfig,
@@ -37,10 +37,11 @@ from bitwright.compat.onnxruntime.nbits_configs import (
     RTNWeightOnlyQuantConfig,
     WeightOnlyQuantConfig,
 )
+from bitwright.compat.onnxruntime.nbits_names import name_as_peer
 from bitwright.compat.onnxruntime.quant_utils import attribute_to_kwarg
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.options import read_names
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import DataError, NothingQuantizedError, RecipeError
 from bitwright.numerics.packing import pack, unpack
 from bitwright.recipe import (
     GPTQ,
@@ -51,6 +52,7 @@ from bitwright.recipe import (
     Selection,
     WeightOnly,
 )
+from bitwright.support.notices import warn_user
 
 __all__ = [
     "CalibrationDataReader",
@@ -86,8 +88,8 @@ class MatMulNBitsQuantizer:
     """Stores the constant weights of MatMul, and of Gemm and Gather on request, in 2 to 8 bits.
 
     Other than in ONNX Runtime's tool, the given model is not changed, `nodes_to_include` restricts,
-    unknown names are errors, every algorithm takes the bits, blocks and symmetry that are asked
-    for, and a model in which nothing is quantized is an error.
+    every algorithm takes the bits, blocks and symmetry that are asked for, and a model in which
+    nothing is quantized stays as it is with a warning.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class MatMulNBitsQuantizer:
         self.algo_config = algo_config
         self._recipe = self._as_recipe()
 
+    @raises_builtins()
     def process(self) -> None:
         """Quantize, and prove that ONNX Runtime takes the result; `model` is then the new one."""
         data = None
@@ -142,10 +145,15 @@ class MatMulNBitsQuantizer:
                     "GPTQ rounds for what each layer reads: give GPTQWeightOnlyQuantConfig a "
                     "calibration_data_reader, or any other data."
                 )
-        result = quantize(self.model.wrapped, data=data, recipe=self._recipe, holdout=False)
+        try:
+            result = quantize(self.model.wrapped, data=data, recipe=self._recipe, holdout=False)
+        except NothingQuantizedError as error:
+            warn_user(f"the model stays as it is: {error}")
+            return
         for name, node in result.plan.nodes.items():
             if not node.quantized:
                 logger.debug("%s %r stays float: %s", node.op, name, node.reason)
+        name_as_peer(result.model)
         self.model = ONNXModel(result.model, result.plan)
 
     def int4_quant_algo(self) -> None:
@@ -170,6 +178,7 @@ class MatMulNBitsQuantizer:
                 op_types=config.op_types_to_quantize,
                 nodes=None if included is None else tuple(sorted(included)),
                 exclude=tuple(sorted(self.nodes_to_exclude)),
+                unknown_names="warn",
                 subgraphs=True,
             ),
             weights=WeightOnly(

@@ -54,16 +54,16 @@ from bitwright.compat.onnxruntime.quant_utils import (
     snap_zero_point_to_uint8,
     tensor_proto_to_array,
 )
+from bitwright.compat.onnxruntime.ranges import as_sketches
 from bitwright.compat.onnxruntime.registry import CreateOpQuantizer
 from bitwright.compat.onnxruntime.static import static_recipe
 from bitwright.compat.onnxruntime.storage import store_parameters
 from bitwright.compat.onnxruntime.tensors_data import TensorData
 from bitwright.compat.options import RecipeParts
-from bitwright.errors import DataError, NothingQuantizedError, RecipeError
+from bitwright.errors import NothingQuantizedError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import mode_of
-from bitwright.observe import TensorSketch
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 from bitwright.support.notices import warn_user
@@ -112,7 +112,7 @@ class _Quantizer(BaseQuantizer):
     @raises_builtins()
     def quantize_model(self) -> onnx.ModelProto:
         """Return the quantized model, which is in `model` from then on; `plan` says why."""
-        ranges = Calibration(sketches=_as_sketches(self.tensors_range))
+        ranges = Calibration(sketches=as_sketches(self.tensors_range))
         run = mode_of(self.recipe).quantize
         try:
             result = run(self.model.model, self.recipe, ranges, None, ON_CPU)
@@ -365,14 +365,3 @@ def _parts(
             parts.drop(f"{section}.{name}", "ranges are given here")
     parts.recipe.update(per_channel=per_channel, reduce_range=reduce_range)
     return parts
-
-
-def _as_sketches(tensors_range: Any) -> dict[str, TensorSketch]:
-    """Return ranges as what calibration would have seen: their two ends."""
-    sketches = {}
-    for name, data in (tensors_range or {}).items():
-        if not isinstance(data, TensorData) and not hasattr(data, "range_value"):
-            raise DataError(f"tensors_range[{name!r}] is a TensorData, not {data!r}.")
-        ends = [np.asarray(end, np.float32).reshape(-1) for end in data.range_value]
-        sketches[name] = TensorSketch.of(np.concatenate(ends), histogram=False)
-    return sketches

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
 
 from bitwright import graph
 from bitwright.api import import_qat
+from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType, as_member
+from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.onnxruntime.writing import RETIRED
 from bitwright.errors import RecipeError
 from bitwright.recipe import Selection
+from bitwright.support.notices import warn_user
 
-if TYPE_CHECKING:
-    import onnx
+_TRAINED_OPS = {"QuantizeLinear", "DequantizeLinear", "FakeQuantize"}
 
 __all__ = ["quantize_qat"]
 
 
+@raises_builtins(retired=RETIRED)
 def quantize_qat(
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
@@ -38,15 +44,35 @@ def quantize_qat(
     Types, scales and channels are those of the training. `per_channel`, `activation_type` and
     `weight_type` are there for old code and are checked against it: what asks for something else
     than was trained is an error, since a scale cannot be had without training again. So is
-    `reduce_range`, and any extra option other than `EnableSubgraph`.
+    `reduce_range`. Any extra option other than `EnableSubgraph` is ignored with a warning.
 
-    >>> import bitwright
+    A model without such pairs is quantized dynamically, with a warning, as it was there.
+
+    >>> import tempfile, warnings, bitwright
     >>> from bitwright.compat.onnxruntime import quantize_qat
-    >>> quantize_qat(bitwright.load_demo().model_path, "q.onnx", reduce_range=True)
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: reduce_range changes scales, and those of a trained model are \
-kept; leave it out, or train with reduced ranges.
+    >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True):
+    ...     quantize_qat(bitwright.load_demo().model_path, f"{folder}/q.onnx")
+    ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
+    True
     """
+    if not _has_pairs(model_input):
+        warn_user(
+            "the model has no Q/DQ pairs from training and is quantized dynamically, as releases "
+            "of ONNX Runtime with quantize_qat did."
+        )
+        quantize_dynamic(
+            model_input,
+            model_output,
+            op_types_to_quantize,
+            bool(per_channel),
+            reduce_range,
+            QuantType.QInt8 if weight_type is None else weight_type,
+            nodes_to_quantize,
+            nodes_to_exclude,
+            use_external_data_format,
+            extra_options,
+        )
+        return
     if reduce_range:
         raise RecipeError(
             "reduce_range changes scales, and those of a trained model are kept; leave it out, "
@@ -54,12 +80,9 @@ kept; leave it out, or train with reduced ranges.
         )
     member = as_member(QuantFormat, quant_format, "quantization format")
     parts = translate_options(extra_options)
-    unfit = sorted(key for key in (extra_options or {}) if key != "EnableSubgraph")
-    if unfit:
-        raise RecipeError(
-            f"option {unfit[0]!r} has no meaning for a model whose scales were trained; leave it "
-            "out."
-        )
+    for key in sorted(extra_options or {}):
+        if key != "EnableSubgraph":
+            warn_user(f"option {key!r} has no meaning for a model whose scales were trained.")
     wanted = {
         "activation_type": (activation_type, "activation"),
         "weight_type": (weight_type, "weight"),
@@ -93,3 +116,11 @@ kept; leave it out, or train with reduced ranges.
             f"per_channel is {per_channel}, but the model was trained with {trained}; leave it out."
         )
     result.save(model_output, external_data=True if use_external_data_format else None)
+
+
+def _has_pairs(model: str | Path | onnx.ModelProto) -> bool:
+    if not isinstance(model, onnx.ModelProto):
+        if not Path(model).is_file():
+            return True  # what is missing is said where it is opened
+        model = onnx.load(str(model), load_external_data=False)
+    return any(node.op_type in _TRAINED_OPS for node in model.graph.node)

@@ -18,6 +18,7 @@ from bitwright.compat.onnxruntime.enums import (
     QuantType,
     as_quant_type,
 )
+from bitwright.compat.onnxruntime.errors import InvalidModelError
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.quant_formulas import (
     FLOAT8_DISTRIBUTIONS,
@@ -163,7 +164,11 @@ def model_has_external_data(model_path: str | Path) -> bool:
 
 def get_opset_version(model: onnx.ModelProto) -> int:
     """Return the version of the standard operators that a model is written for."""
-    return graph.opset_of(graph.load_model(model))
+    # From the message itself: tensors in other files need not be there.
+    found = [item.version for item in model.opset_import if item.domain in ("", "ai.onnx")]
+    if len(found) != 1:
+        raise InvalidModelError("the model names no version, or several, of ONNX's operators.")
+    return int(found[0])
 
 
 def update_opset_version(

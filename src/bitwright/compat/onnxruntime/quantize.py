@@ -25,6 +25,8 @@ from bitwright.compat.onnxruntime.enums import (
     as_quant_type,
 )
 from bitwright.compat.onnxruntime.errors import raises_builtins
+from bitwright.compat.onnxruntime.matmul_nbits_quantizer import MatMulNBitsQuantizer
+from bitwright.compat.onnxruntime.nbits_configs import WeightOnlyQuantConfig
 from bitwright.compat.onnxruntime.onnx_quantizer import ONNXQuantizer, QDQQuantizer
 from bitwright.compat.onnxruntime.quant_utils import (
     MODEL_SIZE_THRESHOLD,
@@ -146,10 +148,11 @@ class DynamicQuantConfig(QuantConfig):
         self.extra_options = dict(self.extra_options or {})
 
 
+@raises_builtins()
 def quantize(
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
-    quant_config: QuantConfig,
+    quant_config: QuantConfig | WeightOnlyQuantConfig,
 ) -> None:
     """Quantize a model as a configuration says.
 
@@ -161,9 +164,15 @@ def quantize(
     ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
     True
     """
+    if isinstance(quant_config, WeightOnlyQuantConfig):
+        quantizer = MatMulNBitsQuantizer(model_input, algo_config=quant_config)
+        quantizer.process()
+        quantizer.model.save_model_to_file(model_output, use_external_data_format=True)
+        return
     if not isinstance(quant_config, StaticQuantConfig | DynamicQuantConfig):
         raise TypeError(
-            "a configuration is a StaticQuantConfig or a DynamicQuantConfig, "
+            "Invalid quantization config type: a configuration is a StaticQuantConfig, a "
+            "DynamicQuantConfig or a WeightOnlyQuantConfig, "
             f"not a {type(quant_config).__name__}."
         )
     arguments = dict(vars(quant_config))

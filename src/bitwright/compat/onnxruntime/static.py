@@ -8,7 +8,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.api import quantize
 from bitwright.assess.optimized.rounded import describe_rounded
 from bitwright.compat.onnxruntime.enums import (
     CalibrationMethod,
@@ -20,10 +19,14 @@ from bitwright.compat.onnxruntime.enums import (
 from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.override_checks import check_overrides
+from bitwright.compat.onnxruntime.ranges import PeerRanges, is_sketch_file
 from bitwright.compat.onnxruntime.readers import read_in_strides
 from bitwright.compat.onnxruntime.writing import RETIRED, write_model
 from bitwright.compat.options import RecipeParts, read_switch
 from bitwright.errors import DataError, RecipeError
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.compute import ON_CPU
+from bitwright.jobs.modes import mode_of
 from bitwright.recipe import (
     Distribution,
     Entropy,
@@ -71,9 +74,9 @@ def quantize_static(
 
     The defaults, the tensor names and the op types are that tool's, and so is its leniency: options
     and names without an effect are ignored, and a model with nothing to quantize is written as it
-    is. Other than there, a warning says so, options are checked before any work is done, excluded
-    nodes stay float, and a Relu or Clip goes only where the quantizer does exactly its work.
-    `calibration_cache_path` keeps what was observed and refuses another model's.
+    is; so are its rules for what is quantized, and the numbers of its calibrators. Other than
+    there, a warning says what is ignored, options are checked before any work is done, excluded
+    nodes stay float, and every written model has been run.
 
     >>> import tempfile, bitwright
     >>> from bitwright.compat.onnxruntime import quantize_static
@@ -91,25 +94,29 @@ def quantize_static(
         reduce_range=read_switch("reduce_range", reduce_range),
     )
     _drop_settings_of_other_methods(method, parts)
-    symmetric = bool(parts.calibration.get("symmetric", False))
-    parts.recipe["ranges"] = CALIBRATION_METHODS[method](parts.calibration, symmetric)
+    cache = None if calibration_cache_path is None else Path(calibration_cache_path)
+    sketches = _choose_ranges(method, parts, cache)
     recipe = static_recipe(parts, quant_format, activation_type, weight_type)
-    if calibration_data_reader is None and calibration_cache_path is None:
+    if calibration_data_reader is None and (cache is None or not cache.exists()):
         raise DataError(
             "Either calibration_data_reader or an existing calibration_cache_path must be "
             "provided. A reader may be any iterable of dicts."
         )
+    if calibration_data_reader is None and recipe.smooth is not None:
+        raise DataError("SmoothQuant requires a calibration_data_reader: a cache has ranges only.")
+    # A cache of another method is refused before any work; with one that fits, no data is read.
+    if isinstance(sketches, PeerRanges) and sketches.stored() is not None and not recipe.smooth:
+        calibration_data_reader = None
     overrides = (extra_options or {}).get("TensorQuantOverrides")
     check_overrides(model_input, overrides, activation_type)
+    calibration = Calibration(
+        read_in_strides(calibration_data_reader, parts.calibration.get("stride")),
+        holdout=False,
+        sketches=sketches,
+    )
+    run = mode_of(recipe).quantize
     result = write_model(
-        lambda: quantize(
-            model_input,
-            data=read_in_strides(calibration_data_reader, parts.calibration.get("stride")),
-            recipe=recipe,
-            holdout=False,
-            sketches=calibration_cache_path,
-            providers=calibration_providers,
-        ),
+        lambda: run(model_input, recipe, calibration, calibration_providers, ON_CPU),
         model_input,
         model_output,
         external_data=read_switch("use_external_data_format", use_external_data_format),
@@ -117,6 +124,21 @@ def quantize_static(
     # Nothing is returned, so that nobody would read the plan's notes.
     if result is not None and (rounded := result.plan.rounded_by_runtime):
         warn_user(f"{describe_rounded(rounded)}.")
+
+
+def _choose_ranges(method: CalibrationMethod, parts: RecipeParts, cache: Path | None) -> Any:
+    """Choose the range method; return where else ranges come from than from observation."""
+    asked = parts.calibration
+    symmetric = bool(asked.get("symmetric", False))
+    is_plain = method is CalibrationMethod.MinMax and not asked.get("moving_average")
+    if is_sketch_file(cache) or (is_plain and cache is None):
+        parts.recipe["ranges"] = CALIBRATION_METHODS[method](asked, symmetric)
+        return cache
+    options = {_CALIBRATOR_OPTIONS.get(name, name): value for name, value in asked.items()}
+    return PeerRanges(method, options, cache, bool(parts.smooth.get("asked")))
+
+
+_CALIBRATOR_OPTIONS = {"constant": "averaging_constant"}
 
 
 def static_recipe(
@@ -139,7 +161,7 @@ def static_recipe(
         rounding="nearest",
     )
     # Its placement, too: every op of a listed type gets its pairs.
-    parts.place.update(isolated=True, float_bias_add=False)
+    parts.place.update(conventions="onnxruntime", isolated=True, float_bias_add=False)
     return Recipe(**parts.build())
 
 
@@ -168,7 +190,7 @@ def check_types(quant_format: QuantFormat, activation_type: Any, weight_type: An
         raise RecipeError("Only QuantFormat.QDQ supports 16-bit quantization types.")
 
 
-_PAIR_OPTIONS = ("dedicated_pairs", "weight_pairs", "contrib_ops")
+_PAIR_OPTIONS = ("dedicated_pairs", "weight_pairs", "contrib_ops", "keep_activations")
 
 
 def _drop_pair_options(parts: RecipeParts) -> None:

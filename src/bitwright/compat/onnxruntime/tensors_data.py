@@ -124,6 +124,10 @@ class TensorsData:
     def __len__(self) -> int:
         return len(self.data)
 
+    def get(self, key: str) -> TensorData | None:
+        """Return the data of a tensor, or None."""
+        return self.data.get(key)
+
     def keys(self) -> KeysView[str]:
         """Return the tensor names."""
         return self.data.keys()

@@ -51,6 +51,8 @@ class Entry:
     tile: int = 1
     fixed_range: tuple[float, float] | None = None
     override: Override | None = None
+    range_of: str | None = None
+    """The tensor whose observed range it takes in place of its own."""
     absorbed_by: str | None = None
     """The Relu or Clip behind this tensor that the quantizer may replace."""
     operand: bool = False
@@ -84,7 +86,8 @@ class Layout:
     @property
     def observed(self) -> list[str]:
         """Names of the tensors whose values must be seen."""
-        return list(dict.fromkeys(e.name for e in self.entries.values() if e.needs_data))
+        seen = (e.range_of or e.name for e in self.entries.values() if e.needs_data)
+        return list(dict.fromkeys(seen))
 
     def root(self, key: str) -> str:
         """Return the entry that an entry has its parameters from, through all `same_as`."""

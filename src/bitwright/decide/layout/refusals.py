@@ -117,7 +117,10 @@ def _has_input_of_unknown_type(c: Candidate) -> Skip | None:
 
 
 def _input_is_float(c: Candidate) -> Skip | None:
-    if c.rule.needs_quantized_input and c.has_float_input and not c.recipe.place.force_shared:
+    forced = c.recipe.place.force_shared
+    if c.rule.only_forced and not forced:
+        return Skip(f"{c.node.op_type} is quantized with place.force_shared only")
+    if c.rule.needs_quantized_input and c.has_float_input and not (forced and c.rule.is_forced):
         return Skip("its input is not quantized, so quantizing it alone would gain nothing")
     return None
 
@@ -132,6 +135,15 @@ def _stands_between_floats(c: Candidate) -> Skip | None:
         return Skip("its result is only read in float, so quantizing it would only add rounding")
     if c.has_float_input:
         return Skip("an input of it is float, so quantizing it would only add rounding")
+    return None
+
+
+def _clips_symmetric_integers(c: Candidate) -> Skip | None:
+    place = c.recipe.place
+    if place.conventions != "onnxruntime" or not c.recipe.output_format.integer_ops:
+        return None
+    if c.rule.bounds is not None and c.recipe.activation_symmetric:
+        return Skip("by ONNX Runtime's rules it stays float where activations are symmetric")
     return None
 
 
@@ -155,5 +167,6 @@ _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _has_input_of_unknown_type,
     _input_is_float,
     _stands_between_floats,
+    _clips_symmetric_integers,
     _multiplies_two_activations,
 )

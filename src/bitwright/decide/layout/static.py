@@ -22,7 +22,8 @@ from bitwright.decide.matmul_bias import (
     enter_added_bias,
     stores_added_biases,
 )
-from bitwright.decide.ops import RULES, OpRule, Skip, rule_of
+from bitwright.decide.ops import RULES, OpRule, Skip
+from bitwright.decide.ops.conventions import rule_for
 from bitwright.graph.constants import is_constant
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
@@ -89,6 +90,8 @@ class _Builder:
             self._layout.nodes[name] = plan
         self._read_through(float_by_name)
         choose_shared_exponent_axes(self._layout, self._nodes)
+        if self._recipe.place.conventions == "onnxruntime":
+            self._take_ranges_of_clips()
         if self._recipe.place.dedicated_pairs:
             _dedicate_pairs(self._layout, self._marks.marked, self._marks.names)
         return self._layout
@@ -114,7 +117,7 @@ class _Builder:
     # One node -----------------------------------------------------------------------------
 
     def _visit(self, node: ir.Node) -> NodePlan:
-        rule = rule_of(node.op_type)
+        rule = rule_for(node.op_type, self._recipe)
         found = bias_sum_of(node) if self._recipe.place.float_bias_add else None
         plan = None if found is None else self._visit_bias_sum(found, rule)
         if plan is not None:
@@ -186,8 +189,10 @@ class _Builder:
         """Whether nothing speaks against quantizing a node but, perhaps, what feeds it."""
         if self._kept_float(node) is not None or self._not_chosen(node) is not None:
             return False
-        rule = RULES.get(node.op_type)
-        return rule is not None and (rule.needs_quantized_input or self._refuse(node, rule) is None)
+        if node.op_type not in RULES:
+            return False
+        rule = rule_for(node.op_type, self._recipe)
+        return rule.needs_quantized_input or self._refuse(node, rule) is None
 
     def _visit_clipping(self, node: ir.Node, rule: OpRule) -> NodePlan:
         """Quantize a Relu or Clip, planning to let the quantizer before it do its work."""
@@ -195,19 +200,8 @@ class _Builder:
         assert source is not None and rule.bounds is not None
         key = self._marks.mark_input(node, 0, rule)
         out = self._marks.mark_activation(target)
-        bounds = rule.bounds(node)
         entry = self._layout.entries[key]
-        if (
-            not isinstance(bounds, Skip)
-            and len(source.uses()) == 1
-            and not source.is_graph_output()
-            and entry.same_as is None
-            and entry.fixed_range is None
-            and entry.override is None
-            and entry.role == "activation"
-            and not entry.qtype.shares_exponent
-            and self._written_by_quantized(source)
-        ):
+        if self._may_be_absorbed(node, rule, entry):
             # What the clip would cut off needs no levels: its input takes its output's range.
             entry.same_as = out
             entry.qtype = self._layout.entries[out].qtype
@@ -218,6 +212,45 @@ class _Builder:
             inputs=(key, *(None for _ in node.inputs[1:])),
             outputs=(out,),
         )
+
+    def _may_be_absorbed(self, node: ir.Node, rule: OpRule, entry: Entry) -> bool:
+        """Whether the quantizer behind a Relu or Clip may take its place, as far as is known."""
+        assert rule.bounds is not None
+        value = entry.value
+        if (
+            len(value.uses()) != 1
+            or value.is_graph_output()
+            or entry.role != "activation"
+            or entry.qtype.shares_exponent
+            or not self._written_by_quantized(value)
+        ):
+            return False
+        if self._recipe.output_format.integer_ops and entry.same_as is not None:
+            return False  # the integers that it would pass on are not clipped
+        if self._recipe.place.conventions == "onnxruntime":
+            result = self._recipe.overrides.get(self._marks.names[node.outputs[0]])
+            converts = any(one and one.convert for one in (entry.override, result))
+            place = self._recipe.place
+            return not (self._recipe.activation_symmetric or place.keep_activations or converts)
+        return (
+            not isinstance(rule.bounds(node), Skip)
+            and entry.same_as is None
+            and entry.fixed_range is None
+            and entry.override is None
+        )
+
+    def _take_ranges_of_clips(self) -> None:
+        """Let what a Relu or Clip alone reads have the range of its result, also where it stays."""
+        for node in self._nodes:
+            rule = RULES.get(node.op_type)
+            if rule is None or rule.bounds is None or self._not_chosen(node) is not None:
+                continue
+            source, target = node.inputs[0], node.outputs[0]
+            key = None if source is None else self._marks.marked.get(source)
+            if source is None or key is None or self._kept_float(node) is not None:
+                continue
+            if len(source.uses()) == 1 and not source.is_graph_output():
+                self._layout.entries[key].range_of = self._marks.names[target]
 
     def _written_by_quantized(self, value: ir.Value) -> bool:
         producer = value.producer()
@@ -275,7 +308,7 @@ class _Builder:
         if self._kept_float(reader) is not None or self._not_chosen(reader) is not None:
             return False
         self._fused[value] = result_is_quantized
-        if self._refuse(reader, rule_of(reader.op_type)) is not None:
+        if self._refuse(reader, rule_for(reader.op_type, self._recipe)) is not None:
             del self._fused[value]
         return value in self._fused
 
@@ -302,7 +335,8 @@ class _Builder:
             plan = self._layout.nodes[name]
             if plan.action != "float" or name in float_by_name:
                 continue
-            if self._recipe.place.dedicated_pairs:
+            place = self._recipe.place
+            if place.dedicated_pairs and place.conventions == "bitwright":
                 continue
             inputs = tuple(
                 self._marks.key_for(v, name)

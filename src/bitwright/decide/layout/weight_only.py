@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
-from bitwright.errors import ModelError, RecipeError
+from bitwright.errors import NothingQuantizedError, RecipeError
 from bitwright.graph import iter_values, weight_of
 from bitwright.plan import NodePlan, QuantPlan, WeightPlan
 from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverride
@@ -81,7 +81,7 @@ class _Planner:
         if not weights:
             kept = (node for node in decisions.values() if node.op in MATRIX_PRODUCTS)
             shown = "; ".join(sorted({f"{node.op}: {node.reason}" for node in kept})[:3])
-            raise ModelError(
+            raise NothingQuantizedError(
                 f"no weight of this model was quantized ({shown or 'it has no MatMul and no Gemm'})"
                 "; widen the selection."
             )

@@ -79,6 +79,10 @@ class OpRule:
     """Outputs take the parameters of input 0: no value is computed anew."""
     needs_quantized_input: bool = False
     """Quantize only where the data inputs are quantized already: alone it gains nothing."""
+    is_forced: bool = True
+    """`place.force_shared` quantizes it behind float inputs, too."""
+    only_forced: bool = False
+    """Quantized only with `place.force_shared`."""
     needs_all_inputs_quantized: bool = False
     """Quantize only where every input that is computed is quantized already, and where the
     result does not leave the model: between float neighbours it would only add rounding."""

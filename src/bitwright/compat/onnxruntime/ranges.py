@@ -1,0 +1,139 @@
+"""Ranges of activations in the numbers of ONNX Runtime's calibrators, and the cache they go to."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bitwright.compat.onnxruntime.calibrate import accepted_options, create_calibrator
+from bitwright.compat.onnxruntime.calibrator import calibrated_tensors
+from bitwright.compat.onnxruntime.enums import CalibrationMethod
+from bitwright.compat.onnxruntime.tensors_data import (
+    TensorData,
+    TensorsData,
+    load_tensors_data,
+    save_tensors_data,
+)
+from bitwright.decide.layout.entries import Layout
+from bitwright.decide.ops import DEFAULT_OP_TYPES
+from bitwright.errors import DataError
+from bitwright.jobs.calibration import NO_SAMPLES, Calibrated, Calibration, Evaluation
+from bitwright.jobs.opening import Prepared
+from bitwright.observe import TensorSketch
+
+__all__ = ["PeerRanges", "as_sketches", "is_sketch_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRanges:
+    """Gives the ranges that a calibrator finds, or that a cache of one has."""
+
+    method: CalibrationMethod
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cache: Path | None = None
+    smooth: bool = False
+    """Whether the model is smoothed before, which a cache notes: its ranges are others then."""
+
+    def __call__(self, prepared: Prepared, layout: Layout, calibration: Calibration) -> Calibrated:
+        """Return what was seen of the tensors of a layout: the ends of their ranges."""
+        data, evaluation = self.stored(), NO_SAMPLES
+        if data is None:
+            samples = calibration.split(prepared.model)
+            data = self._calibrate(prepared, layout, samples)
+            evaluation = Evaluation.of(samples)
+            if self.cache is not None:
+                save_tensors_data(data, self.cache, smooth_quant=self.smooth)
+        # Inside, a float16 model computes in float32, under names of its own.
+        found = {name: data.get(name) or data.get(_float16_name(name)) for name in layout.observed}
+        for name, ends in found.items():
+            if ends is None:
+                raise DataError(
+                    f"Quantization parameters are not specified for param {name}: the calibration "
+                    "cache has no range of it; delete the file, or exclude the nodes that use it."
+                )
+        return Calibrated(
+            sketches=as_sketches(found), evaluation=evaluation, data=f"ranges by {self.method}"
+        )
+
+    def stored(self) -> TensorsData | None:
+        """Return the ranges of the cache, or None where they are to be found anew.
+
+        >>> PeerRanges(CalibrationMethod.MinMax).stored() is None
+        True
+        """
+        if self.cache is None or not self.cache.exists():
+            return None
+        if not self.cache.is_file():
+            raise DataError(f"calibration_cache_path is not a file: {self.cache}")
+        content = json.loads(self.cache.read_text(encoding="utf-8"))
+        smoothed = bool(content.get("smooth_quant", False))
+        if smoothed != self.smooth:
+            logging.getLogger().warning(
+                "%s was made with smooth_quant=%s, and this run has smooth_quant=%s: its ranges "
+                "are found anew.",
+                self.cache,
+                smoothed,
+                self.smooth,
+            )
+            return None
+        data = load_tensors_data(self.cache)
+        if data.calibration_method != self.method:
+            raise DataError(
+                f"the calibration cache {str(self.cache)!r} was made with "
+                f"{data.calibration_method}, and calibrate_method is {self.method}; delete it, or "
+                "ask for the same method."
+            )
+        return data
+
+    def _calibrate(self, prepared: Prepared, layout: Layout, samples: Any) -> TensorsData:
+        calibrator = create_calibrator(
+            prepared.model,
+            calibrate_method=self.method,
+            providers=prepared.providers,
+            extra_options=accepted_options(self.method, self.options),
+        )
+        calibrator.tensors = layout.observed
+        if self.cache is not None:
+            wanted = prepared.recipe.select.op_types or sorted(DEFAULT_OP_TYPES)
+            every = calibrated_tensors(prepared.model, wanted)
+            calibrator.tensors = list(dict.fromkeys([*layout.observed, *every]))
+        calibrator.collect_data(iter(samples))  # that is read once: what is needed is kept
+        return calibrator.compute_data()
+
+
+def as_sketches(tensors_range: Any) -> dict[str, TensorSketch]:
+    """Return ranges as what calibration would have seen: their two ends.
+
+    >>> one = TensorData(lowest=np.float32(-1), highest=np.float32(2))
+    >>> as_sketches({"x": one})["x"].high
+    2.0
+    """
+    sketches = {}
+    for name, data in (tensors_range or {}).items():
+        if not isinstance(data, TensorData) and not hasattr(data, "range_value"):
+            raise DataError(f"tensors_range[{name!r}] is a TensorData, not {data!r}.")
+        ends = [np.asarray(end, np.float32).reshape(-1) for end in data.range_value]
+        sketches[name] = TensorSketch.of(np.concatenate(ends), histogram=False)
+    return sketches
+
+
+def is_sketch_file(path: Path | None) -> bool:
+    """Whether a file holds sketches, as caches did before they were JSON.
+
+    >>> is_sketch_file(None)
+    False
+    """
+    if path is None or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return not file.read(64).lstrip().startswith(b"{")
+
+
+def _float16_name(name: str) -> str:
+    return name.removesuffix("_float")

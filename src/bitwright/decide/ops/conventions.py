@@ -1,0 +1,51 @@
+"""Operators that ONNX Runtime's tool quantizes by other rules than ours, as changed rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bitwright.decide.ops import RULES, OpRule, rule_of
+from bitwright.recipe import Recipe
+
+__all__ = ["rule_for"]
+
+_PAIRS: dict[str, dict[str, Any]] = {
+    "AveragePool": {"keeps_scale": True},
+    # The value that fills is quantized, too.
+    "Pad": {"data": (0, 2), "needs_quantized_input": False},
+    "Split": {"needs_quantized_input": False},
+}
+_INTEGER_OPS: dict[str, dict[str, Any]] = {
+    "AveragePool": {"needs_quantized_input": False},
+    "GlobalAveragePool": {"needs_quantized_input": True, "is_forced": False},
+    "Split": {"needs_quantized_input": False},
+    "Where": {"only_forced": True},
+    **{
+        op_type: {"is_forced": False}
+        for op_type in ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "MaxPool")
+    },
+}
+_CLIPS = {op_type: {"is_forced": False} for op_type, rule in RULES.items() if rule.bounds}
+
+_ONNXRUNTIME = {
+    integer_ops: {
+        op_type: replace(RULES[op_type], **changes) for op_type, changes in (rows | _CLIPS).items()
+    }
+    for integer_ops, rows in ((False, _PAIRS), (True, _INTEGER_OPS))
+}
+
+
+def rule_for(op_type: str, recipe: Recipe) -> OpRule:
+    """Return how a recipe quantizes an operator.
+
+    >>> from bitwright.recipe import Placement
+    >>> recipe = Recipe(place=Placement(conventions="onnxruntime"))
+    >>> rule_for("AveragePool", recipe).keeps_scale, rule_for("AveragePool", Recipe()).keeps_scale
+    (True, False)
+    """
+    if recipe.place.conventions == "onnxruntime":
+        rows = _ONNXRUNTIME[recipe.output_format.integer_ops]
+        if op_type in rows:
+            return rows[op_type]
+    return rule_of(op_type)
