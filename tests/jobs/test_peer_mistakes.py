@@ -407,31 +407,24 @@ def activation_scale(quantized, name="x"):
     return float(constants_of(quantized)[f"{name}_scale"])
 
 
-def test_W12_entropy_searches_and_clips_what_minmax_keeps(tmp_path):
+def test_W12_entropy_searches_and_clips_what_minmax_keeps():
     model = make_cnn(size=32)
     samples = long_tailed_samples(model)
-    scales = {
-        method: activation_scale(
-            quantize_static_in(tmp_path, model, samples, calibrate_method=method)
-        )
-        for method in (CalibrationMethod.MinMax, CalibrationMethod.Entropy)
-    }
-    assert scales[CalibrationMethod.Entropy] < 0.5 * scales[CalibrationMethod.MinMax]
+    scales = {}
+    for method in ("minmax", "entropy"):
+        recipe = {"base": "int8", "ranges": {"method": method}}
+        result = bitwright.quantize(model, data=samples, recipe=recipe)
+        scales[method] = activation_scale(result.to_proto())
+    assert scales["entropy"] < 0.5 * scales["minmax"]
 
 
-def test_W13_percentile_cuts_each_side_of_an_asymmetric_tensor_by_its_own_tail(tmp_path):
+def test_W13_percentile_cuts_each_side_of_an_asymmetric_tensor_by_its_own_tail():
     model = make_mlp()
     rng = np.random.default_rng(0)
     samples = [{"x": rng.uniform(-1, 10, (64, 16)).astype(np.float32)} for _ in range(8)]
-    quantized = quantize_static_in(
-        tmp_path,
-        model,
-        samples,
-        activation_type=QuantType.QUInt8,
-        calibrate_method=CalibrationMethod.Percentile,
-        extra_options={"CalibPercentile": 90.0},
-    )
-    constants = constants_of(quantized)
+    recipe = {"base": "int8", "ranges": {"method": "percentile", "percentile": 90.0}}
+    result = bitwright.quantize(model, data=samples, recipe=recipe)
+    constants = constants_of(result.to_proto())
     scale, zero = float(constants["x_scale"]), int(constants["x_zero_point"])
     low, high = -zero * scale, (255 - zero) * scale
     # A tenth of the mass is gone, half of it on each side.
@@ -513,9 +506,11 @@ def test_W14_uint8_weights_per_channel_are_stored_as_uint8(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"x": [{"symmetric": True}], "w1": [{"quant_typ": QuantType.QInt8}]}, "w1.*quant_typ"),
         ({"x": [{"symmetric": True}], "r1": [{"scale": 0.1}]}, "r1.*both scale and zero_point"),
-        ({"x": [{"symmetric": True}], "r9": [{"symmetric": True}]}, "no tensor is called 'r9'"),
+        (
+            {"x": [{"symmetric": True}], "r9": [{"symmetric": True}]},
+            "'r9'.*not present",
+        ),
         ({"w1": [{"axis": 0, "rmin": -1.0, "rmax": 1.0}, {"rmin": -1.0}]}, "w1.*'rmax'.*every"),
         ({"w1": [{"axis": 0, "symmetric": True}, {"symmetric": False}]}, "w1.*agree.*symmetric"),
     ],
@@ -532,13 +527,13 @@ def test_W15_every_entry_of_the_overrides_is_checked_not_only_the_first(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_W16_matmul_const_b_only_keeps_the_product_of_two_activations_float(tmp_path):
+def test_W16_the_product_of_two_activations_stays_float_if_asked_for():
     model = make_transformer()
     samples = make_samples(model)
-    quantized = quantize_static_in(
-        tmp_path, model, samples, extra_options={"MatMulConstBOnly": True}
-    )
-    plain = quantize_static_in(tmp_path, model, samples)
+    recipe = {"base": "int8", "place": {"isolated": True}}
+    plain = bitwright.quantize(model, data=samples, recipe=recipe).to_proto()
+    recipe["select"] = {"constant_weights_only": True}
+    quantized = bitwright.quantize(model, data=samples, recipe=recipe).to_proto()
     last = nodes_by_name(quantized)["scores"].output[0]
     readers = [item.op_type for item in quantized.graph.node if last in item.input]
     assert dequantizer_before(quantized, "q_matmul", 1) is not None
@@ -640,15 +635,19 @@ def test_W18_a_cache_is_used_again_for_the_same_model(tmp_path):
 def test_W18_a_cache_of_another_model_with_the_same_names_is_refused(tmp_path, change):
     model = make_cnn()
     cache = tmp_path / "cache.safetensors"
-    quantize_static_in(tmp_path, model, make_samples(model), calibration_cache_path=cache)
+    bitwright.quantize(model, data=make_samples(model), recipe="int8", sketches=cache)
     if change == "weights":
         tensor = next(t for t in model.graph.initializer if t.name == "w1")
         tensor.raw_data = (constants_of(model)["w1"] * 3).tobytes()
     else:
         model.graph.node[0].attribute[0].ints[:] = [1, 1, 1, 2]
     with pytest.raises(DataError, match=r"cache\.safetensors.*another model"):
-        quantize_static(
-            model, tmp_path / "q2.onnx", make_samples(model), calibration_cache_path=cache
+        bitwright.quantize(
+            model,
+            tmp_path / "q2.onnx",
+            data=make_samples(model),
+            recipe="int8",
+            sketches=cache,
         )
     assert not (tmp_path / "q2.onnx").exists()
 

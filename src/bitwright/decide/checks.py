@@ -18,8 +18,8 @@ __all__ = ["check_recipe", "has_channelwise_activations"]
 
 Names = Mapping[ir.Value, str]
 
-_ACTIVATION_TYPES = (INT8, UINT8, INT16, UINT16)
-_WEIGHT_TYPES = (*_ACTIVATION_TYPES, INT4, UINT4)
+_ACTIVATION_TYPES = (INT8, UINT8, INT16, UINT16, INT4, UINT4)
+_WEIGHT_TYPES = _ACTIVATION_TYPES
 # With bodies of their own for all types, only packed ones have to be constant.
 _EXTENDED_ACTIVATION_TYPES = tuple(t for t in QTYPES.values() if t.bits >= 8 or t.shares_exponent)
 _EXTENDED_WEIGHT_TYPES = (*_EXTENDED_ACTIVATION_TYPES, INT4, UINT4)
@@ -86,7 +86,8 @@ def _check_types(recipe: Recipe, names: Names) -> None:
             known = _EXTENDED_ACTIVATION_TYPES if role == "activations" else _EXTENDED_WEIGHT_TYPES
         else:
             known = _ACTIVATION_TYPES if role == "activations" else _WEIGHT_TYPES
-        if qtype not in known and not (role == "weights" and qtype == INT32):
+        is_allowed = qtype in known or not recipe.place.must_run
+        if not is_allowed and not (role == "weights" and qtype == INT32):
             remedy = "" if extended else ", or the format extended, which has every type"
             raise RecipeError(
                 f"ONNX Runtime has no kernels for {role} in {qtype}; "

@@ -49,6 +49,8 @@ class QdqWriter:
         self._domain = "com.microsoft" if plan.recipe.place.contrib_ops else ""
         self._nodes = {node.name or "": node for node in model.graph.all_nodes()}
         self._values = dict(iter_values(model))
+        # By which users know them: what leaves the model is renamed before its pair.
+        self._labels = {value: value.name or "" for value in self._values.values()}
         self._qualified = {value: name for name, value in self._values.items()}
         self._scales: dict[str, tuple[ir.Value, ir.Value]] = {}
         self._dedicated: dict[str, int] = {}
@@ -101,7 +103,7 @@ class QdqWriter:
         """Return the same values from one more dequantizer behind the same integers."""
         first = dequantized.producer()
         assert first is not None
-        name = self._values[self._plan.tensors[key].tensor].name or ""
+        name = self._labels[self._values[self._plan.tensors[key].tensor]]
         output = like(dequantized, self._names.fresh(f"{name}_DequantizeLinear_Output_{number}"))
         name = self._names.fresh(f"{first.name}_{number}")
         parameters = self._plan.parameters(key)
@@ -179,7 +181,7 @@ class QdqWriter:
         """Put Q and DQ behind a tensor."""
         graph = graph_of(source)
         tensor = self._values[entry.tensor]
-        name = label = tensor.name or ""
+        name = label = self._labels[tensor]
         scale, zero_point = self._parameter_values(key, label, parameters, source)
         if entry.source is not None:
             name = f"{label}_convert"
@@ -227,9 +229,7 @@ class QdqWriter:
         first = dequantizer.outputs[0]
         if not shared:
             return first
-        name = self._values[self._plan.tensors[key].tensor].name or ""
-        if first.is_graph_output():
-            name = first.name or ""
+        name = self._labels[self._values[self._plan.tensors[key].tensor]]
         output = like(first, self._names.fresh(f"{name}_convert_QuantizeLinear_Input"))
         another = self._node(
             "DequantizeLinear",
@@ -277,7 +277,7 @@ class QdqWriter:
         root = self._plan.root(key)
         if root not in self._scales:
             if root != key:
-                stem = self._values[self._plan.tensors[root].tensor].name or ""
+                stem = self._labels[self._values[self._plan.tensors[root].tensor]]
             dtype = np.float32 if source.dtype is None else source.dtype.numpy()
             scale = np.asarray(parameters.scale).astype(dtype)
             zeros = np.asarray(parameters.zero_point)

@@ -76,11 +76,19 @@ def emit_model(prepared: Prepared, planned: Planned) -> Written:
         session = graph.open_session(quantized, providers=prepared.providers)
     except ModelError:
         shifted = shift_to_unsigned(plan)
-        if shifted is None:
+        if shifted is None and plan.recipe.place.must_run:
             raise
+        if shifted is None:
+            return Written(quantized, plan.with_notes([_NOT_OPENED]))
         plan, quantized = _emit(prepared, Planned(shifted, planned.constants))
         session = graph.open_session(quantized, providers=prepared.providers)
     return Written(quantized, note_rounded(plan, quantized, prepared.providers), session)
+
+
+_NOT_OPENED = (
+    "not run or measured here: ONNX Runtime's CPU provider does not open the model at its default "
+    "optimization level; run it without optimizations, or on a provider that has these types"
+)
 
 
 def assess_model(
@@ -88,14 +96,13 @@ def assess_model(
 ) -> Result:
     """Run the quantized model beside the float one, and return all that is known of it."""
     outputs: list[OutputComparison] = []
-    if written.session is not None:
-        if not evaluation.samples:
-            _try_out(prepared, written.session)
-        outputs = compare_outputs(
-            lambda feeds: graph.run_session(prepared.reference_session, feeds),
-            lambda feeds: graph.run_session(written.session, feeds),
-            evaluation.samples,
-        )
+    try:
+        if written.session is not None:
+            outputs = _run_beside_float(prepared, written, evaluation)
+    except ModelError:
+        if written.plan.recipe.place.must_run:
+            raise
+        written = Written(written.model, written.plan.with_notes([_NOT_OPENED]))
     return Result(
         model=written.model,
         plan=written.plan.with_notes(_note_lost_outputs(outputs)),
@@ -122,6 +129,18 @@ def _note_lost_outputs(outputs: Sequence[OutputComparison]) -> list[str]:
         "is lost"
         for output in lost
     ]
+
+
+def _run_beside_float(
+    prepared: Prepared, written: Written, evaluation: Evaluation
+) -> list[OutputComparison]:
+    if not evaluation.samples:
+        _try_out(prepared, written.session)
+    return compare_outputs(
+        lambda feeds: graph.run_session(prepared.reference_session, feeds),
+        lambda feeds: graph.run_session(written.session, feeds),
+        evaluation.samples,
+    )
 
 
 def _try_out(prepared: Prepared, session: Any) -> None:

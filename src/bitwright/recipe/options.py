@@ -88,6 +88,9 @@ class Placement(Settings, frozen=True, kw_only=True):
     float_bias_add: bool = True
     """No pair between a MatMul and the Add of its constant bias: the runtime computes both in one,
     and adds int32 or float."""
+    must_run: bool = True
+    """Refuse a result that ONNX Runtime does not open at its default optimization level; else it
+    is written with a warning, for other runtimes."""
     contrib_ops: bool = False
     """Write Q/DQ in the com.microsoft domain."""
     extended_ops: bool = True

@@ -30,9 +30,12 @@ from support.models import (
     quality,
     quantize_static_in,
     run,
+    run_plain,
+    sqnr,
     weight,
 )
 
+import bitwright.compat.onnxruntime as ours
 from bitwright.compat.onnxruntime import CalibrationDataReader, CalibrationMethod, QuantType
 from bitwright.compat.onnxruntime.options import OPTIONS
 from bitwright.errors import RecipeError
@@ -659,3 +662,91 @@ def test_the_numbers_of_the_models_are_finite(tmp_path):
     made = quantize_unsigned(tmp_path, make_cnn(), options={"CalibTensorRangeSymmetric": True})
     (output,) = run(made, make_samples(make_cnn(), 1)[0])
     assert math.isfinite(float(np.abs(output).max()))
+
+
+def make_shared_pool():
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv"),
+        node("MaxPool", ["c"], ["t"], name="pool", kernel_shape=[1, 1]),
+        node("Conv", ["t", "v"], ["y"], name="conv2"),
+        node("Conv", ["t", "v"], ["z"], name="conv3"),
+    ]
+    outputs = [info(name, [1, 4, 6, 6]) for name in "yzt"]
+    constants = {"w": weight(4, 3, 3, 3), "v": weight(4, 4, 1, 1)}
+    return build(nodes, {"x": [1, 3, 8, 8]}, outputs, constants)
+
+
+@pytest.mark.parametrize("own", [{}, {"quant_type": "QUInt8"}])
+@pytest.mark.parametrize("receivers", [{"conv2"}, {"conv2", "conv3"}, None])
+def test_names_around_a_converted_output_that_shares_its_scale_are_the_peers(
+    tmp_path, receivers, own
+):
+    model = make_shared_pool()
+    samples = make_samples(model)
+    found = []
+    for module in (ours, peer):
+        kinds = {name: module.QuantType[kind] for name, kind in own.items()}
+        convert = {"quant_type": module.QuantType.QUInt16}
+        if receivers is not None:
+            convert["recv_nodes"] = receivers
+        path = tmp_path / f"{module.__name__}.onnx"
+        module.quantize_static(
+            onnx.ModelProto.FromString(model.SerializeToString()),
+            path,
+            Reader(samples),
+            activation_type=module.QuantType.QUInt8,
+            extra_options={"TensorQuantOverrides": {"t": [{**kinds, "convert": convert}]}},
+        )
+        graph = onnx.load(path).graph
+        nodes = {n.name: (n.op_type, list(n.input), list(n.output)) for n in graph.node}
+        found.append((nodes, {tensor.name for tensor in graph.initializer}))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_weights_in_blocks_are_written_for_runtimes_that_take_them(tmp_path, per_channel):
+    model = make_mlp(width=64)
+    samples = make_samples(model)
+    with pytest.warns(UserWarning, match="default optimization level"):
+        made = quantize_unsigned(
+            tmp_path, model, samples, options={"BlockSize": 16}, per_channel=per_channel
+        )
+    shape = (64, 4) if per_channel else (4, 64)
+    assert constants_of(made)["w1_scale"].shape == shape
+    (found,), (wanted,) = run_plain(made, samples[0]), run(model, samples[0])
+    assert sqnr(wanted, found) > 25
+
+
+def test_activations_of_four_bits(tmp_path):
+    model = make_mlp(opset=21)
+    samples = make_samples(model)
+    made = quantize_unsigned(
+        tmp_path, model, samples, options={"TensorQuantOverrides": {"h": [{"quant_type": "QInt4"}]}}
+    )
+    assert element_types(made)["h_zero_point"] == TensorProto.INT4
+    assert quality(model, made, samples) > 10
+
+
+def test_float8_is_written_for_runtimes_that_take_it(tmp_path):
+    model = make_mlp(width=64)
+    samples = make_samples(model)
+    kind = QuantType.QFLOAT8E4M3FN
+    types = {"activation_type": kind, "weight_type": kind}
+    with pytest.raises(ValueError, match="Only Distribution calibration method is supported"):
+        quantize_unsigned(tmp_path, model, samples, **types)
+    with pytest.warns(UserWarning, match="default optimization level"):
+        made = quantize_unsigned(tmp_path, model, samples, calibrate_method="Distribution", **types)
+    assert element_types(made)["x_zero_point"] == TensorProto.FLOAT8E4M3FN
+    peer.quantize_static(
+        model,
+        tmp_path / "peer.onnx",
+        Reader(samples),
+        activation_type=peer.QuantType.QFLOAT8E4M3FN,
+        weight_type=peer.QuantType.QFLOAT8E4M3FN,
+        calibrate_method=peer.CalibrationMethod.Distribution,
+    )
+    wanted = constants_of(onnx.load(tmp_path / "peer.onnx"))
+    for name in ("x_scale", "w1_scale", "y_scale"):
+        np.testing.assert_allclose(constants_of(made)[name], wanted[name], rtol=5e-3)
+    (found,), (expected,) = run_plain(made, samples[0]), run(model, samples[0])
+    assert sqnr(expected, found) > 15

@@ -155,7 +155,10 @@ def test_a_model_with_nothing_to_quantize_is_written_as_it_is(tmp_path):
             {"activation_type": "QInt8", "weight_type": "QUInt8"},
             "doesn't support data format:activation_type=QuantType.QInt8, weight_type=QuantType.QU",
         ),
-        ({"weight_type": "QFLOAT8E4M3FN"}, "ONNXRuntime quantization doesn't support data format"),
+        (
+            {"weight_type": "QFLOAT8E4M3FN", "calibrate_method": "Distribution"},
+            "ONNXRuntime quantization doesn't support data format",
+        ),
         (
             {"activation_type": "QUInt16", "quant_format": "QOperator"},
             "Only QuantFormat.QDQ supports 16-bit quantization types.",

@@ -94,8 +94,16 @@ def quantize_static(
         reduce_range=read_switch("reduce_range", reduce_range),
     )
     _drop_settings_of_other_methods(method, parts)
+    types = {
+        as_quant_type(activation_type, "activation type"),
+        as_quant_type(weight_type, "weight type"),
+    }
+    if QuantType.QFLOAT8E4M3FN in types and method is not CalibrationMethod.Distribution:
+        raise RecipeError(
+            "Only Distribution calibration method is supported for float quantization."
+        )
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
-    sketches = _choose_ranges(method, parts, cache)
+    sketches = _choose_ranges(method, parts, cache, float8=QuantType.QFLOAT8E4M3FN in types)
     recipe = static_recipe(parts, quant_format, activation_type, weight_type)
     if calibration_data_reader is None and (cache is None or not cache.exists()):
         raise DataError(
@@ -124,12 +132,23 @@ def quantize_static(
     # Nothing is returned, so that nobody would read the plan's notes.
     if result is not None and (rounded := result.plan.rounded_by_runtime):
         warn_user(f"{describe_rounded(rounded)}.")
+    if result is not None and not recipe.place.must_run and not result.outputs:
+        warn_user(
+            "ONNX Runtime's CPU provider may not run the model at its default optimization level; "
+            "switch optimizations off, or use a provider that has these types."
+        )
 
 
-def _choose_ranges(method: CalibrationMethod, parts: RecipeParts, cache: Path | None) -> Any:
+def _choose_ranges(
+    method: CalibrationMethod, parts: RecipeParts, cache: Path | None, *, float8: bool
+) -> Any:
     """Choose the range method; return where else ranges come from than from observation."""
     asked = parts.calibration
     symmetric = bool(asked.get("symmetric", False))
+    if float8:  # whose scales come from deviations, which a cache of ranges would not serve
+        if cache is not None:
+            warn_user("calibration_cache_path is not used with float8.")
+        return None
     is_plain = method is CalibrationMethod.MinMax and not asked.get("moving_average")
     if is_sketch_file(cache) or (is_plain and cache is None):
         parts.recipe["ranges"] = CALIBRATION_METHODS[method](asked, symmetric)
@@ -151,6 +170,11 @@ def static_recipe(
         _drop_pair_options(parts)
     elif "constant_weights_only" in parts.select:
         parts.drop("select.constant_weights_only", "only QOperator and dynamic models read it")
+    float8 = as_quant_type(weight_type, "weight type") is QuantType.QFLOAT8E4M3FN
+    if float8:
+        parts.recipe.update(ranges=Distribution(), weight_ranges=Distribution())
+    # There, such models are written for other runtimes.
+    parts.place["must_run"] = not (float8 or parts.recipe.get("block_size"))
     parts.recipe.update(
         name="onnxruntime",
         format="qoperator" if written is QuantFormat.QOperator else "qdq",

@@ -54,7 +54,8 @@ def store_parameters(model: ir.Model, plan: QuantPlan) -> None:
 def _typed(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """Return a tensor that is written into the field of its type, not as bytes."""
     array = tensor.numpy()
-    values = array.astype(np.float64 if array.dtype.kind == "f" else array.dtype).reshape(-1)
+    is_float = not np.issubdtype(array.dtype, np.integer) and "int" not in array.dtype.name
+    values = array.astype(np.float64 if is_float else np.int64).reshape(-1)
     shape = [int(dim) for dim in array.shape]
     return ir.tensor(onnx.helper.make_tensor(name, tensor.dtype.value, shape, values.tolist()))
 

@@ -147,6 +147,13 @@ def _clips_symmetric_integers(c: Candidate) -> Skip | None:
     return None
 
 
+def _pools_float8(c: Candidate) -> Skip | None:
+    by_others = c.recipe.place.conventions == "onnxruntime"
+    if by_others and c.node.op_type == "MaxPool" and not c.recipe.activation.is_integer:
+        return Skip(f"there is no MaxPool of {c.recipe.activation}")
+    return None
+
+
 def _multiplies_two_activations(c: Candidate) -> Skip | None:
     only_constant = c.node.op_type == "MatMul" and c.recipe.select.constant_weights_only
     if only_constant and not is_constant(c.node.inputs[1]):
@@ -168,5 +175,6 @@ _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _input_is_float,
     _stands_between_floats,
     _clips_symmetric_integers,
+    _pools_float8,
     _multiplies_two_activations,
 )

@@ -25,6 +25,7 @@ from bitwright.decide.matmul_bias import (
 from bitwright.decide.ops import RULES, OpRule, Skip
 from bitwright.decide.ops.conventions import rule_for
 from bitwright.graph.constants import is_constant
+from bitwright.numerics.types import QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
 from bitwright.targets.npu_operations import is_simulation
@@ -283,8 +284,12 @@ class _Builder:
             entry = self._layout.entries[key]
             if self._channelwise_activations:
                 continue  # what moves values moves channels, too
-            if keeps_scale and inputs[0] is not None and _leaves_parameters(entry.override):
-                source = self._layout.entries[inputs[0]]
+            source = None if inputs[0] is None else self._layout.entries[inputs[0]]
+            if (
+                keeps_scale
+                and source is not None
+                and _leaves_parameters(entry.override, source.qtype)
+            ):
                 if source.qtype.shares_exponent:
                     entry.qtype = source.qtype  # moved values lie in other blocks
                 elif source.axis is None:
@@ -370,11 +375,12 @@ class _Builder:
         return plan is not None and self._marks.marked[value] in plan.outputs
 
 
-def _leaves_parameters(override: Override | None) -> bool:
-    """Whether an override, if there is one, only adds a second type."""
+def _leaves_parameters(override: Override | None, qtype: QType | None = None) -> bool:
+    """Whether an override, if there is one, only names this type or adds a second one."""
     if override is None:
         return True
     return override == Override(
+        qtype=override.qtype if override.qtype == qtype else None,
         convert=override.convert,
         convert_for=override.convert_for,
         per_tensor=override.per_tensor,

@@ -118,6 +118,8 @@ class TensorMarks:
         if source is None or weight is None or has_channelwise_activations(self._recipe):
             return None
         stored = self._layout.entries[weight].qtype
+        if not stored.is_integer and self._recipe.place.conventions == "onnxruntime":
+            return None
         if not stored.is_integer:  # there is no grid to add up on: it is one more weight
             return self._mark_constant(node, value, stored, None, 0)
         if self._layout.entries[source].qtype.bits + stored.bits > 32:
@@ -151,6 +153,8 @@ def _weight_axis(
     if override is not None and override.per_tensor:
         return None, 0
     if recipe.block_size and array.ndim == 2 and rule.linear == "matrix":
+        if recipe.place.conventions == "onnxruntime":
+            return (own or 0) if recipe.per_channel else 0, recipe.block_size
         return 1 if own is None else 1 - own, recipe.block_size
     if not recipe.per_channel or array.ndim < 2:
         return None, 0

@@ -102,7 +102,8 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
     if not entry.qtype.needs_range:
         return _unscaled_plan(entry)
     if not entry.qtype.is_integer and isinstance(recipe.weight_ranges, Distribution):
-        return _deviation_plan(entry, float(np.std(array, dtype=np.float64)))
+        others = tuple(i for i in range(array.ndim) if entry.axis is None or i != entry.axis)
+        return _deviation_plan(entry, np.std(array, axis=others, dtype=np.float64))
     choice = _weight_choice(entry, recipe)
     found = _with_given_end(entry, _constant_range(array, entry, choice))
     return _covering_plan(entry, found, choice, recipe)
@@ -296,9 +297,9 @@ def _given_plan(entry: Entry) -> TensorPlan:
     return _own_plan(entry, scale, zero, axis=axis, method="given")
 
 
-def _deviation_plan(entry: Entry, deviation: float) -> TensorPlan:
+def _deviation_plan(entry: Entry, deviation: npt.ArrayLike) -> TensorPlan:
     scale, zero = float_scale(deviation, entry.qtype, dtype=_float_dtype(entry))
-    return _own_plan(entry, scale, zero, method="standard deviation")
+    return _own_plan(entry, scale, zero, axis=entry.axis, method="standard deviation")
 
 
 def _unscaled_plan(entry: Entry) -> TensorPlan:
