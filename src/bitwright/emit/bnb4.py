@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.emit.quantized import MICROSOFT, convert_to_contrib
-from bitwright.errors import ModelError, RecipeError, did_you_mean
+from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import (
@@ -72,7 +72,7 @@ def emit_bnb4(
     if not readers:
         found = [f"MatMul {name!r}: {reason}" for name, reason in skipped.items()][:3]
         why = "; ".join(found) or "it has no MatMul; a Gemm is not taken by this format"
-        raise ModelError(f"nothing in the model can be stored in 4 bits ({why}).")
+        raise NothingQuantizedError(f"nothing in the model can be stored in 4 bits ({why}).")
     names = NameScope(model)
     for weight, its_readers in readers.items():
         _replace(weight, its_readers, names, book, block_size)

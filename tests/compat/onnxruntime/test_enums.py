@@ -17,5 +17,6 @@ def test_enums_read_their_names():
     assert QuantFormat.from_string("QDQ") is QuantFormat.QDQ
     assert str(QuantType.QInt8) == "QInt8"
     assert str(CalibrationMethod.MinMax) == "CalibrationMethod.MinMax"
-    with pytest.raises(RecipeError, match="unknown quantization type 'int8'"):
+    with pytest.raises(RecipeError, match="unknown quantization type 'int8'") as error:
         QuantType.from_string("int8")
+    assert isinstance(error.value, ValueError)

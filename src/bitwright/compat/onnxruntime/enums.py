@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, TypeVar
 
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.compat.onnxruntime.errors import InvalidSettingError
+from bitwright.errors import did_you_mean
 from bitwright.numerics.types import (
     FLOAT8E4M3FN,
     INT4,
@@ -140,14 +141,17 @@ def as_member(kind: type[_E], value: Any, what: str) -> _E:
     <QuantFormat.QDQ: 1>
     >>> as_member(QuantFormat, "QDG", "format")
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: unknown format 'QDG'. Did you mean 'QDQ'?
+    bitwright.compat.onnxruntime.errors.InvalidSettingError: unknown format 'QDG'. Did you mean \
+'QDQ'?
     """
     if isinstance(value, kind):
         return value
     name = value.name if isinstance(value, Enum) else value
     if isinstance(name, str) and name in kind.__members__:
         return kind[name]
-    raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), kind.__members__)}")
+    raise InvalidSettingError(
+        f"unknown {what} {name!r}.{did_you_mean(str(name), kind.__members__)}"
+    )
 
 
 def as_quant_type(value: Any, what: str) -> QuantType:

@@ -32,11 +32,13 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.onnxruntime.commands import make_parser, run_command
+from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.quant_utils import attribute_to_kwarg
 from bitwright.compat.options import read_names
 from bitwright.emit.bnb4 import check_block_size, emit_bnb4
-from bitwright.errors import ModelError, RecipeError
+from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx
@@ -51,8 +53,8 @@ _BOOKS = {book.number: book for book in CODEBOOKS.values()}
 class MatMulBnb4Quantizer:
     """Stores the constant matrices of MatMul nodes in 4 bits, FP4 or NF4, one scale a block.
 
-    Other than in ONNX Runtime's tool, the given model is not changed, a path will do, unknown names
-    to exclude are errors, and so is a model in which nothing is quantized.
+    Other than in ONNX Runtime's tool, the given model is not changed, a path will do, and warnings
+    name unknown nodes to exclude, and a model that stays as it is because nothing is quantized.
     """
 
     FP4 = 0
@@ -83,17 +85,25 @@ class MatMulBnb4Quantizer:
             raise RecipeError(f"a weight is float32 or float16, not {fpweight.dtype}.")
         return quantize_blocks(fpweight.T, _BOOKS[self.quant_type], self.block_size)
 
+    @raises_builtins()
     def process(self) -> None:
         """Quantize, and prove that ONNX Runtime takes the result; `model` is then the new one."""
         model = self.model.copy()
         for note in graph.normalize(model):
             logger.debug(note)
-        skipped = emit_bnb4(
-            model,
-            book=_BOOKS[self.quant_type],
-            block_size=self.block_size,
-            exclude=self.nodes_to_exclude,
-        )
+        known = {node.name or "" for node in model.graph.all_nodes()}
+        for name in sorted(self.nodes_to_exclude - known):
+            warn_user(f"ignored: no node is called {name!r}.{did_you_mean(name, known)}")
+        try:
+            skipped = emit_bnb4(
+                model,
+                book=_BOOKS[self.quant_type],
+                block_size=self.block_size,
+                exclude=self.nodes_to_exclude & known,
+            )
+        except NothingQuantizedError as error:
+            warn_user(f"the model stays as it is: {error}")
+            return
         for name, reason in skipped.items():
             logger.debug("MatMul %r stays float because %s", name, reason)
         graph.stamp_versions(model)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, as_member
+from bitwright.compat.onnxruntime.errors import InvalidDataError
 from bitwright.errors import DataError, MissingPackageError, did_you_mean
 from bitwright.support.files import make_folder, write_file
 
@@ -208,7 +209,7 @@ def load_tensors_data(path: str | Path) -> TensorsData:
     try:
         return TensorsData.from_dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{str(file)!r} is not a calibration cache ({error}).") from error
+        raise InvalidDataError(f"{str(file)!r} is not a calibration cache ({error}).") from error
 
 
 def write_calibration_table(calibration_cache: Any, dir: str | Path = ".") -> None:
