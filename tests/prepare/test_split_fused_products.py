@@ -93,16 +93,3 @@ def test_their_weights_are_stored_in_blocks(model):
         feeds["mask"] = np.ones((2, 5), np.int32)
     wanted, found = run(model, feeds)[0], run(result.to_proto(), feeds)[0]
     np.testing.assert_allclose(found, wanted, atol=0.03 * np.abs(wanted).max())
-
-
-def test_a_mixture_of_experts_says_why_it_stays_float():
-    layers = [
-        node("MoE", ["x", "r", "w1", "", "w2"], ["m"], name="moe", k=1, **DOMAIN),
-        node("MatMul", ["m", "w"], ["y"], name="head"),
-    ]
-    constants = {"w1": normal(2, 64, 32), "w2": normal(2, 32, 64), "w": weight(32, 32)}
-    model = with_domain(
-        build(layers, {"x": [3, 32], "r": [3, 2]}, {"y": [3, 32]}, constants, opset=21)
-    )
-    result = bitwright.quantize(model, recipe="int4-rtn")
-    assert "three axes" in result.plan.nodes["moe"].reason

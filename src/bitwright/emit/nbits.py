@@ -1,12 +1,14 @@
 """Write low-bit block-wise weights into a graph whose activations stay float.
 
-Three forms: the n-bit operators of ONNX Runtime (MatMulNBits, and GatherBlockQuantized for tables
-of embeddings), standard DequantizeLinear in blocks, and floats that have the rounded values. A
-weight is stored once however many nodes read it; a head and its embedding share one copy.
+Three forms: the n-bit operators of ONNX Runtime (MatMulNBits, GatherBlockQuantized for tables of
+embeddings, QMoE for mixtures of experts), standard DequantizeLinear in blocks, and floats that
+have the rounded values. A weight is stored once however many nodes read it; a head and its
+embedding share one copy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.emit.experts import StoredExperts, to_experts
 from bitwright.emit.nbits_nodes import (
     Reader,
     read_matrix,
@@ -40,6 +43,9 @@ from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import (
     NBitsTensors,
     check_nbits_support,
+    expert_codes,
+    expert_scales,
+    expert_zero_points,
     kind_of_zero_points,
     pack_nbits,
     pack_scales,
@@ -48,6 +54,7 @@ from bitwright.numerics.nbits import (
     slow_reason,
     widen,
 )
+from bitwright.numerics.stacked import as_stack
 from bitwright.numerics.types import INT2, INT4, INT8, UINT2, UINT4, UINT8, QType
 from bitwright.plan import QuantPlan
 
@@ -103,6 +110,7 @@ def emit_blocks(
     for name in weights:
         wanted = None if readers is None else frozenset(readers.get(name, ()))
         writer.write(values[name], lambda name=name: weights[name], wanted)  # type: ignore[misc]
+    writer.write_experts()
     if writer.uses_domain:
         model.opset_imports.setdefault(MICROSOFT, 1)
     remove_unused_initializers(model)
@@ -115,7 +123,7 @@ class _Held(NamedTuple):
     value: ir.Value
     blocks: QuantizedBlocks
     load: Callable[[], QuantizedBlocks]
-    readers: list[ir.Node]
+    readers: list[Reader]
     transposed: bool
     """Whether the nodes read [N, K]."""
 
@@ -123,6 +131,12 @@ class _Held(NamedTuple):
     def name(self) -> str:
         """The weight's name."""
         return self.value.name or "weight"
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """The axes of a stack of matrices, such as a mixture's experts; none of a matrix."""
+        assert self.value.const_value is not None
+        return tuple(self.value.const_value.shape.numpy()[:-2])
 
 
 class _Writer:
@@ -133,6 +147,7 @@ class _Writer:
         self._level = accuracy_level
         self._opset = opset_of(model)
         self._names = NameScope(model)
+        self._experts: dict[ir.Node, dict[int, StoredExperts]] = {}
 
     def write(
         self,
@@ -142,7 +157,7 @@ class _Writer:
     ) -> None:
         """Store one weight for those of its readers that take it in blocks."""
         taken = self._choose_readers(weight, wanted)
-        held = _Held(weight, load(), load, [r.node for r in taken], taken[0].transposed)
+        held = _Held(weight, load(), load, taken, taken[0].transposed)
         _check_shape(held)
         self._write_form(self, held)
         for reader in taken:
@@ -158,7 +173,7 @@ class _Writer:
         taken = [r for r, reason in zip(found, reasons, strict=True) if reason is None]
         if len({reader.transposed for reader in taken}) > 1:
             # Blocks run along the inputs of a product; the other way round they are others.
-            taken = [reader for reader in taken if reader.node.op_type != "Gather"]
+            taken = [reader for reader in taken if not reader.rowwise]
             if len({reader.transposed for reader in taken}) > 1:
                 raise PlanError(
                     f"weight {weight.name!r} is read both as it is and transposed; leave one of "
@@ -177,7 +192,7 @@ class _Writer:
             )
         return taken
 
-    # MatMulNBits and GatherBlockQuantized ---------------------------------------------------------
+    # MatMulNBits, GatherBlockQuantized and QMoE ---------------------------------------------------
 
     def write_nbits(self, held: _Held) -> None:
         """Turn products and lookups into the runtime's own."""
@@ -187,8 +202,12 @@ class _Writer:
                 f"weight {name!r} has {held.blocks.format.bits} bits and is stored in "
                 f"{blocks.format.bits}: there are no kernels for its own width."
             )
-        products = [node for node in held.readers if node.op_type != "Gather"]
-        tables = [node for node in held.readers if node.op_type == "Gather"]
+        self.uses_domain = True
+        if held.leading:
+            self._keep_experts(held, blocks)
+            return
+        products = [r.node for r in held.readers if r.node.op_type != "Gather"]
+        tables = [r.node for r in held.readers if r.node.op_type == "Gather"]
         shared: ir.Value | None = None
         packed = pack_nbits(blocks) if products else pack_table(blocks)
         scales = self._add(held, "scales", pack_scales)
@@ -204,7 +223,36 @@ class _Writer:
             data = self._table(held, packed, shared)
             for node in tables:
                 to_lookup(node, packed, data, scales, zeros)
-        self.uses_domain = True
+
+    def _keep_experts(self, held: _Held, blocks: QuantizedBlocks) -> None:
+        """Store one weight of all experts, until their node has all of its weights."""
+        name, (experts, *others) = held.name, held.leading
+        if others or any(reader.node.op_type != "MoE" for reader in held.readers):
+            raise PlanError(f"weight {name!r} is a stack of matrices, which MatMulNBits has not.")
+        parts: dict[str, Callable[[QuantizedBlocks, int], Array]] = {
+            f"q{blocks.format.bits}": expert_codes,
+            "scales": expert_scales,
+        }
+        if blocks.zero_points is not None:
+            parts["zero_points"] = expert_zero_points
+        codes, scales, *zeros = (
+            self._add(held, suffix, lambda b, pack=pack: pack(widen(b), experts))  # type: ignore[misc]
+            for suffix, pack in parts.items()
+        )
+        stored = StoredExperts(codes, scales, next(iter(zeros), None), blocks.format)
+        for reader in held.readers:
+            self._experts.setdefault(reader.node, {})[reader.place] = stored
+        if blocks.format.bits == 8 and blocks.format.block_size != -1:
+            self.notes.append(
+                "experts of 8 bits in blocks: ONNX Runtime from 1.31 on rounds what they read to "
+                "8 bits, too; whole columns (block_size=-1) read floats"
+            )
+
+    def write_experts(self) -> None:
+        """Turn the mixtures whose weights have been stored into the runtime's own."""
+        for node, stored in self._experts.items():
+            to_experts(node, stored, self._names, accuracy_level=self._level or 0)
+            self.notes.append("QMoE needs ONNX Runtime 1.27 or newer, and is laid out for CPUs")
 
     def _accuracy_level(self, blocks: QuantizedBlocks, packed: NBitsTensors, name: str) -> int:
         bits, size, kind = packed.bits, packed.block_size, kind_of_zero_points(blocks)
@@ -245,8 +293,11 @@ class _Writer:
         format = widen(held.blocks, least).format
         whole = format.block_size == -1
         # Along the rows for products, which is what the runtime fuses; tables keep their own way.
-        rowwise = any(node.op_type == "Gather" for node in held.readers)
-        axis = 1 if rowwise else 0
+        rowwise = any(reader.rowwise for reader in held.readers)
+        leading = held.leading
+        axis = len(leading) + (1 if rowwise else 0)
+        # One scale for each of several axes is one for each block of all inputs.
+        block_size = held.blocks.shape[0] if whole and leading else format.block_size
 
         def parts(blocks: QuantizedBlocks) -> list[Array]:
             """Return codes, scales and, where there are any, zero points."""
@@ -255,9 +306,9 @@ class _Writer:
                 # A missing zero point means zero here, so the codes must have a sign.
                 codes = (codes.astype(np.int16) - blocks.format.middle).astype(np.int8)
             rest = [blocks.scales] if zeros is None else [blocks.scales, zeros]
-            if whole:
-                rest = [array.reshape(-1) for array in rest]
-            return [array.T if rowwise else array for array in (codes, *rest)]
+            if whole and not leading:
+                return [as_stack(codes, (), transposed=rowwise), *(a.reshape(-1) for a in rest)]
+            return [as_stack(array, leading, transposed=rowwise) for array in (codes, *rest)]
 
         count = len(parts(widen(held.blocks, least)))
         qtype = (_SIGNED if count == 2 else _UNSIGNED)[format.bits]
@@ -270,9 +321,9 @@ class _Writer:
             )
             for place, suffix in enumerate(("quantized", "scales", "zero_points")[:count])
         ]
-        attributes: dict[str, int] = {"axis": 1 - axis if whole else axis}
-        if not whole:
-            attributes["block_size"] = format.block_size
+        attributes = {"axis": axis, "block_size": block_size}
+        if whole and not leading:
+            attributes = {"axis": 1 - axis}
         result = self._insert_first(
             held,
             "DequantizeLinear",
@@ -292,11 +343,11 @@ class _Writer:
 
         def restore(blocks: QuantizedBlocks) -> Array:
             array = blocks.dequantize(np.float32)
-            return (array.T if held.transposed else array).astype(dtype)
+            return as_stack(array, held.leading, transposed=held.transposed).astype(dtype)
 
         rounded = self._add(held, "rounded", restore)
-        for node in held.readers:
-            read_matrix(node, rounded, transposed=held.transposed, names=self._names)
+        for reader in held.readers:
+            read_matrix(reader, rounded, transposed=held.transposed, names=self._names)
 
     # The graph ------------------------------------------------------------------------------------
 
@@ -340,7 +391,9 @@ FORMS: dict[str, Callable[[_Writer, _Held], None]] = {
 def _check_shape(held: _Held) -> None:
     assert held.value.const_value is not None
     shape = tuple(held.value.const_value.shape.numpy())
-    if held.blocks.shape != (shape[::-1] if held.transposed else shape):
+    *leading, first, second = shape if len(shape) > 1 else (0, 0)
+    inputs, outputs = (second, first) if held.transposed else (first, second)
+    if held.blocks.shape != (inputs, math.prod(leading) * outputs):
         raise PlanError(
             f"weight {held.value.name!r} has shape {shape}, its blocks {held.blocks.shape}"
             f"{' for its transpose' if held.transposed else ''}."

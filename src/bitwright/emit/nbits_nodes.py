@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.decide.ops import op_types
+from bitwright.decide.ops import takes_blocks
 from bitwright.emit.quantized import convert_to_contrib
 from bitwright.graph import NameScope, is_transposed_constant
-from bitwright.graph.constants import float_constant_of, input_at
+from bitwright.graph.constants import EXPERT_WEIGHTS, float_constant_of, input_at
 from bitwright.graph.editing import (
     add_initializer,
     graph_of,
@@ -28,8 +28,6 @@ __all__ = [
     "to_nbits",
 ]
 
-_BLOCK_OPS = op_types(lambda op: op.block_op)
-
 
 class Reader(NamedTuple):
     """A node that reads a constant, directly or through a Transpose."""
@@ -42,10 +40,15 @@ class Reader(NamedTuple):
     @property
     def transposed(self) -> bool:
         """Whether it reads [N, K]: a Gemm that transposes, the rows of a table, and the like."""
-        if self.node.op_type == "Gather":
+        if self.rowwise:
             return True
         transposed = self.node.op_type == "Gemm" and bool(self.node.attributes.get_int("transB", 0))
         return transposed != (self.through is not None)
+
+    @property
+    def rowwise(self) -> bool:
+        """Whether it takes [N, K] only."""
+        return self.node.op_type in ("Gather", "MoE")
 
 
 def readers_of(value: ir.Value) -> list[Reader]:
@@ -59,9 +62,9 @@ def readers_of(value: ir.Value) -> list[Reader]:
     return found
 
 
-def weight_index(node: ir.Node) -> int:
-    """Return which input of a node is its weight."""
-    return 0 if node.op_type == "Gather" else 1
+def weight_places(node: ir.Node) -> tuple[int, ...]:
+    """Return which inputs of a node are weights."""
+    return {"Gather": (0,), "MoE": EXPERT_WEIGHTS}.get(node.op_type, (1,))
 
 
 def reason_against(reader: Reader, wanted: frozenset[str] | None) -> str | None:
@@ -69,9 +72,9 @@ def reason_against(reader: Reader, wanted: frozenset[str] | None) -> str | None:
     node = reader.node
     if wanted is not None and (node.name or "") not in wanted:
         return f"{node.name!r} is not to read it so"
-    if node.domain or node.op_type not in _BLOCK_OPS:
+    if not takes_blocks(node):
         return f"{node.op_type} takes no blocks"
-    if reader.place != weight_index(node):
+    if reader.place not in weight_places(node):
         return f"{node.op_type} reads it as another input than its weight"
     attributes = node.attributes
     if node.op_type == "Gather" and attributes.get_int("axis", 0) not in (0, False):
@@ -85,15 +88,16 @@ def reason_against(reader: Reader, wanted: frozenset[str] | None) -> str | None:
     return None
 
 
-def read_matrix(node: ir.Node, matrix: ir.Value, *, transposed: bool, names: NameScope) -> None:
+def read_matrix(reader: Reader, matrix: ir.Value, *, transposed: bool, names: NameScope) -> None:
     """Let a node read a float matrix, stored as [N, K] if `transposed`, for its weight."""
+    node = reader.node
     if node.op_type == "Gemm":
         node.attributes["transB"] = ir.AttrInt64("transB", int(transposed))
     elif node.op_type == "MatMul" and transposed:
         name = names.fresh(f"{node.name}_transpose")
         output = ir.Value(name=names.fresh(f"{matrix.name}_transposed"), type=matrix.type)
         matrix = insert_before(node, "Transpose", [matrix], output, name, {"perm": [1, 0]})
-    node.replace_input_with(weight_index(node), matrix)
+    node.replace_input_with(reader.place, matrix)
 
 
 def to_nbits(

@@ -11,6 +11,7 @@ from .constants import input_at as input_at
 from .constants import is_constant as is_constant
 from .constants import is_transposed_constant as is_transposed_constant
 from .constants import weight_of as weight_of
+from .constants import weights_of as weights_of
 from .editing import add_initializer as add_initializer
 from .editing import drop_if_unused as drop_if_unused
 from .editing import graph_of as graph_of

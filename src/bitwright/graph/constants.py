@@ -9,6 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 __all__ = [
+    "EXPERT_WEIGHTS",
     "ProductWeight",
     "constant_of",
     "constant_tensor",
@@ -18,6 +19,7 @@ __all__ = [
     "is_private",
     "is_transposed_constant",
     "weight_of",
+    "weights_of",
 ]
 
 
@@ -85,6 +87,9 @@ def is_private(value: ir.Value) -> bool:
 
 
 _PRODUCTS = ("MatMul", "Gemm")
+EXPERT_WEIGHTS = (2, 4, 6)
+"""The inputs of com.microsoft's MoE that are weights, [experts, outputs, inputs] each; the second
+of them multiplies what the others make."""
 
 
 class ProductWeight(NamedTuple):
@@ -127,6 +132,26 @@ def weight_of(node: ir.Node) -> ProductWeight | None:
     return (
         ProductWeight(value, transposed) if value.is_initializer() and is_constant(value) else None
     )
+
+
+def weights_of(node: ir.Node) -> tuple[ProductWeight, ...]:
+    """Return all weights of a node; none where one of them is not constant.
+
+    >>> names = ("x", "router", "up", "bias", "down")
+    >>> x, router, up, bias, down = (ir.Value(name=name) for name in names)
+    >>> up.const_value = down.const_value = ir.tensor([[[1.0]]])
+    >>> graph = ir.Graph([], [], nodes=[], initializers=[up, down], opset_imports={"": 21})
+    >>> experts = ir.node("MoE", [x, router, up, bias, down], domain="com.microsoft")
+    >>> [weight.value.name for weight in weights_of(experts)]
+    ['up', 'down']
+    """
+    if node.op_type != "MoE":
+        weight = weight_of(node)
+        return () if weight is None else (weight,)
+    values = [value for place in EXPERT_WEIGHTS if (value := input_at(node, place)) is not None]
+    if not all(value.is_initializer() and is_constant(value) for value in values):
+        return ()
+    return tuple(ProductWeight(value, transposed=True) for value in values)
 
 
 def is_transposed_constant(node: ir.Node) -> bool:

@@ -16,7 +16,14 @@ from onnx import helper
 
 from bitwright.errors import ModelError
 
-__all__ = ["RuntimeLimits", "minimum_ir_version", "opset_of", "runtime_limits", "stamp_versions"]
+__all__ = [
+    "RuntimeLimits",
+    "minimum_ir_version",
+    "opset_of",
+    "runtime_limits",
+    "runtime_version",
+    "stamp_versions",
+]
 
 # Initializers need not be graph inputs from IR 4 on; we always write them that way.
 _LOWEST_IR = 4
@@ -49,6 +56,16 @@ def runtime_limits() -> RuntimeLimits:
             "`pip install --force-reinstall onnxruntime`."
         )
     return RuntimeLimits(ir_version, opset)
+
+
+def runtime_version() -> tuple[int, int]:
+    """Return the installed ONNX Runtime's version, without what comes behind the second number.
+
+    >>> runtime_version() >= (1, 23)
+    True
+    """
+    major, minor = ort.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _opens(ir_version: int, opset: int) -> bool:

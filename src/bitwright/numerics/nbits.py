@@ -12,10 +12,14 @@ from bitwright.errors import TargetError
 from bitwright.numerics.arrays import Float
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.numerics.packing import pack, unpack
+from bitwright.numerics.stacked import as_stack
 
 __all__ = [
     "NBitsTensors",
     "check_nbits_support",
+    "expert_codes",
+    "expert_scales",
+    "expert_zero_points",
     "kind_of_zero_points",
     "pack_nbits",
     "pack_scales",
@@ -179,6 +183,37 @@ def pack_zero_points(blocks: QuantizedBlocks) -> Array | None:
     if rows.dtype == np.uint8:
         return _pack(rows, blocks.format.bits)
     return rows.astype(blocks.scales.dtype)
+
+
+def expert_codes(blocks: QuantizedBlocks, experts: int) -> Array:
+    """Return the codes of a mixture's weight as QMoE reads them, [experts, N, bytes].
+
+    `blocks` holds the weights of all experts side by side, [K, experts * N].
+    """
+    codes = as_stack(blocks.codes, (experts,), transposed=True)
+    return _pack(codes, blocks.format.bits)
+
+
+def expert_scales(blocks: QuantizedBlocks, experts: int) -> Array:
+    """Return scales as QMoE reads them: [experts, N, blocks], [experts, N] for whole columns."""
+    scales = as_stack(blocks.scales, (experts,), transposed=True)
+    return np.ascontiguousarray(scales[..., 0] if blocks.format.block_size == -1 else scales)
+
+
+def expert_zero_points(blocks: QuantizedBlocks, experts: int) -> Array:
+    """Return zero points as QMoE reads them: like scales, with the last axis in whole bytes.
+
+    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
+    >>> blocks = quantize_in_blocks(np.ones((48, 6)), BlockFormat(block_size=16))
+    >>> expert_zero_points(blocks, experts=2).shape
+    (2, 3, 2)
+    """
+    if blocks.zero_points is None or blocks.zero_points.dtype != np.uint8:
+        raise TargetError("QMoE has integer zero points only.")
+    zeros = as_stack(blocks.zero_points, (experts,), transposed=True)
+    if blocks.format.block_size == -1:
+        zeros = zeros[..., 0]
+    return _pack(zeros, blocks.format.bits)
 
 
 def widen(blocks: QuantizedBlocks, least: int = 2) -> QuantizedBlocks:

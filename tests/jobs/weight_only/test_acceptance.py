@@ -13,6 +13,7 @@ from support.models import BOOL, INT64, build, constants_of, info, node, normal,
 import bitwright
 from bitwright import Recipe, Selection
 from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks
 from bitwright.recipe import AWQ, GPTQ, HQQ, Nearest, WeightOnly
 
 OUTPUTS = pytest.mark.parametrize("output", ["matmul-nbits", "qdq", "float"])
@@ -122,16 +123,57 @@ def test_a_weight_with_leading_axes_of_one(output, shape, leading):
     assert_same(model, result, {"x": x})
 
 
-def test_a_batch_of_weights_stays_float_with_a_reason():
+def batched(shape=(4, 64, 40)):
     nodes = [
         node("MatMul", ["x", "w"], ["h"], name="batched"),
         node("MatMul", ["h", "v"], ["y"], name="plain"),
     ]
-    constants = {"w": weight(2, 64, 64), "v": weight(64, 8)}
-    model = build(nodes, {"x": [2, 3, 64]}, {"y": [2, 3, 8]}, constants, opset=21)
-    result = quantize(model)
+    constants = {"w": weight(*shape), "v": weight(shape[-1], 8)}
+    inputs = {"x": [shape[-3], 3, shape[-2]]}
+    return build(nodes, inputs, [info("y"), info("h")], constants, opset=21)
+
+
+def test_a_stack_of_weights_stays_float_where_no_product_takes_it():
+    result = quantize(batched())
     assert "3 axes" in result.plan.nodes["batched"].reason
     assert result.plan.nodes["plain"].quantized
+
+
+@pytest.mark.parametrize("shape", [(4, 64, 40), (4, 72, 33), (2, 4, 64, 40)])
+@pytest.mark.parametrize("block_size", [-1, 32])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_stack_of_weights_is_rounded_like_each_of_its_matrices(
+    shape, block_size, symmetric, bits
+):
+    model = batched(shape)
+    form = {"bits": bits, "block_size": block_size, "symmetric": symmetric}
+    result = quantize(model, output="qdq", **form)
+    assert result.quantized == {"MatMul": 2}
+    stored = constants_of(quantize(model, output="float", **form).to_proto())["w_rounded"]
+    for index in np.ndindex(shape[:-2]):
+        grid = BlockFormat(**form)
+        alone = quantize_in_blocks(constants_of(model)["w"][index], grid, shrinks=SHRINKS)
+        np.testing.assert_allclose(stored[index], alone.dequantize(), rtol=1e-5, atol=1e-7)
+    feeds = {"x": normal(4, 3, shape[-2])}
+    wanted = feeds["x"].astype(np.float64) @ stored.astype(np.float64)
+    found = run(result.to_proto(), feeds)[1]
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_a_stack_of_weights_makes_the_file_smaller():
+    model = batched((8, 256, 256))
+    result = quantize(model, output="qdq", bits=4)
+    assert len(result.to_proto().SerializeToString()) < 0.17 * model.ByteSize()
+
+
+@pytest.mark.parametrize("method", [{"rounding": GPTQ()}, {"awq": AWQ()}])
+def test_methods_with_data_round_a_stack_to_the_nearest(method):
+    data = [{"x": normal(4, 3, 64, seed=seed)} for seed in range(3)]
+    result = quantize(batched(), data=data, output="qdq", **method)
+    assert isinstance(result.plan.weights["w"].rounding, Nearest)
+    noted = any("1 weight of stacked matrices" in note for note in result.plan.notes)
+    assert noted == ("rounding" in method)
 
 
 def test_a_constant_node_is_a_weight():
@@ -291,7 +333,7 @@ def test_a_weight_that_is_read_both_ways_round_is_stored_once_and_left_float_for
 def test_every_node_that_stays_float_says_why():
     result = quantize(make_block(depth=1))
     reasons = {n.op: n.reason for n in result.plan.nodes.values() if not n.quantized}
-    assert reasons["LayerNormalization"].startswith("only weights of MatMul, Gemm and Gather")
+    assert reasons["LayerNormalization"].startswith("only weights of MatMul, Gemm, Gather")
     assert "weights.embeddings" in reasons["Gather"]
 
 

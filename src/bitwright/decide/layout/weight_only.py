@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.layout.selection import Selector
-from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
+from bitwright.decide.ops import MATRIX_PRODUCTS, op_types, takes_blocks
 from bitwright.errors import NothingQuantizedError, RecipeError
-from bitwright.graph import iter_values, weight_of
+from bitwright.graph import iter_values, weights_of
+from bitwright.graph.constants import EXPERT_WEIGHTS, ProductWeight, input_at
+from bitwright.graph.versions import runtime_version
 from bitwright.plan import NodePlan, QuantPlan, WeightPlan
 from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverride
 from bitwright.support.wording import counted
 
-__all__ = ["plan_weights", "product_source"]
+__all__ = ["plan_weights", "weight_source"]
 
-_IN_BLOCKS = op_types(lambda op: op.block_op)
 _CARRIERS = op_types(lambda op: op.reshapes) | {"Cast", "Add"}
 # Operators of ONNX Runtime with weights of their own, and why these stay float.
 _WITHOUT_FORM = {
@@ -27,9 +29,10 @@ _WITHOUT_FORM = {
     "EmbedLayerNormalization": "its tables have no form in blocks",
     "FusedMatMul": "its product cannot be taken out of it, or its weight is no constant matrix",
     "GroupQueryAttention": "it has no weights: the products before it have",
-    "MoE": "the weights of its experts have three axes, and QMoE is not written yet",
     "MultiHeadAttention": "it has no weights: the products before it have",
 }
+# Before 1.25 QMoE takes SwiGLU only and is wrong without zero points, before 1.27 it has no 2 bits.
+_MIN_RUNTIME_OF_EXPERTS = (1, 27)
 _FORM = attrgetter("bits", "block_size", "symmetric")
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -41,9 +44,15 @@ def plan_weights(
     return _Planner(model, recipe).plan(fingerprint, tool)
 
 
-def product_source(node: ir.Node) -> ir.Value | None:
-    """Return the tensor that a product multiplies its weight with; a Gather has none."""
-    return None if node.op_type == "Gather" else node.inputs[0]
+def weight_source(node: ir.Node, weight: ir.Value) -> ir.Value | None:
+    """Return the tensor that a node multiplies a weight with, None where none can be seen.
+
+    A Gather has none. That of a mixture's second weight is inside the node. A stack of weights
+    has inputs of its own for each of them; those of a mixture's first one are all from one tensor.
+    """
+    if node.op_type == "MoE":
+        return None if weight is input_at(node, EXPERT_WEIGHTS[1]) else node.inputs[0]
+    return None if node.op_type == "Gather" or _rank(weight) != 2 else node.inputs[0]
 
 
 class _Planner:
@@ -54,7 +63,7 @@ class _Planner:
         nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._nodes = {node.name or "": node for node in nodes}
         tables = frozenset({"Gather"} if self._options.embeddings is not False else ())
-        defaults = MATRIX_PRODUCTS | tables
+        defaults = MATRIX_PRODUCTS | tables | {"MoE"}
         self._shared_tables_only = self._options.embeddings is None and not recipe.select.op_types
         self._selector = Selector(nodes, recipe.select, defaults)
         self._overrides = _matched(self._options.overrides, self._selector)
@@ -96,35 +105,44 @@ class _Planner:
         )
 
     def _notes(self, weights: Mapping[str, WeightPlan]) -> list[str]:
-        """Return what became of a rounding that weighs errors by what is read inside a body."""
-        unseen = sum(
-            plan.rounding != self._rounding(node)
-            for plan in weights.values()
-            for node in [self._nodes[plan.nodes[0]]]
-            if node.graph is not self._model.graph
-        )
-        if not unseen:
-            return []
+        """Return what became of roundings that weigh errors by inputs which are not observed."""
+        unseen: Counter[str] = Counter()
+        for plan in weights.values():
+            node = self._nodes[plan.nodes[0]]
+            if node.op_type != "Gather" and plan.rounding != self._rounding(node):
+                inside = node.graph is not self._model.graph
+                where = "inside bodies of If, Loop or Scan" if inside else "of stacked matrices"
+                unseen[where] += 1
         return [
-            f"{counted(unseen, 'weight')} inside bodies of If, Loop or Scan: rounded to the "
-            "nearest, since what is read there is not observed"
+            f"{counted(count, 'weight')} {where}: rounded to the nearest, since what is read there "
+            "is not observed"
+            for where, count in unseen.items()
         ]
 
     def _add(self, node: ir.Node, weights: dict[str, WeightPlan]) -> str | None:
-        """Put a node's weight into the plan, or return why another reader of it prevents that."""
-        weight = weight_of(node)
-        assert weight is not None
-        key, wanted = self._names[weight.value], self._wanted(node)
-        known = weights.get(key)
+        """Put a node's weights into the plan, or return why another reader prevents that."""
+        added: dict[str, WeightPlan] = {}
+        for weight in weights_of(node):
+            key = self._names[weight.value]
+            entry = self._entry(node, weight, key, weights.get(key))
+            if isinstance(entry, str):
+                return entry
+            added[key] = entry
+        weights |= added
+        return None
+
+    def _entry(
+        self, node: ir.Node, weight: ProductWeight, key: str, known: WeightPlan | None
+    ) -> WeightPlan | str:
+        """Return the plan of a weight for a node and those of `known`, or why there is none."""
+        wanted = self._wanted(node, weight.value)
         if known is None:
             if node.op_type == "Gather" and self._shared_tables_only:
                 return "no quantized product shares its table; weights.embeddings stores it, too"
-            weights[key] = wanted
-            return None
+            return wanted
         first = known.nodes[0]
-        other = weight_of(self._nodes[first])
-        assert other is not None
-        if other.transposed != weight.transposed:
+        others = (w for w in weights_of(self._nodes[first]) if w.value is weight.value)
+        if next(others).transposed != weight.transposed:
             return f"{first!r} reads the weight {key!r} the other way round"
         # A table follows the product that shares it.
         follows = node.op_type == "Gather" and node.name not in self._overrides
@@ -132,8 +150,7 @@ class _Planner:
             return f"it shares the weight {key!r} with {first!r}, which asks for another form"
         # Who needs data decides: the rounding of a shared weight must serve both.
         keep = known if follows or known.rounding.needs_data else wanted
-        weights[key] = msgspec.structs.replace(keep, nodes=(*known.nodes, *wanted.nodes))
-        return None
+        return msgspec.structs.replace(keep, nodes=(*known.nodes, *wanted.nodes))
 
     def _refusal(self, node: ir.Node) -> str | None:
         """Return why a node keeps its float weight, or None."""
@@ -144,27 +161,39 @@ class _Planner:
             return reason
         if node.op_type in _WITHOUT_FORM and node.domain:
             return _WITHOUT_FORM[node.op_type]
-        if node.domain or node.op_type not in _IN_BLOCKS:
-            return "only weights of MatMul, Gemm and Gather have a form in blocks"
+        if not takes_blocks(node):
+            return "only weights of MatMul, Gemm, Gather and MoE have a form in blocks"
         if (reason := self._selector.not_chosen(node)) is not None:
             hint = "; weights.embeddings stores tables" if node.op_type == "Gather" else ""
             return f"{reason}{hint}"
-        weight = weight_of(node)
-        if weight is None:
+        weights = [weight.value for weight in weights_of(node)]
+        if not weights:
             first = node.inputs[0]
             if node.op_type == "MatMul" and first is not None and first.is_initializer():
                 return "its weight is on the left, which no n-bit product takes"
             return "its weight is computed at run time"
-        value = weight.value
-        if value.dtype not in _FLOATS:
-            return f"its weight holds {'unknown' if value.dtype is None else value.dtype.name}"
-        if value.is_graph_output():
-            return "its weight leaves the model"
-        rank = 0 if value.shape is None else len(value.shape)
+        for value in weights:
+            if value.dtype not in _FLOATS:
+                return f"its weight holds {'unknown' if value.dtype is None else value.dtype.name}"
+            if value.is_graph_output():
+                return "its weight leaves the model"
+        return self._refuse_shape(node, weights) or (
+            _refuse_gemm(node) if node.op_type == "Gemm" else None
+        )
+
+    def _refuse_shape(self, node: ir.Node, weights: Sequence[ir.Value]) -> str | None:
+        in_operators = self._options.output == "matmul-nbits"
+        if node.op_type == "MoE":
+            if any(_rank(value) != 3 for value in weights):
+                return "its weights are not [experts, outputs, inputs]"
+            wanted = self._wanted(node, weights[0])
+            return _refuse_experts(node, weights, wanted) if in_operators else None
+        rank = _rank(weights[0])
+        if rank > 2 and node.op_type == "MatMul":
+            form = "MatMulNBits takes matrices; weights.output='qdq' stores it in blocks"
+            return f"its weight has {rank} axes, and {form}" if in_operators else None
         if rank != 2:
             return f"its weight has {rank} axes, and n-bit products take matrices"
-        if node.op_type == "Gemm":
-            return _refuse_gemm(node)
         if node.op_type == "Gather" and node.attributes.get_int("axis", 0) != 0:
             return "it gathers columns, and tables are read by rows"
         return None
@@ -174,14 +203,14 @@ class _Planner:
         given = self._overrides.get(node.name or "", WeightOverride())
         return given.rounding or self._options.rounding
 
-    def _wanted(self, node: ir.Node) -> WeightPlan:
+    def _wanted(self, node: ir.Node, weight: ir.Value) -> WeightPlan:
         options, name = self._options, node.name or ""
         given = self._overrides.get(name, WeightOverride())
         bits = options.bits
         if name in self._head and options.head_bits is not None:
             bits = options.head_bits
         rounding = self._rounding(node)
-        if node.op_type == "Gather" or node.graph is not self._model.graph:
+        if weight_source(node, weight) is None or node.graph is not self._model.graph:
             rounding = _without_data(rounding)
         return WeightPlan(
             nodes=(name,),
@@ -189,12 +218,16 @@ class _Planner:
             block_size=options.block_size if given.block_size is None else given.block_size,
             symmetric=options.symmetric if given.symmetric is None else given.symmetric,
             rounding=rounding,
-            awq=given.awq is not False,
+            awq=given.awq is not False and _rank(weight) == 2,
         )
 
 
+def _rank(value: ir.Value) -> int:
+    return 0 if value.shape is None else len(value.shape)
+
+
 def _without_data(rounding: RoundingMethod) -> RoundingMethod:
-    """Return a rounding for a table, which has no inputs to weigh by, or for a body's weight."""
+    """Return a rounding for a weight whose inputs cannot be seen, or that has none."""
     if isinstance(rounding, HQQ) or not rounding.needs_data:
         return rounding
     return Nearest(clip=rounding.clip)
@@ -206,6 +239,31 @@ def _refuse_gemm(node: ir.Node) -> str | None:
     for scalar in ("alpha", "beta"):
         if node.attributes.get_float(scalar, 1.0) != 1.0:
             return f"its {scalar} is not 1"
+    return None
+
+
+def _refuse_experts(node: ir.Node, weights: Sequence[ir.Value], plan: WeightPlan) -> str | None:
+    """Return why no kernel of QMoE on CPUs does what a node of MoE does, or None."""
+    if runtime_version() < _MIN_RUNTIME_OF_EXPERTS:
+        version = ".".join(map(str, _MIN_RUNTIME_OF_EXPERTS))
+        return f"QMoE needs ONNX Runtime {version}, and an older one is installed"
+    attributes = node.attributes
+    if len(weights) > 2:
+        return "QMoE has no third weight (fc3) on CPUs"
+    if attributes.get_string("activation_type", "relu") == "swiglu" and (
+        attributes.get_int("swiglu_fusion", 0) != 1
+    ):
+        return "QMoE on CPUs takes the two parts of SwiGLU interleaved (swiglu_fusion=1) only"
+    if attributes.get_int("use_sparse_mixer", 0):
+        return "QMoE has no sparse mixer on CPUs"
+    if isinstance(plan.rounding, HQQ) and plan.rounding.float_zero_points:
+        return "QMoE takes zero points that are integers only"
+    for value in weights:
+        assert value.shape is not None
+        inputs = int(value.shape[-1])  # type: ignore[arg-type]
+        multiple = 4 if plan.block_size == -1 else plan.block_size
+        if inputs % multiple:
+            return f"QMoE takes multiples of {multiple} inputs, and one of its weights has {inputs}"
     return None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import onnx_ir as ir
+
 from bitwright.decide.ops.compute import COMPUTE_RULES
 from bitwright.decide.ops.elementwise import ELEMENTWISE_RULES
 from bitwright.decide.ops.movement import MOVEMENT_RULES
@@ -20,6 +22,7 @@ __all__ = [
     "Skip",
     "op_types",
     "rule_of",
+    "takes_blocks",
 ]
 
 OPERATORS = {rule.op_type: rule for rule in (*COMPUTE_RULES, *MOVEMENT_RULES, *ELEMENTWISE_RULES)}
@@ -45,6 +48,18 @@ def rule_of(op_type: str) -> OpRule:
     True
     """
     return RULES.get(op_type) or OpRule(op_type)
+
+
+def takes_blocks(node: ir.Node) -> bool:
+    """Return whether there is an operator for a node that reads its weights in low-bit blocks.
+
+    >>> takes_blocks(ir.node("MatMul", [])), takes_blocks(ir.node("MoE", []))
+    (True, False)
+    >>> takes_blocks(ir.node("MoE", [], domain="com.microsoft"))
+    True
+    """
+    rule = OPERATORS.get(node.op_type)
+    return rule is not None and rule.block_op is not None and rule.domain == node.domain
 
 
 DEFAULT_OP_TYPES = op_types(lambda op: op.quantizable and op.by_default)

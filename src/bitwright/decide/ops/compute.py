@@ -134,6 +134,13 @@ COMPUTE_RULES = (
         quantizable=False,
         dynamic_op="QAttention",
     ),
+    OpRule(
+        "MoE",
+        domain="com.microsoft",
+        data=(0,),
+        quantizable=False,
+        block_op="QMoE",
+    ),
     OpRule("LSTM", data=(0,), weights=(1, 2), quantizable=False, dynamic_op="DynamicQuantizeLSTM"),
     OpRule("GRU", data=(0,), weights=(1, 2), quantizable=False),
     OpRule("RNN", data=(0,), weights=(1, 2), quantizable=False),

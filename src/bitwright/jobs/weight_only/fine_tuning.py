@@ -20,6 +20,7 @@ from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.learning.reports import SegmentReport, require_torch
 from bitwright.learning.segments import segments_to_learn
 from bitwright.numerics.blocks import QuantizedBlocks
+from bitwright.numerics.stacked import as_matrix
 from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound
@@ -159,8 +160,7 @@ class _SegmentLearner:
 
         parts = [weight.read(), *_per_weight(self._rounded.get(weight.name))]
         given, scale, zero_point = (
-            as_tensor(np.ascontiguousarray(a.T if weight.transposed else a), self._device).float()
-            for a in parts
+            as_tensor(np.ascontiguousarray(weight.stored(a)), self._device).float() for a in parts
         )
         return given, FakeQuantizer(scale, zero_point, 0, float((1 << weight.plan.bits) - 1))
 
@@ -180,5 +180,5 @@ def _codes(
     """Return the codes of a weight that lies on its quantizer."""
     array = learned.cpu().numpy()
     scales, zero_points = _per_weight(blocks)
-    codes = np.rint((array.T if planned.transposed else array) / scales + zero_points)
+    codes = np.rint(as_matrix(array, transposed=planned.transposed) / scales + zero_points)
     return QuantizedBlocks(blocks.format, codes.astype(np.uint8), blocks.scales, blocks.zero_points)

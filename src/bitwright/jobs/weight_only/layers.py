@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide.layout.weight_only import product_source
+from bitwright.decide.layout.weight_only import weight_source
 from bitwright.errors import ModelError
-from bitwright.graph import iter_values, weight_of
+from bitwright.graph import iter_values, weights_of
 from bitwright.graph.tensors import inline_copy
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
+from bitwright.numerics.stacked import as_matrix, as_stack
 from bitwright.plan import QuantPlan, WeightPlan
 
 __all__ = ["PlannedWeight", "planned_weights"]
@@ -31,16 +33,17 @@ class PlannedWeight:
     value: ir.Value
     plan: WeightPlan
     transposed: bool
-    """Whether it is stored as [N, K]."""
+    """Whether it is stored as [N, K], or as a stack of such matrices."""
     source: str | None
     """The tensor of the main graph that it is multiplied with, None where none can be seen."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """K and N."""
+        """K and N, that of all matrices of a stack together."""
         assert self.value.shape is not None
-        first, second = (int(size) for size in self.value.shape)  # type: ignore[arg-type]
-        return (second, first) if self.transposed else (first, second)
+        sizes = [int(size) for size in self.value.shape]  # type: ignore[arg-type]
+        inputs = sizes.pop(-1 if self.transposed else -2)
+        return inputs, math.prod(sizes)
 
     def read(self) -> Array:
         """Return the weight as [K, N]."""
@@ -53,7 +56,7 @@ class PlannedWeight:
                 f"weight {self.name!r} holds NaN or infinite values; repair the model or exclude "
                 f"the nodes that read it ({', '.join(map(repr, self.plan.nodes[:3]))})."
             )
-        return array.T if self.transposed else array
+        return as_matrix(array, transposed=self.transposed)
 
     def format(self) -> BlockFormat:
         """Return the form of its blocks; scales have the weight's own type."""
@@ -69,8 +72,13 @@ class PlannedWeight:
     def restore(self, blocks: QuantizedBlocks) -> Array:
         """Return rounded values in the form that the model stores the weight in."""
         assert self.value.dtype is not None
-        array = blocks.dequantize(np.float32)
-        return (array.T if self.transposed else array).astype(self.value.dtype.numpy())
+        return self.stored(blocks.dequantize(np.float32)).astype(self.value.dtype.numpy())
+
+    def stored(self, matrix: Array) -> Array:
+        """Return values [K, N] in the shape that the model stores the weight in."""
+        assert self.value.shape is not None
+        leading = [int(size) for size in self.value.shape[:-2]]  # type: ignore[arg-type]
+        return as_stack(matrix, leading, transposed=self.transposed)
 
     def restored(self, read: Callable[[str], QuantizedBlocks]) -> ir.LazyTensor:
         """Return what `read` gives for it, as the model stores it; read when the model runs."""
@@ -92,9 +100,8 @@ def planned_weights(model: ir.Model, plan: QuantPlan) -> list[PlannedWeight]:
     found = []
     for name, planned in plan.weights.items():
         readers = [nodes[reader] for reader in sorted(planned.nodes, key=order.__getitem__)]
-        weight = weight_of(readers[0])
-        assert weight is not None and weight.value is values[name]
-        sources = [product_source(node) for node in readers if node.graph is model.graph]
+        weight = next(w for w in weights_of(readers[0]) if w.value is values[name])
+        sources = [weight_source(n, weight.value) for n in readers if n.graph is model.graph]
         source = next((s.name for s in sources if s is not None), None)
         found.append(PlannedWeight(name, weight.value, planned, weight.transposed, source))
     return sorted(found, key=lambda weight: min(order[node] for node in weight.plan.nodes))

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide.layout.weight_only import product_source
 from bitwright.equalize.awq import CLIPPED, awq_scales
 from bitwright.errors import DataError
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
@@ -95,7 +94,7 @@ def _starts(model: ir.Model, groups: Mapping[str, Sequence[PlannedWeight]]) -> d
     }
     found: dict[str, str] = {}
     for node in model.graph:
-        source = product_source(node)
+        source = node.inputs[0] if node.inputs else None
         if source is not None and (source.name, node.name) in products:
             found.setdefault(source.name or "", node.name or "")
     return {node: source for source, node in found.items()}

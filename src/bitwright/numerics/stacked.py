@@ -1,0 +1,39 @@
+"""Stacks of weights, such as the experts of a mixture, as one matrix and back.
+
+Every output of every weight is a column, so what rounds a matrix column by column rounds a stack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["as_matrix", "as_stack"]
+
+Array = npt.NDArray[Any]
+
+
+def as_matrix(array: Array, *, transposed: bool) -> Array:
+    """Return weights [..., K, N], or [..., N, K] if `transposed`, as [K, all outputs].
+
+    >>> as_matrix(np.array([[[1, 2]], [[3, 4]]]), transposed=True)
+    array([[1, 3],
+           [2, 4]])
+    """
+    rows = np.moveaxis(array, -1 if transposed else -2, 0)
+    return rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
+
+
+def as_stack(matrix: Array, leading: Sequence[int], *, transposed: bool) -> Array:
+    """Return [rows, all outputs] as [*leading, rows, N], or [*leading, N, rows] if `transposed`.
+
+    >>> as_stack(np.array([[1, 3], [2, 4]]), (2,), transposed=True).tolist()
+    [[[1, 2]], [[3, 4]]]
+    """
+    rows, columns = matrix.shape
+    stacked = matrix.reshape(rows, *leading, columns // math.prod(leading))
+    return np.moveaxis(stacked, 0, -1 if transposed else -2)
