@@ -1,4 +1,4 @@
-"""Run the zoo, or make its table: `python -m zoo run`, `python -m zoo table`."""
+"""Run the zoo, or make its table: `python -m zoo run`, `table`, `store`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,17 @@ def main() -> None:
     run.add_argument("--part", default="0/1", help="i/n: only each n-th architecture, from i")
     table = commands.add_parser("table", help="write results.md and results.json")
     table.add_argument("--work", type=Path, default=ROOT / "build" / "zoo")
+    keep = commands.add_parser("store", help="keep exported models small, for the tests")
+    keep.add_argument("models", nargs="+", type=Path, help="files below the folder `models`")
+    keep.add_argument("--into", type=Path, default=ROOT / "tests" / "zoo" / "graphs")
     options = parser.parse_args()
+    if options.command == "store":
+        from zoo.stored import store
+
+        for path in options.models:
+            name = "-".join(path.parts[path.parts.index("models") + 1 :])
+            store(path, options.into / f"{name}.gz")
+        return
     journal = Journal(options.work / "journal.jsonl")
     if options.command == "table":
         from zoo.table import write_results

@@ -200,7 +200,10 @@ def _trying(model: Model, verbs: Sequence[Verb]):  # noqa: ANN202 - a closure fo
                 try:
                     done = verb.run(case, Path(folder))
                 except bitwright.BitwrightError as error:
-                    record = replace(record, outcome="refused", reason=str(error)[:600])
+                    # It does run: that was checked before. Such a reason hides a failure.
+                    false = "does not run" in str(error) or "cannot be run" in str(error)
+                    outcome = "failed" if false else "refused"
+                    record = replace(record, outcome=outcome, reason=str(error)[:900])
                 except Broken as error:
                     record = replace(record, outcome="failed", reason=str(error)[:1500])
                 except Exception as error:  # noqa: BLE001 - an untyped error is what we look for
