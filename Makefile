@@ -36,7 +36,7 @@ ZOO_BIN := $(ZOO_VENV)/bin
 ZOO_STAMP := $(ZOO_VENV)/.installed
 ZOO_OPTIONS ?=
 
-$(ZOO_STAMP): pyproject.toml constraints.txt zoo/requirements.txt zoo/requirements-support.txt zoo/requirements-older.txt zoo/requirements-speech.txt
+$(ZOO_STAMP): pyproject.toml constraints.txt zoo/requirements.txt zoo/requirements-support.txt zoo/requirements-older.txt zoo/requirements-speech.txt zoo/requirements-files.txt zoo/npm.txt
 	$(PYTHON) -m venv $(ZOO_VENV)
 	$(ZOO_BIN)/python -m pip install --quiet --upgrade pip
 	$(ZOO_BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[images,text,torch]' scikit-learn
@@ -44,6 +44,8 @@ $(ZOO_STAMP): pyproject.toml constraints.txt zoo/requirements.txt zoo/requiremen
 	$(ZOO_BIN)/python -m pip install --quiet --no-deps --requirement zoo/requirements.txt
 	$(ZOO_BIN)/python -m pip install --quiet --no-deps --target $(ZOO_VENV)/older --requirement zoo/requirements-older.txt
 	$(ZOO_BIN)/python -m pip install --quiet --no-deps --target $(ZOO_VENV)/speech --requirement zoo/requirements-speech.txt
+	$(ZOO_BIN)/python -m pip install --quiet --no-deps --target $(ZOO_VENV)/files --requirement zoo/requirements-files.txt
+	-mkdir -p $(ZOO_VENV)/files/npm && cd $(ZOO_VENV)/files/npm && npm install --silent --ignore-scripts --no-save $$(grep -v '^#' $(CURDIR)/zoo/npm.txt)
 	touch $@
 
 zoo: $(ZOO_STAMP)

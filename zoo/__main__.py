@@ -50,7 +50,7 @@ def main() -> None:
 def _run(options: argparse.Namespace, journal: Journal) -> None:
     import bitwright
     from zoo.again import start_other_process
-    from zoo.catalog import LIBRARIES, run_library
+    from zoo.catalog import FILES, LIBRARIES, run_library
     from zoo.preload import preload
     from zoo.runner import Runner
     from zoo.verbs import find_verbs
@@ -67,11 +67,12 @@ def _run(options: argparse.Namespace, journal: Journal) -> None:
         keep=options.keep,
         exporters=options.exporters,
     )
-    preload(exporting=True)
+    libraries = options.libraries or list(LIBRARIES)
+    preload(() if FILES.issuperset(libraries) else options.exporters)
     if any(verb.name == "same-bytes" for verb in verbs):
         start_other_process()
     index, _, count = options.part.partition("/")
-    for library in options.libraries or LIBRARIES:
+    for library in libraries:
         # A process each: what one library imports stays away from the next.
         child = os.fork()
         if not child:

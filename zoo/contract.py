@@ -40,7 +40,7 @@ def check_result(case: Case, path: Path) -> Found:
             raise Broken(f"does not load under the rules of {rules}: {error}") from error
         _check_interface(case.session, session)
         try:
-            outputs = [run(session, sample) for sample in case.unseen]
+            outputs = [run(session, sample) for sample in case.judged]
         except Exception as error:
             raise Broken(f"does not run under the rules of {rules}: {error}") from error
         found = _compare(case, outputs)

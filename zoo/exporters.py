@@ -11,11 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from zoo.network import Architecture, Network, Samples, make_samples, randomize, seed_of
+from zoo.network import (
+    SAMPLES,
+    Architecture,
+    Network,
+    Samples,
+    make_samples,
+    randomize,
+    seed_of,
+)
 
 TORCHSCRIPT_OPSETS = (11, 13, 17, 18, 20)
 DYNAMO_OPSETS = (18, 21, 23)
-CALIBRATION, UNSEEN = 8, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +79,8 @@ def build(architecture: Architecture) -> Network:
 
 
 def samples_of(network: Network, name: str, *, half: bool) -> Samples:
-    """Return the samples of an architecture: calibration first, then those for judging."""
-    samples = make_samples(network.inputs, CALIBRATION + UNSEEN, seed_of(name))
+    """Return the samples of an architecture."""
+    samples = make_samples(network.inputs, SAMPLES, seed_of(name))
     if half:
         return [{k: _to_half(v) for k, v in sample.items()} for sample in samples]
     return samples

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["normal", "unit", "tokens", "ones", "zeros", "positions"]
 Samples = list[dict[str, np.ndarray]]
+SAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import io
 import pkgutil
 import tempfile
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 import bitwright
 
 
-def preload(*, exporting: bool = False) -> None:
-    """Import all of bitwright, and what exporting takes."""
+def preload(exporters: Sequence[str] = ()) -> None:
+    """Import all of bitwright, and what these exporters take; without any, nothing of torch."""
+    skipped = (".compat.",) if exporters else (".compat.", ".learning")
     for module in pkgutil.walk_packages(bitwright.__path__, "bitwright."):
-        if ".compat." not in module.name and not module.name.endswith("__main__"):
+        if not any(part in module.name for part in skipped) and "__main__" not in module.name:
             importlib.import_module(module.name)
-    if exporting:
-        _export_once()
+    _quantize_once()
+    if exporters:
+        _export_once(exporters)
 
 
-def _export_once() -> None:
+def _quantize_once() -> None:
+    """Run what loads and compiles at its first use; its sessions, and their threads, end here."""
+    weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        "once",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    data = [{"x": weight[:1]}] * 4
+    bitwright.preprocess(model)
+    for recipe in (None, "int8-dynamic", "int4-rtn", "int4-gptq"):
+        bitwright.quantize(model, data=data, recipe=recipe, progress=False)
+    gc.collect()
+
+
+def _export_once(exporters: Sequence[str]) -> None:
     """Export something: the imports and tables of the exporter take longer than most exports."""
     import torch
-    from torch.onnx._internal.exporter import _registration
 
     torch.set_num_threads(1)
-    registry = _registration.ONNXRegistry
-    registry.from_torchlib = staticmethod(cache(registry.from_torchlib))
+    if "dynamo" in exporters:
+        from torch.onnx._internal.exporter import _registration
+
+        registry = _registration.ONNXRegistry
+        registry.from_torchlib = staticmethod(cache(registry.from_torchlib))
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.redirect_stdout(io.StringIO()),
@@ -38,7 +65,8 @@ def _export_once() -> None:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        for dynamo in (False, True):
+        for exporter in exporters:
             path = str(Path(folder) / "one.onnx")
             network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()).eval()
+            dynamo = exporter == "dynamo"
             torch.onnx.export(network, (torch.ones(1, 2),), path, dynamo=dynamo, verbose=False)

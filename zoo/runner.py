@@ -17,7 +17,7 @@ import onnx
 import bitwright
 from zoo.case import load_case, save_samples
 from zoo.contract import Broken
-from zoo.exporters import UNSEEN, Export, build, choose_exports, samples_of, write_export
+from zoo.exporters import Export, build, choose_exports, samples_of, write_export
 from zoo.journal import Journal, Record
 from zoo.network import Architecture
 from zoo.verbs import Verb
@@ -183,7 +183,7 @@ class Runner:
 def _trying(model: Model, verbs: Sequence[Verb]):  # noqa: ANN202 - a closure for the worker
     def task(send: Send) -> None:
         os.chdir(model.path.parent)
-        case = load_case(model.path, UNSEEN)
+        case = load_case(model.path)
         if not case.is_finite:
             reason = "the float model gives no finite numbers"
             for verb in verbs:
@@ -226,7 +226,7 @@ def _trying(model: Model, verbs: Sequence[Verb]):  # noqa: ANN202 - a closure fo
 def _why_unusable(path: Path) -> str | None:
     """Return why nothing can be tried on a file: ONNX Runtime does not run it."""
     try:
-        case = load_case(path, UNSEEN)
+        case = load_case(path)
         return None if case.is_finite else "the float model gives no finite numbers"
     except Exception as error:  # noqa: BLE001 - whatever it is, the runtime does not run it
         return f"ONNX Runtime does not run it: {_last_line(error)}"

@@ -17,8 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from zoo.case import Case, load_case
-from zoo.exporters import CALIBRATION, UNSEEN
-from zoo.network import Samples, seed_of
+from zoo.network import SAMPLES, Samples, seed_of
 
 MAX_STORED = 64
 """Weights with more elements than this are made again."""
@@ -28,7 +27,7 @@ _INPUTS = "zoo.inputs"
 
 def store(path: Path, target: Path) -> None:
     """Write a model and what its samples are like, without its large weights, compressed."""
-    case = load_case(path, UNSEEN)
+    case = load_case(path)
     model = onnx.load(path)
     for tensor in _tensors(model.graph):
         _strip(tensor)
@@ -49,7 +48,7 @@ def restore(path: Path, folder: Path) -> Case:
     target = folder / path.name.removesuffix(".gz")
     onnx.save(model, target)
     samples = _make_samples(described, seed_of(path.name))
-    return Case(target, samples[:CALIBRATION], samples[CALIBRATION:])
+    return Case(target, samples)
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
@@ -112,4 +111,4 @@ def _make_samples(described: dict[str, dict[str, Any]], seed: int) -> Samples:
             return rng.random(shape) > 0.5
         return rng.integers(int(low), int(high), shape, endpoint=True).astype(dtype)
 
-    return [{k: make(v) for k, v in described.items()} for _ in range(CALIBRATION + UNSEEN)]
+    return [{k: make(v) for k, v in described.items()} for _ in range(SAMPLES)]

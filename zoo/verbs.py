@@ -36,7 +36,7 @@ class Verb:
     heavy: bool = False
 
 
-SAMPLES = 4
+FEW = 4
 """Calibration samples of a verb that does not ask for more or fewer."""
 
 
@@ -44,7 +44,7 @@ def _quantizing(
     recipe: str | dict[str, Any] | None,
     bar: float,
     *,
-    samples: int = SAMPLES,
+    samples: int = FEW,
     **options: Any,
 ) -> Callable[[Case, Path], Done]:
     def quantize(case: Case, folder: Path) -> Done:
@@ -88,7 +88,7 @@ def _preprocess(case: Case, folder: Path) -> Done:
 
 
 def _plan(case: Case, folder: Path) -> Done:
-    plan = bitwright.make_plan(case.path, data=case.calibration[:SAMPLES], progress=False)
+    plan = bitwright.make_plan(case.path, data=case.calibration[:FEW], progress=False)
     plan.save(folder / "plan.json")
     bitwright.apply_plan(plan, case.path, folder / "planned.onnx", progress=False)
     bitwright.apply_plan(folder / "plan.json", case.path, folder / "again.onnx", progress=False)
@@ -100,9 +100,7 @@ def _plan(case: Case, folder: Path) -> Done:
 def _static(case: Case, folder: Path) -> tuple[Path, bitwright.Result]:
     """Return a quantized model for the verbs that assess one, made once."""
     path = folder / "static.onnx"
-    return path, bitwright.quantize(
-        case.path, path, data=case.calibration[:SAMPLES], progress=False
-    )
+    return path, bitwright.quantize(case.path, path, data=case.calibration[:FEW], progress=False)
 
 
 def _verify(case: Case, folder: Path) -> Done:
@@ -116,7 +114,7 @@ def _verify(case: Case, folder: Path) -> Done:
 
 def _compare(case: Case, folder: Path) -> Done:
     path, result = _static(case, folder)
-    found = bitwright.compare(case.path, path, data=case.unseen, plan=result.plan, progress=False)
+    found = bitwright.compare(case.path, path, data=case.judged, plan=result.plan, progress=False)
     names = {output.name for output in onnx.load(path, load_external_data=False).graph.output}
     if not {output.name for output in found.outputs} <= names:
         raise Broken("compare names outputs that the model does not have")
@@ -124,9 +122,9 @@ def _compare(case: Case, folder: Path) -> Done:
 
 
 def _sensitivity(case: Case, folder: Path) -> Done:
-    plan = bitwright.make_plan(case.path, data=case.calibration[:SAMPLES], progress=False)
+    plan = bitwright.make_plan(case.path, data=case.calibration[:FEW], progress=False)
     found = bitwright.find_sensitivity(
-        case.path, plan, data=case.unseen, limit=1, candidates=3, progress=False
+        case.path, plan, data=case.judged, limit=1, candidates=3, progress=False
     )
     if not found.nodes:
         raise Broken("sensitivity measured no node")
@@ -140,7 +138,7 @@ def _report(case: Case, folder: Path) -> Done:
         case.path,
         path,
         page,
-        data=case.unseen,
+        data=case.judged,
         plan=result.plan,
         latency=False,
         sensitivity=False,

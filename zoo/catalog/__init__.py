@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from zoo.network import seed_of
 from zoo.runner import Runner, matches
 
+FILES = frozenset({"sklearn", "genai", "files", "nodes"})
+"""What is made without torch's exporters."""
 LIBRARIES = {
     "rnn": "zoo.catalog.recurrent",
     "torchvision": "zoo.catalog.torchvision_models",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,12 @@ from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 
 from zoo.case import save_samples
-from zoo.exporters import CALIBRATION, UNSEEN
-from zoo.network import Samples, seed_of
+from zoo.network import SAMPLES
 from zoo.runner import Model, model_of_file
 
 
 def models(folder: Path) -> Iterator[Model]:
-    """Give each node test whose inputs are tensors, with noise on its own inputs as samples."""
+    """Give each node test whose inputs are tensors, with its own inputs as samples."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
@@ -28,11 +27,11 @@ def models(folder: Path) -> Iterator[Model]:
     for test in tests:
         name = test.name.removeprefix("test_")
         path = folder / "nodes" / f"{name}.onnx"
-        if path.exists() or _write(test, path, name):
+        if path.exists() or _write(test, path):
             yield model_of_file(f"nodes/{name}", "onnx", path)
 
 
-def _write(test: TestCase, path: Path, name: str) -> bool:
+def _write(test: TestCase, path: Path) -> bool:
     """Keep a test with samples; False where an input is no tensor."""
     if test.model is None or not test.data_sets:
         return False
@@ -43,7 +42,7 @@ def _write(test: TestCase, path: Path, name: str) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(test.model, path)
     named = {v.name: a for v, a in zip(values, arrays, strict=False) if a is not None}
-    save_samples(path.with_suffix(".npz"), _vary(named, seed_of(name)))
+    save_samples(path.with_suffix(".npz"), [named] * SAMPLES)
     return True
 
 
@@ -55,15 +54,3 @@ def _as_array(value: Any) -> np.ndarray | None:
         return None
     array = np.asarray(value)
     return array if array.dtype.kind in "fiub" else None
-
-
-def _vary(arrays: Mapping[str, np.ndarray], seed: int) -> Samples:
-    """Return samples like the first: floats with a little noise, everything else as it is."""
-    rng = np.random.default_rng(seed)
-
-    def noisy(array: np.ndarray) -> Any:
-        if array.dtype.kind != "f" or array.dtype.itemsize < 4:
-            return array
-        return (array * (1 + 0.05 * rng.standard_normal(array.shape))).astype(array.dtype)
-
-    return [{k: noisy(v) for k, v in arrays.items()} for _ in range(CALIBRATION + UNSEEN)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo.case import save_samples
-from zoo.exporters import CALIBRATION, UNSEEN
+from zoo.network import SAMPLES
 from zoo.runner import Model, model_of_file
 
 ESTIMATORS = {
@@ -59,7 +59,7 @@ def _convert(name: str, path: Path) -> None:
         proto = to_onnx(model, pixels[:1], options=_plain(model), target_opset=17)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(proto.SerializeToString())
-    rows = pixels[200 : 200 + CALIBRATION + UNSEEN]
+    rows = pixels[200 : 200 + SAMPLES]
     save_samples(path.with_suffix(".npz"), [{"X": row[np.newaxis]} for row in rows])
 
 

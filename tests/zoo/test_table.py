@@ -1,0 +1,49 @@
+"""The table counts, and finds exporters that differ."""
+
+from __future__ import annotations
+
+from zoo.journal import Journal, Record
+from zoo.table import find_cause, find_differences, make_table
+
+
+def record(exporter="torchscript", verb="static", outcome="passed", **facts):
+    return Record("library/network", exporter, 17, "static", verb, outcome, **facts)
+
+
+def test_exporters_that_differ_by_more_than_a_decibel_are_found():
+    pair = [record(sqnr=30.0), record("dynamo", sqnr=28.5)]
+    assert find_differences(pair) == [tuple(pair)]
+    assert find_differences([record(sqnr=30.0), record("dynamo", sqnr=29.5)]) == []
+
+
+def test_errors_of_float_rounding_alone_do_not_count_as_different():
+    assert find_differences([record(sqnr=70.0), record("dynamo", sqnr=140.0)]) == []
+
+
+def test_a_low_error_is_explained_by_what_more_bits_give():
+    low = record(outcome="low", sqnr=9.0)
+    fine = record(verb="a16w8", sqnr=40.0)
+    known = {one.key: one for one in (low, fine)}
+    assert find_cause(low, known) == "activations of 8 bits: with 16 it has 40.0 dB"
+
+
+def test_failures_and_reasons_stand_in_the_table():
+    text = make_table(
+        [
+            record(outcome="failed", reason="untyped: KeyError: 'x'"),
+            record(verb="dynamic", outcome="refused", reason="no weight 'a' of 3 is quantized"),
+            record("dynamo", "export", "not exported", reason="no decomposition"),
+        ]
+    )
+    assert "untyped: KeyError: 'x'" in text
+    assert "no weight '…' of # is quantized" in text
+    assert "no decomposition" in text
+    assert "| library | torchscript | 1 | 0 | 0 | 1 |" in text
+
+
+def test_a_journal_is_read_again_and_half_a_line_is_left_out(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    Journal(path).add(record(sqnr=12.5))
+    with path.open("a") as file:
+        file.write('{"architecture": "cut o')
+    assert list(Journal(path).records.values()) == [record(sqnr=12.5)]

@@ -1,0 +1,100 @@
+"""Ready ONNX files: those in packages of PyPI and npm, most of them trained, and those in onnx."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from zoo.case import save_samples
+from zoo.network import SAMPLES, Samples, seed_of
+from zoo.runner import Model, model_of_file
+
+_FOLDER = Path(os.environ.get("ZOO_FILES", str(Path(sys.prefix) / "files")))
+MAX_BYTES = 60_000_000
+Shapes = dict[str, tuple[int, ...]]
+
+# Part of a path -> shapes of its inputs where some are open; others get those of `_guess`.
+SHAPES: dict[str, Shapes] = {
+    "*silero_vad*": {"input": (1, 576), "state": (2, 1, 128), "h": (2, 1, 64), "c": (2, 1, 64)},
+    "*melspectrogram*": {"input": (1, 12800)},
+    "*embedding_model*": {"input_1": (1, 76, 32, 1)},
+    "*smart-turn*": {"input_features": (1, 80, 800)},
+    "*rec*": {"x": (1, 3, 48, 160)},
+    "*cls*": {"x": (1, 3, 48, 192)},
+    "*det*": {"x": (1, 3, 96, 160)},
+    "*layout*": {"image": (1, 3, 800, 608)},
+    "*nmp*": {"serving_default_input_2:0": (1, 43844, 1)},
+    "*common.onnx": {"input1": (1, 1, 64, 128)},
+    "*common_old.onnx": {"input1": (1, 1, 64, 128)},
+    "*magika*": {"bytes": (1, 2048)},
+}
+# Inputs whose values mean something: the largest one, or the only one.
+VALUES = {"sr": (16000, 16000), "attention_mask": (1, 1), "bytes": (0, 255), "input_ids": (5, 2000)}
+
+
+def models(folder: Path) -> Iterator[Model]:
+    """Give every file once, whichever package carries it."""
+    seen: set[str] = set()
+    for source in _sources():
+        digest = sha256(source.read_bytes()).hexdigest()
+        if digest in seen or source.stat().st_size > MAX_BYTES:
+            continue
+        seen.add(digest)
+        name = _name(source)
+        path = folder / "files" / f"{name}.onnx"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            model = onnx.load(source)
+            save_samples(path.with_suffix(".npz"), _make_samples(model, str(source)))
+            onnx.save(model, path)
+        yield model_of_file(f"files/{name}", "package", path)
+
+
+def _sources() -> Iterator[Path]:
+    import onnxruntime
+
+    yield from sorted(_FOLDER.rglob("*.onnx"))
+    yield from sorted((Path(onnxruntime.__file__).parent / "datasets").glob("*.onnx"))
+    yield from sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").rglob("*.onnx"))
+
+
+def _name(source: Path) -> str:
+    """Return a file's name with the folders that tell it from others, without the longest paths."""
+    parts = [p for p in source.parts[-5:-1] if p not in {"models", "data", "resources", "test"}]
+    return "-".join([*parts[-2:], source.stem])
+
+
+def _make_samples(model: onnx.ModelProto, path: str) -> Samples:
+    rng = np.random.default_rng(seed_of(Path(path).name))
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    values = [v for v in model.graph.input if v.name not in initialized]
+    return [{v.name: _make_array(v, path, rng) for v in values} for _ in range(SAMPLES)]
+
+
+def _make_array(value: onnx.ValueInfoProto, path: str, rng: np.random.Generator) -> np.ndarray:
+    kind = value.type.tensor_type
+    known = next((shapes for part, shapes in SHAPES.items() if fnmatch(path, part)), {})
+    shape = known.get(value.name) or _guess([d.dim_value for d in kind.shape.dim])
+    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    if value.name in VALUES:
+        low, high = VALUES[value.name]
+        return rng.integers(low, high, shape, endpoint=True).astype(dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    if dtype.kind == "b":
+        return np.ones(shape, bool)
+    return rng.integers(0, 2, shape).astype(dtype)
+
+
+def _guess(sizes: list[int]) -> tuple[int, ...]:
+    """Return a shape with its open sizes filled in: a batch of 1, images of 64, rows of 16."""
+    filled = 64 if len(sizes) == 4 else 16
+    return tuple(size or (1 if axis == 0 else filled) for axis, size in enumerate(sizes))
