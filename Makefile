@@ -49,7 +49,7 @@ $(ZOO_STAMP): pyproject.toml constraints.txt zoo/requirements.txt zoo/requiremen
 	touch $@
 
 zoo: $(ZOO_STAMP)
-	PYTHONHASHSEED=0 $(ZOO_BIN)/python -m zoo run $(ZOO_OPTIONS)
+	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(ZOO_BIN)/python -m zoo run $(ZOO_OPTIONS)
 	$(ZOO_BIN)/python -m zoo table
 
 clean:

@@ -14,9 +14,18 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import bitwright
+
+
+class _OneThread(onnxruntime.SessionOptions):
+    """Sessions of one thread: the models are tiny, and threads that wait in a loop cost most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.intra_op_num_threads = 1
 
 
 def preload(exporters: Sequence[str] = ()) -> None:
@@ -25,6 +34,7 @@ def preload(exporters: Sequence[str] = ()) -> None:
     for module in pkgutil.walk_packages(bitwright.__path__, "bitwright."):
         if not any(part in module.name for part in skipped) and "__main__" not in module.name:
             importlib.import_module(module.name)
+    onnxruntime.SessionOptions = _OneThread
     _quantize_once()
     if exporters:
         _export_once(exporters)

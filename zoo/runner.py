@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -180,18 +180,16 @@ class Runner:
         )
 
 
-def _trying(model: Model, verbs: Sequence[Verb]):  # noqa: ANN202 - a closure for the worker
+def _trying(model: Model, verbs: Sequence[Verb]) -> Callable[[Send], None]:
     def task(send: Send) -> None:
         os.chdir(model.path.parent)
-        case = load_case(model.path)
-        if not case.is_finite:
-            reason = "the float model gives no finite numbers"
+        why = _why_unusable(model.path)
+        if why is not None:
             for verb in verbs:
-                send(
-                    "record",
-                    replace(model.record(verb.name), outcome="not exported", reason=reason),
-                )
+                unusable = replace(model.record(verb.name), outcome="not exported", reason=why)
+                send("record", unusable)
             return
+        case = load_case(model.path)
         for verb in verbs:
             send("trying", verb.name)
             started = time.monotonic()
