@@ -125,9 +125,10 @@ def _failures(records: Sequence[Record]) -> str:
 def plain_reason(reason: str) -> str:
     """Return a reason without the names and numbers of one model, to count those alike.
 
-    >>> plain_reason("output 'y' of shape [1, 3] has 12 values")
-    "output '…' of shape […] has # values"
+    >>> plain_reason("output 'y' of shape [1, 3] has 12 values (the first of 2)")
+    "output '…' of shape […] has # values (…)"
     """
+    reason = re.sub(r"\((?:[^()]|\([^()]*\))*\)", "(…)", reason)
     reason = re.sub(r"'[^']*'", "'…'", reason)
     reason = re.sub(r"\[[^\]]*\]", "[…]", reason)
     return re.sub(r"\d+", "#", reason)[:300]

@@ -23,6 +23,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 # Part of a path -> shapes of its inputs where some are open; others get those of `_guess`.
 SHAPES: dict[str, Shapes] = {
+    "*silero_vad_v6*": {"input": (1, 576), "h": (1, 1, 128), "c": (1, 1, 128)},
     "*silero_vad*": {"input": (1, 576), "state": (2, 1, 128), "h": (2, 1, 64), "c": (2, 1, 64)},
     "*melspectrogram*": {"input": (1, 12800)},
     "*embedding_model*": {"input_1": (1, 76, 32, 1)},
@@ -34,10 +35,17 @@ SHAPES: dict[str, Shapes] = {
     "*nmp*": {"serving_default_input_2:0": (1, 43844, 1)},
     "*common.onnx": {"input1": (1, 1, 64, 128)},
     "*common_old.onnx": {"input1": (1, 1, 64, 128)},
+    "*onnx_asr*": {"waveforms": (1, 4000)},
     "*magika*": {"bytes": (1, 2048)},
 }
 # Inputs whose values mean something: the largest one, or the only one.
-VALUES = {"sr": (16000, 16000), "attention_mask": (1, 1), "bytes": (0, 255), "input_ids": (5, 2000)}
+VALUES = {
+    "sr": (16000, 16000),
+    "waveforms_lens": (4000, 4000),
+    "attention_mask": (1, 1),
+    "bytes": (0, 255),
+    "input_ids": (5, 2000),
+}
 
 
 def models(folder: Path) -> Iterator[Model]:

@@ -35,13 +35,13 @@ _COMMON: dict[str, Any] = {
 }
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
-    "mistral": ("MistralConfig", {"sliding_window": 64}),
+    "mistral": ("MistralConfig", {"sliding_window": 4}),
     "qwen2": ("Qwen2Config", {}),
     "qwen3": ("Qwen3Config", {}),
     "phi3": ("Phi3Config", {}),
     "phi": ("PhiConfig", {"num_key_value_heads": 4}),
     "gemma": ("GemmaConfig", {}),
-    "gemma2": ("Gemma2Config", {}),
+    "gemma2": ("Gemma2Config", {"sliding_window": 4}),
     "smollm3": ("SmolLM3Config", {}),
     "olmo": ("OlmoConfig", {}),
 }
@@ -114,7 +114,9 @@ def _make_samples(model: onnx.ModelProto, name: str) -> Samples:
             dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
             sizes = [d.dim_value for d in value.type.tensor_type.shape.dim]
             if value.name.startswith("past"):
-                shape = (1, sizes[1], _PAST, sizes[3])
+                # Some graphs leave these open.
+                heads = sizes[1] or int(_COMMON["num_key_value_heads"])
+                shape = (1, heads, _PAST, sizes[3] or int(_COMMON["head_dim"]))
                 sample[value.name] = rng.standard_normal(shape).astype(dtype)
             elif value.name == "attention_mask":
                 sample[value.name] = np.ones((1, _PAST + _NEW), dtype)
