@@ -25,7 +25,9 @@ def main() -> None:
     run.add_argument("--keep", action="store_true", help="what other sources passed need not run")
     run.add_argument("--again", action="store_true", help="forget what is known of these verbs")
     run.add_argument("--part", default="0/1", help="i/n: only each n-th architecture, from i")
-    table = commands.add_parser("table", help="write results.md and results.json")
+    table = commands.add_parser(
+        "table", help="write results.md here and results.json into the work folder"
+    )
     table.add_argument("--work", type=Path, default=ROOT / "build" / "zoo")
     keep = commands.add_parser("store", help="keep exported models small, for the tests")
     keep.add_argument("models", nargs="+", type=Path, help="files below the folder `models`")
@@ -42,7 +44,7 @@ def main() -> None:
     if options.command == "table":
         from zoo.table import write_results
 
-        write_results(list(journal.records.values()), Path(__file__).parent)
+        write_results(list(journal.records.values()), options.work, Path(__file__).parent)
         return
     _run(options, journal)
 

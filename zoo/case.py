@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from zoo.network import Samples
+from zoo.network import SAMPLES, Samples
 
 # Operators that choose among values: a small error changes which are chosen, and how many.
 SELECTING = frozenset(
@@ -115,4 +115,5 @@ def load_case(path: Path) -> Case:
         for key in file.files:
             index, _, name = key.partition("/")
             samples.setdefault(int(index), {})[name] = file[key]
-    return Case(path, [samples[i] for i in sorted(samples)])
+    # A model without inputs leaves nothing to store.
+    return Case(path, [samples[i] for i in sorted(samples)] or [{}] * SAMPLES)

@@ -19,8 +19,8 @@ QUIET = 60.0
 """Above this, in dB, two exporters' results differ by roundings alone."""
 
 
-def write_results(records: Sequence[Record], folder: Path) -> None:
-    """Write results.json, one row for each record, and results.md."""
+def write_results(records: Sequence[Record], work: Path, folder: Path) -> None:
+    """Write results.json, one row for each record, beside the journal, and the table."""
     ordered = sorted(records, key=lambda record: record.key)
     rows = [
         {
@@ -31,7 +31,7 @@ def write_results(records: Sequence[Record], folder: Path) -> None:
         for r in ordered
     ]
     lines = ",\n".join(json.dumps(row) for row in rows)
-    (folder / "results.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    (work / "results.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     (folder / "results.md").write_text(make_table(ordered), encoding="utf-8")
 
 

@@ -25,14 +25,22 @@ IN_TURNS = (
     "int4-gptq dynamic a16w8 bias-correction qoperator int4-awq preprocess plan a8w4 per-tensor "
     "verify compare int4-rtn"
 ).split()
+# What once failed on a graph is tried on it for ever.
+MENDED = {
+    "timm-levit-torchscript": ("a16w8",),
+    "transformers-albert-torchscript": ("int4-gptq", "dynamic"),
+    "transformers-wav2vec2-bert-torchscript-18-static": ("int4-gptq", "bias-correction"),
+}
 CASES = [
     pytest.param(graph, verb, id=f"{name_of(graph)}-{verb.name}")
     for index, graph in enumerate(GRAPHS)
-    for verb in find_verbs(("static", IN_TURNS[index % len(IN_TURNS)]))
+    for verb in find_verbs(
+        ("static", *MENDED.get(name_of(graph), (IN_TURNS[index % len(IN_TURNS)],)))
+    )
 ]
 # Results below the bar of their recipe, and why.
 LOW = {
-    "timm-levit-torchscript-static": "activations of 8 bits: with 16 it has 39 dB",
+    "files-faster_whisper-assets-silero_vad_v6-static": "its weights: a16w8 has 12 dB",
 }
 
 
