@@ -38,7 +38,7 @@ def check_result(case: Case, path: Path) -> Found:
             session = open_session(path, {"session.qdqisint8allowed": value})
         except Exception as error:
             raise Broken(f"does not load under the rules of {rules}: {error}") from error
-        _check_interface(case.session, session)
+        _check_interface(case, session)
         try:
             outputs = [run(session, sample) for sample in case.judged]
         except Exception as error:
@@ -49,16 +49,16 @@ def check_result(case: Case, path: Path) -> Found:
     return worst
 
 
-def _check_interface(
-    float_session: onnxruntime.InferenceSession, session: onnxruntime.InferenceSession
-) -> None:
+def _check_interface(case: Case, session: onnxruntime.InferenceSession) -> None:
     for side in ("get_inputs", "get_outputs"):
-        before = [(x.name, x.type, x.shape) for x in getattr(float_session, side)()]
+        before = [(x.name, x.type, x.shape) for x in getattr(case.session, side)()]
         after = [(x.name, x.type, x.shape) for x in getattr(session, side)()]
         if [b[:2] for b in before] != [a[:2] for a in after]:
             raise Broken(f"other {side[4:]}: {before} became {after}")
         for (name, _, old), (_, _, new) in zip(before, after, strict=True):
-            if not _same_dims(old, new):
+            # Some files declare a rank that their own outputs do not have.
+            given = np.shape(case.expected[0].get(name, np.empty([0] * len(old))))
+            if len(given) == len(old) and not _same_dims(old, new):
                 raise Broken(f"{side[4:-1]} {name!r} of shape {old} became one of shape {new}")
 
 

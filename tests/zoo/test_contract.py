@@ -51,6 +51,18 @@ def test_another_name_of_an_output_is_found(case):
         check_result(case, changed(case, rename))
 
 
+def test_a_size_that_was_known_and_is_open_now_is_found(case):
+    def set_batch(model, **size):
+        for value in (*model.graph.input, *model.graph.output):
+            dim = value.type.tensor_type.shape.dim[0]
+            dim.CopyFrom(onnx.TensorShapeProto.Dimension(**size))
+
+    opened = case.path
+    case.path = changed(case, lambda model: set_batch(model, dim_value=4))
+    with pytest.raises(Broken, match="input 'x' of shape .* became one of shape"):
+        check_result(case, opened)
+
+
 def test_values_that_are_no_numbers_are_found(case):
     path = changed(case, lambda model: scale_last_weight(model, np.inf))
     with pytest.raises(Broken, match="no numbers"):
