@@ -59,7 +59,7 @@ def test_a_size_that_was_known_and_is_open_now_is_found(case):
 
     opened = case.path
     case.path = changed(case, lambda model: set_batch(model, dim_value=4))
-    with pytest.raises(Broken, match="input 'x' of shape .* became one of shape"):
+    with pytest.raises(Broken, match=r"input 'x' of shape .* became one of shape"):
         check_result(case, opened)
 
 
