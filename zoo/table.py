@@ -95,7 +95,10 @@ def _architectures(records: Sequence[Record]) -> str:
     total = {r.architecture for r in _tried(records)}
     failed = {r.architecture for r in records if r.outcome == "failed"}
     text = _table(("library", "exporter", "tried", "passed", "refused", "failed"), rows)
-    return f"{text}\n{len(total)} models in all, {len(failed)} with a failure.\n"
+    return (
+        f"{text}\n{len(total)} models in all, {len(failed)} with a failure. Passed: at least one verb "
+        "kept the contract and none broke it; refused: every verb said why not.\n"
+    )
 
 
 def _by_verb(records: Sequence[Record]) -> str:
