@@ -96,8 +96,8 @@ def _architectures(records: Sequence[Record]) -> str:
     failed = {r.architecture for r in records if r.outcome == "failed"}
     text = _table(("library", "exporter", "tried", "passed", "refused", "failed"), rows)
     return (
-        f"{text}\n{len(total)} models in all, {len(failed)} with a failure. Passed: at least one verb "
-        "kept the contract and none broke it; refused: every verb said why not.\n"
+        f"{text}\n{len(total)} models in all, {len(failed)} with a failure. Passed: at least one "
+        "verb kept the contract and none broke it; refused: every verb said why not.\n"
     )
 
 
