@@ -24,7 +24,7 @@ from bitwright.emit.qdq import QdqWriter, Rounding, StandardOp
 from bitwright.errors import PlanError
 from bitwright.graph.editing import add_initializer, graph_of, insert_after
 from bitwright.numerics.quantize import dequantize
-from bitwright.numerics.types import INT32, QType
+from bitwright.numerics.types import BFLOAT16, INT32, QType
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
 __all__ = ["emit_extended", "emit_fix_neuron"]
@@ -62,10 +62,15 @@ class _ExtendedWriter(QdqWriter):
         self._opset = model.opset_imports[""]
         self._scaled_nodes: list[tuple[ir.Node, Op, Use]] = []
         self._block_nodes: list[tuple[ir.Node, QType]] = []
+        self._unread: list[ir.Value] = []
+        """Scales and zero points of pairs that are Casts instead."""
 
     def write(self) -> None:
         """Write the plan, then one body for each of the operators that were used."""
         super().write()
+        for value in dict.fromkeys(self._unread):
+            if not value.uses() and value.graph is not None:
+                value.graph.initializers.pop(value.name or "")
         if not self._scaled_nodes and not self._block_nodes:
             return
         self._model.opset_imports.setdefault(VENDOR_DOMAIN, 1)
@@ -181,6 +186,11 @@ class _ExtendedWriter(QdqWriter):
     ) -> ir.Node:
         if self._is_left_standard(op_type, parameters, inputs[0]):
             return super()._node(op_type, inputs, parameters, output, name)
+        if self._plan.recipe.place.bfloat16_casts and _only_rounds_to_bfloat16(parameters):
+            self._unread += [value for value in inputs[1:] if value is not None]
+            kind = ir.DataType.BFLOAT16 if op_type == "QuantizeLinear" else output.dtype
+            assert kind is not None
+            return ir.node("Cast", inputs[:1], {"to": kind.value}, outputs=[output], name=name)
         vendor: dict[StandardOp, Op] = {
             "QuantizeLinear": "VitisQuantizeLinear",
             "DequantizeLinear": "VitisDequantizeLinear",
@@ -220,6 +230,11 @@ class _ExtendedWriter(QdqWriter):
         )
         self._scaled_nodes.append((node, op, use))
         return node
+
+
+def _only_rounds_to_bfloat16(parameters: Parameters) -> bool:
+    plain = np.all(np.asarray(parameters.scale) == 1) and not np.any(parameters.zero_point)
+    return parameters.qtype == BFLOAT16 and bool(plain)
 
 
 def _is_like_a_bias(value: ir.Value | None) -> bool:

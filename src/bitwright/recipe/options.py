@@ -95,6 +95,8 @@ class Placement(Settings, frozen=True, kw_only=True):
     """Write Q/DQ in the com.microsoft domain."""
     extended_ops: bool = True
     """Format extended: 8- and 16-bit pairs in the vendor's domain, too; else standard ones."""
+    bfloat16_casts: bool = False
+    """Format extended: bfloat16 pairs of the scale 1 are two Casts, which any runtime has."""
     portable: bool = True
     """Give each op of the vendor's domain a function body, so that any runtime can run it."""
     fuse_activations: tuple[str, ...] = ()

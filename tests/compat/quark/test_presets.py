@@ -148,3 +148,14 @@ def test_pairs_of_16_bits_are_the_runtime_s_own_below_opset_21(opset, domain):
     assert {o.version for o in made.opset_import if o.domain == ""} == {opset}
     pairs = [each for each in made.graph.node if each.op_type == "QuantizeLinear"]
     assert pairs and {each.domain for each in pairs} == {domain}
+
+
+def test_bf16_keeps_float_weights_with_pairs_or_casts():
+    config = QConfig.get_default_config("BF16")
+    made = quantize_config(config)
+    kinds = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
+    assert kinds["w1"] == kinds["b1"] == onnx.TensorProto.FLOAT
+    config.global_quant_config.extra_options["BF16QDQToCast"] = True
+    casts = quantize_config(config)
+    assert ops(casts)["Cast"] and not casts.functions
+    assert quality(make_cnn(), casts, make_samples(make_cnn())) > 40

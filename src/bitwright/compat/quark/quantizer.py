@@ -40,7 +40,7 @@ from bitwright.compat.vai_q_onnx.enums import (
 )
 from bitwright.compat.vai_q_onnx.static import read_subgraphs
 from bitwright.errors import DataError, RecipeError, did_you_mean
-from bitwright.numerics.types import INT8, INT16, INT32, UINT8
+from bitwright.numerics.types import BFLOAT16, FLOAT16, INT8, INT16, INT32, UINT8
 from bitwright.recipe import Recipe, Selection
 from bitwright.recipe.formats import FORMATS
 
@@ -130,9 +130,10 @@ def _pair_options(config: QuantizationConfig, model: Any) -> dict[str, Any]:
     if FORMATS[format].integer_ops:
         return {}
     options = dict.fromkeys(fused_options(config), True)
-    wide = any(
-        read_type(kind, "type").bits == 16 for kind in (config.activation_type, config.weight_type)
-    )
+    weight = read_type(config.weight_type, "weight type")
+    wide = 16 in (weight.bits, read_type(config.activation_type, "activation type").bits)
+    if weight in (FLOAT16, BFLOAT16):
+        options["AddQDQPairToWeight"] = True  # as there: float weights, which their pairs round
     # Standard pairs of 16 bits begin with opset 21; below, the runtime has its own.
     opset = next((o.version for o in _graph_only(model).opset_import if o.domain == ""), 1)
     if wide and format == "qdq" and 13 <= opset < 21:

@@ -138,6 +138,7 @@ OPTIONS: dict[str, Row] = {
     "AlignEltwiseQuantType": only(
         True, "constants of element-wise ops have the type of activations"
     ),
+    "BF16QDQToCast": to("place.bfloat16_casts"),
     "BF16WithClip": only(True, "bfloat16 pairs saturate by themselves"),
     "RefineBlockAxis": only(True, "blocks lie along what a product sums up"),
     "UseFP32Scale": only(True, "float16 models are computed in float32 between their ends"),
@@ -267,7 +268,6 @@ REFUSED = {
     "RemoveFusedQDQ": "name the activations with RemoveQDQConvRelu and its kin",
     "SkipPreprocess": "set optimize_model=False, and switch off what else is not wanted",
     "UsePowerOf2Scale": "calibrate_method says it: a PowerOfTwoMethod or a CalibrationMethod",
-    "BF16QDQToCast": "bfloat16 pairs are written as they are",
     "EnableVaimlBF16": "bfloat16 pairs are written as they are",
     "ActivationScaled": "float16 and bfloat16 have the scale 1",
     "WeightScaled": "float16 and bfloat16 have the scale 1",

@@ -25,7 +25,7 @@ from bitwright.compat.vai_q_onnx.enums import (
 from bitwright.compat.vai_q_onnx.finetuning import FastFinetune, read_fast_finetune
 from bitwright.decide.ops import DEFAULT_OP_TYPES
 from bitwright.errors import RecipeError
-from bitwright.numerics.types import INT8, UINT8, QType
+from bitwright.numerics.types import BFLOAT16, INT8, UINT8, QType
 from bitwright.recipe import (
     MSE,
     CrossLayerEqualization,
@@ -154,6 +154,8 @@ def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
         ),
         **choose_ranges(method, parts),
     )
+    if parts.place.get("bfloat16_casts") and BFLOAT16 not in (activation, weight):
+        parts.drop("place.bfloat16_casts", "neither activations nor weights are bfloat16")
     fuses = {**dict.fromkeys(_NPU_FUSED, on_npu), **parts.fuse}
     fused = tuple(op_type for op_type, is_fused in fuses.items() if is_fused)
     # The placement of the tools people come from: every op of a listed type gets its pairs.

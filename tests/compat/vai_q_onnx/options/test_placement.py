@@ -25,6 +25,7 @@ from support.models import (
     ops,
     producer_of,
     quality,
+    run,
     weight,
 )
 from support.vai_q_onnx import (
@@ -231,6 +232,24 @@ def test_no_pair_between_a_convolution_and_its_activation(op_type, key, is_defau
 def test_a_relu_is_absorbed_or_kept():
     assert ops(quantize_vai(make_cnn(), {"FoldRelu": True}))["Relu"] == 0
     assert ops(quantize_vai(make_cnn(), {"FoldRelu": False}))["Relu"] == 2
+
+
+@option("BF16QDQToCast")
+def test_bfloat16_pairs_are_casts():
+    bf16 = {"activation_type": VitisQuantType.QBFloat16, "weight_type": VitisQuantType.QBFloat16}
+    arguments = {"quant_format": VitisQuantFormat.QDQ, **bf16}
+    model = make_cnn()
+    pairs = quantize_vai(model, **arguments)
+    made = quantize_vai(model, {"BF16QDQToCast": True}, **arguments)
+    assert not ops(made)["VitisQuantizeLinear"] and not made.functions
+    assert (
+        ops(made)["Cast"] == ops(pairs)["VitisQuantizeLinear"] + ops(pairs)["VitisDequantizeLinear"]
+    )
+    assert not [t.name for t in made.graph.initializer if t.name.endswith("_scale")]
+    feeds = make_samples(model)[0]
+    np.testing.assert_array_equal(run(made, feeds)[0], run(pairs, feeds)[0])
+    with pytest.warns(UserWarning, match="neither activations nor weights are bfloat16"):
+        assert quantize_vai(model, {"BF16QDQToCast": True}) == quantize_vai(model)
 
 
 @option("UseQDQContribOps")
