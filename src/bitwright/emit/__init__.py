@@ -10,7 +10,7 @@ import onnx_ir as ir
 from bitwright.emit.bnb4 import emit_bnb4
 from bitwright.emit.dynamic import emit_dynamic
 from bitwright.emit.extended import emit_extended, emit_fix_neuron
-from bitwright.emit.functions import VENDOR_DOMAIN
+from bitwright.emit.functions import QUARK_DOMAIN, VENDOR_DOMAIN
 from bitwright.emit.nbits import FORMS, emit_blocks, emit_weight_only
 from bitwright.emit.qdq import Rounding, emit_qdq
 from bitwright.emit.qoperator import emit_qoperator
@@ -18,6 +18,7 @@ from bitwright.plan import QuantPlan
 
 __all__ = [
     "EMITTERS",
+    "QUARK_DOMAIN",
     "VENDOR_DOMAIN",
     "Rounding",
     "emit_blocks",

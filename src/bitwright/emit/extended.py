@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.functions import (
+    QUARK_DOMAIN,
     VENDOR_DOMAIN,
     Op,
     Use,
@@ -53,6 +54,15 @@ def emit_fix_neuron(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -
     return []
 
 
+# FixNeuron is not among them: it has no name there any more.
+_QUARK_NAMES = {
+    "VitisQuantizeLinear": "ExtendedQuantizeLinear",
+    "VitisDequantizeLinear": "ExtendedDequantizeLinear",
+    "BFPFixNeuron": "BFPQuantizeDequantize",
+    "MXFixNeuron": "MXQuantizeDequantize",
+}
+
+
 class _ExtendedWriter(QdqWriter):
     def __init__(
         self, model: ir.Model, plan: QuantPlan, round_weights: Rounding, *, fused: bool = False
@@ -77,6 +87,21 @@ class _ExtendedWriter(QdqWriter):
         if self._plan.recipe.place.portable:
             self._add_scaled_functions()
             self._add_block_functions()
+        if self._plan.recipe.place.vendor_names == "quark":
+            self._rename()
+
+    def _rename(self) -> None:
+        """Give operators and their bodies the names and the domain of today's tool."""
+        for node in self._model.graph.all_nodes():
+            if node.domain == VENDOR_DOMAIN:
+                node.domain, node.op_type = QUARK_DOMAIN, _QUARK_NAMES[node.op_type]
+        for key, function in list(self._model.functions.items()):
+            if function.domain == VENDOR_DOMAIN:
+                del self._model.functions[key]
+                function.domain, function.name = QUARK_DOMAIN, _QUARK_NAMES[function.name]
+                self._model.functions[function.identifier()] = function
+        self._model.opset_imports.pop(VENDOR_DOMAIN)
+        self._model.opset_imports[QUARK_DOMAIN] = 1
 
     # Bodies -------------------------------------------------------------------------------
 

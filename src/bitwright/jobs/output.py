@@ -18,7 +18,7 @@ from bitwright.assess import OutputComparison, compare_outputs
 from bitwright.assess.optimized.rounded import note_rounded
 from bitwright.data import random_samples
 from bitwright.decide.scales.unsigned import shift_to_unsigned
-from bitwright.emit import EMITTERS, VENDOR_DOMAIN
+from bitwright.emit import EMITTERS, QUARK_DOMAIN, VENDOR_DOMAIN
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.graph.quantized_ops import DECISIONS
 from bitwright.jobs.calibration import NO_SAMPLES, Evaluation
@@ -216,6 +216,7 @@ def _ops_without_body(model: ir.Model) -> list[str]:
         {
             node.op_type
             for node in model.graph.all_nodes()
-            if node.domain == VENDOR_DOMAIN and node.op_identifier() not in model.functions
+            if node.domain in (VENDOR_DOMAIN, QUARK_DOMAIN)
+            and node.op_identifier() not in model.functions
         }
     )

@@ -95,6 +95,9 @@ class Placement(Settings, frozen=True, kw_only=True):
     """Write Q/DQ in the com.microsoft domain."""
     extended_ops: bool = True
     """Format extended: 8- and 16-bit pairs in the vendor's domain, too; else standard ones."""
+    vendor_names: Literal["vitis-ai", "quark"] = "vitis-ai"
+    """Format extended: the domain and names of the vendor's operators, the documented ones or
+    those of today's Quark."""
     bfloat16_casts: bool = False
     """Format extended: bfloat16 pairs of the scale 1 are two Casts, which any runtime has."""
     portable: bool = True

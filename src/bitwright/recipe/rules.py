@@ -203,6 +203,10 @@ RULES = (
         "contrib_ops and extended_ops name two domains for one op; switch one of them off.",
     ),
     Rule(
+        lambda r: r.output_format.single_nodes and _changed(r.place, ("vendor_names",)),
+        "place.{found} is about pairs and blocks: Quark has no FixNeuron; leave it out.",
+    ),
+    Rule(
         lambda r: r.output_format.single_nodes and _changed(r.place, ("weight_pairs",)),
         "place.{found} has no place in the format fix-neuron; leave it out.",
     ),

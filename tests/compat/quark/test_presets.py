@@ -159,3 +159,20 @@ def test_bf16_keeps_float_weights_with_pairs_or_casts():
     casts = quantize_config(config)
     assert ops(casts)["Cast"] and not casts.functions
     assert quality(make_cnn(), casts, make_samples(make_cnn())) > 40
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("BF16", {"ExtendedQuantizeLinear", "ExtendedDequantizeLinear"}),
+        ("BFP16", {"BFPQuantizeDequantize"}),
+        ("MXINT8", {"MXQuantizeDequantize"}),
+    ],
+)
+def test_operators_have_quark_s_names_and_domain(name, found):
+    made = quantize_config(QConfig.get_default_config(name))
+    assert {n.op_type for n in made.graph.node if n.domain == "com.amd.quark"} == found
+    assert {f.name for f in made.functions if f.domain == "com.amd.quark"} == found
+    assert "com.vai.quantize" not in {o.domain for o in made.opset_import}
+    onnx.checker.check_model(made)
+    assert quality(make_cnn(), made, make_samples(make_cnn())) > 20

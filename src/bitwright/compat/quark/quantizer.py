@@ -119,6 +119,8 @@ def _quantize(
         )
     options = {**_pair_options(config, model), **config.extra_options}
     arguments = replace(config, extra_options=options).arguments()
+    if read_format(config.quant_format)[0] == "extended":
+        arguments["vendor_names"] = "quark"
     return static.quantize_static(model, output, reader, calibration_data_path=path, **arguments)
 
 

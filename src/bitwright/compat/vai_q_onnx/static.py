@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
@@ -79,6 +79,7 @@ def quantize_static(
     extra_op_types_to_quantize: Sequence[str] | None = (),
     subgraphs_to_exclude: Sequence[Sequence[Sequence[str]]] | None = (),
     print_summary: bool = False,
+    vendor_names: Literal["vitis-ai", "quark"] = "vitis-ai",
     debug_mode: bool = False,
     **others: Any,
 ) -> onnx.ModelProto | None:
@@ -90,6 +91,7 @@ def quantize_static(
     trying things out: a warning says so. `input_nodes` and `output_nodes`, names of nodes or of
     tensors, bound what is quantized by what lies behind and before them in the graph.
     `subgraphs_to_exclude` has the (first nodes, last nodes) of parts that stay float.
+    `vendor_names="quark"` gives extended operators the domain and names of today's Quark.
 
     >>> import bitwright
     >>> from bitwright.compat import vai_q_onnx
@@ -111,6 +113,8 @@ def quantize_static(
         "enable_ipu_transformer": enable_ipu_transformer,
         "inclue_cle": inclue_cle,
     }
+    if vendor_names != "vitis-ai":
+        parts.place["vendor_names"] = vendor_names
     old = {name: read_switch(name, value) for name, value in given.items()}
     parts.notes[:0] = [
         f"{name} is called {_OLD_ARGUMENTS[name]} today." for name in old if old[name]

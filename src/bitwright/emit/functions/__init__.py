@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bitwright.emit.functions.scaled import (
+    QUARK_DOMAIN,
     VENDOR_DOMAIN,
     Op,
     Use,
@@ -17,6 +18,7 @@ from bitwright.emit.functions.shared_exponent import (
 )
 
 __all__ = [
+    "QUARK_DOMAIN",
     "VENDOR_DOMAIN",
     "Op",
     "Use",

@@ -23,6 +23,7 @@ from onnx import parser
 from bitwright.numerics.types import INT32, QType
 
 __all__ = [
+    "QUARK_DOMAIN",
     "VENDOR_DOMAIN",
     "Op",
     "Use",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 VENDOR_DOMAIN = "com.vai.quantize"
+QUARK_DOMAIN = "com.amd.quark"
+"""Where the same operators stand today, under other names."""
 
 Op = Literal["VitisQuantizeLinear", "VitisDequantizeLinear", "FixNeuron"]
 
