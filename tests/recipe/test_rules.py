@@ -92,6 +92,10 @@ BROKEN = [
     ({"format": "extended", "weight": "bfp16", **LIMITS}, "limits are about integers"),
     ({"format": "extended", "place": {"contrib_ops": True}}, "name two domains for one op"),
     (
+        {"format": "fix-neuron", "place": {"vendor_names": "quark"}},
+        "place.vendor_names is about pairs and blocks",
+    ),
+    (
         {"format": "fix-neuron", "place": {"weight_pairs": True}},
         "place.weight_pairs has no place in the format fix-neuron",
     ),

@@ -1,5 +1,7 @@
 """Models, loaders and errors for tests of Neural Compressor's functions."""
 
+import re
+
 import numpy as np
 from onnx import helper
 
@@ -48,8 +50,9 @@ def rows(count=6, length=24):
 
 
 def attributes(model):
+    """Return the attributes of packed nodes, by the names that the nodes had."""
     return {
-        n.name: {a.name: helper.get_attribute_value(a) for a in n.attribute}
+        re.sub(r"_Q\d$", "", n.name): {a.name: helper.get_attribute_value(a) for a in n.attribute}
         for n in model.nodes()
         if n.op_type == "MatMulNBits"
     }

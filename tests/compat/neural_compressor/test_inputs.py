@@ -14,6 +14,7 @@ from support.neural_compressor import CPU, Loader, mlp, rows
 from bitwright.compat.neural_compressor import ONNXModel
 from bitwright.compat.neural_compressor.weight_only import (
     prepare_inputs,
+    rtn_quantize,
 )
 from bitwright.errors import DataError
 
@@ -54,3 +55,12 @@ def test_a_pair_of_arrays_is_fed_to_a_model_with_two_inputs():
 def test_data_that_does_not_fit_is_refused(loader, n_samples, message):
     with pytest.raises(DataError, match=message):
         prepare_inputs(mlp(), n_samples, loader, CPU)
+
+
+def test_providers_that_are_not_there_are_left_out_with_a_warning():
+    wanted = ["NoSuchExecutionProvider", "CPUExecutionProvider"]
+    with pytest.warns(UserWarning, match="has no NoSuchExecutionProvider"):
+        inputs, _ = prepare_inputs(mlp(), 1, [(rows(1)[0], 0)], wanted)
+    assert len(inputs) == 1
+    with pytest.warns(UserWarning, match="has no NoSuchExecutionProvider"):
+        assert rtn_quantize(mlp(), providers=wanted[:1]).nodes()

@@ -28,7 +28,7 @@ def test_weight_config_is_for_the_named_node_alone():
     ("config", "message"),
     [
         ({"fc9": {"bits": 8}}, "no node is called 'fc9'"),
-        ({"fc1": {"bit": 8}}, "Did you mean 'bits'"),
+        ({"fc1": {"algorithm": "TEQ"}}, "TEQ learns scales with torch"),
         ({"fc1": {"scheme": "symm"}}, "Did you mean 'sym'"),
         ({"fc1": {"algorithm": "GPT"}}, "Did you mean 'GPTQ'"),
         ({"fc1": "fp16"}, "'fp32' or a dict"),
@@ -43,3 +43,15 @@ def test_a_wrong_weight_config_is_refused(config, message):
         rtn_quantize(mlp(), scheme="foo")
     with pytest.raises(RecipeError, match="no weight is called 'w9'"):
         rtn_quantize(mlp(), ratios={"w9": 0.9})
+
+
+def test_what_the_adaptor_writes_beside_has_no_effect():
+    config = {
+        "calib_iteration": 100,
+        "fc1": {"bits": 8, "group_size": 64, "scheme": "sym", "dtype": "int", "bit": 4},
+    }
+    with pytest.warns(UserWarning) as caught:
+        found = rtn_quantize(mlp(), config)
+    said = "".join(str(warning.message) for warning in caught)
+    assert all(name in said for name in ("calib_iteration", "'dtype'", "Did you mean 'bits'"))
+    assert attributes(found)["fc1"]["bits"] == 8

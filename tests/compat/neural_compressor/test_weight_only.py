@@ -120,7 +120,7 @@ def test_the_accuracy_level_is_written_and_zero_means_what_is_fast():
 def test_float16_models_keep_their_type():
     model = retype(mlp(), np.float16, FLOAT16)
     found = rtn_quantize(model)
-    scales = [a for name, a in constants_of(found.model).items() if name.endswith("scales")]
+    scales = [a for name, a in constants_of(found.model).items() if name.endswith("_scale")]
     assert {array.dtype for array in scales} == {np.dtype(np.float16)}
     run(found.model, {"x": rows(1)[0].astype(np.float16)})
 
@@ -190,9 +190,9 @@ def test_algorithms_of_single_nodes(language_model):
     assert {name: a["bits"] for name, a in attributes(both).items()} == {"fc1": 4, "fc2": 8}
     one = awq_quantize(model, data, {"fc2": {"algorithm": "RTN"}})
     plain = rtn_quantize(model)
-    held = [constants_of(m.model)["w2_q4"] for m in (one, plain)]
+    held = [constants_of(m.model)["w2_Q4G32"] for m in (one, plain)]
     np.testing.assert_array_equal(*held)
-    assert (constants_of(one.model)["w1_q4"] != constants_of(plain.model)["w1_q4"]).any()
+    assert (constants_of(one.model)["w1_Q4G32"] != constants_of(plain.model)["w1_Q4G32"]).any()
 
 
 def test_calibration_that_is_empty_is_refused():

@@ -13,6 +13,7 @@ from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     ModelSource = str | Path | onnx.ModelProto | ir.Model | ONNXModel
 
-__all__ = ["Loader", "count_inputs", "prepare_inputs", "source_of"]
+__all__ = ["Loader", "available_providers", "count_inputs", "prepare_inputs", "source_of"]
 
 
 def source_of(model: ModelSource) -> Any:
@@ -49,14 +50,25 @@ def prepare_inputs(
     >>> len(inputs), list(inputs[0])
     (2, ['image'])
     """
-    missing = sorted({*providers} - {*onnxruntime.get_available_providers()})
-    if missing:
-        raise DataError(f"this ONNX Runtime has no {missing[0]}; install one that does.")
+    available_providers(providers)
     work = graph.load_model(source_of(model))
     graph.normalize(work)
     specs = input_specs(work)
     samples = open_data(Loader(dataloader, n_samples, len(specs)), specs)
     return list(samples), onnxruntime.SessionOptions()
+
+
+def available_providers(providers: Sequence[str]) -> list[str]:
+    """Return those of the providers that are there, with a warning about the others.
+
+    >>> available_providers(["CPUExecutionProvider"])
+    ['CPUExecutionProvider']
+    """
+    known = onnxruntime.get_available_providers()
+    for provider in providers:
+        if provider not in known:
+            warn_user(f"this ONNX Runtime has no {provider}, so models run without it.")
+    return [each for each in providers if each in known] or ["CPUExecutionProvider"]
 
 
 def count_inputs(model: ModelSource) -> int:

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitwright.compat.neural_compressor.tensors import is_symmetric
-from bitwright.compat.options import choice, refuse_unknown
+from bitwright.compat.options import choice, ignore_unknown
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import load_model, normalize, weight_of
 from bitwright.recipe import Nearest, WeightOverride
+from bitwright.support.notices import warn_user
 
 __all__ = ["NodeSettings", "nearest_overrides", "node_settings"]
 
 _KEYS = ("bits", "group_size", "scheme", "algorithm")
+_CALIBRATION = "calib_iteration"
+_TEQ = "TEQ learns scales with torch and has never been one for ONNX models; take 'AWQ' or 'GPTQ'"
 _read_algorithm = choice({name: name for name in ("RTN", "AWQ", "GPTQ")})
 
 
@@ -39,12 +42,18 @@ class NodeSettings:
 def node_settings(weight_config: Mapping[str, Any]) -> dict[str, NodeSettings]:
     """Return the checked settings of each node that is named; the dict is not changed.
 
+    What Neural Compressor's own adaptor writes beside them has no effect, with a warning.
+
     >>> node_settings({"fc1": "fp32", "fc2": {"bits": 8}})["fc2"].bits
     8
     """
     if not isinstance(weight_config, Mapping):
         raise RecipeError(f"weight_config is a dict of node names, not {weight_config!r}.")
-    return {name: _read(name, given) for name, given in weight_config.items()}
+    if _CALIBRATION in weight_config:
+        warn_user(f"{_CALIBRATION} of weight_config is ignored: n_samples says how many are read.")
+    return {
+        name: _read(name, given) for name, given in weight_config.items() if name != _CALIBRATION
+    }
 
 
 def nearest_overrides(
@@ -90,8 +99,10 @@ def _read(name: str, given: Any) -> NodeSettings:
         raise RecipeError(
             f"weight_config of {name!r} is 'fp32' or a dict with {', '.join(_KEYS)}, not {given!r}."
         )
-    refuse_unknown(given, _KEYS, f" in weight_config of {name!r}")
+    given = ignore_unknown(given, _KEYS, f" in weight_config of {name!r}")
     algorithm = given.get("algorithm")
+    if algorithm == "TEQ":
+        raise RecipeError(f"the algorithm of {name!r} is 'TEQ', which is not supported: {_TEQ}.")
     if algorithm is not None:
         algorithm = _read_algorithm(f"the algorithm of {name!r}", algorithm)
     return NodeSettings(

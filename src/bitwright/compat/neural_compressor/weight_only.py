@@ -17,10 +17,12 @@ from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.awq import apply_awq_clip, apply_awq_scale
 from bitwright.compat.neural_compressor.inputs import (
     Loader,
+    available_providers,
     count_inputs,
     prepare_inputs,
     source_of,
 )
+from bitwright.compat.neural_compressor.names import is_packed_name, rename_packed
 from bitwright.compat.neural_compressor.settings import nearest_overrides, node_settings
 from bitwright.compat.neural_compressor.tensors import (
     get_blob_size,
@@ -33,6 +35,7 @@ from bitwright.compat.neural_compressor.tensors import (
     quant_tensor,
 )
 from bitwright.errors import RecipeError
+from bitwright.graph import load_model
 from bitwright.recipe import (
     AWQ,
     GPTQ,
@@ -193,6 +196,7 @@ def _run(
     data: Any = None,
 ) -> ONNXModel:
     """Quantize, and say which of the named nodes could not be."""
+    weights = _without_packed(weights, source_of(model))
     recipe = Recipe(
         name="neural-compressor",
         mode="weight-only",
@@ -200,9 +204,13 @@ def _run(
         select=Selection(subgraphs=True),
     )
     result = quantize(
-        source_of(model), data=data, recipe=recipe, holdout=False, providers=list(providers)
+        source_of(model),
+        data=data,
+        recipe=recipe,
+        holdout=False,
+        providers=available_providers(providers),
     )
-    for name in named:
+    for name in weights.overrides:
         node, wanted = result.plan.nodes.get(name), weights.overrides[name]
         if (
             node is not None
@@ -215,7 +223,19 @@ def _run(
                 UserWarning,
                 stacklevel=3,
             )
+    rename_packed(result.model, result.plan)
     return ONNXModel(result.model, result.plan)
+
+
+def _without_packed(weights: WeightOnly, model: Any) -> WeightOnly:
+    """Leave out the settings of nodes that an earlier call has packed under another name."""
+    nodes = [node.name or "" for node in load_model(model).graph.all_nodes()]
+    overrides = {
+        name: given
+        for name, given in weights.overrides.items()
+        if name in nodes or not any(is_packed_name(node, name) for node in nodes)
+    }
+    return weights.replace(overrides=overrides)
 
 
 # A model may hold products that an earlier call has quantized.
