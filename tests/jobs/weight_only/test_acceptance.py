@@ -176,6 +176,25 @@ def test_methods_with_data_round_a_stack_to_the_nearest(method):
     assert noted == ("rounding" in method)
 
 
+@pytest.mark.parametrize("method", [{"rounding": GPTQ()}, {"awq": AWQ()}, {"refine": 1}])
+def test_an_expert_that_no_sample_reaches_is_rounded_to_the_nearest(method):
+    nodes = [
+        node("Compress", ["x", "chosen"], ["tokens"], name="dispatch", axis=0),
+        node("MatMul", ["tokens", "w"], ["h"], name="expert"),
+        node("ReduceSum", ["h", "first"], ["s"], name="collect", keepdims=1),
+        node("MatMul", ["x", "v"], ["d"], name="dense"),
+        node("Add", ["d", "s"], ["y"], name="add"),
+    ]
+    constants = {"w": weight(64, 12), "v": weight(64, 12, seed=1), "first": np.array([0])}
+    inputs = [info("x", ["m", 64]), info("chosen", ["m"], BOOL)]
+    model = build(nodes, inputs, [info("y", ["m", 12])], constants, opset=21)
+    data = [{"x": normal(5, 64, seed=s), "chosen": np.zeros(5, bool)} for s in range(3)]
+    result = quantize(model, data=data, **method, **EIGHT)
+    assert result.quantized == {"MatMul": 2}
+    assert any("no sample reached the products with them: w" in n for n in result.plan.notes)
+    assert_same(model, result, {"x": normal(5, 64, seed=9), "chosen": np.ones(5, bool)})
+
+
 def test_a_constant_node_is_a_weight():
     held = numpy_helper.from_array(weight(64, 12), "w")
     nodes = [

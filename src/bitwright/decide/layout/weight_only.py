@@ -20,7 +20,7 @@ from bitwright.plan import NodePlan, QuantPlan, WeightPlan
 from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverride
 from bitwright.support.wording import counted
 
-__all__ = ["plan_weights", "weight_source"]
+__all__ = ["plan_weights", "weight_source", "without_data"]
 
 _CARRIERS = op_types(lambda op: op.reshapes) | {"Cast", "Add"}
 # Operators of ONNX Runtime with weights of their own, and why these stay float.
@@ -211,7 +211,7 @@ class _Planner:
             bits = options.head_bits
         rounding = self._rounding(node)
         if weight_source(node, weight) is None or node.graph is not self._model.graph:
-            rounding = _without_data(rounding)
+            rounding = without_data(rounding)
         return WeightPlan(
             nodes=(name,),
             bits=bits if given.bits is None else given.bits,
@@ -226,7 +226,7 @@ def _rank(value: ir.Value) -> int:
     return 0 if value.shape is None else len(value.shape)
 
 
-def _without_data(rounding: RoundingMethod) -> RoundingMethod:
+def without_data(rounding: RoundingMethod) -> RoundingMethod:
     """Return a rounding for a weight whose inputs cannot be seen, or that has none."""
     if isinstance(rounding, HQQ) or not rounding.needs_data:
         return rounding

@@ -95,7 +95,7 @@ def write_weight_only(
     calibration = _keep_for_passes(prepared, calibration)
     split = _calibration_pass(prepared, calibration) if needs_data else None
     store = BlockStore(compute.work, job=_job_name(prepared, plan, compute))
-    round_weights(
+    notes = round_weights(
         prepared.model,
         plan,
         split,
@@ -104,6 +104,7 @@ def write_weight_only(
         providers=prepared.providers,
         progress=_progress(calibration),
     )
+    plan = plan.with_notes(notes)
     if learns:
         store, plan = _fine_tune(prepared, plan, store, calibration, compute)
     if split is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from bitwright.decide.layout.weight_only import without_data
 from bitwright.equalize.awq import awq_clip
 from bitwright.jobs.weight_only.layers import PlannedWeight
 from bitwright.numerics.arrays import NUMPY, Arrays
@@ -35,6 +36,10 @@ class InputMoments:
         moment = SecondMoment(channels, xp=xp)
         for array in inputs.values(source):
             moment.update(array)
+        self.seen = moment.count > 0
+        """Whether any input reached the layer: an expert may get no token. Else nothing is here."""
+        if not self.seen:
+            return
         self.matrix = moment.matrix()
         self.magnitudes = moment.mean_magnitudes()
         self._xp = xp
@@ -102,6 +107,8 @@ def round_weight(
 ) -> QuantizedBlocks:
     """Return one weight rounded as its plan says, and refined where the recipe asks for it."""
     weight, method = planned.read(), planned.plan.rounding
+    if inputs is not None and not inputs.seen:
+        inputs, method = None, without_data(method)
     clips = options.awq is not None and options.awq.clip and planned.plan.awq
     task = Task(weight, planned.format(), inputs, clips, xp)
     blocks = ROUNDINGS[type(method)](task, method)

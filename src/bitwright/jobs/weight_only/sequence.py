@@ -18,6 +18,7 @@ from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.observe import LayerwiseRun
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.rounding.store import BlockStore
+from bitwright.support.wording import counted
 
 __all__ = ["find_scaling", "round_weights"]
 
@@ -34,17 +35,24 @@ def round_weights(
     xp: Arrays = NUMPY,
     providers: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> None:
+) -> list[str]:
     """Round every weight of the plan into the store; those that are in it already stay.
 
     Methods that weigh errors by a layer's inputs need samples. In a sequential recipe, each layer
-    sees the inputs that the rounded layers before it give.
+    sees the inputs that the rounded layers before it give. Returns what there is to note.
     """
-    rounded = _rounded(model, plan, samples, store, xp, providers)
+    unreached: list[str] = []
+    rounded = _rounded(model, plan, samples, store, xp, providers, unreached)
     for done, (name, blocks) in enumerate(rounded, start=1):
         store.put(name, blocks)
         if progress is not None:
             progress(done, len(plan.weights))
+    if not unreached:
+        return []
+    return [
+        f"{counted(len(unreached), 'weight')} rounded to the nearest, as no sample reached the "
+        f"products with them: {', '.join(unreached[:3])}{', ...' if unreached[3:] else ''}"
+    ]
 
 
 def _rounded(
@@ -54,6 +62,7 @@ def _rounded(
     store: BlockStore,
     xp: Arrays,
     providers: Sequence[str] | None,
+    unreached: list[str],
 ) -> Iterator[tuple[str, QuantizedBlocks]]:
     """Yield each weight that is not in the store, which it must be before the next is asked for."""
     options = plan.recipe.weights
@@ -79,6 +88,8 @@ def _rounded(
             missing = [weight for weight in group if weight.name not in store]
             if missing:
                 moments = InputMoments(inputs, source, group[0].shape[0], xp)
+                if not moments.seen:
+                    unreached += [weight.name for weight in missing]
                 for weight in missing:
                     yield weight.name, round_weight(weight, moments, options, xp)
                 del moments  # one Hessian at a time
@@ -133,8 +144,8 @@ def find_scaling(
             source = starts[inputs.node]
             # A weight that others read too would be scaled for them as well.
             group = [w for w in groups[source] if w.plan.awq and len(w.plan.nodes) == 1]
-            if group:
-                moments = InputMoments(inputs, source, group[0].shape[0], xp)
+            moments = InputMoments(inputs, source, group[0].shape[0], xp) if group else None
+            if moments is not None and moments.seen:
                 factors = awq_scales(
                     [weight.read() for weight in group],
                     moments.magnitudes,
