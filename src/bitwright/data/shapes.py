@@ -31,6 +31,7 @@ def fix_shapes(
 ) -> tuple[tuple[InputSpec, ...], dict[str, int]]:
     """Return the inputs with the shapes that were given for them, and the sizes of symbols.
 
+    >>> import numpy as np
     >>> spec = InputSpec("ids", np.dtype("int64"), ("batch", "length"))
     >>> inputs, sizes = fix_shapes([spec], {"length": 5})
     >>> print(*inputs, sizes)
@@ -54,6 +55,7 @@ def read_shapes(
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
     """Separate shapes of inputs from sizes of symbols, which shapes of inputs give, too.
 
+    >>> import numpy as np
     >>> spec = InputSpec("ids", np.dtype("int64"), ("batch", "length"))
     >>> read_shapes((spec,), {"ids": (2, 5)})
     ({'ids': (2, 5)}, {'batch': 2, 'length': 5})

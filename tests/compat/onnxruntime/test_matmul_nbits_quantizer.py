@@ -72,7 +72,22 @@ def test_arguments_and_defaults_are_those_of_the_runtime(name):
     for module in (ours, peer):
         parameters = inspect.signature(getattr(module, name)).parameters.values()
         shown.append([(p.name, str(p.default)) for p in parameters])
-    assert shown[0] == shown[1]
+    mine, theirs = shown
+    assert mine[: len(theirs)] == theirs
+    # What a function has beyond the runtime's need not be given.
+    assert all(default == "None" for _, default in mine[len(theirs) :])
+
+
+@pytest.mark.parametrize("algorithm", ["k_quant", "rtn"])
+def test_rtn_quantize_takes_the_algorithm(algorithm):
+    model = two_layers()
+    first, second = [n.name for n in model.graph.node if n.op_type == "MatMul"][:2]
+    found = ours.rtn_quantize(model, {first: "fp32"}, scheme="sym", algorithm=algorithm)
+    assert [n.op_type for n in found.nodes() if n.name.startswith(first)] == ["MatMul"]
+    packed = next(n for n in found.nodes() if n.name.startswith(second))
+    assert packed.op_type == "MatMulNBits"
+    # k-quants have zero points, whatever is asked for.
+    assert (len(packed.input) > 3) == (algorithm == "k_quant")
 
 
 @pytest.mark.parametrize("bits", [4, 8])

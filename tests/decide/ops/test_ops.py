@@ -91,6 +91,7 @@ def test_an_operator_without_a_rule_gets_pairs_everywhere():
 
 # File -> how many lists of operators it has, and why they are not rows.
 LISTS = {
+    "compat/onnxruntime/fusions/fusion_layernorm.py": (1, "the pattern of a written-out norm"),
     "assess/bench/profile.py": (1, "what the runtime inserts to change a layout"),
     "assess/comparison/matching.py": (1, "what quantization tools merge into the node before"),
     "assess/comparison/units.py": (2, "what the runtime fuses, and what it never does"),
@@ -103,12 +104,18 @@ LISTS = {
     "emit/dynamic.py": (1, "a function for each"),
     "emit/qlinear_rules.py": (1, "a function for each"),
     "graph/inner_values.py": (1, "a function for each that holds graphs"),
+    "graph/runtime_ops.py": (2, "ONNX Runtime's operators in ONNX's domain, and their shapes"),
     "graph/shapes.py": (1, "ONNX Runtime's operators without shape inference"),
     "graph/subgraphs.py": (1, "operators that hold graphs"),
     "learning/torch_graph/table.py": (2, "a torch function for each"),
+    "prepare/channels_last.py": (
+        2,
+        "which operators heed the place of channels",
+    ),
     "prepare/fold_constants.py": (2, "what the optimizer's rules act on"),
     "prepare/fold_scale_shift.py": (1, "the pattern of a written-out norm"),
     "prepare/fuse_instance_norm.py": (1, "the pattern of a written-out norm"),
+    "recipe/named.py": (1, "the values of an option"),
     "recipe/finetuning.py": (1, "the values of an option"),
     "targets/npu_cnn.py": (1, "hardware as data"),
     "targets/npu_limits.py": (1, "hardware as data"),

@@ -160,10 +160,19 @@ def _settings(recipe: Recipe) -> dict[str, str]:
     """Return the fields of a recipe that matter most, and all that are not as usual."""
     plain, given = (json.loads(one.to_json()) for one in (Recipe(), recipe))
     return {"recipe": recipe.name} | {
-        name: _in_words(value)
+        name: _in_words(_unusual(value, plain[name]))
         for name, value in given.items()
         if name not in ("version", "name") and (name in _MAIN_SETTINGS or value != plain[name])
     }
+
+
+def _unusual(value: Any, usual: Any) -> Any:
+    """Return a section of the same kind as the usual one without what both have."""
+    if not isinstance(value, dict) or not isinstance(usual, dict):
+        return value
+    if value.get("method") != usual.get("method"):
+        return value
+    return {k: v for k, v in value.items() if k == "method" or v != usual.get(k)}
 
 
 def _in_words(value: Any) -> str:

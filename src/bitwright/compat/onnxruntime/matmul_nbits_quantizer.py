@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,8 +23,9 @@ import onnx
 
 from bitwright.api import quantize
 from bitwright.compat.model_wrapper import ONNXModel
+from bitwright.compat.neural_compressor import weight_only
 from bitwright.compat.neural_compressor.settings import nearest_overrides
-from bitwright.compat.neural_compressor.weight_only import gptq_quantize, rtn_quantize
+from bitwright.compat.neural_compressor.weight_only import gptq_quantize
 from bitwright.compat.onnxruntime.commands import make_parser, read_boolean, run_command
 from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
 from bitwright.compat.onnxruntime.errors import NoOperatorQuantizersError, raises_builtins
@@ -279,6 +280,47 @@ def refuse_node_quantizer(name: str) -> NoReturn:
 
 
 # The command ----------------------------------------------------------------------------------
+
+
+# Defaults are the ones there, dicts and lists included; nothing here ever changes them.
+def rtn_quantize(
+    model: Any,
+    weight_config: Mapping[str, Any] = {},
+    num_bits: int = 4,
+    group_size: int = 32,
+    scheme: str = "asym",
+    ratios: Mapping[str, float] = {},
+    accuracy_level: int = 0,
+    providers: Sequence[str] = ["CPUExecutionProvider"],
+    algorithm: str = "k_quant",
+) -> ONNXModel:
+    """Return the model with weights rounded to the nearest of their groups' values.
+
+    `algorithm="k_quant"` searches the range of each group and has zero points, whatever `scheme`
+    says; any other gives what Neural Compressor's function of this name gives, with the same
+    arguments.
+
+    >>> import bitwright
+    >>> model = rtn_quantize(bitwright.load_demo().model_path, algorithm="rtn")
+    >>> model.plan.weights["classify_weight"].bits
+    4
+    """
+    if algorithm != "k_quant":
+        return weight_only.rtn_quantize(
+            model, weight_config, num_bits, group_size, scheme, ratios, accuracy_level, providers
+        )
+    quantizer = MatMulNBitsQuantizer(
+        model,
+        bits=num_bits,
+        block_size=group_size,
+        accuracy_level=accuracy_level,
+        nodes_to_exclude=[name for name, given in weight_config.items() if given == "fp32"],
+        algo_config=KQuantWeightOnlyQuantConfig(
+            customized_weight_config={k: v for k, v in weight_config.items() if v != "fp32"}
+        ),
+    )
+    quantizer.process()
+    return quantizer.model
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -99,8 +99,8 @@ class QConfig:
     global_config: QLayerConfig
     specific_layer_config: Mapping[QLayerConfig, Sequence[str]] = field(default_factory=dict)
     layer_type_config: Mapping[QLayerConfig | None, Sequence[str]] = field(default_factory=dict)
-    exclude: Sequence[Any] = ()
-    algo_config: Sequence[AlgoConfig] = ()
+    exclude: Sequence[Any] = field(default_factory=list)
+    algo_config: Sequence[AlgoConfig] = field(default_factory=list)
     use_external_data_format: bool = False
     extra_options: dict[str, Any] = field(default_factory=dict)
 

@@ -14,9 +14,9 @@ from bitwright.compat.neural_compressor.weight_only import (
     prepare_inputs,
     qdq_tensor,
     quant_tensor,
-    rtn_quantize,
 )
 from bitwright.compat.onnxruntime.errors import NoOperatorQuantizersError
+from bitwright.compat.onnxruntime.matmul_nbits_quantizer import rtn_quantize
 from bitwright.compat.onnxruntime.neural_compressor.util import simple_progress_bar
 
 __all__ = [
