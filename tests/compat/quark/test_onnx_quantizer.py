@@ -20,7 +20,7 @@ from bitwright.compat.quark.onnx_quantizer import (
     QuantizerError,
     VitisONNXQuantizer,
 )
-from bitwright.compat.vai_q_onnx import CalibrationMethod, PowerOfTwoMethod
+from bitwright.compat.vai_q_onnx import CalibrationMethod, PowerOfTwoMethod, VitisQuantType
 from bitwright.errors import RecipeError
 
 
@@ -101,3 +101,26 @@ def test_other_modes_are_pointed_to_their_functions():
     arguments = (False, False, "IntegerOps", True, "QInt8", "QUInt8", {}, [], [], [])
     with pytest.raises(QuantizerError, match="quantize_dynamic"):
         ONNXQuantizer(make_cnn(), *arguments)
+
+
+def test_a_quantizer_has_what_it_inherits_there():
+    model = make_cnn()
+    quantizer = make_quantizer(model, per_channel=True, op_types=["Conv"])
+    conv, relu = model.graph.node[:2]
+    assert quantizer.is_per_channel() and quantizer.per_channel and not quantizer.reduce_range
+    assert quantizer.should_quantize_node(conv) and not quantizer.should_quantize_node(relu)
+    assert quantizer.is_input_a_initializer("w1") and not quantizer.is_input_a_initializer("x")
+    assert quantizer.is_valid_quantize_weight("w1")
+    assert quantizer.is_weight_symmetric(onnx.TensorProto.INT8)
+    assert quantizer.weight_qType == onnx.TensorProto.INT8
+    assert quantizer.activation_qType == onnx.TensorProto.UINT8
+    assert quantizer.opset_version == 17 and "c1" in quantizer.value_infos
+    assert quantizer.static and quantizer.parent is None and quantizer.initializers["w1"]
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        quantizer.no_such_thing  # noqa: B018
+
+
+def test_types_of_the_vendor_are_their_own():
+    quantizer = make_quantizer(weight_type=VitisQuantType.QInt16, types={"x": "QInt16"})
+    assert quantizer.weight_qType == onnx.TensorProto.INT16
+    assert quantizer.quantized_tensor_type == {"x": "QInt16"}

@@ -11,7 +11,13 @@ from typing import Any
 import onnx
 
 from bitwright.api import quantize
-from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantizationMode
+from bitwright.compat.onnxruntime.base_quantizer import BaseQuantizer
+from bitwright.compat.onnxruntime.enums import (
+    CalibrationMethod,
+    QuantFormat,
+    QuantizationMode,
+    QuantType,
+)
 from bitwright.compat.quark.given_ranges import QuantizationParams, QuantizerError
 from bitwright.compat.quark.tensor_quantizer import QuantizedValue, TensorQuantizer, as_type
 from bitwright.compat.vai_q_onnx.translate import Request
@@ -85,6 +91,32 @@ class VitisONNXQuantizer(TensorQuantizer):
         )
         super().__init__(model, mode, static, tensors_range, request, options)
         self._original = model
+        self.mode, self.static = QuantizationMode.QLinearOps, True
+        self.weight_qType = self.recipe.weight.onnx_type
+        self.activation_qType = self.recipe.activation.onnx_type
+        self.use_unsigned_relu = self.recipe.unsigned_relu
+        self.quantized_tensor_type = dict(quantized_tensor_type or {})
+        self.extra_options = dict(extra_options or {})
+        # Its types are the runtime's: those of the vendor have members of their own above.
+        settings = {k: v for k, v in self.extra_options.items() if k != "TensorQuantOverrides"}
+        self._inherited = BaseQuantizer(
+            model,
+            per_channel,
+            reduce_range,
+            QuantType.QInt8,
+            QuantType.QUInt8,
+            tensors_range,
+            nodes_to_quantize,
+            nodes_to_exclude,
+            op_types_to_quantize,
+            settings,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the runtime's base class has: attributes, and questions about the model."""
+        if name.startswith("_") or name == "recipe":
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return getattr(self._inherited, name)
 
     def quantize_model(self) -> onnx.ModelProto:
         """Return the model in integer operators, with the parameters of the given ranges."""
