@@ -57,6 +57,8 @@ def test_a_preset_is_the_recipe_of_its_name(name):
     expected = named_recipe(OTHER_NAMES.get(plain, plain) + tail + method)
     options = {**dict.fromkeys(fused_options(config), True), **config.extra_options}
     made = to_recipe(request, read_options(options), expected.name)
+    # A recipe refuses names that no node has, as all of ours; scripts go on with a warning.
+    made = made.replace(select=made.select.replace(unknown_names="refuse"))
     assert made.replace(fine_tune=None) == expected.replace(fine_tune=None)
     # How long, and on what, is the preset's own matter.
     assert type(made.fine_tune) is type(expected.fine_tune)

@@ -158,10 +158,6 @@ def test_steps():
     [
         (lambda: QConfig(global_config=QLayerConfig(weight=Int8Spec())), "both input_tensors and"),
         (
-            lambda: QConfig(global_config=U8S8, exclude=[(["conv1"], ["b"])]),
-            "no node is called 'b'",
-        ),
-        (
             lambda: QConfig(global_config=U8S8, specific_layer_config={U8S8: ["conv9"]}),
             "no node is called 'conv9'",
         ),

@@ -49,9 +49,11 @@ def scales_of(model):
 
 
 def recipe_of(model):
-    """Return what the model was made with."""
+    """Return what the model was made with, but for names that no node has: recipes refuse them."""
     found = {prop.key: prop.value for prop in model.metadata_props}
-    return Recipe.from_json(found["bitwright.recipe"])
+    recipe = Recipe.from_json(found["bitwright.recipe"])
+    assert recipe.select.unknown_names == "warn"
+    return recipe.replace(select=recipe.select.replace(unknown_names="refuse"))
 
 
 def is_power_of_two(scale):

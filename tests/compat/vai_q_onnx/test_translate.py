@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 from support.models import (
     Reader,
@@ -59,13 +60,9 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
         ({"extra_options": {"CLEBalanceMethod": "mean"}}, "must be 'max', not 'mean'"),
         ({"extra_options": {"RemoveQDQBetweenOps": ["Mul"]}}, "a list of pairs of op types"),
         ({"extra_options": {"NodesToExcludeOutputQuantization": "fc"}}, "a list of names"),
-        (
-            {"extra_options": {"NodesToExcludeOutputQuantization": ["residuals"]}},
-            "Did you mean 'res",
-        ),
         ({"extra_options": {"SaveAndRestore": True}}, "is a path"),
+        ({"subgraphs_to_exclude": [(["fc"], ["conv1"])]}, "no way leads from fc to conv1"),
         ({"subgraphs_to_exclude": ["conv1"]}, "a list of ([first nodes], [last nodes])"),
-        ({"subgraphs_to_exclude": [(["conv1"], ["conv9"])]}, "no node is called 'conv9'"),
         ({"extra_options": {"CLESteps": "many"}}, "'CLESteps' is a whole number"),
         ({"include_rotation": True}, "include_rotation is not supported"),
         ({"enable_dpuu": True}, "Did you mean 'enable_dpu'?"),
@@ -78,7 +75,6 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
             {"calibrate_method": "MinMax", "extra_options": {"NPULimitationCheck": True}},
             "is about power-of-two scales",
         ),
-        ({"input_nodes": ["conv9"]}, "no node or tensor is called 'conv9'"),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_leaves_no_file(paths, tmp_path, arguments, said):
@@ -150,3 +146,20 @@ def test_a_setting_of_another_method_is_refused_by_its_name(options, owner):
 def test_weights_with_power_of_two_scales_have_the_same_method():
     with pytest.raises(RecipeError, match="WeightCalibrateMethod is for float scales"):
         choose_ranges(LEAST, read_options({"WeightCalibrateMethod": "MinMSE"}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            {"extra_options": {"NodesToExcludeOutputQuantization": ["residuals"]}},
+            "Did you mean 'res",
+        ),
+        ({"nodes_to_exclude": ["conv9"]}, "no node is called 'conv9'"),
+        ({"input_nodes": ["conv9"]}, "no node or tensor is called 'conv9'"),
+    ],
+)
+def test_a_name_that_no_node_has_is_a_warning(paths, arguments, said):
+    with pytest.warns(UserWarning, match=said):
+        vai_q_onnx.quantize_static(paths[0], paths[1], Reader(paths[2]), **arguments)
+    assert onnx.load(paths[1]).graph.node

@@ -295,6 +295,7 @@ def _choose_nodes(request: Request, parts: RecipeParts) -> None:
     # A regular expression as Quark writes it has no "re:".
     exclude = [f"re:{name[1:]}" if name.startswith("^") else name for name in request.exclude]
     parts.choose_nodes(op_types, request.nodes, exclude)
+    parts.select["unknown_names"] = "warn"  # ignored in silence there
     if request.exclude_between:
         parts.select["exclude_between"] = request.exclude_between
     for field in ("input_nodes", "output_nodes"):
