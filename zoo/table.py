@@ -130,10 +130,13 @@ def plain_reason(reason: str) -> str:
 
     >>> plain_reason("output 'y' of shape [1, 3] has 12 values (the first of 2)")
     "output '…' of shape […] has # values (…)"
+    >>> plain_reason("cannot load model from /home/a/b.onnx: it is cut off")
+    'cannot load model from …: it is cut off'
     """
     reason = re.sub(r"\((?:[^()]|\([^()]*\))*\)", "(…)", reason)
     reason = re.sub(r"'[^']*'", "'…'", reason)
     reason = re.sub(r"\[[^\]]*\]", "[…]", reason)
+    reason = re.sub(r"(?<!\S)/[^\s:]+", "…", reason)
     return re.sub(r"\d+", "#", reason)[:300]
 
 
