@@ -35,10 +35,9 @@ _BROADCAST = op_types(lambda op: op.elementwise == "broadcast")
 # What images pass through before the first operator that cares where their channels are.
 _INDIFFERENT = _UNARY | _BROADCAST | {"Cast", "Identity", "Pad"}
 # Operators of which ONNX only has the channels-first form.
-_CHANNELS_FIRST = frozenset(
-    "AveragePool BatchNormalization Conv ConvTranspose GlobalAveragePool GlobalMaxPool "
-    "GroupNormalization InstanceNormalization LRN MaxPool DepthToSpace SpaceToDepth".split()
-)
+_CHANNELS_FIRST = op_types(
+    lambda op: op.linear == "convolution" or op.pool or op.normalizes == "channels"
+) | {"DepthToSpace", "GroupNormalization", "LRN", "SpaceToDepth"}
 _PIXEL_CHANNELS = (1, 3, 4)
 
 
