@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check bench zoo clean
+.PHONY: demo test test-all check guides bench zoo clean
 
 $(STAMP): pyproject.toml constraints.txt models.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,10 @@ test: check
 
 test-all: check
 	$(BIN)/pytest -n auto --dist worksteal
+
+# The tables of differences in docs/from-*.md come from the code.
+guides: $(STAMP)
+	$(BIN)/python scripts/write_differences.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/calibration.py

@@ -10,10 +10,10 @@ import onnxruntime
 
 from bitwright import graph
 from bitwright.compat.model_wrapper import ONNXModel
+from bitwright.compat.neural_compressor.differences import NO_PROVIDER
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
-from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ def available_providers(providers: Sequence[str]) -> list[str]:
     known = onnxruntime.get_available_providers()
     for provider in providers:
         if provider not in known:
-            warn_user(f"this ONNX Runtime has no {provider}, so models run without it.")
+            NO_PROVIDER.warn(provider)
     return [each for each in providers if each in known] or ["CPUExecutionProvider"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
+from bitwright.compat.onnxruntime.differences import ACTIVATION_TYPE
 from bitwright.compat.onnxruntime.enums import QuantType, as_quant_type
 from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.options import translate_options
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["dynamic_recipe", "quantize_dynamic"]
 
 
-_RETIRED = {**RETIRED, "activation_type": "activations are uint8, measured at every run"}
+_RETIRED = {**RETIRED, "activation_type": ACTIVATION_TYPE}
 
 
 @raises_builtins(retired=_RETIRED)

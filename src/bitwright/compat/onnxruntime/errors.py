@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
+from bitwright.compat.differences import Difference
 from bitwright.errors import (
     BitwrightError,
     DataError,
@@ -15,7 +16,6 @@ from bitwright.errors import (
     OutputError,
     RecipeError,
 )
-from bitwright.support.notices import warn_user
 
 __all__ = [
     "InvalidDataError",
@@ -90,12 +90,12 @@ _BUILTIN: dict[type[BitwrightError], type[BitwrightError]] = {
 
 
 def raises_builtins(
-    *, retired: Mapping[str, str] | None = None
+    *, retired: Mapping[str, Difference] | None = None
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Let a function raise errors that are built-in ones as well.
 
-    `retired` has arguments that older releases of ONNX Runtime's tool had, and why each has no
-    effect any more: they are taken with a warning.
+    `retired` has arguments that older releases of ONNX Runtime's tool had, and what became of
+    each: they are taken with a warning.
 
     >>> @raises_builtins()
     ... def choose(): raise RecipeError("unknown option.")
@@ -109,7 +109,7 @@ def raises_builtins(
         def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             for name in [key for key in kwargs if key in (retired or {})]:
                 kwargs.pop(name)
-                warn_user(f"{name} is ignored: {(retired or {})[name]}.")
+                (retired or {})[name].warn(name)
             try:
                 return function(*args, **kwargs)
             except tuple(_BUILTIN) as error:

@@ -10,6 +10,7 @@ import onnx
 
 from bitwright import graph
 from bitwright.api import import_qat
+from bitwright.compat.onnxruntime.differences import TRAINED_OPTIONS
 from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType, as_member
 from bitwright.compat.onnxruntime.errors import raises_builtins
@@ -82,7 +83,7 @@ def quantize_qat(
     parts = translate_options(extra_options)
     for key in sorted(extra_options or {}):
         if key != "EnableSubgraph":
-            warn_user(f"option {key!r} has no meaning for a model whose scales were trained.")
+            TRAINED_OPTIONS.warn(f"option {key!r}")
     wanted = {
         "activation_type": (activation_type, "activation"),
         "weight_type": (weight_type, "weight"),

@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.assess.optimized.rounded import describe_rounded
+from bitwright.compat.onnxruntime.differences import (
+    CONVERT_WITHOUT_PAIRS,
+    FLOAT8_CACHE,
+    MAY_NOT_RUN,
+)
 from bitwright.compat.onnxruntime.enums import (
     CalibrationMethod,
     QuantFormat,
@@ -133,10 +138,7 @@ def quantize_static(
     if result is not None and (rounded := result.plan.rounded_by_runtime):
         warn_user(f"{describe_rounded(rounded)}.")
     if result is not None and not recipe.place.must_run and not result.outputs:
-        warn_user(
-            "ONNX Runtime's CPU provider may not run the model at its default optimization level; "
-            "switch optimizations off, or use a provider that has these types."
-        )
+        MAY_NOT_RUN.warn("the model")
 
 
 def _choose_ranges(
@@ -147,7 +149,7 @@ def _choose_ranges(
     symmetric = bool(asked.get("symmetric", False))
     if float8:  # whose scales come from deviations, which a cache of ranges would not serve
         if cache is not None:
-            warn_user("calibration_cache_path is not used with float8.")
+            FLOAT8_CACHE.warn("calibration_cache_path")
         return None
     is_plain = method is CalibrationMethod.MinMax and not asked.get("moving_average")
     if is_sketch_file(cache) or (is_plain and cache is None):
@@ -219,7 +221,7 @@ _PAIR_OPTIONS = ("dedicated_pairs", "weight_pairs", "contrib_ops", "keep_activat
 
 def _drop_pair_options(parts: RecipeParts) -> None:
     """Leave out what is about Q/DQ pairs, which QOperator does without."""
-    reason = "QOperator has no Q/DQ pairs"
+    reason = CONVERT_WITHOUT_PAIRS.why
     for name in _PAIR_OPTIONS:
         if parts.place.get(name):
             parts.drop(f"place.{name}", reason)
@@ -228,7 +230,7 @@ def _drop_pair_options(parts: RecipeParts) -> None:
     overrides: dict[str, Override] = parts.recipe.get("overrides", {})
     converted = [name for name, override in overrides.items() if override.convert is not None]
     for name in converted:
-        warn_user(f"'convert' in TensorQuantOverrides[{name!r}] is ignored: {reason}.")
+        CONVERT_WITHOUT_PAIRS.warn(f"'convert' in TensorQuantOverrides[{name!r}]")
         overrides[name] = overrides[name].replace(convert=None, convert_for=None)
 
 

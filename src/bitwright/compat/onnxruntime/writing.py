@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright import graph
+from bitwright.compat.onnxruntime.differences import NOTHING_QUANTIZED, OPTIMIZE_MODEL
 from bitwright.compat.onnxruntime.storage import store_parameters
 from bitwright.errors import NothingQuantizedError
 from bitwright.jobs.result import Result
-from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx
 
 __all__ = ["RETIRED", "write_model"]
 
-RETIRED = {
-    "optimize_model": "models are quantized as they are; run quant_pre_process before",
-}
-"""Arguments of older releases, and why they have no effect."""
+RETIRED = {"optimize_model": OPTIMIZE_MODEL}
+"""Arguments of older releases, and what became of them."""
 
 
 def write_model(
@@ -46,7 +44,7 @@ def write_model(
     try:
         result = run()
     except NothingQuantizedError as error:
-        warn_user(f"the model is written as it was: {error}")
+        NOTHING_QUANTIZED.warn("the model", str(error).removesuffix("."))
         model = graph.load_model(model_input)
         graph.infer_shapes(model)
         graph.save_model(model, model_output, external_data=outside)

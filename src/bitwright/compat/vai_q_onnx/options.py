@@ -28,6 +28,7 @@ from bitwright.compat.options import (
     translate,
     when_on,
 )
+from bitwright.compat.vai_q_onnx.differences import SIMPLIFY_MODEL
 from bitwright.compat.vai_q_onnx.enums import read_type
 from bitwright.compat.vai_q_onnx.finetuning import read_fast_finetune
 from bitwright.errors import RecipeError
@@ -41,7 +42,6 @@ from bitwright.recipe import (
     Selection,
     WeightOnly,
 )
-from bitwright.support.notices import warn_user
 
 __all__ = ["OLD_NAMES", "OPTIONS", "REFUSED", "read_options", "weight_recipe"]
 
@@ -113,11 +113,10 @@ def _read_op_type_pairs(what: str, given: Any) -> tuple[tuple[str, ...], ...]:
 def _simplify(what: str, given: Any) -> Changes:
     # There it is one of two passes that clean up; without it the other still runs.
     if not read_switch(what, given):
-        warn_user(f"{what} has no effect: {_CLEANED_UP}.")
+        SIMPLIFY_MODEL.warn(what)
     return {}
 
 
-_CLEANED_UP = "optimize_model=False switches off all that cleans up"
 _ACTIVATIONS = ("Clip", "Gelu", "LeakyRelu", "PRelu", "Relu")
 _NORM_PAIRS = tuple(("InstanceNormalization", op_type) for op_type in _ACTIVATIONS)
 
@@ -195,7 +194,7 @@ OPTIONS: dict[str, Row] = {
     "FoldRelu": to("place.keep_activations", negated),
     # Rewrites of the float graph
     "RemoveInputInit": to("recipe.keep_defaults", negated),
-    "FoldBatchNorm": only(True, _CLEANED_UP),
+    "FoldBatchNorm": only(True, SIMPLIFY_MODEL.why),
     "SimplifyModel": _simplify,
     # `compat.quark` reads it; a warning is the caller's to filter otherwise.
     "IgnoreWarnings": checked(read_switch),

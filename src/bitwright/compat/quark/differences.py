@@ -1,0 +1,47 @@
+"""Differences from Quark, one row each, as the guide shows them."""
+
+from __future__ import annotations
+
+from bitwright.compat.differences import Difference
+
+MODELS = (
+    Difference(
+        "QConfig",
+        "`ignore_warnings` is True",
+        "False",
+        "warnings tell what has no effect",
+    ),
+    Difference(
+        "AdaRoundConfig",
+        "drops `reg_param`, `beta_range`, `warm_start`, `parallel` and more, as `AdaQuantConfig` "
+        "does",
+        "every argument is passed on, or refused",
+        "an argument that is given is asked for",
+    ),
+    Difference(
+        "ModelQuantizer",
+        "Ext mode writes integers up to 16 bits in `com.microsoft` pairs",
+        "extended operators with bodies; `UseQDQVitisCustomOps: False` gives standard pairs",
+        "bodies run in every ONNX Runtime",
+    ),
+    Difference(
+        "QConfig",
+        "mixed presets (`BF16_MIXED_BFP16` and its kin), `VINT8`",
+        "refused: give types of single tensors in `TensorQuantOverrides`",
+        "which tensor gets which type is chosen by a search that Quark does not document",
+    ),
+    Difference(
+        "QuarotConfig",
+        "QuaRot, automatic mixed precision, `AutoSearch`",
+        "not here: [`bitwright sensitivity`](assess.md) finds what to keep wide, and `--effort` "
+        "tries steps",
+        "one way to choose types is enough",
+    ),
+    Difference(
+        "GPTQConfig",
+        "also rounds weights of 8 bits beside quantized activations (and is rounding to nearest "
+        "in effect)",
+        "GPTQ is for low-bit weights with `UseMatMulNBits`; AdaRound for the rest",
+        "8 bits gain nothing from it",
+    ),
+)
