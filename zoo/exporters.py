@@ -19,6 +19,7 @@ from zoo.network import (
     make_samples,
     randomize,
     seed_of,
+    shorten,
 )
 
 TORCHSCRIPT_OPSETS = (11, 13, 17, 18, 20)
@@ -66,12 +67,12 @@ def choose_exports(architecture: Architecture) -> list[Export]:
 
 
 def build(architecture: Architecture) -> Network:
-    """Return the network with seeded weights, in eval mode."""
+    """Return the network with seeded weights, without repetition, in eval mode."""
     import torch
 
     seed = seed_of(architecture.name)
     torch.manual_seed(seed)
-    network = architecture.build()
+    network = shorten(architecture.build())
     randomize(network.module, seed)
     for parameter in network.module.parameters():
         parameter.requires_grad_(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 Kind = Literal["normal", "unit", "tokens", "ones", "zeros", "positions"]
 Samples = list[dict[str, np.ndarray]]
 SAMPLES = 8
+MAX_SECONDS = 2.0
+"""A network that takes longer than this for one sample is not shortened: that runs it often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +109,54 @@ def randomize(module: torch.nn.Module, seed: int) -> torch.nn.Module:
 
 
 _STATISTICS = ("running_mean", "running_var")
+
+
+def shorten(network: Network) -> Network:
+    """Drop the third and later of equal blocks in a row: they repeat what the first two show.
+
+    What a network needs all of its blocks for (indices into them, several lists side by side) keeps
+    them: its outputs must have the shapes that they had.
+    """
+    import torch
+
+    arguments = tuple(
+        torch.from_numpy(array) for array in make_samples(network.inputs, 1, 0)[0].values()
+    )
+
+    def shapes() -> list[torch.Size] | None:
+        try:
+            with torch.no_grad():
+                outputs = torch.utils._pytree.tree_leaves(network.module(*arguments))
+        except Exception:  # noqa: BLE001 - whatever it is, the network needs those blocks
+            return None
+        return [output.shape for output in outputs if isinstance(output, torch.Tensor)]
+
+    network.module.eval()
+    started = time.monotonic()
+    expected = shapes()
+    if expected is None or time.monotonic() - started > MAX_SECONDS:
+        return network
+    for part in list(network.module.modules()):
+        if not isinstance(part, torch.nn.Sequential | torch.nn.ModuleList):
+            continue
+        children = dict(part._modules)
+        kept = _without_repetition(children)
+        if len(kept) < len(children):
+            part._modules = kept
+            if shapes() != expected:
+                part._modules = children
+    return network
+
+
+def _without_repetition(
+    children: dict[str, torch.nn.Module | None],
+) -> dict[str, torch.nn.Module | None]:
+    kept: list[torch.nn.Module | None] = []
+    looks: list[object] = []
+    for child in children.values():
+        look = child and (type(child), [(n, p.shape) for n, p in child.named_parameters()])
+        if looks[-2:] != [look, look]:
+            kept.append(child)
+            looks.append(look)
+    # A list is indexed by position, so the names are those of the first ones.
+    return dict(zip(children, kept, strict=False))
