@@ -123,6 +123,21 @@ def test_an_opset_that_the_converter_does_not_know_is_refused(builders):
         upgrade_opset(load_model(builders.mlp()), runtime_limits().opset + 1)
 
 
+def test_a_scan_with_a_batch_axis_is_refused(builders):
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["o"])],
+        "body",
+        [builders.info("s", 1, [2]), builders.info("e", 1, [2])],
+        [builders.info("t", 1, [2]), builders.info("o", 1, [2])],
+    )
+    scan = helper.make_node("Scan", ["", "i", "x"], ["y", "z"], num_scan_inputs=1, body=body)
+    inputs = [builders.info("i", 1, [1, 2]), builders.info("x", 1, [1, 3, 2])]
+    outputs = [builders.info("y", 1, [1, 2]), builders.info("z", 1, [1, 3, 2])]
+    model = load_model(builders.build([scan], inputs, outputs, {}, opset=8))
+    with pytest.raises(ModelError, match="its Scan has a batch axis"):
+        upgrade_opset(model, 13)
+
+
 def test_an_output_that_is_declared_with_a_wrong_rank_gets_the_right_one(builders):
     # As exporters wrote them: ONNX Runtime runs it, and only newer inference sees the mistake.
     proto = builders.build(

@@ -233,6 +233,21 @@ def test_gptq_leaves_layers_whose_inputs_are_not_finite():
     assert layer.round_by_gptq(0 * weight, up, 0 * weight + 1, ~up) is up
 
 
+def test_gptq_takes_channels_that_are_copies_of_each_other():
+    x = tensor(40, 1, seed=3).expand(40, 12) * 1e3
+    weight = tensor(12, 2, seed=4)
+    layer = make_error(Attributes(ir.node("MatMul", []), 21), weight)
+    layer.add(x, 0 * x @ weight)
+    # As after sums in single precision, which are no longer positive definite.
+    layer._second_moment[0, 0, 1:] *= 1 + 1e-4
+    step = torch.full_like(weight, 0.5)
+    lower = torch.floor(weight / step) * step - weight
+    nearest, free = lower < -step / 2, torch.ones_like(weight, dtype=torch.bool)
+    chosen = layer.round_by_gptq(lower, nearest, step, free)
+    errors = [(x @ (lower + up * step)).square().sum() for up in (chosen, nearest)]
+    assert errors[0] <= errors[1]
+
+
 def test_wide_layers_have_no_second_moment(monkeypatch):
     _, attributes, _, weight, _ = layer_of("matmul")
     monkeypatch.setattr(layer_error, "MAX_GRAM_WIDTH", 2)

@@ -27,6 +27,9 @@ IN_TURNS = (
 ).split()
 # What once failed on a graph is tried on it for ever.
 MENDED = {
+    "nodes-attention_3d_softcap_expanded": ("sensitivity",),
+    "nodes-rotary_embedding_expanded": ("preprocess",),
+    "timm-samvit_base_patch16_224-torchscript-17-dynamic": ("adaround",),
     "timm-levit-torchscript": ("a16w8",),
     "transformers-albert-torchscript": ("int4-gptq", "dynamic"),
     "transformers-wav2vec2-bert-torchscript-18-static": ("int4-gptq", "bias-correction"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -286,6 +288,9 @@ def infer_symbolic_shapes(
     if opset_of(model) < 7:
         raise ModelError("symbolic shape inference reads opset 7 and above.")
     inference = SymbolicShapeInference(int_max, auto_merge, guess_output_rank, verbose)
+    for op_type in ("Split", "Squeeze"):
+        known = inference.dispatcher_[op_type]
+        inference.dispatcher_[op_type] = partial(_infer_by_computed_input, inference, known)
     complete = False
     problem: Exception | None = None
     with _logging_at(verbose):
@@ -309,6 +314,52 @@ def infer_symbolic_shapes(
             "symbolic shape inference is incomplete: some op's output shape is not known; "
             "auto_merge or guess_output_rank may help."
         )
+
+
+def _infer_by_computed_input(
+    inference: Any, known: Callable[[onnx.NodeProto], None], node: onnx.NodeProto
+) -> None:
+    """Infer a Split or Squeeze whose lengths or axes are computed.
+
+    The inference takes a second input that is no constant for one that is not there: equal parts,
+    every dimension of 1. It also takes the parts of `num_outputs` to be equal.
+    """
+    name = node.input[1] if len(node.input) > 1 else ""
+    if name and inference._try_get_value(node, 1) is None:
+        computed = inference.sympy_data_.get(name)
+        if not isinstance(computed, list) or not all(_is_whole(value) for value in computed):
+            _leave_open(inference, node)
+            return
+        values = np.array([int(value) for value in computed], np.int64)
+        inference.initializers_[name] = onnx.numpy_helper.from_array(values, name)
+    if any(attribute.name == "num_outputs" for attribute in node.attribute):
+        inference._onnx_infer_single_node(node)
+        return
+    known(node)
+
+
+def _leave_open(inference: Any, node: onnx.NodeProto) -> None:
+    """Give outputs the rank that they have, and names to the dimensions that are computed."""
+    shape = list(inference._get_shape(node, 0))
+    axis: int | None = None
+    if node.op_type == "Split":
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % len(shape)
+    else:
+        shape = shape[inference._get_shape(node, 1)[0] :]
+    for index, output in enumerate(node.output):
+        dims = [
+            str(inference._new_symbolic_dim_from_output(node, index, position))
+            if axis in {None, position}
+            else dim
+            for position, dim in enumerate(shape)
+        ]
+        dtype = inference.known_vi_[node.input[0]].type.tensor_type.elem_type
+        info = onnx.helper.make_tensor_value_info(output, dtype, dims)
+        inference.known_vi_[output].CopyFrom(info)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) or getattr(value, "is_Integer", False)
 
 
 @contextmanager

@@ -76,7 +76,10 @@ def measure_sensitivity(
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
         )
-        worst = {node.name for node in found.worst(candidates)}
+        # Nodes that stay float lose, too: they read what others rounded. Those without a figure of
+        # their own come last.
+        ranked = [node.name for node in found.worst(len(found.nodes)) if node.name in chosen]
+        worst = list(dict.fromkeys([*ranked, *chosen]))[:candidates]
         chosen = {name: index for name, index in chosen.items() if name in worst}
     measured = _Variants(
         prepared, calibration, plan, quantized, given, units, chosen, measuring.memory_budget

@@ -21,6 +21,8 @@ ROWS_PER_WEIGHT = 64
 """Rows for each weight of an output: more say no more about second moments."""
 DAMPING, TINY = 1e-6, 1e-30
 """Added to second moments before they are inverted, the first as a part of their mean."""
+DAMPING_ATTEMPTS = 6
+"""How often ten times as much is added, where that does not make them positive definite."""
 MAX_SWEEPS = 8
 """How often coordinate descent goes over all weights at the most: after a few, hardly any flip."""
 CORRELATED_ROWS = 8
@@ -190,11 +192,18 @@ class GramError(LayerError):
         if not bool(second.isfinite().all()):
             return up
         mean = second.diagonal(dim1=1, dim2=2).mean(dim=1)
-        second.diagonal(dim1=1, dim2=2).add_(DAMPING * mean[:, None] + TINY)
-        inverse = torch.linalg.inv(second)
+        for attempt in range(DAMPING_ATTEMPTS):
+            # Channels that are nearly copies of each other need more than the usual damping.
+            damping = DAMPING * 10**attempt * mean[:, None] + TINY
+            second.diagonal(dim1=1, dim2=2).add_(damping)
+            inverse = torch.linalg.inv(second)
+            # Row by row of this factor: how those to come make up for one that is decided.
+            factor, failed = torch.linalg.cholesky_ex(inverse, upper=True)
+            if not bool(failed.any()):
+                break
+        else:
+            return up
         wanted = torch.bmm(self._cross_moment.double(), inverse).to(self._cross_moment.dtype)
-        # Row by row of this factor: how those to come make up for one that is decided.
-        factor = torch.linalg.cholesky(inverse, upper=True)
         factor.div_(factor.diagonal(dim1=1, dim2=2)[..., None].clone())
         updates = factor.to(wanted.dtype)
         chosen, low, steps, loose = (

@@ -131,11 +131,12 @@ class SegmentTarget:
         return [(given, plain, targets)]
 
     def run(self, feeds: Tensors, constants: Constants) -> Tensors:
-        """Return the quantized segment's outputs."""
+        """Return the quantized segment's outputs; shapes and indices among them are not learned."""
         found = self._graph.run(feeds, read=self._read, constants={**self.fixed, **constants})
         return {
             n: self._output_quantizers[n](t) if n in self._output_quantizers else t
             for n, t in found.items()
+            if t.is_floating_point()
         }
 
     def layer(
