@@ -9,10 +9,8 @@ import pytest
 from support.models import normal, sqnr
 
 from bitwright.assess import compare_outputs
-from bitwright.assess.outputs import class_axis
 
 IMAGE = np.zeros((1, 3, 64, 48), np.float32)
-TOKENS = np.zeros((2, 7), np.int64)
 
 
 def fixed(arrays):
@@ -58,32 +56,6 @@ def test_agreement_counts_rows_with_the_same_largest_element():
 def test_single_numbers_have_no_agreement():
     assert compare([np.float32(3)], [np.float32(2)]).agreement is None
     assert compare([np.ones((4, 1))], [np.ones((4, 1))]).agreement is None
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "given", "axis"),
-    [
-        ("output", (8, 1000), IMAGE, 1),
-        ("pooler_output", (2, 768), TOKENS, None),
-        ("pred_boxes", (1, 4), IMAGE, None),
-        ("logits", (2, 7, 32000), TOKENS, 2),
-        ("y", (2, 7, 9), TOKENS, 2),
-        ("last_hidden_state", (2, 7, 768), TOKENS, None),
-        ("present.0.key", (2, 7, 4, 16), TOKENS, None),
-        ("output0", (1, 84, 8400), IMAGE, None),
-        ("boxes", (1, 8400, 4), IMAGE, None),
-        ("pred_logits", (1, 100, 91), IMAGE, 2),
-        ("wave", (1, 2, 16000), np.zeros((1, 2, 16000), np.float32), None),
-        ("out", (1, 21, 64, 48), IMAGE, 1),
-        ("out", (1, 3, 64, 48), IMAGE, None),
-        ("out", (1, 255, 8, 6), IMAGE, None),
-        ("logits", (1, 2, 16, 12), IMAGE, 1),
-        ("y", (1000,), IMAGE, None),
-        ("y", (1, 2, 3, 4, 5), IMAGE, None),
-    ],
-)
-def test_only_scores_of_classes_have_an_axis_of_classes(name, shape, given, axis):
-    assert class_axis(name, shape, [given]) == axis
 
 
 def test_pixels_agree_along_the_classes():

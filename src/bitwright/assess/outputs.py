@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bitwright.assess.judge.kinds import class_axis
 from bitwright.assess.sums import ErrorSums
 
-__all__ = ["OutputComparison", "OutputSums", "class_axis", "compare_outputs"]
+__all__ = ["OutputComparison", "OutputSums", "compare_outputs"]
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -33,7 +33,7 @@ class OutputComparison:
     largest_error: float
     agreement: float | None
     """Share of answers with the same best class; None where the output is no scores of classes
-    (see `class_axis`)."""
+    (see `judge.kinds.class_axis`)."""
 
     def describe(self) -> str:
         """Return the comparison as one line."""
@@ -44,45 +44,6 @@ class OutputComparison:
         if self.agreement is not None:
             text += f", top-1 agreement {self.agreement:.1%}".replace("%", " %")
         return text
-
-
-_SCORES = re.compile(r"logit|score|prob|softmax|class|\bcls", re.IGNORECASE)
-_NO_SCORES = re.compile(
-    r"box|embed|hidden|state|feature|pool|present|past|cache|anchor|offset|depth|flow|landmark",
-    re.IGNORECASE,
-)
-
-
-def class_axis(name: str, shape: Sequence[int], inputs: Iterable[Array]) -> int | None:
-    """Return the axis of an output along which classes compete, or None where none do.
-
-    An argmax over boxes, anchors, pixels, time or features says nothing, and quantization changes
-    it at random. So it must be plain that the axis holds classes:
-
-    * a name that tells of something else (boxes, hidden states, a cache, ...): none;
-    * [batch, classes]: the second, as in every classifier;
-    * [batch, time, classes]: the last, where the name tells of scores, or where tokens, integers of
-      [batch, time], come in: the model answers for each. Else it may as well be boxes by anchors;
-    * [batch, classes, height, width]: the second, where the name tells of scores, or where an image
-      of this height and width comes in and there are more classes than a picture has channels.
-      Else it may be another picture, or features;
-    * anything else: none.
-
-    >>> class_axis("logits", (1, 1000), []), class_axis("output0", (1, 84, 8400), [])
-    (1, None)
-    """
-    if _NO_SCORES.search(name):
-        return None
-    axis, says_so = {2: 1, 3: 2, 4: 1}.get(len(shape)), _SCORES.search(name) is not None
-    if axis is None or shape[axis] < 2:
-        return None
-    if len(shape) == 3 and not says_so:
-        tokens = (array for array in inputs if array.dtype.kind in "iu")
-        return axis if any(array.shape == tuple(shape[:2]) for array in tokens) else None
-    if len(shape) == 4 and not says_so:
-        sizes = {tuple(array.shape[2:]) for array in inputs if array.ndim == 4}
-        return axis if tuple(shape[2:]) in sizes and shape[1] > 4 else None
-    return axis
 
 
 class OutputSums:

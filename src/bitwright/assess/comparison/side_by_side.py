@@ -16,7 +16,8 @@ from bitwright.assess.comparison.nodes import describe_nodes, weight_errors
 from bitwright.assess.comparison.results import Comparison, TensorComparison
 from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.inspection import show_type
-from bitwright.assess.outputs import OutputSums, class_axis
+from bitwright.assess.judge.kinds import class_axis
+from bitwright.assess.outputs import OutputSums
 from bitwright.assess.sums import ErrorSums
 from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.errors import DataError, ModelError

@@ -1,0 +1,343 @@
+"""The judge: errors of a quantized model's outputs, each by what it holds, and one loss of all.
+
+judge = Judge(model)                 # the float model; without one, only names and values tell
+for sample in holdout:
+    judge.add(sample, float_outputs, quantized_outputs)
+found = judge.finish()
+found.loss, found.losses             # one number, and one for each sample, in sample order
+found.outputs[0].worst               # the worst part of the worst output
+compare_losses(before.losses, found.losses)   # paired bootstrap of two results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.assess.judge.bootstrap import Interval, mean_interval, too_few
+from bitwright.assess.judge.kinds import Kind
+from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
+from bitwright.assess.judge.pieces import Piece, check_kinds, cut_output, find_heads
+
+__all__ = [
+    "Judge",
+    "Judgement",
+    "OutputJudge",
+    "OutputJudgement",
+    "PartJudgement",
+    "combine_losses",
+    "judge_models",
+]
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+_WORST_WEIGHT = 4
+"""The exponent of the power mean over parts and outputs: 1 is the mean, infinity the worst."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartJudgement:
+    """One part of an output: a channel, a run of channels, a concatenated head, or all of it.
+
+    >>> part = PartJudgement("sigmoid", "Sigmoid scores", 1, (4, 84), 0.02, np.array([0.3, 0.5]))
+    >>> part.describe()
+    'axis 1, 4 to 83 (sigmoid): KL 0.02, loss 0.4'
+    """
+
+    kind: Kind
+    reason: str
+    """Why it is judged as this kind."""
+    axis: int | None
+    span: tuple[int, int] | None
+    """First index along the axis and the one behind the last; None: the whole output."""
+    figure: float
+    """SQNR in dB, KL divergence in nats, or cosine, as the kind says."""
+    losses: Floats
+    """For each sample, from 0 to 1."""
+
+    @property
+    def loss(self) -> float:
+        """The mean over samples."""
+        return _mean(self.losses)
+
+    @property
+    def where(self) -> str:
+        """Which part it is, in words."""
+        if self.span is None:
+            return "all of it"
+        first, last = self.span[0], self.span[1] - 1
+        return f"axis {self.axis}, {first}" + (f" to {last}" if last > first else "")
+
+    def show_figure(self) -> str:
+        """Return the figure with its name."""
+        if self.kind == "sqnr":
+            return f"{self.figure:.1f} dB SQNR"
+        return f"{'cosine' if self.kind == 'embedding' else 'KL'} {self.figure:.3g}"
+
+    def describe(self) -> str:
+        """Return the part as one line."""
+        return f"{self.where} ({self.kind}): {self.show_figure()}, loss {self.loss:.3g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the part as plain data."""
+        return {
+            "kind": self.kind,
+            "reason": self.reason,
+            "axis": self.axis,
+            "span": None if self.span is None else list(self.span),
+            "figure": self.figure,
+            "loss": self.loss,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OutputJudgement:
+    """One output, judged part by part."""
+
+    name: str
+    parts: tuple[PartJudgement, ...]
+    """The worst first."""
+    losses: Floats
+    """For each sample, of all parts, the worst counting most."""
+    agreements: Floats | None = None
+    """For each sample, the share of rows with the same best class; None: no classes compete."""
+
+    @property
+    def loss(self) -> float:
+        """The mean over samples."""
+        return _mean(self.losses)
+
+    @property
+    def worst(self) -> PartJudgement:
+        """The part with the largest loss."""
+        return self.parts[0]
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the loss; None with too few samples."""
+        return mean_interval(self.losses)
+
+    @property
+    def agreement_interval(self) -> Interval | None:
+        """Of top-1 agreement."""
+        return None if self.agreements is None else mean_interval(self.agreements)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the output as plain data."""
+        return {
+            "name": self.name,
+            "kind": self.worst.kind,
+            "reason": self.worst.reason,
+            "loss": self.loss,
+            "interval": _pair(self.interval),
+            "agreement_interval": _pair(self.agreement_interval),
+            "parts": [part.to_dict() for part in self.parts],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """All outputs of a quantized model on some samples, and one loss for the whole.
+
+    >>> one, other = np.array([[0.6, 0.8]]), np.array([[0.8, -0.6]])
+    >>> judge = Judge()
+    >>> judge.add({}, {"y": one}, {"y": one})
+    >>> judge.add({}, {"y": other}, {"y": other})
+    >>> found = judge.finish()
+    >>> found.loss, found.note
+    (0.0, 'judged on 2 samples: too few for an interval, which needs 8 holdout samples')
+    """
+
+    outputs: tuple[OutputJudgement, ...]
+    """The worst first."""
+    losses: Floats
+    """For each sample in its order: from 0, the same, to 1, nothing in common."""
+    samples: int
+    left_out: tuple[str, ...] = ()
+    """Why outputs were not judged, a sentence each."""
+
+    @property
+    def loss(self) -> float:
+        """The mean over samples: lower is better. About the root of noise over signal."""
+        return _mean(self.losses)
+
+    @property
+    def power(self) -> float:
+        """The mean square over samples: noise over signal, where all is judged by SQNR."""
+        return _mean(self.losses**2)
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the loss; None with too few samples."""
+        return mean_interval(self.losses)
+
+    @property
+    def note(self) -> str | None:
+        """What to know about the number of samples, where they are few."""
+        return too_few(self.samples)
+
+    def output(self, name: str) -> OutputJudgement | None:
+        """Return one output by its name."""
+        return next((output for output in self.outputs if output.name == name), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "loss": self.loss,
+            "interval": _pair(self.interval),
+            "samples": self.samples,
+            "note": self.note,
+            "outputs": [output.to_dict() for output in self.outputs],
+            "left_out": list(self.left_out),
+        }
+
+
+class OutputJudge:
+    """Gathers the errors of one output, sample by sample, in memory that does not grow with it.
+
+    >>> judge = OutputJudge("y", (Piece("sqnr", None, "numbers"),))
+    >>> judge.add(np.array([3.0, 4.0]), np.array([3.0, 3.0]))
+    >>> round(judge.finish().worst.figure, 2)
+    13.98
+    """
+
+    def __init__(self, name: str, pieces: Iterable[Piece]) -> None:
+        self.name = name
+        self._measures: list[tuple[Piece, Measure]] = [
+            (piece, open_measure(piece.kind, piece.axis, top1=piece.top1)) for piece in pieces
+        ]
+
+    def add(self, expected: Array, actual: Array) -> None:
+        """Add what both models gave for a sample; another shape is nothing in common."""
+        for piece, measure in self._measures:
+            if expected.shape == actual.shape:
+                measure.add(piece.take(expected), piece.take(actual))
+            else:
+                measure.add_lost()
+
+    def finish(self) -> OutputJudgement:
+        """Return the judgement."""
+        groups = [
+            [_part(piece, errors) for errors in measure.finish()]
+            for piece, measure in self._measures
+        ]
+        # Heads count alike, however many channels each has.
+        losses = combine_losses([combine_losses([p.losses for p in parts]) for parts in groups])
+        parts = sorted((p for parts in groups for p in parts), key=lambda part: -part.loss)
+        agreements = [m.agreement for _, m in self._measures if m.agreement is not None]
+        return OutputJudgement(
+            self.name, tuple(parts), losses, agreements[0] if agreements else None
+        )
+
+
+class Judge:
+    """Judges the float outputs of a quantized model against those of the float model."""
+
+    def __init__(
+        self, model: ir.Model | None = None, kinds: Mapping[str, str] | None = None
+    ) -> None:
+        """Take the float model, whose graph tells what outputs are made of, and given kinds."""
+        self._heads = {} if model is None else find_heads(model)
+        self._kinds = dict(kinds or {})
+        if model is not None:
+            check_kinds(self._kinds, self._heads)
+        self._outputs: dict[str, OutputJudge] = {}
+        self._shapes: dict[str, set[tuple[Any, ...]]] = {}
+        self._samples = 0
+
+    def add(
+        self,
+        sample: Mapping[str, Array],
+        expected: Mapping[str, Array],
+        actual: Mapping[str, Array],
+    ) -> None:
+        """Add what both models gave for a sample."""
+        fed = tuple(array.shape for array in sample.values())
+        for name, value in expected.items():
+            array = np.asarray(value)
+            if array.dtype.kind != "f" or name not in actual:
+                continue
+            if name not in self._outputs:
+                pieces = cut_output(
+                    name, array, sample.values(), self._heads.get(name), self._kinds.get(name)
+                )
+                self._outputs[name] = OutputJudge(name, pieces)
+            self._outputs[name].add(array, np.asarray(actual[name]))
+            self._shapes.setdefault(name, set()).add((fed, array.shape))
+        self._samples += 1
+
+    def finish(self) -> Judgement:
+        """Return the judgement over all samples."""
+        found, left_out = [], []
+        for name, output in self._outputs.items():
+            seen = self._shapes[name]
+            if len({fed for fed, _ in seen}) < len(seen):
+                left_out.append(
+                    f"output {name!r} is not judged: how many numbers it has depends on the sample"
+                )
+                continue
+            found.append(output.finish())
+        losses = combine_losses([output.losses for output in found])
+        found.sort(key=lambda output: -output.loss)
+        return Judgement(tuple(found), losses, self._samples, tuple(left_out))
+
+
+def judge_models(
+    expected: Run,
+    actual: Run,
+    samples: Iterable[Mapping[str, Array]],
+    *,
+    model: ir.Model | None = None,
+    kinds: Mapping[str, str] | None = None,
+) -> Judgement:
+    """Run both models on the samples and judge the second by the first.
+
+    >>> double, close = (lambda x: {"y": 2 * x["x"]}), (lambda x: {"y": 2.02 * x["x"]})
+    >>> data = [{"x": np.random.default_rng(n).normal(size=(1, 3, 4, 4))} for n in range(8)]
+    >>> found = judge_models(double, close, data)
+    >>> found.outputs[0].worst.kind, round(found.loss, 3)
+    ('sqnr', 0.01)
+    """
+    judge = Judge(model, kinds)
+    for sample in samples:
+        judge.add(sample, expected(sample), actual(sample))
+    return judge.finish()
+
+
+def combine_losses(losses: list[Floats]) -> Floats:
+    """Return one loss a sample out of several: a mean in which the worst counts most.
+
+    >>> combine_losses([np.array([0.1]), np.array([0.8])]).round(2).tolist()
+    [0.67]
+    """
+    if not losses:
+        return np.zeros(0)
+    stacked = np.stack(losses)
+    combined: Floats = np.mean(stacked**_WORST_WEIGHT, axis=0) ** (1 / _WORST_WEIGHT)
+    return combined
+
+
+def _part(piece: Piece, found: PartErrors) -> PartJudgement:
+    start = piece.span[0] if piece.span is not None else 0
+    span = piece.span if found.span is None else (start + found.span[0], start + found.span[1])
+    with np.errstate(invalid="ignore"):
+        # What is lost can be lost only once: errors approach 1.
+        saturated = np.where(np.isinf(found.errors), 1.0, found.errors / (1 + found.errors))
+    return PartJudgement(
+        piece.kind, piece.reason, piece.axis, span, found.figure, np.sqrt(saturated)
+    )
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if values.size else 0.0
+
+
+def _pair(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]

@@ -1,0 +1,124 @@
+"""What an output holds (class scores, an embedding, numbers), which decides how it is judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["KINDS", "Kind", "KindChoice", "channel_axis", "choose_kind", "class_axis"]
+
+Array = npt.NDArray[Any]
+
+Kind = Literal["logits", "probabilities", "sigmoid", "embedding", "sqnr"]
+"""How an output is judged: class scores (logits before a softmax, probabilities that sum to one, or
+independent scores between 0 and 1) by KL divergence, embeddings by cosine, all else by SQNR."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class KindChoice(NamedTuple):
+    """The kind of an output, the axis that it is judged along, and why."""
+
+    kind: Kind
+    axis: int | None
+    reason: str
+    top1: bool = False
+    """Whether classes compete along the axis."""
+
+
+_SCORES = re.compile(r"logit|score|prob|softmax|class|\bcls", re.IGNORECASE)
+_VECTORS = re.compile(r"embed|hidden|state|feature|pool", re.IGNORECASE)
+_NO_SCORES = re.compile(
+    rf"box|{_VECTORS.pattern}|present|past|cache|anchor|offset|depth|flow|landmark", re.IGNORECASE
+)
+
+
+def class_axis(name: str, shape: Sequence[int], inputs: Iterable[Array]) -> int | None:
+    """Return the axis of an output along which classes compete, or None where none do.
+
+    An argmax over boxes, anchors, pixels, time or features says nothing, and quantization changes
+    it at random. So it must be plain that the axis holds classes:
+
+    * a name that tells of something else (boxes, hidden states, a cache, ...): none;
+    * [batch, classes]: the second, as in every classifier;
+    * [batch, time, classes]: the last, where the name tells of scores, or where tokens, integers of
+      [batch, time], come in: the model answers for each. Else it may as well be boxes by anchors;
+    * [batch, classes, height, width]: the second, where the name tells of scores, or where an image
+      of this height and width comes in and there are more classes than a picture has channels.
+      Else it may be another picture, or features;
+    * anything else: none.
+
+    >>> class_axis("logits", (1, 1000), []), class_axis("output0", (1, 84, 8400), [])
+    (1, None)
+    """
+    if _NO_SCORES.search(name):
+        return None
+    axis, says_so = {2: 1, 3: 2, 4: 1}.get(len(shape)), _SCORES.search(name) is not None
+    if axis is None or shape[axis] < 2:
+        return None
+    if len(shape) == 3 and not says_so:
+        tokens = (array for array in inputs if array.dtype.kind in "iu")
+        return axis if any(array.shape == tuple(shape[:2]) for array in tokens) else None
+    if len(shape) == 4 and not says_so:
+        sizes = {tuple(array.shape[2:]) for array in inputs if array.ndim == 4}
+        return axis if tuple(shape[2:]) in sizes and shape[1] > 4 else None
+    return axis
+
+
+def channel_axis(shape: Sequence[int]) -> int | None:
+    """Return the axis that different things lie along: the smallest but for the batch.
+
+    >>> channel_axis((1, 84, 8400)), channel_axis((1, 100, 4)), channel_axis((1, 1, 5)), \
+channel_axis((7,))
+    (1, 2, 2, None)
+    """
+    sizes = [(size, axis) for axis, size in enumerate(shape) if axis and size > 1]
+    return min(sizes)[1] if sizes else None
+
+
+def choose_kind(
+    name: str, first: Array, inputs: Iterable[Array] = (), *, made_by: str | None = None
+) -> KindChoice:
+    """Return how an output is judged, by its name, its float values for a sample, and its maker.
+
+    `made_by` is the operator that makes it, where the graph is known.
+
+    >>> choose_kind("logits", np.array([[2.0, -1.0, 0.5]])).reason
+    'class scores along axis 1'
+    >>> choose_kind("sentence_embedding", np.array([[2.0, -1.0, 0.5]])).kind
+    'embedding'
+    """
+    axis = class_axis(name, first.shape, inputs)
+    if first.ndim == 2 and first.shape[1] > 2 and _are_unit_vectors(first):
+        return KindChoice("embedding", 1, "vectors of length one")
+    if axis is not None:
+        classes = f"class scores along axis {axis}"
+        if _sum_to_one(first, axis):
+            return KindChoice("probabilities", axis, f"{classes} that sum to one", True)
+        if made_by == "Sigmoid" or _are_shares(first):
+            return KindChoice("sigmoid", axis, f"{classes}, each between 0 and 1", True)
+        return KindChoice("logits", axis, classes, True)
+    if _VECTORS.search(name) and first.ndim in (2, 3) and first.shape[-1] > 1:
+        return KindChoice("embedding", first.ndim - 1, "vectors, as its name tells")
+    along = channel_axis(first.shape)
+    if made_by == "Sigmoid" and not _NO_SCORES.search(name):
+        return KindChoice("sigmoid", along, "scores that a Sigmoid makes")
+    return KindChoice("sqnr", along, "no class scores and no embedding")
+
+
+def _sum_to_one(values: Array, axis: int) -> bool:
+    sums = values.astype(np.float64).sum(axis=axis)
+    return bool(values.size) and bool(np.all(values >= 0) and np.allclose(sums, 1, atol=1e-3))
+
+
+def _are_shares(values: Array) -> bool:
+    return bool(values.size) and bool(np.all((values >= 0) & (values <= 1)))
+
+
+def _are_unit_vectors(values: Array) -> bool:
+    lengths = np.linalg.norm(values.astype(np.float64), axis=-1)
+    # One-hot answers have this length too, and are scores.
+    return bool(np.allclose(lengths, 1, atol=1e-3)) and bool(np.any(values < 0))

@@ -1,0 +1,347 @@
+"""Errors of one piece of an output, per sample and relative to what float has there.
+
+An error of 1 is as much as there is to lose: noise as strong as the signal (SQNR 0 dB), class
+scores as far off as if the average answer were given to every sample (KL divergence), embeddings
+as far off as they are from their mean (1 - cosine). So errors of different kinds compare.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.assess.judge.kinds import Kind
+from bitwright.assess.sums import decibels
+
+__all__ = ["Measure", "PartErrors", "binary_kl", "class_kl", "find_runs", "open_measure"]
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+_MAX_AXIS = 1 << 14
+"""A longer axis holds positions, not channels."""
+_MAX_CHANNELS = 16
+"""Up to so many channels (coordinates of a box, colours) are judged one by one."""
+_MIN_NUMBERS = 8
+"""From fewer numbers the size of a channel is not known."""
+_MAX_RUNS = 8
+_RUN_RATIO = 10.0
+"""Neighbours that differ by this factor in size are different things."""
+_SILENT = 1e-20
+"""Share of the whole output's power below which a part is silence."""
+_MIN_SCORE = 1e-3
+"""Independent scores below are no detection in any benchmark: COCO's evaluation cuts there."""
+_MIN_SHARE = 0.1
+"""Probabilities below this share of 1 / classes count as that."""
+_MIN_CLASS_SPREAD = 0.1
+_MIN_SCORE_SPREAD = 1e-5
+_MIN_ANGLE_SPREAD = 0.01
+
+
+class PartErrors(NamedTuple):
+    """The errors of one part: a channel, a run of channels, or the whole piece."""
+
+    span: tuple[int, int] | None
+    """First index and the one behind the last along the axis; None: the whole piece."""
+    errors: Floats
+    """One for each sample, relative to the float part's size; infinite where it is lost."""
+    figure: float
+    """What the kind is measured in, over all samples: SQNR in dB, KL in nats, or cosine."""
+
+
+class Measure(Protocol):
+    """Gathers errors sample by sample."""
+
+    def add(self, expected: Array, actual: Array) -> None:
+        """Add a pair of arrays of one shape."""
+
+    def add_lost(self) -> None:
+        """Add a sample for which the quantized model gives another shape."""
+
+    def finish(self) -> list[PartErrors]:
+        """Return the errors of the parts, the worst first."""
+
+    @property
+    def agreement(self) -> Floats | None:
+        """Per sample, the share of rows with the same best class; None: no classes compete."""
+
+
+def open_measure(kind: Kind, axis: int | None, *, top1: bool = True) -> Measure:
+    """Return the measure of a kind; classes, features or channels lie along the axis.
+
+    >>> measure = open_measure("embedding", 1)
+    >>> measure.add(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]))
+    >>> measure.finish()[0].figure
+    0.0
+    """
+    if kind == "sqnr":
+        return _SignalMeasure(axis)
+    if kind == "embedding":
+        return _AngleMeasure(-1 if axis is None else axis)
+    return _ScoreMeasure(kind, axis, top1)
+
+
+# Everything else: noise over signal ---------------------------------------------------------
+
+
+class _SignalMeasure:
+    """Noise over signal of each run of channels, or of each channel where they are few."""
+
+    agreement = None
+
+    def __init__(self, axis: int | None) -> None:
+        self._axis = axis
+        self._noise: list[Floats] = []
+        self._signal: list[Floats] = []
+        self._counts: list[int] = []
+        """Numbers in a channel, for each sample."""
+
+    def add(self, expected: Array, actual: Array) -> None:
+        wanted, given = _finite_pair(_rows(expected, self._axis), _rows(actual, self._axis))
+        with np.errstate(over="ignore", invalid="ignore"):
+            difference = wanted - given
+            self._noise.append(np.einsum("ci,ci->c", difference, difference))
+        self._signal.append(np.einsum("ci,ci->c", wanted, wanted))
+        self._counts.append(wanted.shape[1])
+
+    def add_lost(self) -> None:
+        self._noise.append(np.array([np.inf]))
+        self._signal.append(np.zeros(1))
+        self._counts.append(0)
+
+    def finish(self) -> list[PartErrors]:
+        sizes = {
+            values.size for values, count in zip(self._noise, self._counts, strict=True) if count
+        }
+        if len(sizes) != 1:  # the number of channels varies: then they are one
+            counts = np.array(self._counts) * [values.size for values in self._noise]
+            noise, signal = (
+                np.array([[values.sum()] for values in sums])
+                for sums in (self._noise, self._signal)
+            )
+        else:
+            counts = np.array(self._counts)
+            shape = (len(counts), *sizes)
+            noise, signal = (
+                np.array([np.broadcast_to(values, shape[1:]) for values in sums])
+                for sums in (self._noise, self._signal)
+            )
+        total = signal.sum()
+        power = signal.sum(axis=0)
+        runs = [(0, power.size)]
+        if counts.sum() >= _MIN_NUMBERS and power.size <= _MAX_AXIS:
+            few = power.size <= _MAX_CHANNELS
+            runs = [(n, n + 1) for n in range(power.size)] if few else find_runs(power)
+        found = []
+        for start, stop in runs:
+            width, part = stop - start, noise[:, start:stop].sum(axis=1)
+            own = float(power[start:stop].sum())
+            if own <= _SILENT * total:
+                # Silence has no size of its own; noise there is measured by the rest.
+                own = float(total) * width / power.size
+            size = own / max(int(counts.sum()) * width, 1)
+            means = part / np.maximum(counts * width, 1)
+            errors = np.where(means == 0, 0.0, np.divide(means, size or np.nan))
+            span = None if len(runs) == 1 else (start, stop)
+            found.append(PartErrors(span, _or_lost(errors), decibels(own, float(part.sum()))))
+        return sorted(found, key=lambda part: part.figure)
+
+
+def find_runs(power: Floats) -> list[tuple[int, int]]:
+    """Return the runs of indices along an axis that are of about one size, by their energies.
+
+    A new run begins where the next index differs tenfold in size from the run so far. Where that
+    gives many runs, channels just vary, and all are one.
+
+    >>> find_runs(np.array([640.0, 600, 500, 550, 0.1, 0.2, 0.1]) ** 2)
+    [(0, 4), (4, 7)]
+    """
+    sizes = np.sqrt(np.maximum(power, 0.0))
+    floor = float(sizes.max(initial=0.0)) * math.sqrt(_SILENT)
+    starts, gathered, count = [0], 0.0, 0
+    for index, size in enumerate(np.maximum(sizes, floor or 1.0)):
+        mean = math.exp(gathered / count) if count else float(size)
+        if not 1 / _RUN_RATIO < size / mean < _RUN_RATIO:
+            starts.append(index)
+            gathered, count = 0.0, 0
+        gathered += math.log(size)
+        count += 1
+    if len(starts) > _MAX_RUNS:
+        starts = [0]
+    return list(zip(starts, [*starts[1:], sizes.size], strict=True))
+
+
+# Class scores: KL divergence -----------------------------------------------------------------
+
+
+class _ScoreMeasure:
+    """KL divergence of class scores, relative to what they tell samples apart by."""
+
+    def __init__(self, kind: Kind, axis: int | None, top1: bool) -> None:
+        self._kind, self._axis, self._top1 = kind, axis, top1
+        self._kl: list[float] = []
+        self._agreeing: list[float] = []
+        self._rows = 0
+        self._entropy = 0.0
+        self._sum: Floats = np.zeros(1)
+        self._classes = 1
+
+    def add(self, expected: Array, actual: Array) -> None:
+        wanted, given = (_rows(values, self._axis).T for values in (expected, actual))
+        if self._top1 and wanted.size and wanted.shape[1] > 1:
+            self._agreeing.append(float(np.mean(wanted.argmax(axis=1) == given.argmax(axis=1))))
+        if self._kind == "sigmoid":
+            p, q = (
+                np.clip(values, _MIN_SCORE, 1 - _MIN_SCORE).reshape(-1, 1)
+                for values in (wanted, given)
+            )
+            kl, entropy = binary_kl(p, q), -_plogp(p) - _plogp(1 - p)
+        else:
+            p, q = (self._log_shares(values) for values in (wanted, given))
+            kl = class_kl(p, q)
+            p = np.exp(p)
+            entropy = -_plogp(p)
+        self._kl.append(float(kl.mean()) if kl.size else 0.0)
+        self._rows += len(p)
+        self._entropy += float(entropy.sum())
+        if self._sum.shape != p.shape[1:]:
+            self._sum = np.zeros(p.shape[1:])
+        self._sum += p.sum(axis=0)
+        self._classes = p.shape[1]
+
+    def add_lost(self) -> None:
+        self._kl.append(np.inf)
+        if self._top1:
+            self._agreeing.append(0.0)
+
+    def _log_shares(self, values: Floats) -> Floats:
+        """Return log probabilities, rows by classes."""
+        logs: Floats
+        if self._kind == "logits":
+            top = values.max(axis=1, keepdims=True)
+            with np.errstate(invalid="ignore"):
+                shifted = values - np.where(np.isfinite(top), top, 0.0)
+            logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        else:
+            shares = np.maximum(values, _MIN_SHARE / values.shape[1])
+            logs = np.log(shares / shares.sum(axis=1, keepdims=True))
+        return logs
+
+    @property
+    def agreement(self) -> Floats | None:
+        return np.array(self._agreeing) if self._agreeing else None
+
+    def finish(self) -> list[PartErrors]:
+        errors = np.array(self._kl)
+        mean = self._sum / max(self._rows, 1)
+        if self._kind == "sigmoid":
+            of_mean, least = float((-_plogp(mean) - _plogp(1 - mean)).sum()), _MIN_SCORE_SPREAD
+        else:
+            most = math.log(max(self._classes, 2))
+            of_mean = float(-_plogp(mean[None]).sum())
+            # One answer has no average to stand out from: then the most that can be told counts.
+            least = most if self._rows < 2 else _MIN_CLASS_SPREAD * most
+        spread = max(of_mean - self._entropy / max(self._rows, 1), least)
+        figure = float(errors.mean()) if errors.size else 0.0
+        return [PartErrors(None, _or_lost(errors / spread), figure)]
+
+
+def class_kl(p: Floats, q: Floats) -> Floats:
+    """Return KL(p | q) in nats for rows of log probabilities.
+
+    >>> half, other = np.log([[0.5, 0.5]]), np.log([[0.75, 0.25]])
+    >>> class_kl(half, half).tolist(), round(float(class_kl(half, other)[0]), 4)
+    ([0.0], 0.1438)
+    """
+    shares = np.exp(p)
+    with np.errstate(invalid="ignore"):
+        terms = np.where(shares > 0, shares * (p - q), 0.0)
+    return np.maximum(terms.sum(axis=1), 0.0)  # type: ignore[no-any-return]
+
+
+def binary_kl(p: Floats, q: Floats) -> Floats:
+    """Return KL(p | q) in nats of independent scores strictly between 0 and 1.
+
+    >>> binary_kl(np.array([[0.5]]), np.array([[0.5]])).tolist()
+    [[0.0]]
+    """
+    terms = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+    return np.maximum(terms, 0.0)
+
+
+def _plogp(values: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(values > 0, values * np.log(values), 0.0)
+    return terms.sum(axis=1) if terms.ndim > 1 else terms
+
+
+# Embeddings: cosine --------------------------------------------------------------------------
+
+
+class _AngleMeasure:
+    """1 - cosine of vectors, relative to what it is between them and their mean."""
+
+    agreement = None
+
+    def __init__(self, axis: int) -> None:
+        self._axis = axis
+        self._angles: list[float] = []
+        self._directions: Floats = np.zeros(1)
+        self._rows = 0
+
+    def add(self, expected: Array, actual: Array) -> None:
+        pair = _finite_pair(_rows(expected, self._axis), _rows(actual, self._axis))
+        wanted, given = (_unit(values.T) for values in pair)
+        both_zero = ~wanted.any(axis=1) & ~given.any(axis=1)
+        distance = 1 - np.einsum("rf,rf->r", wanted, given)
+        self._angles.append(
+            float(np.where(both_zero, 0.0, distance).mean()) if distance.size else 0.0
+        )
+        self._rows += len(wanted)
+        if self._directions.shape != wanted.shape[1:]:
+            self._directions = np.zeros(wanted.shape[1:])
+        self._directions += wanted.sum(axis=0)
+
+    def add_lost(self) -> None:
+        self._angles.append(np.inf)
+
+    def finish(self) -> list[PartErrors]:
+        # The mean of 1 - cosine between unit vectors and the direction of their mean.
+        spread = 1 - float(np.linalg.norm(self._directions)) / max(self._rows, 1)
+        size = max(spread, _MIN_ANGLE_SPREAD) if self._rows > 1 else 1.0
+        angles = np.maximum(np.array(self._angles), 0.0)
+        return [PartErrors(None, _or_lost(angles / size), 1 - float(angles.mean()))]
+
+
+# Arrays --------------------------------------------------------------------------------------
+
+
+def _rows(values: Array, axis: int | None) -> Floats:
+    """Return what lies along the axis as rows, and everything else as columns."""
+    array = np.asarray(values, np.float64)
+    if axis is None or array.ndim == 0:
+        return array.reshape(1, -1)
+    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+def _finite_pair(expected: Floats, actual: Floats) -> tuple[Floats, Floats]:
+    """Return both without what is not finite in float; where only `actual` is not, it is lost."""
+    if np.isfinite(expected).all():
+        return expected, actual
+    same = (expected == actual) | (np.isnan(expected) & np.isnan(actual))
+    finite = np.isfinite(expected)
+    actual = np.where(finite, actual, np.where(same, 0.0, np.inf))
+    return np.where(finite, expected, 0.0), actual
+
+
+def _unit(values: Floats) -> Floats:
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        return values / np.where(lengths > 0, lengths, 1.0)
+
+
+def _or_lost(errors: Floats) -> Floats:
+    return np.where(np.isnan(errors), np.inf, errors)

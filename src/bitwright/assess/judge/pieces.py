@@ -1,0 +1,213 @@
+"""Pieces of outputs: what a Concat at the end of the graph puts side by side in one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.assess.judge.kinds import KINDS, Kind, KindChoice, channel_axis, choose_kind
+from bitwright.errors import RecipeError, did_you_mean
+
+__all__ = ["Heads", "Piece", "check_kinds", "cut_output", "find_heads"]
+
+Array = npt.NDArray[Any]
+
+_SAME_ELEMENTS = frozenset({"Identity", "Cast", "Dropout"})
+_LOOKED_THROUGH = _SAME_ELEMENTS | {
+    "Transpose",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Slice",
+    "Split",
+}
+_MAX_STEPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of an output that is judged by one measure; without a span, all of it."""
+
+    kind: Kind
+    axis: int | None
+    reason: str
+    span: tuple[int, int] | None = None
+    """Where it lies along the axis."""
+    top1: bool = False
+    """Whether classes compete, so that the best one can agree."""
+
+    def take(self, values: Array) -> Array:
+        """Return the piece of an output."""
+        if self.span is None or self.axis is None:
+            return values
+        return values[(slice(None),) * self.axis + (slice(*self.span),)]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What the graph tells of an output: its maker, and the heads that were concatenated."""
+
+    made_by: str | None = None
+    axis: int | None = None
+    sizes: tuple[int, ...] = ()
+    makers: tuple[str | None, ...] = ()
+
+
+def check_kinds(kinds: Mapping[str, str], outputs: Iterable[str]) -> None:
+    """Refuse kinds that do not exist, and outputs that the model does not have.
+
+    >>> check_kinds({"boxes": "sqnr"}, ["box"])
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: the model has no output 'boxes' to judge. Did you mean 'box'?
+    """
+    known = list(outputs)
+    for name, kind in kinds.items():
+        if name not in known:
+            raise RecipeError(
+                f"the model has no output {name!r} to judge.{did_you_mean(name, known)}"
+            )
+        if kind not in KINDS:
+            raise RecipeError(
+                f"output {name!r} cannot be judged as {kind!r}; give one of {', '.join(KINDS)}."
+                f"{did_you_mean(kind, KINDS)}"
+            )
+
+
+def cut_output(
+    name: str,
+    first: Array,
+    inputs: Iterable[Array],
+    heads: Heads | None = None,
+    kind: str | None = None,
+) -> tuple[Piece, ...]:
+    """Return the pieces of an output, by its float values for a sample and by the graph.
+
+    `kind` is the user's word for the whole output.
+
+    >>> import numpy as np
+    >>> heads = Heads("Concat", 1, (4, 80), ("Mul", "Sigmoid"))
+    >>> [(p.span, p.kind) for p in cut_output("y", np.ones((1, 84, 9)), [], heads)]
+    [((0, 4), 'sqnr'), ((4, 84), 'sigmoid')]
+    """
+    heads = heads or Heads()
+    given = list(inputs)
+    choice = choose_kind(name, first, given, made_by=heads.made_by)
+    if kind is not None:
+        return (_as_asked(kind, choice, first),)
+    axis = heads.axis
+    is_cut = axis is not None and axis < first.ndim and first.shape[axis] == sum(heads.sizes)
+    if choice.kind != "sqnr" or not is_cut or axis is None:
+        return (Piece(choice.kind, choice.axis, choice.reason, top1=choice.top1),)
+    pieces, start = [], 0
+    for size, maker in zip(heads.sizes, heads.makers, strict=True):
+        span = (start, start + size)
+        start += size
+        if maker == "Sigmoid":
+            pieces.append(Piece("sigmoid", axis, "a concatenated head of Sigmoid scores", span))
+        else:
+            pieces.append(Piece("sqnr", axis, "a concatenated head", span))
+    return tuple(pieces)
+
+
+def _as_asked(kind: str, choice: KindChoice, first: Array) -> Piece:
+    [asked] = [known for known in KINDS if known == kind]
+    last = first.ndim - 1 if first.ndim else None
+    axis = choice.axis
+    if asked != choice.kind:
+        classes = asked in ("logits", "probabilities", "embedding")
+        axis = last if classes and choice.kind == "sqnr" and first.ndim < 4 else choice.axis
+    return Piece(asked, axis, "as asked for", top1=asked in ("logits", "probabilities"))
+
+
+# The graph -----------------------------------------------------------------------------------
+
+
+def find_heads(model: ir.Model) -> dict[str, Heads]:
+    """Return what the graph of a float model tells of each of its outputs."""
+    return {value.name or "": _heads_of(value) for value in model.graph.outputs}
+
+
+def _heads_of(value: ir.Value) -> Heads:
+    maker = _maker(value)
+    made_by = None if maker is None else maker.op_type
+    # Positions may be dynamic: the axis of channels is the smallest that is known.
+    axis = channel_axis([0 if size is None else size for size in _shape(value) or ()])
+    if axis is None:
+        return Heads(made_by)
+    split = _split(value, axis, _MAX_STEPS)
+    if split is None:
+        return Heads(made_by)
+    makers = tuple(None if (one := _maker(v)) is None else one.op_type for _, v in split)
+    return Heads(made_by, axis, tuple(size for size, _ in split), makers)
+
+
+def _split(value: ir.Value, axis: int, steps: int) -> list[tuple[int, ir.Value]] | None:
+    """Return (size, value) of what lies side by side along an axis, or None for one thing."""
+    node = value.producer()
+    if node is None or not steps or not node.inputs or node.inputs[0] is None:
+        return None
+    source = node.inputs[0]
+    if node.op_type in _SAME_ELEMENTS:
+        return _split(source, axis, steps - 1)
+    if node.op_type == "Transpose":
+        order = node.attributes.get("perm")
+        rank = len(_shape(value) or ())
+        places = list(order.value) if order is not None else list(reversed(range(rank)))
+        return _split(source, int(places[axis]), steps - 1) if axis < len(places) else None
+    if node.op_type == "Reshape":
+        place = _same_axis(_shape(source), _shape(value), axis)
+        return None if place is None else _split(source, place, steps - 1)
+    if node.op_type != "Concat":
+        return None
+    inputs = [one for one in node.inputs if one is not None]
+    rank = len(_shape(value) or ()) or axis + 1
+    if int(node.attributes["axis"].value) % rank != axis:
+        # Levels of a pyramid, one behind the other: each has the same heads, or none is seen.
+        splits = [_split(one, axis, steps - 1) for one in inputs]
+        first = splits[0]
+        same = first is not None and all(
+            split is not None and [s for s, _ in split] == [s for s, _ in first] for split in splits
+        )
+        return first if same else None
+    found: list[tuple[int, ir.Value]] = []
+    for one in inputs:
+        shape = _shape(one)
+        size = None if shape is None or axis >= len(shape) else shape[axis]
+        if size is None:
+            return None
+        found += _split(one, axis, steps - 1) or [(size, one)]
+    return found if len(found) > 1 else None
+
+
+def _same_axis(
+    before: list[int | None] | None, after: list[int | None] | None, axis: int
+) -> int | None:
+    """Return where the axis of a reshaped tensor was before, if all behind it stayed."""
+    if before is None or after is None:
+        return None
+    place = axis - len(after) + len(before)
+    kept = place >= 0 and before[place:] == after[axis:] and None not in after[axis:]
+    return place if kept else None
+
+
+def _maker(value: ir.Value) -> ir.Node | None:
+    """Return the node that computes a value; what only moves numbers is looked through."""
+    node = value.producer()
+    for _ in range(_MAX_STEPS):
+        if node is None or node.op_type not in _LOOKED_THROUGH or not node.inputs:
+            return node
+        source = node.inputs[0]
+        if source is None or source.producer() is None:
+            return node
+        node = source.producer()
+    return node
+
+
+def _shape(value: ir.Value) -> list[int | None] | None:
+    if value.shape is None:
+        return None
+    return [size if isinstance(size, int) else None for size in value.shape]
