@@ -337,6 +337,36 @@ def test_a_tensor_that_no_sample_fills_is_an_error():
         quantize(model, [{"x": np.zeros((4, 4), np.float32)}] * 3)
 
 
+def test_experts_that_no_token_goes_to_stay_float():
+    def expert(name, sign):
+        return [
+            node("Mul", ["x", sign], [f"{name}_s"], name=f"{name}_sign"),
+            node(
+                "ReduceMax", [f"{name}_s"], [f"{name}_m"], name=f"{name}_max", axes=[1], keepdims=0
+            ),
+            node("Greater", [f"{name}_m", "limit"], [f"{name}_c"], name=f"{name}_chosen"),
+            node("Compress", ["x", f"{name}_c"], [f"{name}_x"], name=f"{name}_rows", axis=0),
+            node("MatMul", [f"{name}_x", "w"], [f"{name}_y"], name=f"{name}_mm"),
+        ]
+
+    model = build(
+        [*expert("a", "plus"), *expert("b", "minus")],
+        {"x": [4, 16]},
+        {"a_y": ["n", 8], "b_y": ["m", 8]},
+        {
+            "w": weight(16, 8),
+            "plus": np.float32(1.0),
+            "minus": np.float32(-1.0),
+            "limit": np.float32(0.0),
+        },
+    )
+    samples = [{"x": np.abs(normal(4, 16, seed=i)) + 0.1} for i in range(3)]
+    plan = quantize(model, samples).plan
+    assert plan.nodes["a_mm"].action == "quantize"
+    assert plan.nodes["b_mm"].reason == "it never ran during calibration"
+    assert any("no sample of the calibration data reached" in note for note in plan.notes)
+
+
 def test_every_float_node_carries_a_reason():
     for model in (make_cnn(), make_transformer()):
         plan = quantize(model, select=Selection(exclude=("re:.*(fc|norm1)",))).plan

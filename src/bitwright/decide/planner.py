@@ -9,7 +9,7 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout, plan_as_float
-from bitwright.decide.layout.fallback import leave_masks_float, leave_unseen_branches_float
+from bitwright.decide.layout.fallback import leave_masks_float, leave_unreached_float
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overflow
 from bitwright.decide.scales.parameters import activation_plan, linked_plan, weight_plan
@@ -35,7 +35,7 @@ def decide(
 ) -> QuantPlan:
     """Return the plan: type and scale of every entry of the layout, and what each node does."""
     notes = leave_masks_float(model, layout, sketches)
-    notes += leave_unseen_branches_float(model, layout, sketches)
+    notes += leave_unreached_float(model, layout, sketches)
     _refuse_invalid_values(layout, sketches)
     tensors: dict[str, TensorPlan] = {}
     for key, entry in layout.entries.items():

@@ -173,6 +173,8 @@ class MergedGraph:
                 attribute = ir.AttrGraph(attribute.name, body)
             attributes.append(attribute)
         outputs = tuple(like(value, self._fresh(value.name)) for value in node.outputs)
+        for output in outputs:
+            output.shape = self._shared_shape(output.shape)
         self._graph.append(copy_node(node, read, outputs, self._fresh(node.name), attributes))
         return outputs
 
@@ -194,6 +196,24 @@ class MergedGraph:
             append_node(self._graph, op_type, inputs, output, name, attributes)
             self._copies[key] = (output,)
         return self._copies[key][0]
+
+    def _shared_shape(self, shape: ir.Shape | None) -> ir.Shape | None:
+        """Return a shape without the dimensions that the models need not agree on.
+
+        Where routers or scores decide how many rows there are, a name stands for one number in one
+        model; the runtime would take it for the same in both, and share memory by it.
+        """
+        if shape is None:
+            return None
+        names = {
+            dim.value
+            for value in self._inputs.values()
+            for dim in value.shape or ()
+            if isinstance(dim, ir.SymbolicDim)
+        }
+        return ir.Shape(
+            [dim if isinstance(dim, int) or dim.value in names else None for dim in shape]
+        )
 
     def _fresh(self, name: str | None) -> str:
         self._count += 1

@@ -19,7 +19,7 @@ from bitwright.support.wording import counted
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
 
-__all__ = ["leave_masks_float", "leave_unseen_branches_float"]
+__all__ = ["leave_masks_float", "leave_unreached_float"]
 
 # A mask value lies this far below zero; scores do not.
 _SENTINEL = -1000.0
@@ -42,26 +42,26 @@ def leave_masks_float(
     return [f"left {counted(len(masked), 'tensor')} with attention masks in float"]
 
 
-def leave_unseen_branches_float(
+def leave_unreached_float(
     model: ir.Model, layout: Layout, sketches: Mapping[str, TensorSketch]
 ) -> list[str]:
-    """Take what the data never reached inside If, Loop and Scan bodies out of the layout.
+    """Take what the data never reached out of the layout.
 
-    A branch for another sampling rate, say, is none of the data's fault; in the main graph a
-    tensor without values is.
+    A branch for another sampling rate or an expert that no token went to is none of the data's
+    fault. Data that reaches nothing is, and so is a tensor of the main graph that was not observed.
     """
-    gone = {
-        key
-        for key, entry in layout.entries.items()
-        if entry.needs_data
-        and entry.value.graph is not model.graph
-        and ((sketch := sketches.get(entry.name)) is None or sketch.count == 0)
-    }
-    if not gone:
+    observed = {key: entry for key, entry in layout.entries.items() if entry.needs_data}
+    gone = set()
+    for key, entry in observed.items():
+        sketch = sketches.get(entry.range_of or entry.name)
+        is_inside = entry.value.graph is not model.graph  # a body that never ran shows nothing
+        if (sketch is None and is_inside) or (sketch is not None and not sketch.count):
+            gone.add(key)
+    if not gone or len(gone) == len(observed):
         return []
     _drop(layout, gone, "it never ran during calibration")
     tensors = counted(len(gone), "tensor")
-    return [f"left {tensors} of branches that never ran during calibration in float"]
+    return [f"left {tensors} that no sample of the calibration data reached in float"]
 
 
 def _drop(layout: Layout, gone: set[str], reason: str) -> None:
