@@ -153,12 +153,14 @@ def ignore_unknown(
 ) -> dict[str, Any]:
     """Return what is known of the given settings, with a warning about the others.
 
+    A setting that is None, as callers pass for what they do not use, asks for nothing.
+
     >>> ignore_unknown({"percentile": 99.9}, ["percentile"])
     {'percentile': 99.9}
     """
     names = list(known)
     for key in given:
-        if key not in names:
+        if key not in names and given[key] is not None:
             warn_user(f"option {key!r}{where} is unknown and ignored.{did_you_mean(key, names)}")
     return {key: value for key, value in given.items() if key in names}
 

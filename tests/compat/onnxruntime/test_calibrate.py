@@ -265,6 +265,16 @@ def test_the_old_ways_in(tmp_path):
     assert lowest == -highest
 
 
+@pytest.mark.parametrize("method", ["MinMax", "Entropy", "Percentile"])
+def test_op_types_that_no_node_has_give_no_ranges(tmp_path, method):
+    onnx.save(make_mlp(), tmp_path / "model.onnx")
+    calibrator = create_calibrator(
+        tmp_path / "model.onnx", ["Conv"], calibrate_method=ours.CalibrationMethod[method]
+    )
+    calibrator.collect_data(Reader(make_samples(make_mlp())))
+    assert not calibrator.compute_data().keys()
+
+
 def test_nothing_collected_is_an_error(tmp_path):
     onnx.save(make_mlp(), tmp_path / "model.onnx")
     calibrator = create_calibrator(tmp_path / "model.onnx")

@@ -101,6 +101,32 @@ def test_integer_ops_without_ranges(tmp_path):
     assert found.graph == onnx.load(tmp_path / "q.onnx").graph
 
 
+@pytest.mark.parametrize("options", [None, {"MatMulConstBOnly": True}])
+def test_dynamic_products_of_activations_and_gemms_are_those_of_the_peer(options):
+    types = peer.QuantType.QInt8, peer.QuantType.QUInt8
+    for model in (make_transformer(), make_mlp()):
+        counts = []
+        for kind, mode in ((ONNXQuantizer, ours), (peer.onnx_quantizer.ONNXQuantizer, peer)):
+            mode = mode.QuantizationMode.IntegerOps
+            twin = onnx.ModelProto.FromString(model.SerializeToString())
+            quantizer = kind(
+                twin, False, False, mode, False, *types, None, [], [], ["MatMul"], options
+            )
+            quantizer.quantize_model()
+            counts.append(ops(quantizer.model.model))
+        for op_type in ("MatMulInteger", "MatMul", "Gemm"):
+            assert counts[0][op_type] == counts[1][op_type]
+
+
+def test_an_empty_list_of_op_types_quantizes_nothing(tmp_path):
+    model = make_mlp()
+    ranges = ranges_of(model, make_samples(model), tmp_path)
+    quantizer = QDQQuantizer(model, False, False, *TYPES, ranges, [], [], [], {})
+    with pytest.warns(UserWarning, match="op_types_to_quantize is empty"):
+        found = quantizer.quantize_model()
+    assert ops(found) == ops(model)
+
+
 def test_what_is_missing_or_contradicts_is_said(tmp_path):
     model = make_cnn()
     ranges = ranges_of(model, make_samples(model), tmp_path)

@@ -113,7 +113,9 @@ class BaseQuantizer:
         self.tensors_range = tensors_range
         self.nodes_to_quantize = nodes_to_quantize
         self.nodes_to_exclude = nodes_to_exclude
-        self.op_types_to_quantize = op_types_to_quantize or [*QLinearOpsRegistry, *QDQRegistry]
+        if op_types_to_quantize is None:
+            op_types_to_quantize = [*QLinearOpsRegistry, *QDQRegistry]
+        self.op_types_to_quantize = op_types_to_quantize
         self.extra_options = dict(extra_options or {})
         self.is_activation_symmetric = self.extra_options.get("ActivationSymmetric", False)
         self.min_real_range = self.extra_options.get("MinimumRealRange")

@@ -134,7 +134,8 @@ class CalibraterBase:
         return observe(self._runner, self._tensors(), samples, detail="extremes", **options)
 
     def _need_data(self) -> None:
-        if not self._seen.samples:
+        # Without a tensor to calibrate nothing is run, and there are no ranges to miss.
+        if not self._seen.samples and self._tensors():
             raise InvalidDataError("No data is collected. Call collect_data with a reader first.")
 
     def _tensors(self) -> list[str]:

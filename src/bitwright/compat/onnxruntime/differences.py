@@ -353,10 +353,9 @@ CALIBRATION = (
     ),
     Difference(
         "matmul_bnb4_quantizer.MatMulBnb4Quantizer",
-        "changes the given model, leaves weights in Constant nodes float, and writes zeros for "
-        "float64 ones",
-        "the model is left alone, Constant nodes are taken, float64 nodes stay float",
-        "what is given is the caller's, and zeros are no weights",
+        "leaves weights in Constant nodes float, and writes zeros for float64 ones",
+        "Constant nodes are taken, float64 nodes stay float",
+        "zeros are no weights",
     ),
     Difference(
         "matmul_bnb4_quantizer.parse_args",

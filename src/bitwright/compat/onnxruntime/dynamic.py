@@ -19,7 +19,7 @@ from bitwright.recipe.rules import DYNAMIC_FIELDS
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["dynamic_recipe", "quantize_dynamic"]
+__all__ = ["dynamic_op_types", "dynamic_recipe", "quantize_dynamic"]
 
 
 _RETIRED = {**RETIRED, "activation_type": ACTIVATION_TYPE}
@@ -52,10 +52,7 @@ def quantize_dynamic(
     True
     """
     parts = translate_options(extra_options)
-    op_types = list(read_names("op_types_to_quantize", op_types_to_quantize))
-    if "MatMul" in op_types:
-        # There, a Gemm is taken apart first, and its MatMul is what is quantized.
-        op_types.append("Gemm")
+    op_types = dynamic_op_types(op_types_to_quantize)
     parts.choose_nodes(op_types, nodes_to_quantize, nodes_to_exclude)
     parts.recipe.update(
         per_channel=read_switch("per_channel", per_channel),
@@ -68,6 +65,17 @@ def quantize_dynamic(
         model_output,
         external_data=read_switch("use_external_data_format", use_external_data_format),
     )
+
+
+def dynamic_op_types(op_types: Sequence[str] | None) -> list[str]:
+    """Return the op types of a dynamic model, as ONNX Runtime's tool reads them.
+
+    >>> dynamic_op_types(["MatMul"])
+    ['MatMul', 'Gemm']
+    """
+    found = list(read_names("op_types_to_quantize", op_types))
+    # There, a Gemm is taken apart first, and its MatMul is what is quantized.
+    return [*found, "Gemm"] if "MatMul" in found else found
 
 
 def dynamic_recipe(parts: RecipeParts, weight_type: Any) -> Recipe:

@@ -23,10 +23,11 @@ import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from bitwright import graph
@@ -40,9 +41,6 @@ from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did
 from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
 from bitwright.support.notices import warn_user
 
-if TYPE_CHECKING:
-    import onnx
-
 __all__ = ["MatMulBnb4Quantizer", "ONNXModel", "attribute_to_kwarg", "main", "parse_args"]
 
 logger = logging.getLogger(__name__)
@@ -53,8 +51,9 @@ _BOOKS = {book.number: book for book in CODEBOOKS.values()}
 class MatMulBnb4Quantizer:
     """Stores the constant matrices of MatMul nodes in 4 bits, FP4 or NF4, one scale a block.
 
-    Other than in ONNX Runtime's tool, the given model is not changed, a path will do, and warnings
-    name unknown nodes to exclude, and a model that stays as it is because nothing is quantized.
+    A given message becomes the quantized model, as in ONNX Runtime's tool, all of it or nothing.
+    Other than there, a path will do, and warnings name unknown nodes to exclude, and a model that
+    stays as it is because nothing is quantized.
     """
 
     FP4 = 0
@@ -73,6 +72,7 @@ class MatMulBnb4Quantizer:
         self.quant_type = quant_type
         self.block_size = block_size
         self.nodes_to_exclude = set(read_names("nodes_to_exclude", nodes_to_exclude))
+        self._given = model if isinstance(model, onnx.ModelProto) else None
         self.model = ONNXModel(graph.load_model(model))
 
     def bnb4_block_quant(
@@ -110,6 +110,10 @@ class MatMulBnb4Quantizer:
         graph.check_model(model)
         _check_opens(model, self.model.copy())
         self.model = ONNXModel(model)
+        if self._given is not None:
+            # Callers such as Olive save the message that they gave.
+            self._given.CopyFrom(self.model.model)
+            self.model = ONNXModel(self._given)
 
 
 def _check_opens(quantized: ir.Model, original: ir.Model) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from bitwright.compat.onnxruntime.base_quantizer import BaseQuantizer, refused
-from bitwright.compat.onnxruntime.dynamic import dynamic_recipe
+from bitwright.compat.onnxruntime.dynamic import dynamic_op_types, dynamic_recipe
 from bitwright.compat.onnxruntime.enums import (
     QuantFormat,
     QuantizationMode,
@@ -112,6 +112,9 @@ class _Quantizer(BaseQuantizer):
     @raises_builtins()
     def quantize_model(self) -> onnx.ModelProto:
         """Return the quantized model, which is in `model` from then on; `plan` says why."""
+        if not self.op_types_to_quantize:
+            warn_user("the model stays as it is: op_types_to_quantize is empty.")
+            return self.model.model
         ranges = Calibration(sketches=as_sketches(self.tensors_range))
         run = mode_of(self.recipe).quantize
         try:
@@ -278,12 +281,15 @@ class ONNXQuantizer(_Quantizer):
         if as_member(QuantizationMode, mode, "quantization mode") is not wanted:
             raise RecipeError(f"static={static} goes with the mode {wanted}, not with {mode}.")
         parts = _parts(extra_options, per_channel, reduce_range)
-        parts.choose_nodes(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
+        op_types = op_types_to_quantize if static else dynamic_op_types(op_types_to_quantize)
+        parts.choose_nodes(op_types, nodes_to_quantize, nodes_to_exclude)
         types = activation_qType, weight_qType
         self.mode, self.static = wanted, static
         if static:
             self.recipe = static_recipe(parts, QuantFormat.QOperator, *types)
         else:
+            # Only quantize_dynamic leaves products of two activations float by default.
+            parts.select.setdefault("constant_weights_only", False)
             self.recipe = dynamic_recipe(parts, types[1])
         super().__init__(
             model,

@@ -1,0 +1,84 @@
+"""`install_as` answers imports of another package with ours."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bitwright.compat import install_as
+from bitwright.compat.aliases import REPLACEMENTS
+from bitwright.errors import RecipeError
+
+
+def run(program: str) -> str:
+    """Run in a process of its own: what is imported stays so."""
+    command = [sys.executable, "-W", "always", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("name", "ours"), REPLACEMENTS.items())
+def test_every_package_is_replaced_whole(name: str, ours: str) -> None:
+    answer = run(
+        "from bitwright.compat import install_as\n"
+        f"install_as({name!r})\n"
+        f"import importlib, {name}\n"
+        f"assert importlib.import_module({name!r}) is importlib.import_module({ours!r})\n"
+        f"assert {name} is importlib.import_module({ours!r})\n"
+    )
+    assert "warn" not in answer.lower()
+
+
+def test_submodules_are_ours_and_the_same_objects() -> None:
+    run(
+        "from bitwright.compat import install_as\n"
+        "install_as('onnxruntime.quantization')\n"
+        "from onnxruntime.quantization.qdq_quantizer import QDQQuantizer\n"
+        "from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config\n"
+        "import onnxruntime.quantization.calibrate as calibrate\n"
+        "import bitwright.compat.onnxruntime.qdq_quantizer as ours\n"
+        "import bitwright.compat.onnxruntime.calibrate as own\n"
+        "assert QDQQuantizer is ours.QDQQuantizer\n"
+        "assert calibrate is own\n"
+        "assert own.__spec__.name == own.__name__ == 'bitwright.compat.onnxruntime.calibrate'\n"
+        "assert get_qnn_qdq_config.__module__.startswith('bitwright.')\n"
+        "import onnxruntime\n"
+        "assert onnxruntime.quantization.__name__ == 'bitwright.compat.onnxruntime'\n"
+        "assert onnxruntime.InferenceSession\n"
+    )
+
+
+def test_a_module_that_only_the_other_tool_has_is_not_mixed_in() -> None:
+    run(
+        "from bitwright.compat import install_as\n"
+        "install_as('onnxruntime.quantization')\n"
+        "try:\n"
+        "    import onnxruntime.quantization.no_such_module\n"
+        "except ModuleNotFoundError as error:\n"
+        "    assert error.name == 'onnxruntime.quantization.no_such_module', error.name\n"
+        "else:\n"
+        "    raise AssertionError('imported')\n"
+    )
+
+
+def test_what_was_imported_before_is_replaced_with_a_warning() -> None:
+    answer = run(
+        "from onnxruntime.quantization import quantize_static as theirs\n"
+        "from bitwright.compat import install_as\n"
+        "install_as('onnxruntime.quantization')\n"
+        "install_as('onnxruntime.quantization')\n"
+        "import onnxruntime\n"
+        "from onnxruntime.quantization import quantize_static as ours\n"
+        "assert theirs.__module__ == 'onnxruntime.quantization.quantize'\n"
+        "assert ours.__module__ == 'bitwright.compat.onnxruntime.static'\n"
+        "assert onnxruntime.quantization.quantize_static is ours\n"
+    )
+    assert answer.count("UserWarning: onnxruntime.quantization was imported before") == 1
+
+
+def test_an_unknown_package_is_refused_before_any_is_replaced() -> None:
+    before = list(sys.meta_path)
+    with pytest.raises(RecipeError, match=r"cannot stand in for 'onnxruntim'"):
+        install_as("quark", "onnxruntim")
+    assert sys.meta_path == before
