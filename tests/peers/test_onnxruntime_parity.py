@@ -37,18 +37,17 @@ SAME = {
     "some op types": {"op_types_to_quantize": ["Conv", "MatMul", "Gemm"]},
     "uint16 activations": {"activation_type": "QUInt16"},
     "int16 activations": {"activation_type": "QInt16", "weight_type": "QInt8"},
-    "minimum range": {"extra_options": {"MinimumRealRange": 0.001}},
-}
-
-
-# At 4 bits the peer leaves the opset and takes Q/DQ from com.microsoft; we raise the opset.
-OTHERWISE = {
     "int4 weights": {"weight_type": "QInt4"},
     "uint4 weights": {"weight_type": "QUInt4", "activation_type": "QUInt8"},
     "int4 weights in contrib ops": {
         "weight_type": "QInt4",
         "extra_options": {"UseQDQContribOps": True},
     },
+    "minimum range": {"extra_options": {"MinimumRealRange": 0.001}},
+}
+
+
+OTHERWISE = {
     "an excluded node": {"nodes_to_exclude": ["conv2", "q_matmul"]},
 }
 

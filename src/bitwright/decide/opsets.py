@@ -8,10 +8,13 @@ from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT16, QType
 from bitwright.recipe import Recipe
 
-__all__ = ["needed_opset"]
+__all__ = ["has_float16", "needed_opset"]
 
 # Below 13 DequantizeLinear knows no channels, and several ops take no 8-bit values.
 _PREFERRED = 13
+# QuantizeLinear came with 10, DynamicQuantizeLinear with 11; below 11 the runtime fuses nothing.
+_PAIRS = 10
+_DYNAMIC = _FUSED = 11
 # Before, QLinearMatMul takes no float16 scales.
 _HALF = 21
 _BLOCKS = 21
@@ -36,7 +39,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     types = {recipe.activation, recipe.weight, *(o.qtype for o in overrides if o.qtype)}
     if recipe.bias == "int16" and recipe.quantize_bias:
         types.add(INT16)
-    needed = [own, _PREFERRED]
+    needed = [own, _least_opset(own, recipe)]
     if recipe.output_format.vendor_ops:
         needed.append(_BODIES)
         types = {qtype for qtype in types if not _takes_any_opset(qtype, recipe)}
@@ -46,14 +49,35 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
                 f"ONNX has no QuantizeLinear to {qtype}; use one of int8, uint8, int16, uint16, "
                 "int4, uint4, or the format extended, which has every type."
             )
-        # The contrib ops take these types at any opset.
-        if not (recipe.place.contrib_ops and qtype.bits in (4, 16)):
+        if not (recipe.place.contrib_ops and qtype.bits in _contrib_bits(recipe)):
             needed.append(qtype.min_opset)
     if recipe.block_size or any(o.block_size for o in overrides):
         needed.append(_BLOCKS)
-    if recipe.float16 == "keep" and _has_half_floats(model):
+    if recipe.float16 == "keep" and has_float16(model):
         needed.append(_HALF)
     return max(needed)
+
+
+def _least_opset(own: int, recipe: Recipe) -> int:
+    """Return the opset that a model is raised to whatever its types are."""
+    if recipe.place.conventions == "bitwright":
+        return _PREFERRED
+    # ONNX Runtime's tool leaves what can be written at all; there, channels below 13 do not load.
+    if recipe.mode == "dynamic":
+        return _DYNAMIC
+    overrides = recipe.overrides.values()
+    channels = recipe.per_channel or any(given.axis is not None for given in overrides)
+    if channels and recipe.output_format.standard_pairs:
+        return _PREFERRED
+    return _PAIRS if own >= _PAIRS else _FUSED
+
+
+def _contrib_bits(recipe: Recipe) -> tuple[int, ...]:
+    """Return the widths that contrib ops take below their standard opset.
+
+    They take both at any opset, but ONNX Runtime's tool raises it for 16 bits all the same.
+    """
+    return (4,) if recipe.place.conventions == "onnxruntime" else (4, 16)
 
 
 def _takes_any_opset(qtype: QType, recipe: Recipe) -> bool:
@@ -66,7 +90,13 @@ def _takes_any_opset(qtype: QType, recipe: Recipe) -> bool:
     return not qtype.min_opset or (qtype.bits == 8 and qtype.is_integer)
 
 
-def _has_half_floats(model: ir.Model) -> bool:
+def has_float16(model: ir.Model) -> bool:
+    """Return whether inputs or constants of a model are float16.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> has_float16(ir.Model(graph, ir_version=10))
+    False
+    """
     half = ir.DataType.FLOAT16
     return any(
         value.dtype == half

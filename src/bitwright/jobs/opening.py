@@ -146,7 +146,9 @@ def upgrade_for(model: ir.Model, recipe: Recipe, notes: list[str]) -> ir.Model:
     if opset <= before:
         return model
     notes.append(f"upgraded opset {before} to {opset}")
-    return graph.upgrade_opset(model, opset)
+    upgraded = graph.upgrade_opset(model, opset)
+    graph.normalize(upgraded, keep_defaults=recipe.keep_defaults)  # attributes became constants
+    return upgraded
 
 
 def _infer_shapes(model: ir.Model, recipe: Recipe) -> None:

@@ -47,6 +47,8 @@ DYNAMIC_FIELDS = frozenset(
     "optimize".split()
 )
 
+_DYNAMIC_PLACEMENT = ("force_shared", "conventions")
+
 # What a weight-only recipe can ask for: `weights` says all about them.
 _WEIGHT_ONLY_FIELDS = frozenset(
     "version name mode select weights fine_tune assumed_type optimize".split()
@@ -120,7 +122,9 @@ RULES = (
     Rule(
         lambda r: (
             r.mode == "dynamic"
-            and _changed(r.place, (n for n in Placement.__struct_fields__ if n != "force_shared"))
+            and _changed(
+                r.place, (n for n in Placement.__struct_fields__ if n not in _DYNAMIC_PLACEMENT)
+            )
         ),
         "place.{found} has no effect in dynamic mode; leave it out.",
     ),

@@ -280,3 +280,82 @@ def test_overrides_of_a_float16_model_reach_its_inputs_and_outputs(tmp_path, ten
     types = element_types(made)
     wide = {name for name, kind in types.items() if kind == TensorProto.UINT16}
     assert wide and all(name.startswith(tensor) for name in wide)
+
+
+@pytest.mark.parametrize(
+    ("before", "arguments", "after"),
+    [
+        (9, {}, 11),
+        (10, {}, 10),
+        (11, {}, 11),
+        (12, {"quant_format": "QOperator"}, 12),
+        (11, {"quant_format": "QOperator", "per_channel": True}, 11),
+        # There, DequantizeLinear gets an axis that it has from opset 13 on.
+        (11, {"per_channel": True}, 13),
+        (11, {"extra_options": {"TensorQuantOverrides": {"w1": [{"axis": 0}]}}}, 13),
+        (13, {"activation_type": "QUInt16", "extra_options": {"UseQDQContribOps": True}}, 21),
+        (13, {"weight_type": "QInt4"}, 13),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:Q/DQ nodes are in the domain")
+def test_the_opset_is_raised_only_for_what_needs_it(tmp_path, before, arguments, after):
+    model = make_cnn(opset=before)
+    samples = make_samples(model, 4)
+    quantize_static(model, tmp_path / "q.onnx", Reader(samples), **arguments)
+    written = onnx.load(tmp_path / "q.onnx")
+    assert {item.domain: item.version for item in written.opset_import}[""] == after
+    assert quality(model, written, samples) > (5 if "weight_type" in arguments else 20)
+
+
+def test_a_pad_before_opset_11_has_pairs_and_its_value_counts(tmp_path):
+    for value, shares in ((0.0, True), (2.5, False)):
+        nodes = [
+            node("Conv", ["x", "w"], ["c"]),
+            node("Pad", ["c"], ["y"], pads=[0, 0, 1, 1, 0, 0, 1, 1], value=value),
+        ]
+        shapes = {"x": [1, 3, 6, 6]}, {"y": [1, 4, 6, 6]}
+        model = build(nodes, *shapes, {"w": weight(4, 3, 3, 3, seed=1)}, opset=10)
+        quantize_static(model, tmp_path / "q.onnx", Reader(make_samples(model, 4)))
+        written = onnx.load(tmp_path / "q.onnx")
+        assert ops(written)["QuantizeLinear"] == 3
+        assert ("y_scale" not in constants_of(written)) is shares
+
+
+def test_four_bits_below_opset_21_are_in_contrib_operators_with_a_warning(tmp_path):
+    model = make_mlp(opset=13)
+    with pytest.warns(UserWarning, match="domain com.microsoft"):
+        quantize_static(
+            model, tmp_path / "q.onnx", Reader(make_samples(model, 2)), weight_type=QuantType.QInt4
+        )
+    written = onnx.load(tmp_path / "q.onnx")
+    assert {n.domain for n in written.graph.node if n.op_type == "DequantizeLinear"} == {
+        "com.microsoft"
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "opset", "stays"),
+    [
+        ({}, 21, True),
+        ({"per_channel": True}, 21, True),
+        ({}, 17, False),
+        ({"activation_type": "QUInt16"}, 21, False),
+        (
+            {"extra_options": {"TensorQuantOverrides": {"r1": [{"quant_type": "QUInt16"}]}}},
+            21,
+            False,
+        ),
+        ({"quant_format": "QOperator"}, 21, False),
+    ],
+    ids=str,
+)
+def test_a_float16_model_stays_one_where_that_runs(tmp_path, arguments, opset, stays):
+    plain = make_cnn(opset=opset, ir_version=10 if opset > 20 else 8)
+    model = retype(plain, np.float16, TensorProto.FLOAT16)
+    samples = make_samples(model, 4)
+    quantize_static(model, tmp_path / "q.onnx", Reader(samples), **arguments)
+    written = onnx.load(tmp_path / "q.onnx")
+    assert ("Cast" not in ops(written)) is stays
+    assert ("x_scale" in constants_of(written)) is stays
+    assert quality(model, written, samples) > 20

@@ -89,6 +89,7 @@ def dynamic_recipe(parts: RecipeParts, weight_type: Any) -> Recipe:
         for name in getattr(parts, section).keys() - read:
             parts.drop(f"{section}.{name}", "it has no effect in a dynamic model")
     parts.select.setdefault("subgraphs", False)  # as there, unless EnableSubgraph asks for it
+    parts.place["conventions"] = "onnxruntime"
     parts.recipe.update(
         name="onnxruntime-dynamic",
         mode="dynamic",

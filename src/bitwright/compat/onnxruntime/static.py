@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bitwright import graph
 from bitwright.assess.optimized.rounded import describe_rounded
 from bitwright.compat.onnxruntime.differences import (
     CONVERT_WITHOUT_PAIRS,
@@ -28,10 +29,12 @@ from bitwright.compat.onnxruntime.ranges import PeerRanges, is_sketch_file
 from bitwright.compat.onnxruntime.readers import read_in_strides
 from bitwright.compat.onnxruntime.writing import RETIRED, write_model
 from bitwright.compat.options import RecipeParts, read_switch
+from bitwright.decide.opsets import has_float16, needed_opset
 from bitwright.errors import DataError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import mode_of
+from bitwright.numerics.types import QType
 from bitwright.recipe import (
     Distribution,
     Entropy,
@@ -110,6 +113,7 @@ def quantize_static(
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
     sketches = _choose_ranges(method, parts, cache, float8=QuantType.QFLOAT8E4M3FN in types)
     recipe = static_recipe(parts, quant_format, activation_type, weight_type)
+    recipe = _keep_float16(model_input, _write_four_bits(model_input, recipe))
     if calibration_data_reader is None and (cache is None or not cache.exists()):
         raise DataError(
             "Either calibration_data_reader or an existing calibration_cache_path must be "
@@ -139,6 +143,50 @@ def quantize_static(
         warn_user(f"{describe_rounded(rounded)}.")
     if result is not None and not recipe.place.must_run and not result.outputs:
         MAY_NOT_RUN.warn("the model")
+
+
+def _write_four_bits(model: str | Path | onnx.ModelProto, recipe: Recipe) -> Recipe:
+    """Let contrib operators have types of 4 bits where the model's opset has no others, as there.
+
+    Types of 16 bits and blocks raise the opset, and then it has 4 bits as well.
+    """
+    bits = {qtype.bits for qtype in _types_of(recipe)}
+    if 4 not in bits or 16 in bits or recipe.block_size or recipe.place.contrib_ops:
+        return recipe
+    if not recipe.output_format.standard_pairs or graph.opset_of(graph.load_model(model)) >= 21:
+        return recipe
+    warn_user(
+        "Q/DQ nodes are in the domain com.microsoft: standard ones take 4 bits from opset 21 on."
+    )
+    return recipe.replace(place=recipe.place.replace(contrib_ops=True))
+
+
+def _types_of(recipe: Recipe) -> set[QType]:
+    """Return the types that a recipe names, also for single tensors."""
+    given = [*recipe.overrides.values()]
+    given += [override.convert for override in given if override.convert is not None]
+    named = {override.qtype for override in given if override.qtype is not None}
+    return {recipe.activation, recipe.weight, *named}
+
+
+def _keep_float16(model: str | Path | onnx.ModelProto, recipe: Recipe) -> Recipe:
+    """Let a float16 model stay one, without Casts, where the other tool's runs.
+
+    That takes opset 21. Float16 scales have too few digits for 16 bits, and the runtime makes
+    integer operators of pairs around a Concat, which take float32 scales only.
+    """
+    has_digits = all(qtype.is_integer and qtype.bits <= 8 for qtype in _types_of(recipe))
+    if not has_digits or not recipe.output_format.standard_pairs:
+        return recipe
+    loaded = graph.load_model(model)
+    types = recipe.select.op_types
+    joins = any(node.op_type == "Concat" for node in loaded.graph.all_nodes())
+    kept = (
+        has_float16(loaded)
+        and needed_opset(loaded, recipe) >= 21
+        and (not joins or (types is not None and "Concat" not in types))
+    )
+    return recipe.replace(float16="keep") if kept else recipe
 
 
 def _choose_ranges(

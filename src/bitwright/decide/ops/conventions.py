@@ -13,7 +13,7 @@ __all__ = ["rule_for"]
 _PAIRS: dict[str, dict[str, Any]] = {
     "AveragePool": {"keeps_scale": True},
     # The value that fills is quantized, too.
-    "Pad": {"data": (0, 2), "needs_quantized_input": False},
+    "Pad": {"data": (0, 2), "needs_quantized_input": False, "min_opset": 10},
     "Split": {"needs_quantized_input": False},
 }
 _INTEGER_OPS: dict[str, dict[str, Any]] = {

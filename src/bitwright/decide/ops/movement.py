@@ -20,7 +20,7 @@ def _pads_with_zero(node: ir.Node) -> bool:
     if mode is not None and mode.value != "constant":
         return True
     if len(node.inputs) < 3 or node.inputs[2] is None:
-        return True
+        return node.attributes.get_float("value", 0.0) == 0  # an attribute, before opset 11
     value = constant_of(node.inputs[2])
     return value is not None and bool(np.all(value == 0))
 
