@@ -8,7 +8,14 @@ import pytest
 from support.models import make_mlp, ops
 from support.quark_configs import U8S8, quantize_config
 
-from bitwright.compat.quark import AlgoConfig, Config, GPTQConfig, QConfig, QuantizationConfig
+from bitwright.compat.quark import (
+    AlgoConfig,
+    CLEConfig,
+    Config,
+    GPTQConfig,
+    QConfig,
+    QuantizationConfig,
+)
 from bitwright.errors import RecipeError
 
 
@@ -44,3 +51,11 @@ def test_warnings_are_ignored_on_request(quiet):
         quantize_config(Config(config))
     with pytest.warns(UserWarning, match="'Unknown' is unknown and ignored"):
         quantize_config(Config(QuantizationConfig(extra_options={"Unknown": 1})))
+
+
+def test_a_step_can_be_changed_before_it_is_used():
+    step = CLEConfig()
+    step.cle_steps = 4
+    assert step.options()["CLESteps"] == 4
+    with pytest.raises(AttributeError, match="CLEConfig has no setting 'cle_step'"):
+        step.cle_step = 4

@@ -143,3 +143,10 @@ def test_any_recipe_fine_tunes_by_its_name():
         ):
             with pytest.raises(RecipeError, match=said):
                 load_recipe(name)
+
+
+def test_none_stands_for_nothing():
+    layer = QLayerConfig(input_tensors=UInt8Spec(), weight=Int8Spec())
+    named = ("specific_layer_config", "layer_type_config", "exclude", "algo_config")
+    empty = QConfig(global_config=layer, extra_options=None, **dict.fromkeys(named))
+    assert empty == QConfig(global_config=layer)

@@ -7,3 +7,6 @@
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+__version__ = "0.13"
+"""The release of Quark whose names these are; tools such as Olive ask for it."""

@@ -9,6 +9,10 @@ from .algorithms import CLEConfig as CLEConfig
 from .algorithms import GPTQConfig as GPTQConfig
 from .algorithms import QuarotConfig as QuarotConfig
 from .algorithms import SmoothQuantConfig as SmoothQuantConfig
+from .auto_search import AutoSearch as AutoSearch
+from .auto_search import AutoSearchPro as AutoSearchPro
+from .auto_search import dump_model as dump_model
+from .auto_search import get_auto_search_config as get_auto_search_config
 from .config import Config as Config
 from .config import QConfig as QConfig
 from .config import QuantizationConfig as QuantizationConfig
@@ -46,6 +50,7 @@ from .specs import MXFP8E4M3Spec as MXFP8E4M3Spec
 from .specs import MXFP8E5M2Spec as MXFP8E5M2Spec
 from .specs import MXInt8Spec as MXInt8Spec
 from .specs import QLayerConfig as QLayerConfig
+from .specs import QTensorConfig as QTensorConfig
 from .specs import QuantGranularity as QuantGranularity
 from .specs import ScaleType as ScaleType
 from .specs import Spec as Spec

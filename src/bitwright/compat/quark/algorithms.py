@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from bitwright.errors import RecipeError
+from bitwright.errors import RecipeError, did_you_mean
 from bitwright.recipe.finetuning import LEARNING_OPS
 
 __all__ = [
@@ -22,16 +22,30 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class AlgoConfig:
-    """A step that makes a model easier to quantize."""
+    """A step that makes a model easier to quantize; what it is told can be changed later.
+
+    >>> step = CLEConfig()
+    >>> step.cle_steps = 3
+    >>> step.cle_step = 3
+    Traceback (most recent call last):
+    AttributeError: CLEConfig has no setting 'cle_step'. Did you mean 'cle_steps'?
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = [each.name for each in fields(self)]
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise AttributeError(f"{type(self).__name__} has no setting {name!r}.{hint}")
+        object.__setattr__(self, name, value)
 
     def options(self) -> dict[str, Any]:
         """Return the same as `extra_options`."""
         raise RecipeError(f"{type(self).__name__} in algo_config is not supported.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CLEConfig(AlgoConfig):
     """Equalize the channels of consecutive weights.
 
@@ -51,7 +65,7 @@ class CLEConfig(AlgoConfig):
         return {_as_key(f.name): getattr(self, f.name) for f in fields(self)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class BiasCorrectionConfig(AlgoConfig):
     """Shift biases by the mean error of their layers' outputs.
 
@@ -64,7 +78,7 @@ class BiasCorrectionConfig(AlgoConfig):
         return {"BiasCorrection": True}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SmoothQuantConfig(AlgoConfig):
     """Move outliers of activations into the weights that multiply them.
 
@@ -79,7 +93,7 @@ class SmoothQuantConfig(AlgoConfig):
         return {"SmoothAlpha": self.alpha}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _FineTuningConfig(AlgoConfig):
     """What both ways of fine-tuning can be told; every argument is passed on, or refused."""
 
@@ -128,7 +142,7 @@ def _as_key(name: str) -> str:
     return "".join(whole.get(word, word.capitalize()) for word in name.split("_"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class AdaRoundConfig(_FineTuningConfig):
     """Learn which weights to round up and which down.
 
@@ -137,7 +151,7 @@ class AdaRoundConfig(_FineTuningConfig):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class AdaQuantConfig(_FineTuningConfig):
     """Learn float weights that round well, and biases with `update_bias`.
 
@@ -149,7 +163,7 @@ class AdaQuantConfig(_FineTuningConfig):
     learning_rate: float = 1e-5
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class GPTQConfig(AlgoConfig):
     """Round the weights of MatMul by GPTQ; needs `UseMatMulNBits` in `extra_options`.
 
@@ -185,7 +199,7 @@ class GPTQConfig(AlgoConfig):
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class QuarotConfig(AlgoConfig):
     """Rotates weights there; here a configuration with it is refused.
 
@@ -203,7 +217,7 @@ class QuarotConfig(AlgoConfig):
         raise RecipeError("QuarotConfig is not supported: there is no rotation of weights.")
 
 
-@dataclass(frozen=True)
+@dataclass
 class AutoMixprecisionConfig(AlgoConfig):
     """Chooses types of single layers there; here a configuration with it is refused.
 
@@ -217,7 +231,7 @@ bitwright.find_sensitivity says which nodes to keep in 16 bits or float.
 
     def __init__(self, **settings: Any) -> None:
         # Its arguments are many, and none is read.
-        object.__setattr__(self, "settings", settings.get("settings", settings))
+        self.settings = settings.get("settings", settings)
 
     def options(self) -> dict[str, Any]:
         """Say why there is no such step."""

@@ -104,6 +104,13 @@ class QConfig:
     use_external_data_format: bool = False
     extra_options: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # There, None stands for nothing, and callers such as Olive pass it.
+        for name in ("specific_layer_config", "layer_type_config", "extra_options"):
+            setattr(self, name, getattr(self, name) or {})
+        for name in ("exclude", "algo_config"):
+            setattr(self, name, getattr(self, name) or [])
+
     @staticmethod
     def get_default_config(name: str) -> Config:
         """Return the preset of this name.

@@ -7,21 +7,15 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any
 
-from bitwright.compat.quark import algorithms, specs
+from bitwright.compat.quark import algorithms
 from bitwright.compat.quark.algorithms import AlgoConfig
-from bitwright.compat.quark.specs import QLayerConfig, Spec
-from bitwright.errors import RecipeError, did_you_mean
-from bitwright.numerics.types import QType, qtype
+from bitwright.compat.quark.specs import QLayerConfig, Spec, find_name
+from bitwright.errors import RecipeError
+from bitwright.numerics.types import QType
 
 __all__ = ["config_from_dict", "config_to_dict"]
 
-_SPECS = {name: getattr(specs, name) for name in specs.__all__ if name.endswith("Spec")}
 _STEPS = {name: getattr(algorithms, name) for name in algorithms.__all__}
-_ENUMS: dict[str, type[Enum]] = {
-    "scale_type": specs.ScaleType,
-    "calibration_method": specs.CalibMethod,
-    "quant_granularity": specs.QuantGranularity,
-}
 
 
 def config_to_dict(config: Any) -> dict[str, Any]:
@@ -73,36 +67,14 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _layer(given: Any) -> QLayerConfig | None:
-    if given is None:
-        return None
-    return QLayerConfig(**{key: _spec(spec) for key, spec in given.items()})
-
-
-def _spec(given: Any) -> Spec | None:
-    if given is None:
-        return None
-    settings = dict(given)
-    kind = _find(settings.pop("spec", None), _SPECS, "spec")
-    for key, enum in _ENUMS.items():
-        if key in settings:
-            settings[key] = _find(settings[key], enum.__members__, key)
-    if "data_type" in settings:
-        settings["data_type"] = qtype(settings["data_type"])
-    made: Spec = kind(**settings)
-    return made
+    return None if given is None else QLayerConfig.from_dict(given)
 
 
 def _step(given: Any) -> AlgoConfig:
     settings = dict(given)
-    kind = _find(settings.pop("name", None), _STEPS, "step")
-    # Steps are values that hash: JSON has made lists of their tuples.
+    kind = find_name(settings.pop("name", None), _STEPS, "step")
+    # JSON has made lists of the tuples.
     made: AlgoConfig = kind(
         **{key: tuple(each) if isinstance(each, list) else each for key, each in settings.items()}
     )
     return made
-
-
-def _find(name: Any, known: Mapping[str, Any], what: str) -> Any:
-    if name not in known:
-        raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), known)}")
-    return known[name]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from enum import Enum
 from typing import Any
 
-from bitwright.errors import RecipeError
+from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT8, QType, qtype
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "MXFP8E5M2Spec",
     "MXInt8Spec",
     "QLayerConfig",
+    "QTensorConfig",
     "QuantGranularity",
     "ScaleType",
     "Spec",
@@ -34,6 +36,7 @@ __all__ = [
     "UInt16Spec",
     "UInt32Spec",
     "XInt8Spec",
+    "find_name",
 ]
 
 
@@ -82,6 +85,39 @@ class Spec:
     quant_granularity: QuantGranularity = QuantGranularity.Tensor
     data_type: QType = INT8
 
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Spec:
+        """Return the spec of plain names: of its class under `spec`, of enumerations, of a type.
+
+        >>> Spec.from_dict({"data_type": "UInt8", "scale_type": "ScaleType.PowerOf2"}).data_type
+        UINT8
+        """
+        settings = dict(given)
+        kind: type[Spec] = find_name(settings.pop("spec", "Spec"), _CLASSES, "spec")
+        for key, enum in _ENUMS.items():
+            if isinstance(settings.get(key), str):
+                name = settings[key].removeprefix(f"{enum.__name__}.")
+                settings[key] = find_name(name, enum.__members__, key)
+        if "data_type" in settings:
+            settings["data_type"] = qtype(settings["data_type"])
+        return kind(**settings)
+
+
+QTensorConfig = Spec
+
+_ENUMS: dict[str, type[Enum]] = {
+    "scale_type": ScaleType,
+    "calibration_method": CalibMethod,
+    "quant_granularity": QuantGranularity,
+}
+
+
+def find_name(name: Any, known: Mapping[str, Any], what: str) -> Any:
+    """Return what has this name, or raise with a suggestion."""
+    if name not in known:
+        raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), known)}")
+    return known[name]
+
 
 def _spec(name: str, data_type: str, doc: str, **defaults: Any) -> type[Spec]:
     """Return the class of a number type: a `Spec` with other defaults."""
@@ -126,6 +162,10 @@ MX4Spec = _spec("MX4Spec", "mx4", "Microexponents in 4 bits.", **_FLOAT)
 MX6Spec = _spec("MX6Spec", "mx6", "Microexponents in 6 bits.", **_FLOAT)
 MX9Spec = _spec("MX9Spec", "mx9", "Microexponents in 9 bits.", **_FLOAT)
 
+_CLASSES: dict[str, type[Spec]] = {
+    name: value for name, value in globals().items() if name in __all__ and name.endswith("Spec")
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QLayerConfig:
@@ -156,3 +196,20 @@ class QLayerConfig:
     def reads(self) -> Spec | None:
         """What the layer reads, by either name."""
         return self.input_tensors or self.activation
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> QLayerConfig:
+        """Return the layer of plain dicts; `input_tensors` counts before its old name.
+
+        >>> QLayerConfig.from_dict({"weight": {"data_type": "Int16"}}).weight.data_type
+        INT16
+        """
+        layer = {key: Spec.from_dict(spec) for key, spec in given.items() if spec is not None}
+        if "input_tensors" in layer:
+            layer.pop("activation", None)
+        unknown = layer.keys() - {field.name for field in fields(cls)}
+        for name in sorted(unknown):
+            raise RecipeError(
+                f"a layer has no {name!r}.{did_you_mean(name, [f.name for f in fields(cls)])}"
+            )
+        return cls(**layer)
