@@ -20,7 +20,7 @@ def fixed(arrays):
 
 
 def compare(expected, actual):
-    [found] = compare_outputs(fixed(expected), fixed(actual), [{}] * len(expected))
+    [found] = compare_outputs(fixed(expected), fixed(actual), [{}] * len(expected)).outputs
     return found
 
 
@@ -64,12 +64,14 @@ def test_pixels_agree_along_the_classes():
     actual = expected.copy()
     actual[:, 5, :16] = 2  # a quarter of all pixels
     models = (fixed([expected]), fixed([actual]))
-    [found] = compare_outputs(*models, [{"image": IMAGE}])
+    [found] = compare_outputs(*models, [{"image": IMAGE}]).outputs
     assert found.agreement == 0.75
 
 
 def test_integers_are_left_out():
-    assert compare_outputs(fixed([np.array([1, 2])]), fixed([np.array([1, 3])]), [{}]) == []
+    found = compare_outputs(fixed([np.array([1, 2])]), fixed([np.array([1, 3])]), [{}])
+    assert found.outputs == []
+    assert found.judgement.outputs == ()
 
 
 def test_answers_of_varying_shape_are_all_counted():

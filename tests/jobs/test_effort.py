@@ -16,6 +16,7 @@ from support.models import build, make_cnn, make_mlp, make_samples, node, qualit
 
 import bitwright
 from bitwright import AdaRound, load_recipe
+from bitwright.assess.judge import compare_losses
 from bitwright.errors import DataError, MissingPackageError, ModelError, RecipeError
 from bitwright.jobs.effort import Step
 
@@ -210,7 +211,43 @@ def test_high_fine_tunes_the_blocks_that_hurt():
 
 
 def test_a_step_reads_as_a_sentence():
-    assert str(Step("x", 0.5, 0.12345, True)) == "x: output error 50 % -> 12.3 %, kept"
+    assert str(Step("x", compare_losses([0.5, 0.5], [0.1, 0.1469]))) == (
+        "x: output error 50 % -> 12.3 %, kept"
+    )
+    many = Step("x", compare_losses(np.full(8, 0.5), np.full(8, 0.4)))
+    assert str(many) == "x: output error 50 % -> 40 % (better in 100 % of resamples), kept"
+
+
+def test_a_step_is_kept_where_it_gains_or_where_the_bootstrap_is_sure_of_it():
+    before = np.linspace(0.2, 0.8, 12)
+    assert Step("x", compare_losses(before, before - 0.001)).kept  # little, but everywhere
+    assert Step("x", compare_losses(before, before * 0.9)).kept
+    wobble = np.tile([0.01, -0.012], 6)
+    assert not Step("x", compare_losses(before, before + wobble)).kept
+    assert not Step("x", compare_losses(before, before)).kept
+    assert not Step("x", compare_losses([0.5, 0.5], [0.495, 0.495])).kept
+
+
+def test_a_step_is_never_kept_on_one_sample():
+    assert not Step("x", compare_losses([0.5], [0.1])).kept
+
+
+def test_concatenated_heads_are_judged_apart():
+    # Boxes of hundreds beside scores: by SQNR of the whole, scores would not count at all.
+    nodes = [
+        node("Gemm", ["x", "w"], ["small"]),
+        node("Sigmoid", ["small"], ["scores"]),
+        node("Gemm", ["x", "v"], ["boxes"]),
+        node("Concat", ["boxes", "scores"], ["y"], axis=1),
+    ]
+    constants = {
+        "w": np.random.default_rng(0).normal(size=(8, 20)).astype(np.float32),
+        "v": np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32) * 300,
+    }
+    model = build(nodes, {"x": [1, 8]}, {"y": [1, 24]}, constants)
+    result = quantized("medium", model, make_samples(model, 64))
+    parts = result.judgement.outputs[0].parts
+    assert ("sigmoid", (4, 24)) in {(part.kind, part.span) for part in parts}
 
 
 def test_a_step_that_cannot_be_taken_is_left_out_with_the_reason(monkeypatch):

@@ -141,7 +141,7 @@ def with_fix(given, *back, to="float", reached=True, **changes):
     plan = QuantPlan(fingerprint="", recipe=given.recipe or Recipe(), tensors={}, nodes={})
     found = Sensitivity(plan, 0.1, nodes, 8, None)
     left = 0.015 if reached else 0.06
-    proposal = Proposal(plan, back or (nodes[0].name,), to, len(names), 0.1, left, 0.8)
+    proposal = Proposal(plan, back or (nodes[0].name,), to, len(names), 0.1, left, 0.8, 0.1, left)
     return replace(
         given, suggested_fix=SuggestedFix(sensitivity=found, proposal=proposal, **changes)
     )

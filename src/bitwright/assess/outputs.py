@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
-from bitwright.assess.judge.kinds import class_axis
+from bitwright.assess.judge.judgement import Judge, Judgement, OutputJudgement
 from bitwright.assess.sums import ErrorSums
 
-__all__ = ["OutputComparison", "OutputSums", "compare_outputs"]
+__all__ = ["ComparedOutputs", "OutputComparison", "OutputErrors", "TotalError", "compare_outputs"]
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -34,6 +36,8 @@ class OutputComparison:
     agreement: float | None
     """Share of answers with the same best class; None where the output is no scores of classes
     (see `judge.kinds.class_axis`)."""
+    judged: OutputJudgement | None = None
+    """Its loss, by what it holds and by parts; None where it cannot be judged."""
 
     def describe(self) -> str:
         """Return the comparison as one line."""
@@ -43,59 +47,108 @@ class OutputComparison:
         )
         if self.agreement is not None:
             text += f", top-1 agreement {self.agreement:.1%}".replace("%", " %")
-        return text
+        return text if self.judged is None else f"{text}; {self.judged.describe()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain data."""
+        return {
+            "name": self.name,
+            "sqnr": self.sqnr,
+            "cosine": self.cosine,
+            "largest_error": self.largest_error,
+            "agreement": self.agreement,
+            "judged": None if self.judged is None else self.judged.to_dict(),
+        }
 
 
-class OutputSums:
-    """Running sums over one output's samples, of any shape.
+class TotalError(NamedTuple):
+    """The error of all outputs as two numbers: to show, and to choose by.
 
-    >>> sums = OutputSums()
-    >>> sums.add(np.array([[1.0, 3.0]]), np.array([[2.0, 3.0]]), axis=1)
-    >>> sums.finish("y").agreement
+    >>> TotalError(noise=0.01, loss=0.5)
+    TotalError(noise=0.01, loss=0.5)
+    """
+
+    noise: float
+    """Noise over signal, each output counting alike."""
+    loss: float
+    """What the judge sees, squared: noise over signal, where that is its only measure."""
+
+
+class ComparedOutputs(NamedTuple):
+    """All outputs of two models on the same samples, one by one and judged as a whole."""
+
+    outputs: list[OutputComparison]
+    judgement: Judgement
+
+    @property
+    def total(self) -> TotalError:
+        """The error of all outputs; an output that is all zero in float has no noise ratio."""
+        noises = [10 ** (-output.sqnr / 10) for output in self.outputs if output.sqnr > -math.inf]
+        return TotalError(sum(noises) / len(noises) if noises else 0.0, self.judgement.power)
+
+
+class OutputErrors:
+    """Gathers the errors of all outputs, sample by sample.
+
+    >>> errors = OutputErrors()
+    >>> errors.add({}, {"y": np.array([[1.0, 3.0]])}, {"y": np.array([[2.0, 3.0]])})
+    >>> errors.finish().outputs[0].agreement
     1.0
     """
 
-    def __init__(self) -> None:
-        self._errors = ErrorSums()
-        self._rows = self._agreeing = 0
+    def __init__(
+        self, model: ir.Model | None = None, kinds: Mapping[str, str] | None = None
+    ) -> None:
+        self._sums: dict[str, ErrorSums] = {}
+        self._judge = Judge(model, kinds)
 
-    @property
-    def count(self) -> int:
-        """How many numbers were seen."""
-        return self._errors.count
+    def add(
+        self,
+        sample: Mapping[str, Array],
+        expected: Mapping[str, Array],
+        actual: Mapping[str, Array],
+    ) -> None:
+        """Add what both models gave for a sample."""
+        for name, value in expected.items():
+            array = np.asarray(value)
+            if array.dtype.kind == "f" and name in actual and actual[name].shape == array.shape:
+                self._sums.setdefault(name, ErrorSums()).add(array, actual[name])
+        self._judge.add(sample, expected, actual)
 
-    def add(self, expected: Array, actual: Array, axis: int | None) -> None:
-        """Add what both models gave for one sample; classes lie along `axis`, if there are any."""
-        self._errors.add(expected, actual)
-        if axis is not None and expected.size:
-            agree = np.argmax(expected, axis=axis) == np.argmax(actual, axis=axis)
-            self._rows += agree.size
-            self._agreeing += int(np.count_nonzero(agree))
+    def finish(self) -> ComparedOutputs:
+        """Return the comparison of each float output that has any numbers."""
+        judgement = self._judge.finish()
+        found = [
+            _compare(name, sums, judgement.output(name))
+            for name, sums in self._sums.items()
+            if sums.count
+        ]
+        return ComparedOutputs(found, judgement)
 
-    def finish(self, name: str) -> OutputComparison:
-        """Return the comparison."""
-        errors = self._errors
-        agreement = self._agreeing / self._rows if self._rows else None
-        return OutputComparison(name, errors.sqnr, errors.cosine, errors.largest, agreement)
+
+def _compare(name: str, sums: ErrorSums, judged: OutputJudgement | None) -> OutputComparison:
+    agreements = None if judged is None else judged.agreements
+    agreement = None if agreements is None else float(agreements.mean())
+    return OutputComparison(name, sums.sqnr, sums.cosine, sums.largest, agreement, judged)
 
 
 def compare_outputs(
-    expected: Run, actual: Run, samples: Iterable[Mapping[str, Array]]
-) -> list[OutputComparison]:
-    """Run both models on the samples and return a comparison for each float output.
+    expected: Run,
+    actual: Run,
+    samples: Iterable[Mapping[str, Array]],
+    *,
+    model: ir.Model | None = None,
+    kinds: Mapping[str, str] | None = None,
+) -> ComparedOutputs:
+    """Run both models on the samples and compare each float output; `model` is the float one.
 
     >>> import numpy as np
     >>> double = lambda feeds: {"y": 2 * feeds["x"]}
-    >>> [result] = compare_outputs(double, double, [{"x": np.ones((1, 3))}])
-    >>> result.sqnr, result.agreement
-    (inf, 1.0)
+    >>> [result], judgement = compare_outputs(double, double, [{"x": np.ones((1, 3))}])
+    >>> result.sqnr, result.agreement, judgement.loss
+    (inf, 1.0, 0.0)
     """
-    sums: dict[str, OutputSums] = {}
+    errors = OutputErrors(model, kinds)
     for sample in samples:
-        wanted, given = expected(sample), actual(sample)
-        for name, value in wanted.items():
-            array = np.asarray(value)
-            if array.dtype.kind == "f" and name in given and given[name].shape == array.shape:
-                axis = class_axis(name, array.shape, sample.values())
-                sums.setdefault(name, OutputSums()).add(array, given[name], axis)
-    return [total.finish(name) for name, total in sums.items()]
+        errors.add(sample, expected(sample), actual(sample))
+    return errors.finish()

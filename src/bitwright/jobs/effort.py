@@ -4,9 +4,9 @@ low     the recipe as it is
 medium  + cross-layer equalization, ranges of least squared error, bias correction
 high    + AdaRound on the most sensitive segments
 
-A step is a change of the recipe. It is kept where the error of the outputs falls on samples that
-nothing was calibrated on; the figure in the result comes from samples that were not chosen by
-either. What is kept is a recipe that gives the same model again.
+A step is a change of the recipe. It is kept where the loss of the outputs, as `assess.judge` sees
+it, falls on samples that nothing was calibrated on; the figure in the result comes from samples
+that were not chosen by either. What is kept is a recipe that gives the same model again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import msgspec
 import numpy as np
 
+from bitwright.assess.judge import Difference, Judgement, compare_losses
 from bitwright.data import Sample, split_samples
 from bitwright.decide.layout.static import lay_out
 from bitwright.errors import DataError, ModelError, RecipeError, did_you_mean
@@ -58,7 +59,7 @@ EFFORTS: tuple[str, ...] = get_args(Effort)
 MIN_SAMPLES = 8
 """Samples that there must be: some to calibrate with, two to choose by, one to measure with."""
 MIN_GAIN = 0.02
-"""The fraction of the error that a step must take away: less is what chance does."""
+"""The share of the loss that a step must take away where a paired bootstrap is not sure of it."""
 ERROR_FRACTION = 0.8
 """AdaRound goes to the segments whose weights make this fraction of the error."""
 SENSITIVITY_NODES = 64
@@ -67,17 +68,25 @@ SENSITIVITY_NODES = 64
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step did to the error of the outputs, relative to their size."""
+    """What one step did to the loss of the outputs on the samples that steps are chosen by."""
 
     name: str
-    before: float
-    after: float
-    kept: bool
+    difference: Difference
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is worth keeping: by chance alone it would not have helped so many samples."""
+        found = self.difference
+        return found.samples > 1 and (found.gain >= MIN_GAIN or found.is_sure)
 
     def __str__(self) -> str:
-        before, after = (f"{100 * error:.3g} %" for error in (self.before, self.after))
+        found = self.difference
+        before, after = (f"{100 * loss:.3g} %" for loss in (found.before, found.after))
         verdict = "kept" if self.kept else "not kept"
-        return f"{self.name}: output error {before} -> {after}, {verdict}"
+        sure = (
+            "" if found.better is None else f" (better in {100 * found.better:.0f} % of resamples)"
+        )
+        return f"{self.name}: output error {before} -> {after}{sure}, {verdict}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ class _Candidate:
     recipe: Recipe
     prepared: Prepared
     planned: Planned
-    error: float
+    judgement: Judgement
 
 
 def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
@@ -174,6 +183,8 @@ class _Search:
         self.steps: list[Step] = []
         self.notes: list[str] = []
         self.best = self._carry_out(recipe)
+        if (note := self.best.judgement.note) is not None:
+            self.notes.append(f"steps of effort are {note}")
 
     def take_step(self, name: str, changes: Changes) -> None:
         """Carry out the recipes that a step proposes, and go on with the best if it is better."""
@@ -190,11 +201,11 @@ class _Search:
             self.notes.append(f"effort: {name}: nothing to try")
         if not candidates:
             return
-        found = min(candidates, key=lambda candidate: candidate.error)
-        kept = found.error < (1 - MIN_GAIN) * before.error
-        self.steps.append(Step(name, before.error, found.error, kept))
-        self.notes.append(f"effort: {self.steps[-1]}")
-        if kept:
+        found = min(candidates, key=lambda candidate: candidate.judgement.loss)
+        step = Step(name, compare_losses(before.judgement.losses, found.judgement.losses))
+        self.steps.append(step)
+        self.notes.append(f"effort: {step}")
+        if step.kept:
             self.best = found
 
     def fine_tunings(self, recipe: Recipe, prepared: Prepared) -> Iterator[Recipe]:
@@ -233,7 +244,7 @@ class _Search:
         planned = round_weights(decided, calibration, self._compute)
         written = emit_model(decided.prepared, planned)
         result = assess_model(decided.prepared, written, Evaluation(self._selection))
-        return _Candidate(recipe, decided.prepared, planned, _error(result))
+        return _Candidate(recipe, decided.prepared, planned, _judgement(result))
 
     def _observe(self, recipe: Recipe) -> Calibrated:
         """Return what any range method needs of the model as this recipe prepares it."""
@@ -326,11 +337,10 @@ def _refuse_few(samples: Iterable[Sample]) -> None:
         )
 
 
-def _error(result: Result) -> float:
-    """Return the error of the outputs, relative to their size: the root of the mean square."""
-    if not result.outputs:
+def _judgement(result: Result) -> Judgement:
+    if result.judgement is None or not result.judgement.outputs:
         raise ModelError(
-            "no output of this model is a float tensor, so there is no error to choose by; leave "
-            "effort out."
+            "no output of this model is a float tensor of a known size, so there is no error to "
+            "choose by; leave effort out."
         )
-    return float(np.sqrt(np.mean([10 ** (-output.sqnr / 10) for output in result.outputs])))
+    return result.judgement

@@ -15,7 +15,9 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
+from bitwright.assess.judge import Judgement
 from bitwright.assess.optimized.rounded import note_rounded
+from bitwright.assess.outputs import ComparedOutputs
 from bitwright.data import random_samples
 from bitwright.decide.scales.unsigned import shift_to_unsigned
 from bitwright.emit import EMITTERS, QUARK_DOMAIN, VENDOR_DOMAIN
@@ -96,9 +98,10 @@ def assess_model(
 ) -> Result:
     """Run the quantized model beside the float one, and return all that is known of it."""
     outputs: list[OutputComparison] = []
+    judgement: Judgement | None = None
     try:
         if written.session is not None:
-            outputs = _run_beside_float(prepared, written, evaluation)
+            outputs, judgement = _run_beside_float(prepared, written, evaluation)
     except ModelError:
         if written.plan.recipe.place.must_run:
             raise
@@ -114,32 +117,35 @@ def assess_model(
         size=graph.written_size(written.model),
         source=prepared.source,
         evaluation=tuple(evaluation.samples),
+        judgement=judgement if outputs else None,
     )
 
 
-LOST_SQNR = 3.0
-"""Decibels at which the error of an output has half the power of the output itself."""
+LOST_LOSS = 3**-0.5
+"""The loss at which the error of a part has half the power of the part itself: 3 dB."""
 
 
 def _note_lost_outputs(outputs: Sequence[OutputComparison]) -> list[str]:
-    lost = [output for output in outputs if output.sqnr < LOST_SQNR]
+    judged = [(output.name, output.judged.worst) for output in outputs if output.judged is not None]
     return [
-        f"output {output.name!r} has little in common with that of the float model "
-        f"({output.sqnr:.1f} dB SQNR): do not use this model before `compare` has shown where it "
-        "is lost"
-        for output in lost
+        f"output {name!r}{'' if part.span is None else f', {part.where},'} has little in common "
+        f"with that of the float model ({part.show_figure()}): do not use this model before "
+        "`compare` has shown where it is lost"
+        for name, part in judged
+        if part.loss > LOST_LOSS
     ]
 
 
 def _run_beside_float(
     prepared: Prepared, written: Written, evaluation: Evaluation
-) -> list[OutputComparison]:
+) -> ComparedOutputs:
     if not evaluation.samples:
         _try_out(prepared, written.session)
     return compare_outputs(
         lambda feeds: graph.run_session(prepared.reference_session, feeds),
         lambda feeds: graph.run_session(written.session, feeds),
         evaluation.samples,
+        model=prepared.reference,
     )
 
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import OutputComparison
+from bitwright.assess.judge import Judgement
 from bitwright.assess.notebook import data_frame, html_tables, output_section
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
@@ -49,6 +50,8 @@ class Result:
     path: Path | None = None
     evaluation: Sequence[Sample] = field(default=(), repr=False)
     """The samples that it was measured on."""
+    judgement: Judgement | None = field(default=None, repr=False)
+    """The loss of all outputs: by what each holds, part by part, with intervals."""
 
     @property
     def quantized(self) -> Counter[str]:
@@ -122,6 +125,8 @@ class Result:
         ]
         for comparison in self.outputs:
             lines.append(f"Against float on {self._measured_on()}, {comparison.describe()}")
+        if self.judgement is not None:
+            lines += [f"Note: {note}" for note in self.judgement.notes]
         lines += [f"Note: {note}" for note in self.plan.notes]
         lines += [
             f"Quantized: {', '.join(f'{op} x{n}' for op, n in quantized.most_common())}",
@@ -158,9 +163,11 @@ class Result:
                     "cosine": c.cosine,
                     "largest_error": c.largest_error,
                     "top1_agreement": c.agreement,
+                    "judged": None if c.judged is None else c.judged.to_dict(),
                 }
                 for c in self.outputs
             ],
+            "judgement": None if self.judgement is None else self.judgement.to_dict(),
             "notes": list(self.plan.notes),
             "output": None if self.path is None else str(self.path),
         }

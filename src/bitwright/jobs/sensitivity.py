@@ -20,6 +20,7 @@ from bitwright.assess import (
     open_units,
 )
 from bitwright.assess.comparison.units import Units
+from bitwright.assess.outputs import TotalError
 from bitwright.assess.sensitivity.variants import Key, Kind
 from bitwright.data import Sample
 from bitwright.decide.validation import check_plan
@@ -89,10 +90,10 @@ def measure_sensitivity(
         without = measured.run("without", lambda done: report(len(chosen) + done))
     total = without["quantized"]
     nodes = [
-        NodeSensitivity(name, plan.nodes[name].op, alone[index,], without[index,], total)
+        NodeSensitivity.measured(name, plan.nodes[name].op, alone[index,], without[index,], total)
         for name, index in chosen.items()
     ]
-    return Sensitivity(plan, total, nodes, len(given), measured)
+    return Sensitivity(plan, total.noise, nodes, len(given), measured, total.loss)
 
 
 def _write(prepared: Prepared, plan: QuantPlan, calibration: Calibration) -> ir.Model:
@@ -123,17 +124,17 @@ class _Variants:
         # What is lost by simulating hardware comes back with no node: it is no part of the loss.
         return open_session(self.prepared.model, providers=self.prepared.providers)
 
-    def run(self, kind: Kind, report: Callable[[int], None]) -> dict[Key, float]:
+    def run(self, kind: Kind, report: Callable[[int], None]) -> dict[Key, TotalError]:
         """Measure every node by itself."""
         return self._measure(kind, [(unit,) for unit in self.unit_of.values()], report)
 
-    def without(self, sets: Sequence[tuple[str, ...]]) -> list[float]:
+    def without(self, sets: Sequence[tuple[str, ...]]) -> list[TotalError]:
         """Return the error of the outputs for each set of nodes that is float."""
         places = [tuple(sorted(self.unit_of[name] for name in names)) for names in sets]
         found = self._measure("without", places)
         return [found[place] for place in places]
 
-    def write(self, plan: QuantPlan) -> tuple[QuantPlan, float]:
+    def write(self, plan: QuantPlan) -> tuple[QuantPlan, TotalError]:
         """Return the plan as it can be applied, and the error of its outputs."""
         quantized = self.quantized
         if plan != self.plan:
@@ -145,13 +146,13 @@ class _Variants:
             check_plan(prepared.model, plan, fingerprint=plan.fingerprint)
             quantized = _write(prepared, plan, self.calibration)
         session = open_session(quantized, providers=self.prepared.providers)
-        outputs = compare_outputs(
+        found = compare_outputs(
             lambda feeds: run_session(self._float, feeds),
             lambda feeds: run_session(session, feeds),
             self.samples,
+            model=self.prepared.model,
         )
-        errors = [10 ** (-output.sqnr / 10) for output in outputs]
-        return plan, sum(errors) / len(errors) if errors else 0.0
+        return plan, found.total
 
     def neighbours(self, nodes: Iterable[str]) -> set[str]:
         """Return the nodes that read what these write, or write what these read."""
@@ -172,7 +173,7 @@ class _Variants:
         kind: Kind,
         sets: Sequence[tuple[int, ...]],
         report: Callable[[int], None] = lambda done: None,
-    ) -> dict[Key, float]:
+    ) -> dict[Key, TotalError]:
         return measure_variants(
             self.units,
             kind,

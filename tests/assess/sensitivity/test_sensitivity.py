@@ -175,7 +175,7 @@ def test_sixteen_bits_keep_the_range_and_raise_the_opset(cnn):
                 (code - before.zero_point) * before.scale
             )
     better = found.proposal(0.3, most=0.5, to="uint16")
-    assert better.after < better.before
+    assert better.loss < better.loss_before
     result = bitwright.apply_plan(better.plan, model, data=samples, limit=len(samples))
     assert opset_of(result.model) >= 21
     assert result.outputs[0].sqnr == pytest.approx(better.sqnr, abs=1e-6)

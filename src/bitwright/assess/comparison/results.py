@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bitwright.assess.judge import Judgement
 from bitwright.assess.notebook import data_frame, html_tables, output_section
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.rendering import show_decibels
@@ -104,6 +105,8 @@ class Comparison:
     samples: int
     weights: dict[str, float] = field(default_factory=dict)
     """Weight -> SQNR of its dequantized numbers against the float ones, in dB."""
+    judgement: Judgement | None = None
+    """The loss of all outputs: by what each holds, part by part, with intervals."""
 
     @check_arguments
     def worst(self, n: int = 10) -> list[NodeComparison]:
@@ -129,6 +132,8 @@ class Comparison:
         """Return the outputs and the worst nodes in a few lines."""
         seen = counted(self.samples, "sample")
         lines = [f"On {seen}, {output.describe()}" for output in self.outputs]
+        if self.judgement is not None:
+            lines += self.judgement.notes
         lines += [f"Loses most: {node.describe()}" for node in self.worst(n)]
         return "\n".join(lines)
 
@@ -136,7 +141,8 @@ class Comparison:
         """Return everything as plain data."""
         return {
             "samples": self.samples,
-            "outputs": [asdict(output) for output in self.outputs],
+            "outputs": [output.to_dict() for output in self.outputs],
+            "judgement": None if self.judgement is None else self.judgement.to_dict(),
             "nodes": [asdict(node) for node in self.nodes],
             "tensors": [asdict(tensor) for tensor in self.tensors.values()],
             "weights": dict(self.weights),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -16,8 +16,7 @@ from bitwright.assess.comparison.nodes import describe_nodes, weight_errors
 from bitwright.assess.comparison.results import Comparison, TensorComparison
 from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.inspection import show_type
-from bitwright.assess.judge.kinds import class_axis
-from bitwright.assess.outputs import OutputSums
+from bitwright.assess.outputs import OutputErrors
 from bitwright.assess.sums import ErrorSums
 from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.errors import DataError, ModelError
@@ -95,7 +94,10 @@ def compare_models(
                 values = {**runner.run(group, sample), **answers}
                 if pending is not None:
                     pending.result()
-                pending = pool.submit(errors.add, values, sample)
+                pending = pool.submit(errors.add, values)
+            if pending is not None:
+                pending.result()
+            pending = pool.submit(errors.end_sample, sample)
             done += 1
             on_progress(done)
     if pending is not None:
@@ -103,12 +105,14 @@ def compare_models(
     if not done:
         raise DataError("there is no sample to compare the models on; give at least one.")
     tensors = {each.cut.name: each.finish() for each in errors.tensors if each.total.count}
+    outputs, judgement = errors.judged.finish()
     return Comparison(
-        outputs=[each.sums.finish(each.name) for each in errors.outputs if each.sums.count],
+        outputs=outputs,
         tensors=tensors,
         nodes=describe_nodes(units, tensors, plan),
         samples=done,
         weights=weight_errors(units),
+        judgement=judgement,
     )
 
 
@@ -155,20 +159,12 @@ class _TensorErrors:
         )
 
 
-@dataclass(slots=True)
-class _OutputErrors:
-    """An output of both models: the names of its two tensors, and their errors so far."""
+class _OutputNames(NamedTuple):
+    """An output of both models: the names of its two tensors."""
 
     name: str
     expected: str
     actual: str
-    sums: OutputSums = field(default_factory=OutputSums)
-
-    def add(self, values: Mapping[str, Array], sample: Sample) -> None:
-        expected, actual = values.get(self.expected), values.get(self.actual)
-        if expected is not None and actual is not None and expected.shape == actual.shape:
-            axis = class_axis(self.name, expected.shape, sample.values())
-            self.sums.add(expected, actual, axis)
 
 
 @dataclass(slots=True)
@@ -177,7 +173,10 @@ class _MergedErrors:
 
     model: ir.Model
     tensors: list[_TensorErrors]
-    outputs: list[_OutputErrors]
+    outputs: list[_OutputNames]
+    judged: OutputErrors
+    answers: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    """What both models gave for the sample that is being compared."""
 
     @property
     def bundles(self) -> list[tuple[str, ...]]:
@@ -189,11 +188,19 @@ class _MergedErrors:
             *(tuple(name for name in pair if name in known) for pair in pairs),
         ]
 
-    def add(self, values: Mapping[str, Array], sample: Sample) -> None:
+    def add(self, values: Mapping[str, Array]) -> None:
         for tensor in self.tensors:
             tensor.add(values)
-        for output in self.outputs:
-            output.add(values, sample)
+        for name, expected, actual in self.outputs:
+            if expected in values and actual in values:
+                self.answers[name] = (values[expected], values[actual])
+
+    def end_sample(self, sample: Sample) -> None:
+        expected, actual = (
+            {name: pair[side] for name, pair in self.answers.items()} for side in (0, 1)
+        )
+        self.judged.add(sample, expected, actual)
+        self.answers.clear()
 
 
 def _exact_name(output: str) -> str:
@@ -230,8 +237,9 @@ def _merge(units: Units, *, with_exact: bool = False) -> _MergedErrors:
         if not with_exact:
             wanted.append(merged.readable(floats[value]))
             truth = wanted[-1].name or ""
-        outputs.append(_OutputErrors(name, truth, answer.name or ""))
-    return _MergedErrors(merged.finish(wanted), tensors, outputs)
+        outputs.append(_OutputNames(name, truth, answer.name or ""))
+    judged = OutputErrors(units.float_model)
+    return _MergedErrors(merged.finish(wanted), tensors, outputs, judged)
 
 
 def _channel_axis(cut: Cut) -> int | None:

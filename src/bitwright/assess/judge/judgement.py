@@ -12,7 +12,7 @@ compare_losses(before.losses, found.losses)   # paired bootstrap of two results
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ __all__ = [
     "PartJudgement",
     "combine_losses",
     "judge_models",
+    "show_loss",
 ]
 
 Array = npt.NDArray[Any]
@@ -59,7 +60,7 @@ class PartJudgement:
     """First index along the axis and the one behind the last; None: the whole output."""
     figure: float
     """SQNR in dB, KL divergence in nats, or cosine, as the kind says."""
-    losses: Floats
+    losses: Floats = field(compare=False)
     """For each sample, from 0 to 1."""
 
     @property
@@ -104,9 +105,9 @@ class OutputJudgement:
     name: str
     parts: tuple[PartJudgement, ...]
     """The worst first."""
-    losses: Floats
+    losses: Floats = field(compare=False)
     """For each sample, of all parts, the worst counting most."""
-    agreements: Floats | None = None
+    agreements: Floats | None = field(default=None, compare=False)
     """For each sample, the share of rows with the same best class; None: no classes compete."""
 
     @property
@@ -128,6 +129,20 @@ class OutputJudgement:
     def agreement_interval(self) -> Interval | None:
         """Of top-1 agreement."""
         return None if self.agreements is None else mean_interval(self.agreements)
+
+    def describe(self) -> str:
+        """Return the judgement as part of a line.
+
+        >>> part = PartJudgement("sqnr", "numbers", 1, (0, 4), 20.0, np.full(8, 0.1))
+        >>> OutputJudgement("y", (part,), part.losses).describe()
+        'loss 10.0 % (10.0 to 10.0 %) as sqnr, worst in axis 1, 0 to 3 with 20.0 dB SQNR'
+        """
+        part = self.worst
+        place = "" if part.span is None else f"worst in {part.where} with "
+        found = f"{show_loss(self.loss, self.interval)} as {part.kind}"
+        if part.span is None and part.kind == "sqnr":
+            return found
+        return f"{found}, {place}{part.show_figure()}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the output as plain data."""
@@ -157,7 +172,7 @@ class Judgement:
 
     outputs: tuple[OutputJudgement, ...]
     """The worst first."""
-    losses: Floats
+    losses: Floats = field(compare=False)
     """For each sample in its order: from 0, the same, to 1, nothing in common."""
     samples: int
     left_out: tuple[str, ...] = ()
@@ -182,6 +197,15 @@ class Judgement:
     def note(self) -> str | None:
         """What to know about the number of samples, where they are few."""
         return too_few(self.samples)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not judged, and that samples are few."""
+        return [*self.left_out, *([] if self.note is None else [self.note])]
+
+    def describe(self) -> str:
+        """Return the loss of all outputs as a few words."""
+        return show_loss(self.loss, self.interval)
 
     def output(self, name: str) -> OutputJudgement | None:
         """Return one output by its name."""
@@ -322,6 +346,18 @@ def combine_losses(losses: list[Floats]) -> Floats:
     stacked = np.stack(losses)
     combined: Floats = np.mean(stacked**_WORST_WEIGHT, axis=0) ** (1 / _WORST_WEIGHT)
     return combined
+
+
+def show_loss(loss: float, interval: Interval | None) -> str:
+    """Return a loss in percent, with its interval where there is one.
+
+    >>> show_loss(0.021, Interval(0.018, 0.0251)), show_loss(0.0001, None)
+    ('loss 2.10 % (1.80 to 2.51 %)', 'loss 0.0100 %')
+    """
+    text = f"loss {100 * loss:#.3g} %"
+    if interval is None:
+        return text
+    return f"{text} ({100 * interval.low:#.3g} to {100 * interval.high:#.3g} %)"
 
 
 def _part(piece: Piece, found: PartErrors) -> PartJudgement:

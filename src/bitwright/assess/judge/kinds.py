@@ -9,7 +9,15 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["KINDS", "Kind", "KindChoice", "channel_axis", "choose_kind", "class_axis"]
+__all__ = [
+    "KINDS",
+    "Kind",
+    "KindChoice",
+    "channel_axis",
+    "choose_kind",
+    "class_axis",
+    "names_scores",
+]
 
 Array = npt.NDArray[Any]
 
@@ -56,7 +64,7 @@ def class_axis(name: str, shape: Sequence[int], inputs: Iterable[Array]) -> int 
     """
     if _NO_SCORES.search(name):
         return None
-    axis, says_so = {2: 1, 3: 2, 4: 1}.get(len(shape)), _SCORES.search(name) is not None
+    axis, says_so = {2: 1, 3: 2, 4: 1}.get(len(shape)), names_scores(name)
     if axis is None or shape[axis] < 2:
         return None
     if len(shape) == 3 and not says_so:
@@ -66,6 +74,11 @@ def class_axis(name: str, shape: Sequence[int], inputs: Iterable[Array]) -> int 
         sizes = {tuple(array.shape[2:]) for array in inputs if array.ndim == 4}
         return axis if tuple(shape[2:]) in sizes and shape[1] > 4 else None
     return axis
+
+
+def names_scores(output: str) -> bool:
+    """Whether the name of an output tells of class scores."""
+    return _SCORES.search(output) is not None
 
 
 def channel_axis(shape: Sequence[int]) -> int | None:

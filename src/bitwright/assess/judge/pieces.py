@@ -9,7 +9,14 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.judge.kinds import KINDS, Kind, KindChoice, channel_axis, choose_kind
+from bitwright.assess.judge.kinds import (
+    KINDS,
+    Kind,
+    KindChoice,
+    channel_axis,
+    choose_kind,
+    names_scores,
+)
 from bitwright.errors import RecipeError, did_you_mean
 
 __all__ = ["Heads", "Piece", "check_kinds", "cut_output", "find_heads"]
@@ -100,7 +107,9 @@ def cut_output(
         return (_as_asked(kind, choice, first),)
     axis = heads.axis
     is_cut = axis is not None and axis < first.ndim and first.shape[axis] == sum(heads.sizes)
-    if choice.kind != "sqnr" or not is_cut or axis is None:
+    # Two axes alone make no classes of what is put together from several heads.
+    is_cut = is_cut and (choice.kind == "sqnr" or (choice.top1 and not names_scores(name)))
+    if not is_cut or axis is None:
         return (Piece(choice.kind, choice.axis, choice.reason, top1=choice.top1),)
     pieces, start = [], 0
     for size, maker in zip(heads.sizes, heads.makers, strict=True):

@@ -9,12 +9,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.comparison.units import Units
+from bitwright.assess.outputs import OutputErrors, TotalError
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
-from bitwright.assess.sums import ErrorSums
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import open_session, remove_unused_nodes, run_session, serialized_size
 
-__all__ = ["OutputErrors", "measure_variants"]
+__all__ = ["measure_variants"]
 
 Sample = Mapping[str, npt.NDArray[Any]]
 
@@ -22,24 +22,6 @@ _MAX_NODES = 4000
 """Nodes of one merged graph: the runtime's optimizer takes longer than linear time."""
 _MAX_COPIED_BYTES = 64 << 20
 """Bytes up to which copying the constants is cheaper than setting them apart."""
-
-
-class OutputErrors:
-    """The error of all outputs of one model: noise over signal, each output counting alike."""
-
-    def __init__(self) -> None:
-        self._sums: dict[int, ErrorSums] = {}
-
-    def add(self, expected: Sequence[Any], actual: Sequence[Any]) -> None:
-        """Add the outputs for one sample."""
-        for place, (one, other) in enumerate(zip(expected, actual, strict=True)):
-            self._sums.setdefault(place, ErrorSums()).add(one, other)
-
-    @property
-    def total(self) -> float:
-        """The mean of noise over signal."""
-        ratios = [s.noise / s.signal for s in self._sums.values() if s.signal > 0]
-        return sum(ratios) / len(ratios) if ratios else 0.0
 
 
 def measure_variants(
@@ -51,15 +33,15 @@ def measure_variants(
     memory_budget: int,
     providers: Sequence[str] | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
-) -> dict[Key, float]:
+) -> dict[Key, TotalError]:
     """Return the error of the outputs for each set of cuts, quantized alone or left float.
 
     Each variant is computed on every sample; nothing is estimated. Of the kind "without",
     "quantized" has the error when all are quantized.
     """
-    found: dict[Key, float] = {}
+    found: dict[Key, TotalError] = {}
     for group in _groups(units, kind, sets, memory_budget):
-        found.update(_run(group, samples, providers))
+        found.update(_run(units, group, samples, providers))
         on_progress(len(found) - ("quantized" in found))
     return found
 
@@ -82,8 +64,8 @@ def _groups(
 
 
 def _run(
-    group: Variants, samples: Iterable[Sample], providers: Sequence[str] | None
-) -> dict[Key, float]:
+    units: Units, group: Variants, samples: Iterable[Sample], providers: Sequence[str] | None
+) -> dict[Key, TotalError]:
     names = {key: [value.name or "" for value in made] for key, made in group.outputs.items()}
     model = group.finish()
     if not model.graph.outputs:
@@ -100,14 +82,17 @@ def _run(
     # A node that is float here stays so: between integers, the runtime would round its weights.
     session = open_session(source, level="extended", providers=providers, float_weights=True)
     fed = {value.name for value in session.get_inputs()}
-    errors = {key: OutputErrors() for key in names if key != "float"}
+    errors = {key: OutputErrors(units.float_model) for key in names if key != "float"}
     count = 0
     for sample in samples:
         values = run_session(session, {name: a for name, a in sample.items() if name in fed})
-        expected = [values[name] for name in names["float"]]
+        answers = {
+            key: dict(zip(group.output_names, map(values.__getitem__, made), strict=True))
+            for key, made in names.items()
+        }
         for key, error in errors.items():
-            error.add(expected, [values[name] for name in names[key]])
+            error.add(sample, answers["float"], answers[key])
         count += 1
     if not count:
         raise DataError("there is no sample to measure on; give at least one.")
-    return {key: error.total for key, error in errors.items()}
+    return {key: error.finish().total for key, error in errors.items()}

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from bitwright.assess.notebook import data_frame
+from bitwright.assess.outputs import TotalError
 from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES, Fallback, fall_back
 from bitwright.assess.sums import decibels
 from bitwright.errors import PlanError
@@ -20,10 +21,10 @@ __all__ = ["Evaluator", "NodeSensitivity", "Proposal", "Sensitivity"]
 class Evaluator(Protocol):
     """Measures plans and sets of float nodes, always on the same samples."""
 
-    def without(self, sets: Sequence[tuple[str, ...]]) -> list[float]:
+    def without(self, sets: Sequence[tuple[str, ...]]) -> list[TotalError]:
         """Return the error of the outputs for each set of nodes that is float."""
 
-    def write(self, plan: QuantPlan) -> tuple[QuantPlan, float]:
+    def write(self, plan: QuantPlan) -> tuple[QuantPlan, TotalError]:
         """Write a plan and run it; return it as it can be applied, and the error."""
 
     def neighbours(self, nodes: Iterable[str]) -> set[str]:
@@ -47,6 +48,17 @@ class NodeSensitivity:
     """The error when every node but this one is."""
     quantized: float
     """The error when all are."""
+    losses: tuple[float, float, float] | None = None
+    """The same three as the judge sees them (see `Judgement.power`), which nodes are ranked by;
+    None: as the noise is."""
+
+    @classmethod
+    def measured(
+        cls, name: str, op: str, alone: TotalError, without: TotalError, quantized: TotalError
+    ) -> NodeSensitivity:
+        """Return what was measured of a node."""
+        losses = (alone.loss, without.loss, quantized.loss)
+        return cls(name, op, alone.noise, without.noise, quantized.noise, losses)
 
     @property
     def alone_sqnr(self) -> float:
@@ -60,8 +72,13 @@ class NodeSensitivity:
 
     @property
     def regained(self) -> float:
-        """The share of the whole error that goes when just this node falls back to float."""
-        return 1 - self.without / self.quantized if self.quantized else 0.0
+        """The share of the judged loss that goes when just this node falls back to float."""
+        _, without, quantized = self._judged
+        return 1 - without / quantized if quantized else 0.0
+
+    @property
+    def _judged(self) -> tuple[float, float, float]:
+        return self.losses or (self.alone, self.without, self.quantized)
 
     @property
     def weight(self) -> float:
@@ -69,7 +86,8 @@ class NodeSensitivity:
 
         The first sees damage that other nodes do as well, the second what is made worse by it.
         """
-        return self.alone + max(self.quantized - self.without, 0.0)
+        alone, without, quantized = self._judged
+        return alone + max(quantized - without, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +115,14 @@ class Proposal:
     after: float
     """The error of the outputs, noise over signal, before and after."""
     wanted: float
+    loss_before: float
+    loss: float
+    """The same as the judge sees them, squared."""
 
     @property
     def regained(self) -> float:
-        """The share of the error that is gone."""
-        return 1 - self.after / self.before if self.before else 0.0
+        """The share of the judged loss that is gone."""
+        return 1 - self.loss / self.loss_before if self.loss_before else 0.0
 
     @property
     def reached(self) -> bool:
@@ -138,6 +159,8 @@ class Proposal:
             "reached": self.reached,
             "sqnr_before": self.sqnr_before,
             "sqnr": self.sqnr,
+            "loss_before": self.loss_before,
+            "loss": self.loss,
         }
 
 
@@ -161,6 +184,8 @@ class Sensitivity:
     """In graph order."""
     samples: int
     _evaluator: Evaluator = field(repr=False)
+    loss: float | None = None
+    """The same as the judge sees it, squared (see `Judgement.power`)."""
 
     @property
     def sqnr(self) -> float:
@@ -177,7 +202,8 @@ class Sensitivity:
     ) -> Proposal:
         """Return the plan with the fewest fallbacks that regains this share of the loss.
 
-        The loss is the noise in the outputs: 0.8 means that a fifth of it is left, 7 dB. At most
+        The loss is what the judge sees in the outputs, squared; where all are judged by SQNR, it is
+        their noise, and 0.8 means that a fifth of it is left, 7 dB. At most
         the share `most` of the quantized nodes falls back. Every step is measured on the samples,
         and so is the plan that comes out; whether fewer nodes could do is not proved.
         """
@@ -203,6 +229,7 @@ class Sensitivity:
             "samples": self.samples,
             "sqnr": self.sqnr,
             "quantized": self.quantized,
+            "loss": self.loss,
             "ranking": rows,
         }
 
@@ -225,14 +252,14 @@ class _Search:
     to: Fallback
     total: int
     wanted: float
-    base: float
+    base: TotalError
     """The error with the plan as it is."""
 
     def run(self, most: int) -> Proposal:
         best = self._propose((), self.found.plan, self.base)
         way: list[tuple[float, tuple[str, ...]]] = []
         for error, chosen in self._steps(most):
-            if error <= (1 - self.wanted) * self.base:
+            if error <= (1 - self.wanted) * self.base.loss:
                 # What was tried is what the plan gives, up to how the runtime fuses it.
                 best = self._better(best, chosen)
                 if best.reached:
@@ -249,7 +276,8 @@ class _Search:
         chosen: tuple[str, ...] = ()
         while len(chosen) < most and (candidates := self._candidates(chosen)):
             errors = self._try([(*chosen, name) for name in candidates])
-            error, name = min(zip(errors, candidates, strict=True), key=lambda pair: pair[0])
+            losses = [error.loss for error in errors]
+            error, name = min(zip(losses, candidates, strict=True), key=lambda pair: pair[0])
             chosen = (*chosen, name)
             yield error, chosen
 
@@ -257,7 +285,7 @@ class _Search:
         """Write the plan in which these nodes fall back, and return it if it is better."""
         plan = fall_back(self.found.plan, chosen, self.to)
         found = self._propose(chosen, *self.found._evaluator.write(plan))
-        return found if found.after < best.after else best
+        return found if found.loss < best.loss else best
 
     def _candidates(self, chosen: tuple[str, ...]) -> list[str]:
         """Return the most sensitive nodes that are left, and those beside the chosen ones."""
@@ -268,12 +296,14 @@ class _Search:
         first = ranked[:_CANDIDATES]
         return [*first, *[name for name in ranked[_CANDIDATES:] if name in beside][:_CANDIDATES]]
 
-    def _try(self, sets: list[tuple[str, ...]]) -> list[float]:
+    def _try(self, sets: list[tuple[str, ...]]) -> list[TotalError]:
         if self.to != "uint16":
             # The noise of 8-bit weights is next to nothing beside that of 4 bits: as if float.
             return self.found._evaluator.without(sets)
         plans = (fall_back(self.found.plan, nodes, self.to) for nodes in sets)
         return [self.found._evaluator.write(plan)[1] for plan in plans]
 
-    def _propose(self, nodes: tuple[str, ...], plan: QuantPlan, error: float) -> Proposal:
-        return Proposal(plan, nodes, self.to, self.total, self.base, error, self.wanted)
+    def _propose(self, nodes: tuple[str, ...], plan: QuantPlan, error: TotalError) -> Proposal:
+        noises = (self.base.noise, error.noise)
+        losses = (self.base.loss, error.loss)
+        return Proposal(plan, nodes, self.to, self.total, *noises, self.wanted, *losses)

@@ -70,6 +70,11 @@ class Variants:
         """How many nodes the merged graph has."""
         return self._merged.node_count
 
+    @property
+    def output_names(self) -> list[str]:
+        """What the outputs of a variant are called in the model."""
+        return [path.float_value.name or "" for path in self._paths]
+
     def add(self, indices: Sequence[int]) -> None:
         """Add a variant: with only these cuts quantized, or with all but these."""
         cuts = [self._units.cuts[index] for index in indices]
