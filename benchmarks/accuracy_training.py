@@ -206,14 +206,14 @@ def keep(name: str, train: Callable[[], tuple[Any, np.ndarray]]) -> Path:
     return path
 
 
-def train_fashion(make: Callable[[], Any]) -> Callable[[], tuple[Any, np.ndarray]]:
+def train_fashion(make: Callable[[], Any], rate: float) -> Callable[[], tuple[Any, np.ndarray]]:
     def train() -> tuple[Any, np.ndarray]:
         from torch import nn
 
         images, labels = fashion()
         net = make()
         loss = nn.CrossEntropyLoss(label_smoothing=0.05)
-        fit(net, images[:TRAINING], labels[:TRAINING], loss, rate=4e-3, epochs=EPOCHS)
+        fit(net, images[:TRAINING], labels[:TRAINING], loss, rate=rate, epochs=EPOCHS)
         return net, images[:1]
 
     return train
@@ -230,8 +230,8 @@ def train_diamonds() -> tuple[Any, np.ndarray]:
 
 
 TRAINED = {
-    "fashion-mobilenet": train_fashion(mobile_network),
-    "fashion-vit": train_fashion(vision_transformer),
+    "fashion-mobilenet": train_fashion(mobile_network, 4e-3),
+    "fashion-vit": train_fashion(vision_transformer, 1.5e-3),
     "diamonds": train_diamonds,
 }
 
