@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from accuracy_tasks import TASKS, Sample, Task
+from accuracy_tasks import SOURCES, TASKS, Sample, Task
 from accuracy_worker import TOOLS
 from measure import Measured, prepare_for_peer, print_table, run_apart
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
@@ -218,7 +218,7 @@ def time_models(models: dict[str, Path], sample: Sample, seconds: float) -> dict
 
 def measure(name: str, options: argparse.Namespace) -> list[Row]:
     """Return the rows of a model: float, then each tool."""
-    task = TASKS[name].make(options.samples)
+    task = TASKS[name](options.samples)
     with tempfile.TemporaryDirectory(prefix="bitwright-bench-") as place:
         folder = Path(place)
         data = folder / "samples"
@@ -310,7 +310,7 @@ def main() -> None:
         if options.json is not None:
             found = {
                 "samples": options.samples,
-                "sources": {x: asdict(TASKS[x].source) for x in options.models},
+                "sources": {x: asdict(SOURCES[x]) for x in options.models},
                 "rows": [asdict(row) for row in rows],
             }
             options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Trained models, labelled samples and metrics for `accuracy.py`.
 
-`TASKS` at the end is the table of them: package, license, and what the labels are. Samples to
-calibrate on and samples to score are drawn apart.
+`SOURCES` is the table of them: packages, licenses, and what the labels are. Samples to calibrate on
+and samples to score are drawn apart.
 """
 
 from __future__ import annotations
@@ -41,6 +41,42 @@ EXAMPLES = "sdist:pygments==2.19.2"
 SPEECH = "sdist:pocketsphinx==5.1.1"
 
 
+@dataclass(frozen=True)
+class Source:
+    packages: tuple[str, ...]
+    """The model's, then those that the samples come from."""
+    licenses: tuple[str, ...]
+    """As the packages state them."""
+    labels: str
+
+
+SOURCES = {
+    "magika": Source(
+        (MAGIKA, EXAMPLES, SPEECH),
+        ("Apache-2.0", "BSD-2-Clause", "BSD"),
+        "kinds of files, by the ends of their names",
+    ),
+    "recognizer": Source((RAPIDOCR,), ("Apache-2.0",), "text that was drawn"),
+    "detector": Source((RAPIDOCR,), ("Apache-2.0",), "boxes of text that was drawn"),
+    "direction": Source((RAPIDOCR,), ("Apache-2.0",), "lines of text that were turned"),
+    "orientation": Source((ORIENTATION,), ("Apache-2.0",), "pages that were turned"),
+    "yolov8n": Source(
+        (NUDENET, *PHOTOGRAPHS),
+        ("MIT", "AGPL-3.0", "BSD-3-Clause"),
+        "none: what float finds in the photographs",
+    ),
+    "silero-vad": Source(
+        (WHISPER, SPEECH), ("MIT", "BSD"), "energy of recorded speech before noise was added"
+    ),
+    "sentences": Source(
+        (SENTENCES, WORDPIECES), ("Apache-2.0", "MIT"), "functions and their docstrings"
+    ),
+    "fashion-mobilenet": Source((FASHION,), ("MIT",), "classes of Fashion-MNIST; trained here"),
+    "fashion-vit": Source((FASHION,), ("MIT",), "classes of Fashion-MNIST; trained here"),
+    "diamonds": Source((DIAMONDS,), ("MIT",), "prices of diamonds; trained here"),
+}
+
+
 def mean(grades: np.ndarray) -> float:
     return float(np.mean(grades))
 
@@ -60,20 +96,6 @@ class Task:
     summary: Callable[[np.ndarray], float] = mean
     """From rows to the metric; higher is better."""
     transformer: bool = False
-
-
-@dataclass(frozen=True)
-class Source:
-    packages: tuple[str, ...]
-    license: str
-    labels: str
-
-
-@dataclass(frozen=True)
-class Subject:
-    source: Source
-    make: Callable[[int], Task]
-    """From the number of samples to calibrate on."""
 
 
 def equal_to(labels: Sequence[Any]) -> Callable[[Answers], np.ndarray]:
@@ -559,37 +581,17 @@ def price_diamonds(samples: int) -> Task:
     )
 
 
-PP_OCR = "Apache-2.0"
-TASKS = {
-    "magika": Subject(
-        Source((MAGIKA, EXAMPLES, SPEECH), "Apache-2.0; BSD-2-Clause", "kinds by file names"),
-        recognize_files,
-    ),
-    "recognizer": Subject(Source((RAPIDOCR,), PP_OCR, "text that was drawn"), recognize),
-    "detector": Subject(Source((RAPIDOCR,), PP_OCR, "boxes of text that was drawn"), detect_text),
-    "direction": Subject(Source((RAPIDOCR,), PP_OCR, "lines that were turned"), find_direction),
-    "orientation": Subject(
-        Source((ORIENTATION,), "Apache-2.0", "pages that were turned"), find_orientation
-    ),
-    "yolov8n": Subject(
-        Source((NUDENET, *PHOTOGRAPHS), "MIT; AGPL-3.0; BSD-3-Clause", "none: float's own boxes"),
-        detect_bodies,
-    ),
-    "silero-vad": Subject(
-        Source((WHISPER, SPEECH), "MIT; BSD", "energy of recordings before noise was added"),
-        detect_speech,
-    ),
-    "sentences": Subject(
-        Source((SENTENCES, WORDPIECES), "Apache-2.0; MIT", "functions and their docstrings"),
-        embed_sentences,
-    ),
-    "fashion-mobilenet": Subject(
-        Source((FASHION,), "MIT", "classes of Fashion-MNIST"),
-        lambda samples: classify_clothes("fashion-mobilenet", samples, transformer=False),
-    ),
-    "fashion-vit": Subject(
-        Source((FASHION,), "MIT", "classes of Fashion-MNIST"),
-        lambda samples: classify_clothes("fashion-vit", samples, transformer=True),
-    ),
-    "diamonds": Subject(Source((DIAMONDS,), "MIT", "prices of sold diamonds"), price_diamonds),
+TASKS: dict[str, Callable[[int], Task]] = {
+    "magika": recognize_files,
+    "recognizer": recognize,
+    "detector": detect_text,
+    "direction": find_direction,
+    "orientation": find_orientation,
+    "yolov8n": detect_bodies,
+    "silero-vad": detect_speech,
+    "sentences": embed_sentences,
+    "fashion-mobilenet": lambda n: classify_clothes("fashion-mobilenet", n, transformer=False),
+    "fashion-vit": lambda n: classify_clothes("fashion-vit", n, transformer=True),
+    "diamonds": price_diamonds,
 }
+"""From the number of samples to calibrate on to the task."""
