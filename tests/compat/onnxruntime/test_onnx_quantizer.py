@@ -7,12 +7,15 @@ import onnxruntime.quantization as peer
 import pytest
 from support.models import (
     Reader,
+    build,
     make_cnn,
     make_mlp,
     make_samples,
     make_transformer,
+    node,
     ops,
     quality,
+    weight,
 )
 
 import bitwright.compat.onnxruntime as ours
@@ -116,6 +119,32 @@ def test_dynamic_products_of_activations_and_gemms_are_those_of_the_peer(options
             counts.append(ops(quantizer.model.model))
         for op_type in ("MatMulInteger", "MatMul", "Gemm"):
             assert counts[0][op_type] == counts[1][op_type]
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_dedicated_pairs_leave_float_nodes_to_the_float_tensor_where_the_peer_does(
+    tmp_path, readers
+):
+    """An Exp beside one quantized reader shares its pair, beside several it has none."""
+    nodes = [node("Conv", ["x", "w"], ["a"]), node("Exp", ["a"], ["e"])]
+    nodes += [node("Conv", ["a", "w"], [f"y{i}"]) for i in range(readers)]
+    outputs = {"e": None, **{f"y{i}": None for i in range(readers)}}
+    model = build(nodes, {"x": [1, 3, 6, 6]}, outputs, {"w": weight(3, 3, 1, 1)})
+    onnx.save(model, tmp_path / "model.onnx")
+    augmented = str(tmp_path / "augmented.onnx")
+    calibrator = peer.create_calibrator(str(tmp_path / "model.onnx"), [], augmented)
+    calibrator.collect_data(Reader(make_samples(model)))
+    ranges = calibrator.compute_data()
+    found = []
+    for kind in (QDQQuantizer, peer.qdq_quantizer.QDQQuantizer):
+        twin = onnx.ModelProto.FromString(model.SerializeToString())
+        options = {"DedicatedQDQPair": True}
+        types = ["Conv"]
+        quantizer = kind(twin, False, False, *TYPES, ranges, [], [], types, options)
+        made = quantizer.quantize_model()
+        exp = next(n for n in made.graph.node if n.op_type == "Exp")
+        found.append((ops(made), exp.input[0]))
+    assert found[0] == found[1]
 
 
 def test_an_empty_list_of_op_types_quantizes_nothing(tmp_path):

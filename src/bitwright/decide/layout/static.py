@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 import msgspec
 import onnx_ir as ir
@@ -345,7 +346,10 @@ class _Builder:
                 continue
             inputs = tuple(
                 self._marks.key_for(v, name)
-                if v is not None and v in self._marks.marked and self._is_read_through(v)
+                if v is not None
+                and v in self._marks.marked
+                and self._is_read_through(v)
+                and not (place.dedicated_pairs and self._has_several_chosen_readers(v))
                 else None
                 for v in node.inputs
             )
@@ -361,6 +365,12 @@ class _Builder:
                         if written and value in self._marks.marked
                         else None
                     )
+
+    def _has_several_chosen_readers(self, value: ir.Value) -> bool:
+        """Whether pairs of their own stand before readers, so that no pair is left for others."""
+        readers = (use.node for use in value.uses())
+        chosen = (n for n in readers if not self._kept_float(n) and not self._not_chosen(n))
+        return len(list(islice(chosen, 2))) == 2
 
     def _is_read_through(self, value: ir.Value) -> bool:
         """Whether float nodes read a quantized tensor as the others do.
@@ -400,6 +410,8 @@ def _dedicate_pairs(
         ]
         if len(readers) + (layout.outputs.get(names[value]) is not None) < 2:
             continue
+        if any(layout.nodes[name].action == "float" for name, _ in readers):
+            continue  # float nodes read through the pair of the only chosen reader
         producer = value.producer()
         if producer is not None and layout.outputs.get(names[value]) is None:
             # The shared entry stays as the root of the parameters, without a pair of its own.
