@@ -59,8 +59,9 @@ def node(op, *inputs, to="y", **attributes):
     return helper.make_node(op, list(inputs), [to], **attributes)
 
 
-def normal(*shape):
-    return RNG.normal(size=shape) + 2.0
+def constant(*shape):
+    """Numbers of both signs, none much larger than another."""
+    return RNG.choice((-1.0, 1.0), shape) * RNG.uniform(0.6, 4.0, shape)
 
 
 def weight(op, group=1, kernel=(3, 3)):
@@ -78,7 +79,7 @@ def weight(op, group=1, kernel=(3, 3)):
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1, 1), (O, 1, 1), (1, O, 1, 1)])
 @pytest.mark.parametrize("bias", [False, True])
 def test_behind_a_convolution(op, behind, shape, bias):
-    arrays = {"w": weight(op, 2), "c": normal(*shape)} | ({"b": normal(O)} if bias else {})
+    arrays = {"w": weight(op, 2), "c": constant(*shape)} | ({"b": constant(O)} if bias else {})
     nodes = [
         node(op, "x", "w", *["b"] * bias, to="t", group=2, pads=[1, 1, 1, 1]),
         node(behind, "t", "c"),
@@ -90,13 +91,13 @@ def test_behind_a_convolution(op, behind, shape, bias):
 
 @pytest.mark.parametrize("behind", ["Mul", "Add", "Sub"])
 def test_behind_with_the_constant_first(behind):
-    arrays = {"w": weight("Conv"), "c": normal(O, 1, 1)}
+    arrays = {"w": weight("Conv"), "c": constant(O, 1, 1)}
     nodes = [node("Conv", "x", "w", to="t"), node(behind, "c", "t")]
     assert_folds(build(nodes, IMAGE, arrays), ["Conv"])
 
 
 def test_a_chain_behind_goes_whole():
-    arrays = {"w": weight("Conv"), "a": normal(1), "b": normal(O, 1, 1), "c": normal()}
+    arrays = {"w": weight("Conv"), "a": constant(1), "b": constant(O, 1, 1), "c": constant()}
     nodes = [
         node("Conv", "x", "w", to="t"),
         node("Mul", "a", "t", to="u"),
@@ -111,8 +112,8 @@ def test_a_chain_behind_goes_whole():
 @pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("c", [None, (), (O,), (1, O)])
 def test_behind_a_gemm(behind, transposed, c):
-    arrays = {"w": weight("Gemm").T if transposed else weight("Gemm"), "k": normal(O)}
-    arrays |= {} if c is None else {"b": normal(*c)}
+    arrays = {"w": weight("Gemm").T if transposed else weight("Gemm"), "k": constant(O)}
+    arrays |= {} if c is None else {"b": constant(*c)}
     gemm = node(
         "Gemm", "x", "w", *["b"] * (c is not None), to="t", transB=transposed, alpha=0.5, beta=2.0
     )
@@ -122,7 +123,7 @@ def test_behind_a_gemm(behind, transposed, c):
 @pytest.mark.parametrize("shape", [(), (1,), (O,), (1, 1, O)])
 def test_a_matmul_takes_a_scale(shape):
     nodes = [node("MatMul", "x", "w", to="t"), node("Mul", "t", "c")]
-    arrays = {"w": weight("MatMul"), "c": normal(*shape)}
+    arrays = {"w": weight("MatMul"), "c": constant(*shape)}
     assert_folds(build(nodes, [2, 3, I], arrays), ["MatMul"])
 
 
@@ -134,14 +135,14 @@ def test_a_matmul_with_an_addition_takes_both(behind, bias_first):
         node("Add", *(["b", "t"] if bias_first else ["t", "b"]), to="u"),
         node(behind, "u", "c"),
     ]
-    arrays = {"w": weight("MatMul"), "b": normal(O), "c": normal(O)}
+    arrays = {"w": weight("MatMul"), "b": constant(O), "c": constant(O)}
     assert_folds(build(nodes, [2, 3, I], arrays), ["MatMul", "Add"])
 
 
 @pytest.mark.parametrize("behind", ["Add", "Sub"])
 def test_a_matmul_alone_has_no_place_for_a_shift(behind):
     nodes = [node("MatMul", "x", "w", to="t"), node(behind, "t", "c")]
-    assert_refuses(build(nodes, [2, 3, I], {"w": weight("MatMul"), "c": normal(O)}))
+    assert_refuses(build(nodes, [2, 3, I], {"w": weight("MatMul"), "c": constant(O)}))
 
 
 @pytest.mark.parametrize("group", [1, 2])
@@ -150,7 +151,7 @@ def test_a_matmul_alone_has_no_place_for_a_shift(behind):
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1), (I, 1, 1), (1, I, 1, 1)])
 def test_a_scale_before_a_convolution(op, before, group, shape):
     nodes = [node(before, "x", "c", to="t"), node(op, "t", "w", group=group, pads=[1, 1, 1, 1])]
-    arrays = {"w": weight(op, group), "c": normal(*shape)}
+    arrays = {"w": weight(op, group), "c": constant(*shape)}
     folded = assert_folds(build(nodes, IMAGE, arrays), [op])
     assert list(folded.graph.node[0].input) == ["x", "w"]
 
@@ -164,7 +165,7 @@ def test_a_shift_before_an_unpadded_conv(before, first, group, auto_pad):
         node(before, *(["c", "x"] if first else ["x", "c"]), to="t"),
         node("Conv", "t", "w", group=group, **({"auto_pad": auto_pad} if auto_pad else {})),
     ]
-    arrays = {"w": weight("Conv", group), "c": normal(I, 1, 1)}
+    arrays = {"w": weight("Conv", group), "c": constant(I, 1, 1)}
     assert_folds(build(nodes, IMAGE, arrays), ["Conv"])
 
 
@@ -172,12 +173,12 @@ def test_a_shift_before_an_unpadded_conv(before, first, group, auto_pad):
 @pytest.mark.parametrize("before", ["Add", "Sub"])
 def test_a_shift_before_a_padded_conv_stays(padding, before):
     nodes = [node(before, "x", "c", to="t"), node("Conv", "t", "w", **padding)]
-    assert_refuses(build(nodes, IMAGE, {"w": weight("Conv"), "c": normal()}))
+    assert_refuses(build(nodes, IMAGE, {"w": weight("Conv"), "c": constant()}))
 
 
 def test_a_shift_before_a_transposed_convolution_stays():
     nodes = [node("Add", "x", "c", to="t"), node("ConvTranspose", "t", "w")]
-    assert_refuses(build(nodes, IMAGE, {"w": weight("ConvTranspose"), "c": normal()}))
+    assert_refuses(build(nodes, IMAGE, {"w": weight("ConvTranspose"), "c": constant()}))
 
 
 @pytest.mark.parametrize("shift", ["Add", "Sub"])
@@ -188,7 +189,7 @@ def test_a_scale_moves_past_a_shift_that_padding_holds_back(shift, shapes):
         node(shift, "t", "c", to="u"),
         node("Conv", "u", "w", pads=[1, 1, 1, 1]),
     ]
-    arrays = {"w": weight("Conv"), "a": normal(*shapes[0]), "c": normal(*shapes[1])}
+    arrays = {"w": weight("Conv"), "a": constant(*shapes[0]), "c": constant(*shapes[1])}
     folded = assert_folds(build(nodes, IMAGE, arrays), [shift, "Conv"])
     assert folded.graph.node[0].output[0] == "u_unscaled"
 
@@ -199,7 +200,7 @@ def test_a_scale_by_zero_does_not_move_past_a_shift():
         node("Add", "t", "c", to="u"),
         node("Conv", "u", "w", pads=[1, 1, 1, 1]),
     ]
-    assert_refuses(build(nodes, IMAGE, {"w": weight("Conv"), "a": np.zeros(()), "c": normal()}))
+    assert_refuses(build(nodes, IMAGE, {"w": weight("Conv"), "a": np.zeros(()), "c": constant()}))
 
 
 @pytest.mark.parametrize("before", ["Mul", "Div", "Add", "Sub"])
@@ -210,8 +211,8 @@ def test_before_a_gemm(before, transposed, scalar):
     shape = (1,) if scalar else (I, 1) if trans_a else (I,)
     arrays = {
         "w": weight("Gemm").T if trans_b else weight("Gemm"),
-        "b": normal(O),
-        "c": normal(*shape),
+        "b": constant(O),
+        "c": constant(*shape),
     }
     gemm = node("Gemm", "t", "w", "b", alpha=0.5, beta=2.0, transA=trans_a, transB=trans_b)
     proto = build([node(before, "x", "c", to="t"), gemm], [I, 3] if trans_a else [3, I], arrays)
@@ -226,13 +227,13 @@ def test_before_a_matmul_with_an_addition(before, shape):
         node("MatMul", "t", "w", to="u"),
         node("Add", "u", "b"),
     ]
-    arrays = {"w": weight("MatMul"), "b": normal(O), "c": normal(*shape)}
+    arrays = {"w": weight("MatMul"), "b": constant(O), "c": constant(*shape)}
     assert_folds(build(nodes, [2, 3, I], arrays), ["MatMul", "Add"])
 
 
 def test_a_shift_before_a_matmul_alone_stays():
     nodes = [node("Add", "x", "c", to="t"), node("MatMul", "t", "w")]
-    assert_refuses(build(nodes, [3, I], {"w": weight("MatMul"), "c": normal(I)}))
+    assert_refuses(build(nodes, [3, I], {"w": weight("MatMul"), "c": constant(I)}))
 
 
 def test_a_shift_before_a_matmul_whose_addition_is_no_bias_stays():
@@ -241,7 +242,7 @@ def test_a_shift_before_a_matmul_whose_addition_is_no_bias_stays():
         node("MatMul", "t", "w", to="u"),
         node("Add", "u", "x"),
     ]
-    assert_refuses(build(nodes, [3, I], {"w": RNG.normal(size=(I, I)), "c": normal(I)}))
+    assert_refuses(build(nodes, [3, I], {"w": RNG.normal(size=(I, I)), "c": constant(I)}))
 
 
 def test_image_normalization_before_a_padded_conv_keeps_only_the_shift():
@@ -250,7 +251,7 @@ def test_image_normalization_before_a_padded_conv_keeps_only_the_shift():
         node("Div", "t", "std", to="u"),
         node("Conv", "u", "w", pads=[1, 1, 1, 1]),
     ]
-    arrays = {"w": weight("Conv"), "mean": normal(1, I, 1, 1), "std": normal(1, I, 1, 1) ** 2}
+    arrays = {"w": weight("Conv"), "mean": constant(1, I, 1, 1), "std": constant(1, I, 1, 1) ** 2}
     assert_folds(build(nodes, IMAGE, arrays), ["Sub", "Conv"])
 
 
@@ -261,7 +262,7 @@ def test_unknown_shapes_still_fold_by_scalars():
         node("Mul", "u", "a", to="v"),
         node("Relu", "v"),
     ]
-    proto = build(nodes, IMAGE, {"w": weight("Conv"), "a": normal(1)})
+    proto = build(nodes, IMAGE, {"w": weight("Conv"), "a": constant(1)})
     del proto.graph.value_info[:]
     assert_folds(proto, ["Conv", "Relu"])
 
@@ -273,7 +274,7 @@ def test_unknown_shapes_still_fold_by_scalars():
      "not finite", "computed bias"],
 )  # fmt: skip
 def test_it_refuses_behind_where_folding_would_change_the_result(case):
-    arrays = {"w": weight("Conv"), "c": normal(O, 1, 1)}
+    arrays = {"w": weight("Conv"), "c": constant(O, 1, 1)}
     conv, scale = node("Conv", "x", "w", to="t"), node("Mul", "t", "c")
     nodes, outputs, opset = [conv, scale], ("y",), 17
     match case:
@@ -288,16 +289,16 @@ def test_it_refuses_behind_where_folding_would_change_the_result(case):
             nodes = [node("ReduceMean", "x", to="c", keepdims=1), *nodes]
             del arrays["c"]
         case "spatial":
-            arrays["c"] = normal(1, O, 3, 3)
+            arrays["c"] = constant(1, O, 3, 3)
         case "other axis":
             arrays["w"] = RNG.normal(size=(3, I, 3, 3))
-            arrays["c"] = normal(3)  # as many as channels, but along the width
+            arrays["c"] = constant(3)  # as many as channels, but along the width
         case "batch":
-            arrays["c"] = normal(2, 1, 1, 1)
+            arrays["c"] = constant(2, 1, 1, 1)
         case "wider":
             arrays["w"] = RNG.normal(size=(1, I, 3, 3))
         case "higher rank":
-            arrays["c"] = normal(1, 1, O, 1, 1)
+            arrays["c"] = constant(1, 1, O, 1, 1)
         case "old opset":
             opset = 6
         case "divided by zero":
@@ -312,7 +313,7 @@ def test_it_refuses_behind_where_folding_would_change_the_result(case):
                 node("Conv", "x", "w", "m", to="t"),
                 scale,
             ]
-            arrays["w"], arrays["c"] = RNG.normal(size=(I, I, 3, 3)), normal(I, 1, 1)
+            arrays["w"], arrays["c"] = RNG.normal(size=(I, I, 3, 3)), constant(I, 1, 1)
     proto = build(nodes, IMAGE, arrays, outputs=outputs, opset=opset, infer=case != "old opset")
     if case == "overridable":
         proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, [O, 1, 1]))
@@ -323,7 +324,7 @@ def test_it_refuses_behind_where_folding_would_change_the_result(case):
     "case", ["output", "two readers", "as weight", "enlarged", "unknown", "spatial", "computed"]
 )
 def test_it_refuses_before_where_folding_would_change_the_result(case):
-    arrays = {"w": weight("Conv"), "c": normal(I, 1, 1)}
+    arrays = {"w": weight("Conv"), "c": constant(I, 1, 1)}
     scale, conv = node("Mul", "x", "c", to="t"), node("Conv", "t", "w")
     nodes, outputs, shape = [scale, conv], ("y",), IMAGE
     match case:
@@ -334,13 +335,13 @@ def test_it_refuses_before_where_folding_would_change_the_result(case):
         case "as weight":
             arrays["w"] = RNG.normal(size=(1, 2, 9, 9))
             nodes = [scale, node("Conv", "w", "t")]
-            shape, arrays["c"] = [3, 2, 5, 5], normal()
+            shape, arrays["c"] = [3, 2, 5, 5], constant()
         case "enlarged":
             shape = [2, 1, 5, 5]
         case "unknown":
             shape = [2, "channels", 5, 5]
         case "spatial":
-            arrays["c"] = normal(5)
+            arrays["c"] = constant(5)
         case "computed":
             nodes = [node("Abs", "c0", to="c"), *nodes]
             arrays["c0"] = arrays.pop("c")
@@ -360,7 +361,7 @@ def test_a_written_out_layer_norm_stays_whole():
         node("MatMul", "t", "w", to="u"),
         node("Add", "u", "b"),
     ]
-    arrays = {"gamma": normal(I), "beta": normal(I), "w": weight("MatMul"), "b": normal(O)}
+    arrays = {"gamma": constant(I), "beta": constant(I), "w": weight("MatMul"), "b": constant(O)}
     assert_refuses(build(nodes, [3, I], arrays))
 
 
@@ -385,7 +386,7 @@ def test_float16_weights_that_would_overflow_or_fade_stay(factor):
 
 
 def test_shared_constants_are_copied_not_changed():
-    arrays = {"w": weight("Conv"), "c": normal(O, 1, 1)}
+    arrays = {"w": weight("Conv"), "c": constant(O, 1, 1)}
     nodes = [
         node("Conv", "x", "w", to="t"),
         node("Mul", "t", "c"),
@@ -403,7 +404,7 @@ def test_a_scale_inside_an_if_branch_folds():
     then = branch("then", [node("Conv", "x", "w", to="t"), node("Mul", "t", "c", to="a")])
     other = branch("else", [node("Conv", "x", "w", to="b")])
     nodes = [node("If", "flag", then_branch=then, else_branch=other)]
-    proto = build(nodes, IMAGE, {"w": weight("Conv"), "c": normal(O, 1, 1)})
+    proto = build(nodes, IMAGE, {"w": weight("Conv"), "c": constant(O, 1, 1)})
     proto.graph.initializer.append(numpy_helper.from_array(np.array(True), "flag"))
     model = ir.from_proto(proto)
     assert fold_scale_shift(model).changed == 1
@@ -449,3 +450,24 @@ def test_any_chain_around_a_conv_computes_the_same(before, after, padded, group,
     a, b = run_plain(proto, {"x": x})[0], run_plain(folded, {"x": x})[0]
     assert a.shape == b.shape
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(a).max())
+
+
+def columns(smallest, largest):
+    return np.array([smallest, 1.0, 1.0, largest])
+
+
+@pytest.mark.parametrize("op", ["Gemm", "MatMul"])
+@pytest.mark.parametrize("kind", ["Mul", "Div"])
+def test_columns_of_very_different_size_stay_scaled_before_they_are_quantized(op, kind):
+    nodes = [node(kind, "x", "c", to="a"), node(op, "a", "w")]
+    arrays = {"w": weight(op), "c": columns(0.1, 1.0)}
+    assert_refuses(build(nodes, [3, I], arrays))
+    assert_folds(build(nodes, [3, I], arrays | {"c": columns(0.5, 2.0)}), [op])
+
+
+def test_a_scale_of_very_different_columns_does_not_move_past_a_shift():
+    # A MatMul without an addition behind it takes no shift.
+    nodes = [node("Mul", "x", "c", to="a"), node("Add", "a", "s", to="b"), node("MatMul", "b", "w")]
+    arrays = {"w": weight("MatMul"), "s": constant(I)}
+    assert_refuses(build(nodes, [3, I], arrays | {"c": columns(0.1, 1.0)}))
+    assert_folds(build(nodes, [3, I], arrays | {"c": columns(0.5, 2.0)}), ["Add", "MatMul"])

@@ -31,6 +31,12 @@ from bitwright.prepare.passes import PassResult
 
 __all__ = ["fold_scale_shift"]
 
+MAX_UNEVENNESS = 8.0
+"""Largest over smallest scale of the channels that is folded into the node behind it.
+
+What was scaled is then quantized before it is scaled, all channels by one scale: a table's columns
+would share the steps of the largest. Means and deviations of images differ by a few percent."""
+
 
 def fold_scale_shift(model: ir.Model, *, ahead: bool = True) -> PassResult:
     """Fold every constant scale and shift that a linear node can take; return how many.
@@ -135,7 +141,9 @@ def _fold_ahead(node: ir.Node, names: NameScope) -> bool:
         return affine.is_scale and _fold_past_shift(node, affine, names)
     factor = _spread_ahead(affine.factor, affine.value, linear)
     shift = _spread_ahead(affine.shift, affine.value, linear)
-    if factor is None or shift is None or not absorb_before(linear, factor, shift, names):
+    if factor is None or shift is None or _is_uneven(factor):
+        return False
+    if not absorb_before(linear, factor, shift, names):
         return False
     linear.node.replace_input_with(0, affine.value)
     remove_nodes([node])
@@ -156,7 +164,7 @@ def _fold_past_shift(node: ir.Node, scale: _Affine, names: NameScope) -> bool:
     factor = spread(scale.factor, linear.in_channels, rank, axis)
     at = 1 - index_of(adding, node.outputs[0])
     constant = float_constant_of(adding.inputs[at])
-    if factor is None or constant is None:
+    if factor is None or constant is None or _is_uneven(factor):
         return False
     with np.errstate(over="ignore"):
         divided = (constant.astype(np.float64) / scale.factor).astype(constant.dtype)
@@ -170,6 +178,11 @@ def _fold_past_shift(node: ir.Node, scale: _Affine, names: NameScope) -> bool:
     adding.outputs[0].name = names.fresh(f"{adding.outputs[0].name}_unscaled")
     remove_nodes([node])
     return True
+
+
+def _is_uneven(factor: Array) -> bool:
+    sizes = np.abs(factor)
+    return bool(sizes.max(initial=0) > MAX_UNEVENNESS * sizes.min(initial=np.inf))
 
 
 def _input_layout(linear: Linear, value: ir.Value) -> tuple[int, int]:
