@@ -101,9 +101,27 @@ def _plan(case: Case, folder: Path) -> Done:
 
 
 def _static(case: Case, folder: Path) -> tuple[Path, bitwright.Result]:
-    """Return a quantized model for the verbs that assess one, made once."""
+    """Return the model as it is quantized by default, and where it is; made once for all verbs."""
     path = folder / "static.onnx"
-    return path, bitwright.quantize(case.path, path, data=case.calibration[:FEW], progress=False)
+    result = _results.get(case.path)
+    if result is None:
+        result = bitwright.quantize(case.path, path, data=case.calibration[:FEW], progress=False)
+        _results.clear()
+        _results[case.path] = result
+    else:
+        result.save(path)
+    return path, result
+
+
+_results: dict[Path, bitwright.Result] = {}
+"""The last model's result."""
+
+
+def _quantize_by_default(case: Case, folder: Path) -> Done:
+    path, result = _static(case, folder)
+    if not result.quantized:
+        raise Broken("a silent no-op: nothing was quantized, and no error said so")
+    return _judge(case, path, STATIC_BAR)
 
 
 def _verify(case: Case, folder: Path) -> Done:
@@ -125,9 +143,9 @@ def _compare(case: Case, folder: Path) -> Done:
 
 
 def _sensitivity(case: Case, folder: Path) -> Done:
-    plan = bitwright.make_plan(case.path, data=case.calibration[:FEW], progress=False)
+    _, result = _static(case, folder)
     found = bitwright.find_sensitivity(
-        case.path, plan, data=case.judged, limit=1, candidates=3, progress=False
+        case.path, result.plan, data=case.judged, limit=1, candidates=3, progress=False
     )
     if not found.nodes:
         raise Broken("sensitivity measured no node")
@@ -167,7 +185,7 @@ STATIC_BAR = 15.0
 VERBS = (
     Verb("inspect", _inspect),
     Verb("preprocess", _preprocess),
-    Verb("static", _quantizing(None, STATIC_BAR)),
+    Verb("static", _quantize_by_default),
     Verb("dynamic", _quantizing("int8-dynamic", STATIC_BAR)),
     Verb("int4-rtn", _quantizing("int4-rtn", 8)),
     Verb("int4-gptq", _quantizing("int4-gptq", 8, samples=2)),
