@@ -110,6 +110,7 @@ class RecipeParts:
                 "SmoothQuantAlpha and SmoothQuantFolding go with SmoothQuant=True; add it."
             )
         return {
+            "cut_saturated": False,  # no other tool does
             **self.recipe,
             "smooth": SmoothQuant(**settings) if asked else None,
             "select": Selection(**self.select),

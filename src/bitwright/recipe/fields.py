@@ -46,6 +46,9 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     restricted_asymmetric: bool = False
     """uint8 activations only: zero point 0 for what is never negative, else 128."""
     reduce_range: bool = False
+    cut_saturated: bool = True
+    """8-bit ranges with a zero point of their own end where every reader saturates: nothing below
+    -3 in front of a hard-swish."""
     min_real_range: float | None = None
     """Widen narrower ranges to at least this width."""
     quantize_bias: bool = True

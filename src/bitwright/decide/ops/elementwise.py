@@ -33,6 +33,14 @@ def _clip_bounds(node: ir.Node) -> tuple[float, float] | Skip:
     return bounds[0], bounds[1]
 
 
+def _hard_sigmoid_ends(node: ir.Node) -> tuple[float, float]:
+    alpha, beta = (
+        float(found.value) if (found := node.attributes.get(name)) is not None else usual
+        for name, usual in (("alpha", 0.2), ("beta", 0.5))
+    )
+    return (-beta / alpha, (1 - beta) / alpha) if alpha > 0 else (-math.inf, math.inf)
+
+
 def refuse_sentinels(node: ir.Node) -> Skip | None:
     """Refuse a node one of whose constants is a mask."""
     for value in node.inputs:
@@ -94,7 +102,13 @@ ELEMENTWISE_RULES = (
         by_default=False,
         needs_all_inputs_quantized=False,
     ),
-    _activation("Sigmoid", integer_op="QLinearSigmoid", float32_scales="written"),
+    # Beyond 8, a sigmoid is within a twelfth of a level of 8 bits of 0 or 1.
+    _activation(
+        "Sigmoid",
+        saturates=lambda node: (-8.0, 8.0),
+        integer_op="QLinearSigmoid",
+        float32_scales="written",
+    ),
     # The integer kernel takes longer than the float one with a quantizer behind it, and rounded
     # scores cost accuracy. QLinearSoftmax cuts 1 / scale down to a whole number: of 1/256 nothing
     # is lost, and of float32's 1/255 a 255th.
@@ -107,12 +121,12 @@ ELEMENTWISE_RULES = (
         float_only=True,
         float32_scales="written",
     ),
-    _activation("HardSigmoid", by_default=False),
-    _activation("Tanh", by_default=False),
-    _activation("Gelu", by_default=False),
+    _activation("HardSigmoid", saturates=_hard_sigmoid_ends, by_default=False),
+    _activation("Tanh", saturates=lambda node: (-4.5, 4.5), by_default=False),
+    _activation("Gelu", saturates=lambda node: (-4.5, math.inf), by_default=False),
     _activation("LogSoftmax", elementwise=None, quantizable=False),
     _activation("Elu", quantizable=False),
-    _activation("HardSwish", quantizable=False),
+    _activation("HardSwish", saturates=lambda node: (-3.0, math.inf), quantizable=False),
     _activation("Mish", quantizable=False),
     _activation("Softplus", quantizable=False),
     # Arithmetic of tensors that are broadcast against each other

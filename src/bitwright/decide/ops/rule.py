@@ -88,6 +88,8 @@ class OpRule:
     result does not leave the model: between float neighbours it would only add rounding."""
     bounds: Bounds | None = None
     """The op only clips, to these bounds: a quantizer behind it may do its work."""
+    saturates: Callable[[ir.Node], tuple[float, float]] | None = None
+    """Below and above which inputs the output no longer changes, for 8 bits; see also `bounds`."""
     output_range: tuple[float, float] | None = None
     """The range of the output, where the maths fixes it."""
     channel_axis: AxisOf | None = None

@@ -12,6 +12,7 @@ from bitwright.decide.layout.entries import Entry, Layout
 from bitwright.decide.ops import RULES, Skip
 from bitwright.decide.ranges.methods import choose_range, sketch_std, weight_range
 from bitwright.decide.ranges.power_of_two import position_grid
+from bitwright.decide.ranges.saturation import cut_saturated, saturation_points
 from bitwright.errors import ModelError, RecipeError
 from bitwright.graph.constants import constant_of
 from bitwright.numerics.broadcasting import along_axis
@@ -83,6 +84,8 @@ def _activation_range(
         else:
             assert sketch is not None
             found = _observed_range(sketch, entry.qtype, choice)
+            if recipe.cut_saturated:
+                found = _without_saturated(entry, found, choice)
         return _with_given_end(entry, found)
     assert entry.override is not None
     return _Range(entry.override.rmin, entry.override.rmax, "given")
@@ -147,6 +150,18 @@ def _observed_range(sketch: TensorSketch, qtype: QType, choice: _Choice) -> _Ran
         ranges = msgspec.structs.replace(ranges, per_channel=False)
     low, high = choose_range(sketch, ranges, qtype, symmetric=choice.symmetric)
     return _Range(low, high, _method_name(ranges))
+
+
+def _without_saturated(entry: Entry, found: _Range, choice: _Choice) -> _Range:
+    """Return a range without what no reader tells apart; only 8-bit levels are so coarse."""
+    qtype = entry.qtype
+    if not qtype.is_integer or qtype.bits > 8 or choice.symmetric or np.ndim(found.low):
+        return found
+    points, steps = saturation_points(entry.value), 2**qtype.bits - 1
+    low, high = cut_saturated(found.low, found.high, points, steps)
+    if (low, high) == (found.low, found.high):
+        return found
+    return _Range(low, high, f"{found.method}, cut where its readers saturate")
 
 
 def _covering_plan(entry: Entry, found: _Range, choice: _Choice, recipe: Recipe) -> TensorPlan:
