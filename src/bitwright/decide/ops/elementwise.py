@@ -106,6 +106,7 @@ ELEMENTWISE_RULES = (
     _activation(
         "Sigmoid",
         saturates=lambda node: (-8.0, 8.0),
+        is_gate=True,
         integer_op="QLinearSigmoid",
         float32_scales="written",
     ),
@@ -121,7 +122,7 @@ ELEMENTWISE_RULES = (
         float_only=True,
         float32_scales="written",
     ),
-    _activation("HardSigmoid", saturates=_hard_sigmoid_ends, by_default=False),
+    _activation("HardSigmoid", saturates=_hard_sigmoid_ends, is_gate=True, by_default=False),
     _activation("Tanh", saturates=lambda node: (-4.5, 4.5), by_default=False),
     _activation("Gelu", saturates=lambda node: (-4.5, math.inf), by_default=False),
     _activation("LogSoftmax", elementwise=None, quantizable=False),

@@ -90,6 +90,8 @@ class OpRule:
     """The op only clips, to these bounds: a quantizer behind it may do its work."""
     saturates: Callable[[ir.Node], tuple[float, float]] | None = None
     """Below and above which inputs the output no longer changes, for 8 bits; see also `bounds`."""
+    is_gate: bool = False
+    """Its output is 0 where it saturates below: what it is multiplied with goes."""
     output_range: tuple[float, float] | None = None
     """The range of the output, where the maths fixes it."""
     channel_axis: AxisOf | None = None

@@ -92,11 +92,10 @@ def _gate_shuts(gate: ir.Value, value: ir.Value) -> float:
 
 
 def _is_zero_when_shut(node: ir.Node) -> bool:
-    if node.op_type in {"Sigmoid", "HardSigmoid"}:
-        return True
     rule = OPERATORS.get(node.op_type)
-    bounds = None if rule is None else rule.bounds
-    return bounds is not None and bounds(node) in {(0.0, 6.0), (0.0, 1.0)}
+    if rule is None or rule.is_gate:
+        return rule is not None
+    return rule.bounds is not None and rule.bounds(node) in {(0.0, 6.0), (0.0, 1.0)}
 
 
 def _shift_of(node: ir.Node) -> float | None:
