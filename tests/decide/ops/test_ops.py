@@ -97,6 +97,7 @@ LISTS = {
     "assess/comparison/units.py": (2, "what the runtime fuses, and what it never does"),
     "compat/onnxruntime/matmul_nbits_quantizer.py": (1, "an option of the peer"),
     "compat/onnxruntime/nbits_configs.py": (1, "an option of the peer"),
+    "assess/judge/pieces.py": (2, "how far the pieces of an output are followed"),
     "compat/onnxruntime/quantize.py": (1, "what the peer adds to a model"),
     "compat/vai_q_onnx/options.py": (1, "what the vendor's tool does"),
     "compat/vai_q_onnx/static.py": (1, "what the vendor's tool does"),
