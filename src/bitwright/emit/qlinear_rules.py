@@ -34,7 +34,7 @@ def _own_attributes(graph: PairGraph, node: ir.Node) -> Attributes:
 def _softmax_attributes(graph: PairGraph, node: ir.Node) -> Attributes:
     # The op itself is version 1 for ever: what its axis means is told by this attribute.
     opset = graph.model.opset_imports.get("", 13)
-    return {"axis": node.attributes.get_int("axis", -1), "opset": opset}
+    return {"axis": node.attributes.get_int("axis", -1 if opset >= 13 else 1), "opset": opset}
 
 
 def _channels_first(graph: PairGraph, node: ir.Node) -> Attributes:
@@ -169,22 +169,40 @@ def _move(graph: PairGraph, node: ir.Node) -> str | None:
 def _lower_pad(graph: PairGraph, node: ir.Node) -> str | None:
     filled = node.attributes.get_string("mode", "constant") == "constant"
     value = input_at(node, 2)
-    array = constant_of(value)
-    if filled and value is not None and array is None:
-        return "its value is computed at run time"
     source = graph.operand(node.inputs[0])
     reason = _move(graph, node)
     if reason is not None or source is None:
         return reason
     if filled:
-        # What stands for 0 among integers is the zero point, which nobody would fill in for us.
-        number = 0.0 if array is None else float(array.reshape(-1)[0])
         node.resize_inputs(max(3, len(node.inputs)))
-        stored = _quantized_constant(graph, f"{node.name}_value_quantized", number, source)
-        node.replace_input_with(2, stored)
+        node.replace_input_with(2, _quantized_value(graph, node, value, source))
     elif value is not None:
         node.replace_input_with(2, None)
     return None
+
+
+def _quantized_value(
+    graph: PairGraph, node: ir.Node, value: ir.Value | None, like: Quantized
+) -> ir.Value:
+    """Return what a Pad of integers fills in, with the scale of what it pads."""
+    if value is None:
+        # What stands for 0 among integers is the zero point, which nobody would fill in for us.
+        return like.zero_point
+    array = constant_of(value)
+    if array is not None:
+        number = float(array.reshape(-1)[0])
+        return _quantized_constant(graph, f"{value.name}_quantized", number, like)
+    inputs = [value, *graph.pair(like)]
+    name, output = f"{value.name}_QuantizeLinear", f"{value.name}_quantized"
+    return graph.insert(
+        node,
+        "QuantizeLinear",
+        inputs,
+        name=name,
+        output=output,
+        dtype=like.dtype,
+        shape=value.shape,
+    )
 
 
 def _lower_arg_max(graph: PairGraph, node: ir.Node) -> str | None:

@@ -24,7 +24,15 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-__all__ = ["MODEL_GRAPH", "Extent", "StoredFile", "field_header", "split_file", "tensor_header"]
+__all__ = [
+    "GRAPH_INITIALIZER",
+    "MODEL_GRAPH",
+    "Extent",
+    "StoredFile",
+    "field_header",
+    "split_file",
+    "tensor_header",
+]
 
 SMALLEST_FILE = 32 << 20
 """Bytes from which on a file is read in parts; a smaller one is simply read."""
@@ -32,7 +40,7 @@ SMALLEST_TENSOR = 64 << 10
 
 # Field numbers of onnx.proto, which are fixed for ever.
 MODEL_GRAPH = 7
-_GRAPH_INITIALIZER = 5
+GRAPH_INITIALIZER = 5
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_RAW = 1, 2, 8, 9
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -110,7 +118,7 @@ def _strip_graph(
     for number, start, value, end in _fields(data, begin, stop):
         # A tensor's own fields are a few bytes beside its data.
         found = None
-        if number == _GRAPH_INITIALIZER and end - value >= SMALLEST_TENSOR:
+        if number == GRAPH_INITIALIZER and end - value >= SMALLEST_TENSOR:
             found = _find_data(data, value, end)
         if found is None:
             yield data[start:end]
@@ -214,7 +222,7 @@ def tensor_header(tensor: ir.TensorProtocol, name: str, length: int) -> bytes:
     )
     fields: bytes = proto.SerializeToString(deterministic=True)
     fields += field_header(_TENSOR_RAW, length)
-    return field_header(_GRAPH_INITIALIZER, len(fields) + length) + fields
+    return field_header(GRAPH_INITIALIZER, len(fields) + length) + fields
 
 
 def _encoded(number: int) -> bytes:

@@ -19,7 +19,13 @@ import onnx_ir as ir
 from bitwright.errors import OutputError
 from bitwright.graph.checking import check_order
 from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
-from bitwright.graph.extents import MODEL_GRAPH, SMALLEST_TENSOR, field_header, tensor_header
+from bitwright.graph.extents import (
+    GRAPH_INITIALIZER,
+    MODEL_GRAPH,
+    SMALLEST_TENSOR,
+    field_header,
+    tensor_header,
+)
 from bitwright.graph.loading import ModelSource, external_locations, read_proto, source_path
 from bitwright.graph.tensors import (
     AttributeSlot,
@@ -339,29 +345,37 @@ def written_size(model: ir.Model) -> int:
     >>> written_size(ir.Model(graph, ir_version=10))
     13
     """
-    start, big = _message_parts(model, external=True)
-    return len(start) + sum(len(header) + tensor.nbytes for header, tensor in big)
+    start, rest = _message_parts(model, external=True)
+    return len(start) + sum(map(_length, rest))
 
 
 def _write_model(model: ir.Model, file: BinaryIO) -> None:
-    """Write the message, big initializers last and one by one: in a message they cost it twice."""
-    start, big = _message_parts(model, external=False)
+    """Write the message, big initializers one by one: in a message they cost it twice."""
+    start, rest = _message_parts(model, external=False)
     file.write(start)
-    for header, tensor in big:
+    for header, tensor in rest:
         file.write(header)
-        for chunk in _chunks(tensor):
+        for chunk in () if tensor is None else _chunks(tensor):
             file.write(chunk)
 
 
-def _message_parts(
-    model: ir.Model, *, external: bool
-) -> tuple[bytes, list[tuple[bytes, ir.TensorProtocol]]]:
-    """Return the message without its big initializers, and each of them with its header.
+_Part = tuple[bytes, ir.TensorProtocol | None]
+"""Bytes of a message, and the tensor whose data follows them."""
 
-    Tensors in other files are among them with `external`, and else stay where they are.
+
+def _length(part: _Part) -> int:
+    start, tensor = part
+    return len(start) + (0 if tensor is None else tensor.nbytes)
+
+
+def _message_parts(model: ir.Model, *, external: bool) -> tuple[bytes, list[_Part]]:
+    """Return the message up to its first big initializer, and from there one after another.
+
+    Tensors in other files are big ones with `external`, and else stay where they are.
     """
     big: dict[str, ir.TensorProtocol] = {}
     small: list[ir.Value] = []
+    leading = 0
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         outside = isinstance(tensor, ir.ExternalTensor)
@@ -373,17 +387,33 @@ def _message_parts(
             and not value.is_graph_input()
         ):
             big[name] = tensor
-        elif external and outside and tensor is not None:
+            continue
+        leading += not big
+        if external and outside and tensor is not None:
             small.append(value_with_tensor(value, inline_copy(tensor)))
         else:
             small.append(value)
     proto = to_message(model, initializers=small)
+    trailing = {tensor.name: tensor for tensor in proto.graph.initializer[leading:]}
+    del proto.graph.initializer[leading:]
+    rest: list[_Part] = [
+        (tensor_header(big[name], name, big[name].nbytes), big[name])
+        if name in big
+        else (_as_field(trailing[name]), None)
+        for name in model.graph.initializers
+        if name in big or name in trailing
+    ]
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
-    headers = [tensor_header(tensor, name, tensor.nbytes) for name, tensor in big.items()]
-    size = len(graph) + sum(map(len, headers)) + sum(tensor.nbytes for tensor in big.values())
+    size = len(graph) + sum(map(_length, rest))
     start = proto.SerializeToString(deterministic=True) + field_header(MODEL_GRAPH, size) + graph
-    return start, list(zip(headers, big.values(), strict=True))
+    return start, rest
+
+
+def _as_field(tensor: onnx.TensorProto) -> bytes:
+    """Return an initializer as it stands in a graph."""
+    message: bytes = tensor.SerializeToString(deterministic=True)
+    return field_header(GRAPH_INITIALIZER, len(message)) + message
 
 
 def _digest_of(path: Path) -> bytes:

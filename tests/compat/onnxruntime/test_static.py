@@ -359,3 +359,58 @@ def test_a_float16_model_stays_one_where_that_runs(tmp_path, arguments, opset, s
     assert ("Cast" not in ops(written)) is stays
     assert ("x_scale" in constants_of(written)) is stays
     assert quality(model, written, samples) > 20
+
+
+def padded(value, **constants):
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("Pad", ["c", "p", *value], ["d"]),
+        node("Conv", ["d", "w2"], ["y"]),
+    ]
+    weights = {"w": weight(4, 3, 3, 3, seed=1), "w2": weight(4, 4, 3, 3, seed=2)}
+    pads = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+    inputs = {"x": [1, 3, 8, 8]} | {name: [] for name in value if name not in constants}
+    return build(nodes, inputs, {"y": [1, 4, 6, 6]}, weights | pads | constants)
+
+
+@pytest.mark.parametrize(
+    ("model", "third"),
+    [
+        (padded([]), "c_zero_point"),
+        (padded(["v"], v=np.float32(0.0)), "v_quantized"),
+        (padded(["v"], v=np.float32(0.5)), "v_quantized"),
+        (padded(["v"]), "v_quantized"),
+    ],
+    ids=["none", "zero", "constant", "run time"],
+)
+def test_a_pad_of_integers_fills_with_its_inputs_scale(tmp_path, model, third):
+    samples = make_samples(model, 4)
+    quantize_static(
+        model,
+        tmp_path / "q.onnx",
+        Reader(samples),
+        quant_format="QOperator",
+        activation_type="QUInt8",
+    )
+    written = onnx.load(tmp_path / "q.onnx")
+    pad = next(n for n in written.graph.node if n.op_type == "Pad")
+    assert list(pad.input) == ["c_quantized", "p", third]
+    reader = next(n for n in written.graph.node if "d_quantized" in n.input)
+    assert list(reader.input[1:3]) == ["c_scale", "c_zero_point"]
+    assert ops(written)["QuantizeLinear"] == (2 if model.graph.input[1:] else 1)
+    assert quality(model, written, samples) > 20
+
+
+def test_a_softmax_below_opset_13_keeps_its_default_axis(tmp_path):
+    nodes = [node("MatMul", ["x", "w"], ["a"]), node("Softmax", ["a"], ["y"])]
+    shapes = {"x": [2, 3, 8]}, {"y": [2, 3, 4]}
+    model = build(nodes, *shapes, {"w": weight(8, 4, seed=1)}, opset=11)
+    samples = make_samples(model, 4)
+    quantize_static(
+        model,
+        tmp_path / "q.onnx",
+        Reader(samples),
+        quant_format="QOperator",
+        activation_type="QUInt8",
+    )
+    assert quality(model, onnx.load(tmp_path / "q.onnx"), samples) > 20

@@ -108,6 +108,12 @@ STATIC = (
     ),
     Difference(
         "quantize_static",
+        "QOperator: a Softmax below opset 13 that names no axis is computed over the last one",
+        "over all from the second on",
+        "that was its default",
+    ),
+    Difference(
+        "quantize_static",
         "QOperator: per-channel uint8 weights of a Conv are stored as int8",
         "they are stored as asked",
         "`weight_type` says what is stored",

@@ -6,9 +6,11 @@ their place in the list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
@@ -20,6 +22,7 @@ __all__ = ["store_parameters"]
 _PARAMETERS = ("_scale", "_zero_point", "_scale_convert", "_zero_point_convert")
 _OF_BIAS = ("_quantized_scale", "_quantized_zero_point")
 _ENDS = ("_zero_point", "_scale", "_quantized", "_zero_point_convert", "_scale_convert")
+_DYNAMIC_ENDS = ("_scale", "_zero_point", "_quantized")
 _BIAS_ENDS = ("_quantized", "_quantized_scale", "_quantized_zero_point")
 
 
@@ -42,6 +45,9 @@ def store_parameters(model: ir.Model, plan: QuantPlan) -> None:
         if name.endswith(_OF_BIAS[0]) and array.ndim == 0:
             value.const_value = ir.tensor(array.reshape(1), name=name)
             value.shape = ir.Shape([1])
+        elif plan.recipe.mode == "dynamic" and (columns := _columns(name, array, initializers)):
+            value.const_value = _typed(name, ir.tensor(np.full(columns, array)))
+            value.shape = ir.Shape([columns])
         elif name.endswith(_PARAMETERS) and not (name.endswith(_OF_BIAS) and array.ndim):
             value.const_value = _typed(name, value.const_value)
     if plan.recipe.output_format.standard_pairs:
@@ -49,6 +55,17 @@ def store_parameters(model: ir.Model, plan: QuantPlan) -> None:
         ordered = sorted(initializers.items(), key=lambda item: order.get(item[0], -1))
         initializers.clear()
         initializers.update(ordered)
+
+
+def _columns(
+    name: str, array: npt.NDArray[Any], initializers: Mapping[str, ir.Value]
+) -> int | None:
+    """Return for how many columns of a weight one zero point stands, where each has a scale."""
+    scale = initializers.get(f"{name.removesuffix('_zero_point')}_scale")
+    if not name.endswith("_zero_point") or scale is None or scale.const_value is None:
+        return None
+    shape = scale.const_value.shape.numpy()
+    return int(shape[0]) if array.ndim == 0 and len(shape) == 1 else None
 
 
 def _typed(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -74,7 +91,8 @@ def _in_order(plan: QuantPlan) -> Iterator[str]:
     biases = [entry.tensor for entry in plan.tensors.values() if entry.role == "bias"]
     for tensor in tensors:
         if tensor not in biases:
-            yield from (f"{tensor}{end}" for end in _ENDS)
+            ends = _DYNAMIC_ENDS if plan.recipe.mode == "dynamic" else _ENDS
+            yield from (f"{tensor}{end}" for end in ends)
     for tensor in biases:
         yield from (f"{tensor}{end}" for end in _BIAS_ENDS)
 

@@ -19,6 +19,8 @@ _PAIRS: dict[str, dict[str, Any]] = {
 _INTEGER_OPS: dict[str, dict[str, Any]] = {
     "AveragePool": {"needs_quantized_input": False},
     "GlobalAveragePool": {"needs_quantized_input": True, "is_forced": False},
+    # The value that fills is rounded with the scale of what is filled.
+    "Pad": {"keeps_scale": True},
     "Split": {"needs_quantized_input": False},
     "Where": {"only_forced": True},
     **{
