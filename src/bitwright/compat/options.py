@@ -80,9 +80,13 @@ class RecipeParts:
             self.options[path] = option
 
     def drop(self, path: str, reason: str) -> None:
-        """Forget what an option asked for, with a warning, where it has no effect."""
+        """Forget what an option asked for, with a warning, where it has no effect.
+
+        A switch that is off asks for nothing, so it is forgotten in silence.
+        """
         section, name = path.split(".", 1)
-        getattr(self, section).pop(name)
+        if getattr(self, section).pop(name) is False:
+            return
         warn_user(f"option {self.options.get(path, name)!r} is ignored: {reason}.")
 
     def choose_nodes(

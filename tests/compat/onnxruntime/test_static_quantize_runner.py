@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -124,7 +125,7 @@ def save(folder, model, samples=3):
 def test_as_many_nodes_as_the_peer(make, flags, count, tmp_path, monkeypatch):
     path = save(tmp_path, make())
     mine, theirs = tmp_path / "mine.onnx", tmp_path / "theirs.onnx"
-    assert main(["-i", str(path), "-o", str(mine), *flags]) == 0
+    main(["-i", str(path), "-o", str(mine), *flags])
     assert len(onnx.load(mine).graph.node) == count
     if "--op_per_channel_axis" in flags:
         return  # the peer leaves the axis a string and fails
@@ -168,7 +169,7 @@ def test_overrides_from_a_file_are_used(tmp_path):
     content = {"a": [{"scale": 0.25, "zero_point": 7, "quant_type": "QUInt8"}]}
     (tmp_path / "o.json").write_text(json.dumps(content))
     flags = ["--tensor_quant_overrides", str(tmp_path / "o.json")]
-    assert main(["-i", str(path), "-o", str(tmp_path / "q.onnx"), *flags]) == 0
+    main(["-i", str(path), "-o", str(tmp_path / "q.onnx"), *flags])
     written = {t.name: t for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     assert onnx.numpy_helper.to_array(written["a_scale"]) == np.float32(0.25)
     assert onnx.numpy_helper.to_array(written["a_zero_point"]) == 7
@@ -204,11 +205,33 @@ def test_samples_are_read_in_order_of_number_and_a_path_without_folder_will_do(
     np.testing.assert_array_equal(samples[-1]["b"], wanted)
 
 
-def test_missing_data_is_an_error_of_one_sentence(tmp_path, capsys):
+def test_missing_data_is_an_error_of_one_sentence(tmp_path):
     path = save(tmp_path, make_add(), samples=1)
     (tmp_path / "test_data_set_0" / "input_1.pb").unlink()
     with pytest.raises(DataError, match=r"no 'input_1\.pb'"):
         OnnxModelCalibrationDataReader(path)
     (tmp_path / "test_data_set_0" / "input_1.pb").write_bytes(b"\xff")
-    assert main(["-i", str(path), "-o", str(tmp_path / "q.onnx")]) == 1
-    assert "is not a serialized TensorProto" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="is not a serialized TensorProto"):
+        main(["-i", str(path), "-o", str(tmp_path / "q.onnx")])
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"), [(["-i", "no.onnx", "-o", "q.onnx"], 1), (["-i", "no.onnx"], 2)]
+)
+def test_as_a_command_it_ends_with_the_peers_status(tmp_path, flags, status):
+    name = "bitwright.compat.onnxruntime.static_quantize_runner"
+    made = [
+        subprocess.run(
+            [sys.executable, "-m", module, *flags], cwd=tmp_path, capture_output=True, text=True
+        )
+        for module in (name, peer.__name__)
+    ]
+    assert [one.returncode for one in made] == [status, status]
+    assert "Traceback" not in made[0].stderr
+    assert "no.onnx" in made[0].stderr if status == 1 else "usage" in made[0].stderr
+
+
+def test_flags_that_are_off_are_no_warning(tmp_path, recwarn):
+    path = save(tmp_path, make_add())
+    main(["-i", str(path), "-o", str(tmp_path / "q.onnx")])
+    assert [str(one.message) for one in recwarn if "is ignored" in str(one.message)] == []

@@ -19,7 +19,7 @@ import onnx
 
 from bitwright import graph
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
-from bitwright.compat.onnxruntime.errors import InvalidSettingError
+from bitwright.compat.onnxruntime.errors import InvalidSettingError, raises_builtins
 from bitwright.compat.onnxruntime.quantize import StaticQuantConfig, quantize
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.errors import BitwrightError, DataError
@@ -210,19 +210,16 @@ class _ChannelAxis(argparse.Action):
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), [op_type, int(axis)]])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code.
+@raises_builtins()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; faults other than in flags are exceptions, as there.
 
-    >>> main(["-i", "no_such.onnx", "-o", "q.onnx"])
-    1
+    >>> main(["-i", "no_such.onnx", "-o", "q.onnx"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bitwright.compat.onnxruntime.errors.InvalidModelError: ...
     """
     options = parse_arguments(arguments)
-    try:
-        quantize(options.input_model_path, options.output_quantized_model_path, _config(options))
-    except BitwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    quantize(options.input_model_path, options.output_quantized_model_path, _config(options))
 
 
 def _config(options: argparse.Namespace) -> StaticQuantConfig:
@@ -248,4 +245,7 @@ def _config(options: argparse.Namespace) -> StaticQuantConfig:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        main()
+    except BitwrightError as error:
+        raise SystemExit(f"error: {error}") from error  # printed, with status 1
