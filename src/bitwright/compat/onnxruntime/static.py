@@ -151,7 +151,8 @@ def _write_four_bits(model: str | Path | onnx.ModelProto, recipe: Recipe) -> Rec
     Types of 16 bits and blocks raise the opset, and then it has 4 bits as well.
     """
     bits = {qtype.bits for qtype in _types_of(recipe)}
-    if 4 not in bits or 16 in bits or recipe.block_size or recipe.place.contrib_ops:
+    in_blocks = recipe.block_size or any(o.block_size for o in recipe.overrides.values())
+    if 4 not in bits or 16 in bits or in_blocks or recipe.place.contrib_ops:
         return recipe
     if not recipe.output_format.standard_pairs or graph.opset_of(graph.load_model(model)) >= 21:
         return recipe

@@ -60,12 +60,18 @@ def store_parameters(model: ir.Model, plan: QuantPlan) -> None:
 def _columns(
     name: str, array: npt.NDArray[Any], initializers: Mapping[str, ir.Value]
 ) -> int | None:
-    """Return for how many columns of a weight one zero point stands, where each has a scale."""
-    scale = initializers.get(f"{name.removesuffix('_zero_point')}_scale")
-    if not name.endswith("_zero_point") or scale is None or scale.const_value is None:
-        return None
-    shape = scale.const_value.shape.numpy()
-    return int(shape[0]) if array.ndim == 0 and len(shape) == 1 else None
+    """Return for how many columns of a matrix one zero point stands, where each has a scale."""
+    tensor = name.removesuffix("_zero_point")
+    shapes = []
+    for other in (f"{tensor}_scale", f"{tensor}_quantized"):
+        value = initializers.get(other)
+        if value is None or value.const_value is None:
+            return None
+        shapes.append(value.const_value.shape.numpy())
+    scale, weight = shapes
+    # The runtime takes one for each column of a matrix, and of a stack of them not.
+    is_matrix = array.ndim == 0 and len(scale) == 1 and len(weight) == 2
+    return int(scale[0]) if is_matrix else None
 
 
 def _typed(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
