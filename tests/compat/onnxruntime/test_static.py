@@ -414,3 +414,20 @@ def test_a_softmax_below_opset_13_keeps_its_default_axis(tmp_path):
         activation_type="QUInt8",
     )
     assert quality(model, onnx.load(tmp_path / "q.onnx"), samples) > 20
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_pad_of_a_float_stays_float_among_integer_operators(tmp_path, force):
+    nodes = [node("Pad", ["x", "p"], ["d"]), node("Conv", ["d", "w"], ["y"])]
+    constants = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "w": weight(4, 3, 3, 3, seed=1)}
+    model = build(nodes, {"x": [1, 3, 6, 6]}, {"y": [1, 4, 6, 6]}, constants)
+    quantize_static(
+        model,
+        tmp_path / "q.onnx",
+        Reader(make_samples(model, 2)),
+        quant_format="QOperator",
+        activation_type="QUInt8",
+        extra_options={"ForceQuantizeNoInputCheck": force},
+    )
+    pad = next(n for n in onnx.load(tmp_path / "q.onnx").graph.node if n.op_type == "Pad")
+    assert list(pad.input[:2]) == ["x", "p"]

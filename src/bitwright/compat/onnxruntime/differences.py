@@ -102,6 +102,20 @@ STATIC = (
     ),
     Difference(
         "quantize_static",
+        "QOperator: Gather, Slice and TopK, and with `ForceQuantizeNoInputCheck` Transpose, "
+        "Reshape, Flatten, Squeeze, Unsqueeze and MaxPool, read dequantized values",
+        "they move integers",
+        "the same numbers, in a quarter of the memory",
+    ),
+    Difference(
+        "quantize_static",
+        "QOperator: results of a Split are called `yquantized`; a Relu that goes leaves the names "
+        "of its input (`c_scale`)",
+        "`y_quantized`; the names of its output (`y_scale`)",
+        "one rule for all names, and the range is the Relu's",
+    ),
+    Difference(
+        "quantize_static",
         "QOperator: a bias that two nodes read gets the first one's scale",
         "each gets its own copy",
         "the second node would add another bias than the model's",
@@ -167,10 +181,11 @@ STATIC = (
     ),
     Difference(
         "quantize_static",
-        "float8: biases stand behind a Cast; QOperator is written, and no provider loads it",
+        "float8: biases stand behind a Cast from float32 to float32; QOperator is written, and no "
+        "CPU loads it",
         "biases stay float as they are; QOperator is refused",
-        "the Cast computes nothing; `bitwright.quantize` with the format `extended` has float8 "
-        "that runs",
+        "the Cast computes nothing, and a model that loads nowhere cannot be checked; "
+        "`bitwright.quantize` with the format `extended` has float8 that runs",
     ),
     Difference(
         "quantize_static",
@@ -232,6 +247,12 @@ DYNAMIC = (
         "the weights of an LSTM are int8 whatever `weight_type` says",
         "the asked type",
         "it is what was asked for",
+    ),
+    Difference(
+        "quantize_dynamic",
+        "int8 weights of a Conv are stored as int8",
+        "as uint8, 128 higher, with a zero point that is as much higher",
+        "the same numbers, and older runtimes have no ConvInteger for int8 weights",
     ),
     Difference(
         "quantize_dynamic",
@@ -447,6 +468,19 @@ NBITS = (
         "QDQ with 8 bits stays float; with 2 bits an assertion",
         "both are written (2-bit types need opset 25, else they take 4)",
         "standard pairs have these types",
+    ),
+    Difference(
+        "matmul_nbits_quantizer.MatMulNBitsQuantizer",
+        "a weight `w` with leading ones is stored as `w_Q4`, and a chain of nine nodes gives the "
+        "result its ones back where the rank of the activation is unknown",
+        "as `w_matrix_Q4`, and one Unsqueeze does where the rank is known",
+        "others may read `w` as it was, and one node is faster than nine",
+    ),
+    Difference(
+        "matmul_nbits_quantizer.MatMulNBitsQuantizer",
+        "tables of a Gather are INT4 or UINT4 tensors",
+        "packed UINT8 ones",
+        "the runtime takes both, and tensors of 4 bits need IR version 10",
     ),
     Difference(
         "matmul_nbits_quantizer.RTNWeightOnlyQuantConfig",

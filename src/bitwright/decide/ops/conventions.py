@@ -20,7 +20,7 @@ _INTEGER_OPS: dict[str, dict[str, Any]] = {
     "AveragePool": {"needs_quantized_input": False},
     "GlobalAveragePool": {"needs_quantized_input": True, "is_forced": False},
     # The value that fills is rounded with the scale of what is filled.
-    "Pad": {"keeps_scale": True},
+    "Pad": {"keeps_scale": True, "is_forced": False},
     "Split": {"needs_quantized_input": False},
     "Where": {"only_forced": True},
     **{
