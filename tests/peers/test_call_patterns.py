@@ -13,12 +13,22 @@ import numpy as np
 import onnx
 import onnxruntime.quantization as peer
 import pytest
-from support.models import make_cnn, make_mlp, make_samples, make_transformer, quality
+from support.models import make_cnn, make_mlp, make_samples, make_transformer, quality, retype
 from support.peer_runs import quiet  # noqa: F401 (a fixture)
 
 from bitwright.compat import onnxruntime as ours
 
-MODELS = {"cnn": make_cnn, "mlp": lambda: make_mlp(width=32), "transformer": make_transformer}
+MODELS = {
+    "cnn": make_cnn,
+    "mlp": lambda: make_mlp(width=32),
+    "transformer": make_transformer,
+    "old cnn": lambda: make_cnn(opset=11),
+    "older cnn": lambda: make_cnn(opset=9),
+    "old mlp": lambda: make_mlp(width=32, opset=11),
+    "float16 transformer": lambda: retype(
+        make_transformer(opset=21, ir_version=10), np.float16, onnx.TensorProto.FLOAT16
+    ),
+}
 PATTERNS = {}
 
 
@@ -319,6 +329,33 @@ def four_bit_weights(q, s):
     )
 
 
+@pattern("old cnn")
+def an_old_opset(q, s):
+    q.quantize_static(s.model, s.out, s.reader())
+
+
+@pattern("older cnn")
+def an_opset_that_has_no_pairs(q, s):
+    q.quantize_static(s.model, s.out, s.reader(), activation_type=q.QuantType.QUInt8)
+
+
+@pattern("old cnn")
+def integer_operators_at_an_old_opset(q, s):
+    q.quantize_static(
+        s.model,
+        s.out,
+        s.reader(),
+        quant_format=q.QuantFormat.QOperator,
+        activation_type=q.QuantType.QUInt8,
+        per_channel=True,
+    )
+
+
+@pattern("float16 transformer")
+def products_of_a_float16_model(q, s):
+    q.quantize_static(s.model, s.out, s.reader(), op_types_to_quantize=["MatMul"])
+
+
 # By parts ---------------------------------------------------------------------------------------
 
 
@@ -361,6 +398,11 @@ def dynamic_as_transformers_export_does(q, s):
         weight_type=q.QuantType.QInt8,
         extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
     )
+
+
+@pattern("old mlp")
+def dynamic_at_an_old_opset(q, s):
+    q.quantize_dynamic(s.model, s.out, per_channel=True)
 
 
 @pattern("mlp")
@@ -518,7 +560,10 @@ def test_both_tools_do_the_same(tmp_path, name):
         if not file.endswith(".onnx"):
             continue
         mine, theirs = (scripts[q].folder / file for q in (ours, peer))
-        counts = [Counter(node.op_type for node in onnx.load(p).graph.node) for p in (mine, theirs)]
+        made = [onnx.load(path) for path in (mine, theirs)]
+        counts = [Counter(node.op_type for node in one.graph.node) for one in made]
         assert counts[0] == counts[1] or name in OTHER_NODES
+        opsets = [{item.domain: item.version for item in one.opset_import} for one in made]
+        assert opsets[0] == opsets[1]
         found, wanted = (quality(model, path, samples) for path in (mine, theirs))
         assert found == wanted or found > wanted - 0.5

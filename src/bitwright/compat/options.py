@@ -113,8 +113,10 @@ class RecipeParts:
             raise RecipeError(
                 "SmoothQuantAlpha and SmoothQuantFolding go with SmoothQuant=True; add it."
             )
+        # No other tool cuts ranges, and only static recipes have some.
+        static = {"cut_saturated": False} if self.recipe.get("mode", "static") == "static" else {}
         return {
-            "cut_saturated": False,  # no other tool does
+            **static,
             **self.recipe,
             "smooth": SmoothQuant(**settings) if asked else None,
             "select": Selection(**self.select),
