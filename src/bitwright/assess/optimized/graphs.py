@@ -102,5 +102,7 @@ def _origin(
         name = shorter
     if name in named:
         return named[name]
+    if name in makers:  # a convolution in the runtime's own layout has the name of its result
+        return makers[name]
     # A fusion under a new name still makes the tensor that the last of its nodes made.
     return next((makers[value.name] for value in node.outputs if value.name in makers), None)

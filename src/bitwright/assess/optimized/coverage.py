@@ -1,0 +1,174 @@
+"""Integer coverage: products that ONNX Runtime really computes in integers, and what they weigh.
+
+Read from the graph that the runtime makes of a model at its default level: a Conv between Q/DQ
+pairs is an integer product only where it became a QLinearConv there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.assess.optimized.graphs import OptimizedModel, optimize_model
+from bitwright.decide.ops import LINEAR_OPS
+from bitwright.graph import clone_model, infer_shapes, set_input_shapes
+from bitwright.graph.constants import input_at
+from bitwright.graph.quantized_ops import INTEGER_OPS
+
+__all__ = ["Coverage", "count_products", "measure_coverage"]
+
+_ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_PRODUCTS = frozenset(LINEAR_OPS) | _ATTENTION | _RECURRENT
+_INTEGER_LEVEL = 4
+"""The accuracy level at which MatMulNBits rounds activations to int8; below, it is float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a model the runtime computes in integers.
+
+    >>> Coverage(12, 10, 2_000_000, 1_900_000).describe()
+    '10 of 12 products in integers (95 % of multiply-adds)'
+    >>> Coverage(0, 0, 0, 0).describe()
+    'no products'
+    """
+
+    products: int
+    """Convolutions, matrix products, attention and recurrent layers."""
+    integer_products: int
+    multiply_adds: int | None
+    """Of all products for one sample; None where a shape is not known."""
+    integer_multiply_adds: int | None
+
+    @property
+    def share(self) -> float | None:
+        """The share of multiply-adds in integers; None where they could not be counted."""
+        if not self.multiply_adds or self.integer_multiply_adds is None:
+            return None
+        return self.integer_multiply_adds / self.multiply_adds
+
+    def describe(self) -> str:
+        """Return the coverage in words."""
+        if not self.products:
+            return "no products"
+        text = f"{self.integer_products} of {self.products} products in integers"
+        return text if self.share is None else f"{text} ({100 * self.share:.0f} % of multiply-adds)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the coverage as plain data."""
+        return {
+            "products": self.products,
+            "integer_products": self.integer_products,
+            "multiply_adds": self.multiply_adds,
+            "integer_multiply_adds": self.integer_multiply_adds,
+            "share": self.share,
+        }
+
+
+def measure_coverage(
+    model: ir.Model,
+    sample: Mapping[str, npt.NDArray[Any]] | None = None,
+    *,
+    providers: Sequence[str] | None = None,
+) -> Coverage:
+    """Let the runtime optimize a model, and count what it computes in integers.
+
+    The sample gives the sizes that the model leaves open.
+    """
+    given = clone_model(model)
+    if sample is not None:
+        sizes = {
+            size.value: found
+            for value in given.graph.inputs
+            if value.shape is not None and value.name is not None and value.name in sample
+            for size, found in zip(value.shape, sample[value.name].shape, strict=True)
+            if isinstance(size, ir.SymbolicDim) and size.value is not None
+        }
+        set_input_shapes(given, {name: array.shape for name, array in sample.items()}, sizes)
+    infer_shapes(given)
+    return count_products(optimize_model(given, level="all", providers=providers))
+
+
+def count_products(optimized: OptimizedModel) -> Coverage:
+    """Count the products of a graph that the runtime optimized."""
+    origins = optimized.origins()
+    counts: list[tuple[bool, int | None]] = []
+    for node in optimized.model.graph.all_nodes():
+        if _computed_op(node) not in _PRODUCTS:
+            continue
+        # In layouts of its own the runtime knows no shapes, and fills channels up to whole blocks.
+        origin = origins.get(node, node)
+        counted = origin if _computed_op(origin) in _PRODUCTS else node
+        counts.append((_is_integer(node), _multiply_adds(counted)))
+    integers = [count for is_integer, count in counts if is_integer]
+    return Coverage(
+        len(counts), len(integers), _total([count for _, count in counts]), _total(integers)
+    )
+
+
+def _computed_op(node: ir.Node) -> str:
+    """Return the float operator whose work a node does, also one that is fused with more."""
+    row = INTEGER_OPS.get(node.op_type)
+    op = node.op_type if row is None else row.computes
+    op = op.removeprefix("Nhwc").removeprefix("Fused").removeprefix("Transpose")
+    return op.removesuffix("Activation")
+
+
+def _is_integer(node: ir.Node) -> bool:
+    if node.op_type == "MatMulNBits":
+        level = node.attributes.get("accuracy_level")
+        return level is not None and level.value == _INTEGER_LEVEL
+    return node.op_type in INTEGER_OPS and node.op_type != "MatMulBnb4"
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _multiply_adds(node: ir.Node) -> int | None:
+    """Return how many products a node adds up, or None where a shape is not known."""
+    op = _computed_op(node)
+    source, result = _shape(input_at(node, 0)), _shape(node.outputs[0])
+    row = INTEGER_OPS.get(node.op_type)
+    place = 1 if row is None or row.weight is None else row.weight[0]
+    weight = _shape(input_at(node, place))
+    if source is None or result is None:
+        return None
+    if op in _ATTENTION:
+        return _attention(op, source, weight)
+    if op in _RECURRENT:
+        again = _shape(input_at(node, 2))
+        if weight is None or again is None:
+            return None
+        return math.prod(source[:2]) * (math.prod(weight) + math.prod(again))
+    if op == "ConvTranspose":
+        return None if weight is None else math.prod(source) * math.prod(weight[1:])
+    if op == "Conv":
+        return None if weight is None else math.prod(result) * math.prod(weight[1:])
+    transposed = node.attributes.get("transA")
+    is_transposed = transposed is not None and bool(transposed.value) and len(source) > 1
+    return math.prod(result) * source[-2 if is_transposed else -1]
+
+
+def _attention(op: str, source: list[int], weight: list[int] | None) -> int | None:
+    """Count the scores and what they weigh; com.microsoft's Attention also projects its input."""
+    if len(source) != 3 or weight is None:
+        return None
+    batch, length, width = source
+    if op == "Attention" and len(weight) == 2:
+        return batch * length * (width * weight[1] + 2 * length * (weight[1] // 3))
+    return 2 * batch * length * weight[-2] * width if len(weight) == 3 else None
+
+
+def _shape(value: ir.Value | None) -> list[int] | None:
+    if value is None or value.shape is None:
+        return None
+    sizes = [size for size in value.shape if isinstance(size, int)]
+    return sizes if len(sizes) == len(value.shape) else None
