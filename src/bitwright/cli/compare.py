@@ -71,6 +71,10 @@ def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
         ("Nodes", f"{done} quantized, {len(found.nodes) - done} float"),
         *(("Against float", output.describe()) for output in found.outputs),
     ]
+    if found.coverage is not None:
+        facts.append(("Integer kernels", found.coverage.describe()))
+    if found.judgement is not None:
+        facts += [("Note", note) for note in found.judgement.notes]
     if found.weights:
         name, sqnr = min(found.weights.items(), key=lambda item: item[1])
         facts.append(("Worst weight", f"{name!r}: {sqnr:.1f} dB SQNR"))

@@ -27,7 +27,10 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
         (f"Against float ({counted(result.samples, f'{seen} sample')})", comparison.describe())
         for comparison in result.outputs
     ]
-    rows += [("Note", note) for note in plan.notes]
+    if result.coverage is not None:
+        rows.append(("Integer kernels", result.coverage.describe()))
+    few = [] if result.judgement is None else result.judgement.notes
+    rows += [("Note", note) for note in (*plan.notes, *few)]
     if plan_path is not None:
         rows.append(("Plan", plan_path))
     if result.path is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Comparison, compare_models
+from bitwright.assess.optimized.coverage import find_coverage
 from bitwright.data import Sample, Samples
 from bitwright.errors import BitwrightError, DataError
 from bitwright.jobs.calibration import Calibration, DataOptions
@@ -92,17 +93,26 @@ def compare_with(
 ) -> Comparison:
     """Run a float model and a quantized one on the same samples."""
     total = len(samples) if isinstance(samples, Sequence) else samples.len_hint
+    first: list[Sample] = []  # a source may be read only once
+
+    def read() -> Iterator[Sample]:
+        for sample in samples:
+            first[:] = first or [sample]
+            yield sample
+
     with show_progress(measuring.progress, "Comparing", total) as report:
-        return compare_models(
+        found = compare_models(
             side.model,
             quantized,
-            samples,
+            read(),
             exact=side.exact,
             plan=plan,
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
             on_progress=report,
         )
+    coverage = find_coverage(quantized, first[0], providers=measuring.providers)
+    return replace(found, coverage=coverage)
 
 
 def open_float_side(

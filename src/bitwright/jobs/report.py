@@ -271,6 +271,7 @@ def make_report(
         float_bytes=sizes[0],
         quantized_bytes=sizes[1],
         outputs=comparison.outputs,
+        coverage=comparison.coverage,
         nodes=nodes,
         worst=[node.index for node in comparison.worst(len(nodes))],
         tensors=views.made,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
@@ -14,6 +14,7 @@ from bitwright import graph
 from bitwright.assess import OutputComparison
 from bitwright.assess.judge import Judgement
 from bitwright.assess.notebook import data_frame, html_tables, output_section
+from bitwright.assess.optimized.coverage import Coverage, find_coverage
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
@@ -52,6 +53,20 @@ class Result:
     """The samples that it was measured on."""
     judgement: Judgement | None = field(default=None, repr=False)
     """The loss of all outputs: by what each holds, part by part, with intervals."""
+    _coverage: Coverage | Literal["unknown"] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """The products that ONNX Runtime computes in integers; None where it cannot be opened.
+
+        The runtime optimizes the model for this once, when it is first asked for.
+        """
+        if self._coverage is None:
+            sample = self.evaluation[0] if self.evaluation else None
+            self._coverage = find_coverage(self.model, sample) or "unknown"
+        return None if self._coverage == "unknown" else self._coverage
 
     @property
     def quantized(self) -> Counter[str]:
@@ -101,6 +116,7 @@ class Result:
                 f"{_show_size(self.float_size)} to {_show_size(self.size)} ({self.shrinkage})",
             ),
             ("Calibrated on", self.data),
+            *([] if self.coverage is None else [("Integer kernels", self.coverage.describe())]),
             *(("Note", note) for note in self.plan.notes),
         ]
         kept = [(op, str(count), reason) for (op, reason), count in skipped.most_common()]
@@ -125,6 +141,8 @@ class Result:
         ]
         for comparison in self.outputs:
             lines.append(f"Against float on {self._measured_on()}, {comparison.describe()}")
+        if self.coverage is not None:
+            lines.append(f"Integer kernels: {self.coverage.describe()}")
         if self.judgement is not None:
             lines += [f"Note: {note}" for note in self.judgement.notes]
         lines += [f"Note: {note}" for note in self.plan.notes]
@@ -168,6 +186,7 @@ class Result:
                 for c in self.outputs
             ],
             "judgement": None if self.judgement is None else self.judgement.to_dict(),
+            "coverage": None if self.coverage is None else self.coverage.to_dict(),
             "notes": list(self.plan.notes),
             "output": None if self.path is None else str(self.path),
         }

@@ -51,7 +51,9 @@ def profiled(model, sample, folder):
 def test_the_count_is_that_of_the_kernels_that_run(make, recipe, tmp_path):
     model = make()
     samples = make_samples(model, 8)
-    made = model if recipe == "float" else bitwright.quantize(model, recipe=recipe, data=samples).model
+    made = (
+        model if recipe == "float" else bitwright.quantize(model, recipe=recipe, data=samples).model
+    )
     found = measure_coverage(load_model(model) if recipe == "float" else made, samples[0])
     assert (found.products, found.integer_products) == profiled(made, samples[0], tmp_path)
     assert found.products > 0

@@ -7,6 +7,7 @@ from typing import Any
 
 from bitwright.assess.judge import Judgement
 from bitwright.assess.notebook import data_frame, html_tables, output_section
+from bitwright.assess.optimized.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.rendering import show_decibels
 from bitwright.support.arguments import check_arguments
@@ -107,6 +108,8 @@ class Comparison:
     """Weight -> SQNR of its dequantized numbers against the float ones, in dB."""
     judgement: Judgement | None = None
     """The loss of all outputs: by what each holds, part by part, with intervals."""
+    coverage: Coverage | None = None
+    """The products that the runtime computes in integers; None where it was not looked at."""
 
     @check_arguments
     def worst(self, n: int = 10) -> list[NodeComparison]:
@@ -132,6 +135,8 @@ class Comparison:
         """Return the outputs and the worst nodes in a few lines."""
         seen = counted(self.samples, "sample")
         lines = [f"On {seen}, {output.describe()}" for output in self.outputs]
+        if self.coverage is not None:
+            lines.append(f"Integer kernels: {self.coverage.describe()}")
         if self.judgement is not None:
             lines += self.judgement.notes
         lines += [f"Loses most: {node.describe()}" for node in self.worst(n)]
@@ -143,6 +148,7 @@ class Comparison:
             "samples": self.samples,
             "outputs": [output.to_dict() for output in self.outputs],
             "judgement": None if self.judgement is None else self.judgement.to_dict(),
+            "coverage": None if self.coverage is None else self.coverage.to_dict(),
             "nodes": [asdict(node) for node in self.nodes],
             "tensors": [asdict(tensor) for tensor in self.tensors.values()],
             "weights": dict(self.weights),

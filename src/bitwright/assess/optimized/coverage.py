@@ -16,11 +16,12 @@ import onnx_ir as ir
 
 from bitwright.assess.optimized.graphs import OptimizedModel, optimize_model
 from bitwright.decide.ops import LINEAR_OPS
+from bitwright.errors import ModelError
 from bitwright.graph import clone_model, infer_shapes, set_input_shapes
 from bitwright.graph.constants import input_at
 from bitwright.graph.quantized_ops import INTEGER_OPS
 
-__all__ = ["Coverage", "count_products", "measure_coverage"]
+__all__ = ["Coverage", "count_products", "find_coverage", "measure_coverage"]
 
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
@@ -93,6 +94,19 @@ def measure_coverage(
         set_input_shapes(given, {name: array.shape for name, array in sample.items()}, sizes)
     infer_shapes(given)
     return count_products(optimize_model(given, level="all", providers=providers))
+
+
+def find_coverage(
+    model: ir.Model,
+    sample: Mapping[str, npt.NDArray[Any]] | None = None,
+    *,
+    providers: Sequence[str] | None = None,
+) -> Coverage | None:
+    """Return the coverage of a model, or None where this runtime does not open it."""
+    try:
+        return measure_coverage(model, sample, providers=providers)
+    except ModelError:
+        return None
 
 
 def count_products(optimized: OptimizedModel) -> Coverage:

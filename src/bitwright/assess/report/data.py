@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright._version import __version__
+from bitwright.assess.judge import OutputJudgement
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.advice import advise
 from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject
@@ -39,6 +40,7 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "data": subject.data,
         "outputs": [_output(output) for output in subject.outputs],
         "coverage": _coverage(subject),
+        "integer_kernels": None if subject.coverage is None else subject.coverage.to_dict(),
         "sensitivity": _sensitivity(subject),
         "advice": [{"title": a.title, "why": a.why, "command": a.command} for a in advise(subject)],
         "worst": list(subject.worst),
@@ -118,6 +120,21 @@ def _output(output: OutputComparison) -> dict[str, Any]:
         "cosine": _number(output.cosine),
         "error": _number(output.largest_error),
         "agreement": _number(output.agreement),
+        "judged": _judged(output.judged),
+    }
+
+
+def _judged(judged: OutputJudgement | None) -> dict[str, Any] | None:
+    if judged is None:
+        return None
+    part, interval = judged.worst, judged.interval
+    return {
+        "kind": part.kind,
+        "reason": part.reason,
+        "part": None if part.span is None else part.where,
+        "figure": part.show_figure(),
+        "loss": _number(judged.loss),
+        "interval": None if interval is None else [_number(interval.low), _number(interval.high)],
     }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bitwright.assess.comparison.results import NodeComparison
+from bitwright.assess.optimized.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.results import Proposal, Sensitivity
@@ -91,6 +92,8 @@ class ReportSubject:
     data_option: str = ""
     """The same as options of the command, such as "--data images"."""
     latency: Latency | None = None
+    coverage: Coverage | None = None
+    """The products that the runtime computes in integers."""
     recipe: Recipe | None = None
     plan: QuantPlan | None = None
     plan_name: str = ""

@@ -12,10 +12,13 @@ __all__ = ["Level", "Verdict", "judge", "level_of"]
 
 Level = Literal["good", "fair", "poor", "unknown"]
 
-# Signal to noise, in dB, from which answers are as good as float's, and from which they are usable:
-# at 30 dB the error is 3 % of the answer, at 15 dB it is 18 %.
-_GOOD_SQNR, _FAIR_SQNR = 30.0, 15.0
+# Losses up to which answers are as good as float's, and up to which they are usable: an error of
+# 3 % of the numbers (30 dB) or of 18 % (15 dB); of 1 % or 9 % of what class scores and embeddings
+# tell samples apart by.
+_LIMITS = {True: (10**-1.5, 10**-0.75), False: (0.1, 0.3)}
 _GOOD_AGREEMENT, _FAIR_AGREEMENT = 0.99, 0.95
+# The same answers at 20 dB are good answers; noise that turns none of them is not felt.
+_AGREEING_LIMITS = {True: 0.1, False: 0.3}
 
 _OPENINGS: dict[Level, str] = {
     "good": "Good: {quantized} answers as {float} does",
@@ -37,10 +40,10 @@ def judge(subject: ReportSubject) -> Verdict:
     if not subject.outputs:
         opening = _OPENINGS["unknown"].format(quantized="the quantized model", float="float")
         return Verdict("unknown", f"{opening}; it is {_size(subject)}.")
-    worst = min(subject.outputs, key=lambda output: output.sqnr)
+    worst = max(subject.outputs, key=_loss)
     level = min((level_of(output) for output in subject.outputs), key=_RANK.index)
     opening = _OPENINGS[level].format(quantized="the quantized model", float="the float one")
-    measures = [_signal(worst.sqnr)]
+    measures = [_signal(worst.sqnr), *_part(worst)]
     agreements = [o.agreement for o in subject.outputs if o.agreement is not None]
     if agreements:
         share = f"{min(agreements):.1%}".replace("%", " %")
@@ -48,7 +51,8 @@ def judge(subject: ReportSubject) -> Verdict:
     gains = [_size(subject)]
     if subject.latency is not None:
         gains.append(_times(subject.latency.speedup, "as fast", "faster", "slower"))
-    sentence = f"{opening} ({', '.join(measures)}), and is {' and '.join(gains)}."
+    kernels = "" if subject.coverage is None else f", with {subject.coverage.describe()}"
+    sentence = f"{opening} ({', '.join(measures)}), and is {' and '.join(gains)}{kernels}."
     sensitive = [*subject.most_sensitive(), *subject.worst]
     if level != "good" and sensitive:
         name = subject.nodes[sensitive[0]].measured.name
@@ -60,20 +64,37 @@ _RANK: list[Level] = ["poor", "fair", "good", "unknown"]
 
 
 def level_of(output: OutputComparison) -> Level:
-    """Return how good one output is: by its signal to noise, or by what it answers.
+    """Return how good one output is: by the loss of its worst part, or by what it answers.
 
     >>> level_of(OutputComparison("y", 22.0, 0.99, 0.1, 1.0))
     'good'
     >>> level_of(OutputComparison("y", 22.0, 0.99, 0.1, None))
     'fair'
     """
-    # The same answers at 20 dB are good answers; noise that turns none of them is not felt.
+    by_noise = output.judged is None or output.judged.worst.kind == "sqnr"
+    (good, fair), loss = _LIMITS[by_noise], _loss(output)
     agreement = output.agreement if output.agreement is not None else 0.0
-    if output.sqnr >= _GOOD_SQNR or (agreement >= _GOOD_AGREEMENT and output.sqnr >= 20):
+    if loss <= good or (agreement >= _GOOD_AGREEMENT and loss <= _AGREEING_LIMITS[by_noise]):
         return "good"
-    if output.sqnr >= _FAIR_SQNR or agreement >= _FAIR_AGREEMENT:
+    if loss <= fair or agreement >= _FAIR_AGREEMENT:
         return "fair"
     return "poor"
+
+
+def _loss(output: OutputComparison) -> float:
+    """Return the loss of the worst part; of an output that is not judged, that of its noise."""
+    if output.judged is not None:
+        return output.judged.worst.loss
+    return float(10 ** (-output.sqnr / 20))
+
+
+def _part(output: OutputComparison) -> list[str]:
+    """Return the worst part in words, where it is not the whole or not judged by its noise."""
+    part = None if output.judged is None else output.judged.worst
+    if part is None or (part.span is None and part.kind == "sqnr"):
+        return []
+    place = "" if part.span is None else f" in {part.where}"
+    return [f"{part.show_figure()}{place}"]
 
 
 def _signal(sqnr: float) -> str:
