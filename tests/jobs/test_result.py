@@ -20,6 +20,8 @@ def test_the_summary_names_recipe_sizes_data_and_the_error(result):
     assert text.startswith("Recipe int8: ")
     assert "Calibrated on 14 samples of list of samples" in text
     assert "Against float on 2 holdout samples" in text
+    assert "Integer kernels: 3 of 3 products in integers (100 % of multiply-adds)" in text
+    assert "judged on 2 samples: too few for an interval" in text
 
 
 def test_plain_data_survives_json_and_agrees_with_the_fields(result):
@@ -28,6 +30,9 @@ def test_plain_data_survives_json_and_agrees_with_the_fields(result):
         row["count"] for row in data["skipped"]
     )
     assert data["outputs"][0]["sqnr_db"] == result.outputs[0].sqnr
+    assert data["outputs"][0]["judged"]["kind"] == "logits"
+    assert data["judgement"]["loss"] == result.judgement.loss
+    assert data["coverage"]["integer_products"] == result.coverage.integer_products == 3
     assert data["samples_are_unseen"] and data["output"] is None
 
 

@@ -1,10 +1,14 @@
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.report_examples import measured, output, subject, with_fix
 
+from bitwright.assess.judge import OutputJudgement, PartJudgement
+from bitwright.assess.optimized.coverage import Coverage
 from bitwright.assess.report.subject import Latency
-from bitwright.assess.report.verdict import judge
+from bitwright.assess.report.verdict import judge, level_of
 
 
 @pytest.mark.parametrize(
@@ -67,3 +71,28 @@ def test_what_was_tried_out_says_what_is_most_sensitive():
 
 def test_a_model_of_the_same_size_is_as_large():
     assert " is as large." in judge(subject(float_bytes=1000, quantized_bytes=1010)).sentence
+
+
+def judged(kind, loss, span=None):
+    part = PartJudgement(kind, "", 1, span, 0.5, np.full(8, loss))
+    return OutputJudgement("y", (part,), part.losses)
+
+
+def test_a_broken_head_is_poor_however_good_the_whole_output_is():
+    whole = replace(output(55.0, None), judged=judged("sigmoid", 0.8, (4, 84)))
+    found = judge(subject(outputs=[whole]))
+    assert found.level == "poor"
+    assert "KL 0.5 in axis 1, 4 to 83" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "level"),
+    [("embedding", 0.05, "good"), ("embedding", 0.2, "fair"), ("sqnr", 0.2, "poor")],
+)
+def test_the_level_is_by_the_kind_of_the_output(kind, loss, level):
+    assert level_of(replace(output(5.0, None), judged=judged(kind, loss))) == level
+
+
+def test_what_runs_in_integers_stands_beside_it():
+    found = judge(subject(outputs=[output(35.0, 1.0)], coverage=Coverage(4, 3, 100, 90)))
+    assert found.sentence.endswith("with 3 of 4 products in integers (90 % of multiply-adds).")
