@@ -2,7 +2,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 import pytest
-from support.models import make_cnn, make_samples
+from support.models import build, constants_of, make_cnn, make_samples, node, weight
 
 import bitwright
 from bitwright import load_recipe
@@ -49,3 +49,18 @@ def test_what_is_not_shifted_stays_as_it_was():
     assert others
     assert all(fitted.tensors[key] == entry for key, entry in others.items())
     assert msgspec.structs.replace(fitted, tensors=plan.tensors) == plan
+
+
+def test_a_weight_of_another_type_is_widened_for_its_bias_too():
+    """16 bits times 16 bits: at the product's scale int32 ends near 3, and the bias is 9."""
+    gemm = node("Gemm", ["x", "w", "b"], ["y"], name="gemm")
+    constants = {"w": weight(8, 4), "b": np.array([9, -9, 0.5, 1], np.float32)}
+    model = build([gemm], {"x": [1, 8]}, {"y": [1, 4]}, constants, opset=21, ir_version=10)
+    samples = make_samples(model)
+    wide = bitwright.Override(qtype="int16")
+    recipe = bitwright.Recipe(activation="uint16", weight="int8", overrides={"w": wide})
+    made = bitwright.quantize(model, data=samples, recipe=recipe)
+    assert made.plan.tensors["w"].qtype.name == "int16"
+    stored = constants_of(made.to_proto())
+    bias = stored["b_quantized"] * stored["b_quantized_scale"].astype(np.float64)
+    np.testing.assert_allclose(bias, constants["b"], rtol=1e-4)

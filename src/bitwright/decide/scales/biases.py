@@ -41,7 +41,9 @@ def prevent_bias_overflow(model: ir.Model, layout: Layout, plan: QuantPlan) -> N
     """
     for bias in (*_stored_biases(layout), *_float_biases(model, layout, plan)):
         weight = plan.tensors[bias.weight]
-        if weight.scale is None or layout.entries[bias.weight].override:
+        override = layout.entries[bias.weight].override
+        is_given = override is not None and override.scale is not None
+        if weight.scale is None or is_given:
             continue
         source = plan.parameters(bias.source).scale
         scale = np.asarray(weight.scale, np.float64)
