@@ -39,6 +39,10 @@ class KindChoice(NamedTuple):
 
 _SCORES = re.compile(r"logit|score|prob|softmax|class|\bcls", re.IGNORECASE)
 _VECTORS = re.compile(r"embed|hidden|state|feature|pool", re.IGNORECASE)
+_VECTOR_MAKERS = frozenset(
+    {"LayerNormalization", "SkipLayerNormalization", "LpNormalization", "ReduceMean", "Div"}
+)
+"""What ends an encoder: a norm, or the mean over tokens (also as a sum over a count)."""
 _NO_SCORES = re.compile(
     rf"box|{_VECTORS.pattern}|present|past|cache|anchor|offset|depth|flow|landmark", re.IGNORECASE
 )
@@ -107,6 +111,8 @@ def choose_kind(
     axis = class_axis(name, first.shape, inputs)
     if first.ndim == 2 and first.shape[1] > 2 and _are_unit_vectors(first):
         return KindChoice("embedding", 1, "vectors of length one")
+    if made_by in _VECTOR_MAKERS and not names_scores(name) and first.ndim in (2, 3):
+        return KindChoice("embedding", first.ndim - 1, f"vectors that a {made_by} makes")
     if axis is not None:
         classes = f"class scores along axis {axis}"
         if _sum_to_one(first, axis):

@@ -207,9 +207,11 @@ def _maker(value: ir.Value) -> ir.Node | None:
     """Return the node that computes a value; what only moves numbers is looked through."""
     node = value.producer()
     for _ in range(_MAX_STEPS):
-        if node is None or node.op_type not in _LOOKED_THROUGH or not node.inputs:
+        if node is None or not (
+            node.op_type in _LOOKED_THROUGH or (node.op_type == "Concat" and len(node.inputs) == 1)
+        ):
             return node
-        source = node.inputs[0]
+        source = node.inputs[0] if node.inputs else None
         if source is None or source.producer() is None:
             return node
         node = source.producer()
