@@ -68,7 +68,7 @@ _FLOAT_PRESETS = {
     "mx9": "mx9",
 }
 
-PRESETS = (
+_VENDOR_RECIPES = (
     NPU_CNN,
     Recipe(name="npu-transformer", activation=INT8, place=_PLACE),
     Recipe(name="cpu-cnn", place=_PLACE),
@@ -137,6 +137,11 @@ PRESETS = (
         )
         for name, qtype in _FLOAT_PRESETS.items()
     ),
+)
+# Ranges as those tools choose them, which cut none.
+PRESETS = tuple(
+    recipe.replace(cut_saturated=False) if recipe.mode == "static" else recipe
+    for recipe in _VENDOR_RECIPES
 )
 
 # What the rest of a preset's name asks for, which no recipe has.

@@ -173,7 +173,7 @@ class Sensitivity:
     >>> data = demo.calibration[:4]
     >>> plan = bitwright.make_plan(demo.model_path, data=data)
     >>> found = bitwright.find_sensitivity(demo.model_path, plan, data=data)
-    >>> found.ranking[0].regained > found.ranking[-1].regained
+    >>> found.ranking[0].weight > found.ranking[-1].weight
     True
     """
 
