@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from onnx.helper import make_node
 from support.models import build, info, normal, sqnr
 
-from bitwright.assess.judge import Judge, compare_losses, judge_models
+from bitwright.assess.judge import Judge, compare_losses
 from bitwright.assess.judge.judgement import combine_losses
+from bitwright.assess.outputs import compare_outputs
 from bitwright.graph import infer_shapes, load_model
 
 
@@ -150,11 +151,11 @@ def test_a_judgement_is_plain_data():
 
 
 def test_models_are_run_on_the_samples():
-    found = judge_models(
+    found = compare_outputs(
         lambda feeds: {"y": feeds["x"]},
         lambda feeds: {"y": feeds["x"] * 1.1},
         [{"x": normal(1, 3, 4, seed=n)} for n in range(8)],
         kinds={"y": "sqnr"},
-    )
+    ).judgement
     assert found.loss == pytest.approx(0.1, rel=0.3)
     assert found.power == pytest.approx(0.01, rel=0.5)

@@ -74,6 +74,15 @@ def test_a_tensor_that_leaves_the_model_or_that_nobody_reads_is_not_cut():
     assert saturation_points(y) == (-math.inf, math.inf)
 
 
+def test_a_shifted_tensor_that_leaves_the_model_shows_all_of_what_was_shifted():
+    nodes = [
+        node("Add", ["x", "three"], ["a"], name="shift"),
+        node("Clip", ["a", "zero", "six"], ["y"], name="clip"),
+    ]
+    model = load_model(build(nodes, {"x": SIZE}, {"y": SIZE, "a": SIZE}, CONSTANTS))
+    assert saturation_points(model.graph.inputs[0]) == (-math.inf, math.inf)
+
+
 ENDS = st.floats(0.01, 1e3)
 
 

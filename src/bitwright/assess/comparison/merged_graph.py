@@ -38,6 +38,7 @@ class MergedGraph:
         opsets = {**units.float_model.opset_imports, **units.quantized.opset_imports}
         self._graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="comparison")
         self._inputs: dict[str, ir.Value] = {}
+        self._input_sizes: set[str | None] = set()
         self._constants: dict[ir.Value, ir.Value] = {}
         self._copies: dict[tuple[object, ...], tuple[ir.Value, ...]] = {}
         self._count = 0
@@ -59,6 +60,9 @@ class MergedGraph:
             if name not in self._inputs:
                 self._inputs[name] = like(value, name)
                 self._graph.inputs.append(self._inputs[name])
+                self._input_sizes |= {
+                    dim.value for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)
+                }
             known[value] = self._inputs[name]
         return known
 
@@ -205,14 +209,9 @@ class MergedGraph:
         """
         if shape is None:
             return None
-        names = {
-            dim.value
-            for value in self._inputs.values()
-            for dim in value.shape or ()
-            if isinstance(dim, ir.SymbolicDim)
-        }
+        known = self._input_sizes
         return ir.Shape(
-            [dim if isinstance(dim, int) or dim.value in names else None for dim in shape]
+            [dim if isinstance(dim, int) or dim.value in known else None for dim in shape]
         )
 
     def _fresh(self, name: str | None) -> str:

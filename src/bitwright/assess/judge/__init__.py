@@ -12,7 +12,6 @@ from bitwright.assess.judge.judgement import (
     OutputJudge,
     OutputJudgement,
     PartJudgement,
-    judge_models,
 )
 from bitwright.assess.judge.kinds import KINDS, Kind
 
@@ -27,6 +26,5 @@ __all__ = [
     "OutputJudgement",
     "PartJudgement",
     "compare_losses",
-    "judge_models",
     "mean_interval",
 ]

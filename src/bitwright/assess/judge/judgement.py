@@ -11,7 +11,7 @@ compare_losses(before.losses, found.losses)   # paired bootstrap of two results
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,13 +31,11 @@ __all__ = [
     "OutputJudgement",
     "PartJudgement",
     "combine_losses",
-    "judge_models",
     "show_loss",
 ]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
-Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 _WORST_WEIGHT = 4
 """The exponent of the power mean over parts and outputs: 1 is the mean, infinity the worst."""
@@ -311,28 +309,6 @@ class Judge:
         losses = combine_losses([output.losses for output in found])
         found.sort(key=lambda output: -output.loss)
         return Judgement(tuple(found), losses, self._samples, tuple(left_out))
-
-
-def judge_models(
-    expected: Run,
-    actual: Run,
-    samples: Iterable[Mapping[str, Array]],
-    *,
-    model: ir.Model | None = None,
-    kinds: Mapping[str, str] | None = None,
-) -> Judgement:
-    """Run both models on the samples and judge the second by the first.
-
-    >>> double, close = (lambda x: {"y": 2 * x["x"]}), (lambda x: {"y": 2.02 * x["x"]})
-    >>> data = [{"x": np.random.default_rng(n).normal(size=(1, 3, 4, 4))} for n in range(8)]
-    >>> found = judge_models(double, close, data)
-    >>> found.outputs[0].worst.kind, round(found.loss, 3)
-    ('sqnr', 0.01)
-    """
-    judge = Judge(model, kinds)
-    for sample in samples:
-        judge.add(sample, expected(sample), actual(sample))
-    return judge.finish()
 
 
 def combine_losses(losses: list[Floats]) -> Floats:

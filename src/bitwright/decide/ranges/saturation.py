@@ -59,9 +59,11 @@ def _points(reader: ir.Node, index: int, value: ir.Value) -> tuple[float, float]
         # x * gate(x): a gate that is shut leaves nothing of x, one that is open all of it.
         other = input_at(reader, 1 - index)
         return (_gate_shuts(other, value), math.inf) if other is not None else _EVERYWHERE
-    if _shift_of(reader) is not None and len(reader.outputs[0].uses()) == 1:
-        (use,) = reader.outputs[0].uses()
-        return _shifted(_own_points(use.node), reader)
+    shift, shifted = _shift_of(reader), reader.outputs[0]
+    if shift is not None and not shifted.is_graph_output() and len(shifted.uses()) == 1:
+        (use,) = shifted.uses()
+        low, high = _own_points(use.node)
+        return low - shift, high - shift
     return _EVERYWHERE
 
 
@@ -82,13 +84,12 @@ def _gate_shuts(gate: ir.Value, value: ir.Value) -> float:
     source = input_at(node, 0) if node is not None else None
     if node is None or source is None or not _is_zero_when_shut(node):
         return -math.inf
-    low, high = _own_points(node)
+    low, _ = _own_points(node)
     if source is value:
         return low
-    shift = source.producer()
-    if shift is None or _shift_of(shift) is None or value not in shift.inputs:
-        return -math.inf
-    return _shifted((low, high), shift)[0]
+    adding = source.producer()
+    shift = _shift_of(adding) if adding is not None and value in adding.inputs else None
+    return -math.inf if shift is None else low - shift
 
 
 def _is_zero_when_shut(node: ir.Node) -> bool:
@@ -105,8 +106,3 @@ def _shift_of(node: ir.Node) -> float | None:
     arrays = [constant_of(given) for given in node.inputs]
     found = [array for array in arrays if array is not None and array.size == 1]
     return float(found[0].reshape(-1)[0]) if len(found) == 1 else None
-
-
-def _shifted(points: tuple[float, float], node: ir.Node) -> tuple[float, float]:
-    shift = _shift_of(node) or 0.0
-    return points[0] - shift, points[1] - shift
