@@ -64,6 +64,7 @@ from .recipe import Distribution as Distribution
 from .recipe import Entropy as Entropy
 from .recipe import LayerwisePercentile as LayerwisePercentile
 from .recipe import Limits as Limits
+from .recipe import MeanExtremes as MeanExtremes
 from .recipe import MinMax as MinMax
 from .recipe import MinMSE as MinMSE
 from .recipe import Nearest as Nearest

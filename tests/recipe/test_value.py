@@ -17,6 +17,7 @@ from bitwright.recipe import (
     Distribution,
     Entropy,
     LayerwisePercentile,
+    MeanExtremes,
     MinMax,
     Override,
     Percentile,
@@ -37,6 +38,7 @@ methods = st.one_of(
     st.builds(Entropy, bins=st.integers(512, 4096), levels=st.integers(2, 128)),
     st.builds(MSE, symmetric=st.booleans()),
     st.just(Distribution()),
+    st.builds(MeanExtremes, symmetric=st.booleans()),
     st.just(LayerwisePercentile(candidates=(99.0, 100.0), metric="mse")),
 )
 recipes = st.builds(

@@ -47,7 +47,8 @@ class RecipeChoice:
         str | None,
         typer.Option(
             metavar="METHOD",
-            help="How activation ranges are chosen, such as minmax, percentile, entropy or mse. "
+            help="How activation ranges are chosen, such as minmax, mean-extremes, "
+            "percentile, entropy or mse. "
             "Short for --set ranges.method=METHOD.",
         ),
     ] = None

@@ -38,7 +38,7 @@ from bitwright.observe import (
     save_sketches,
 )
 from bitwright.prepare import channels_last_inputs
-from bitwright.recipe import MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
+from bitwright.recipe import MeanExtremes, MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.rounding.bias_correction import find_biased_layers, input_axes
 from bitwright.support.progress import Progress
 from bitwright.support.wording import counted
@@ -323,7 +323,7 @@ def detail_for(recipe: Recipe, *, keep: bool) -> Detail:
     methods += [o.ranges for o in recipe.overrides.values() if o.ranges is not None]
     types = [recipe.activation, *(o.qtype for o in recipe.overrides.values() if o.qtype)]
     voted = [m for m in methods if isinstance(m, MinMSE) and m.mode == "most-common"]
-    plain = all(isinstance(m, MinMax | NonOverflow) or m in voted for m in methods)
+    plain = all(isinstance(m, MinMax | MeanExtremes | NonOverflow) or m in voted for m in methods)
     if keep or not plain or any(not qtype.is_integer for qtype in types):
         return "histogram"
     return "extremes"

@@ -12,6 +12,7 @@ __all__ = [
     "Distribution",
     "Entropy",
     "LayerwisePercentile",
+    "MeanExtremes",
     "MinMSE",
     "MinMax",
     "NonOverflow",
@@ -45,6 +46,16 @@ class MinMax(_Method, frozen=True, kw_only=True, tag="minmax", tag_field="method
             raise RecipeError(
                 f"moving_average must lie in (0, 1], not {self.moving_average}; 0.01 is usual."
             )
+
+
+class MeanExtremes(_Method, frozen=True, kw_only=True, tag="mean-extremes", tag_field="method"):
+    """From the mean of each batch's least value to that of its largest.
+
+    One odd sample moves an end by its share of the samples only.
+
+    >>> MeanExtremes(symmetric=True).symmetric
+    True
+    """
 
 
 class Percentile(_Method, frozen=True, kw_only=True, tag="percentile", tag_field="method"):
@@ -136,7 +147,15 @@ class MinMSE(_Method, frozen=True, kw_only=True, tag="min-mse", tag_field="metho
 
 
 RangeMethod = (
-    MinMax | Percentile | LayerwisePercentile | Entropy | Distribution | MSE | NonOverflow | MinMSE
+    MinMax
+    | MeanExtremes
+    | Percentile
+    | LayerwisePercentile
+    | Entropy
+    | Distribution
+    | MSE
+    | NonOverflow
+    | MinMSE
 )
 
 ScaleKind = Literal["float", "power-of-two", "int16"]

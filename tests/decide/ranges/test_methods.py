@@ -20,6 +20,7 @@ from bitwright.recipe import (
     Distribution,
     Entropy,
     LayerwisePercentile,
+    MeanExtremes,
     MinMax,
     MinMSE,
     NonOverflow,
@@ -79,6 +80,39 @@ def test_a_moving_average_is_the_recurrence_over_batches():
     assert chosen == pytest.approx((low, high))
     slow = choose_range(TensorSketch.of(*data), MinMax(moving_average=0.01), UINT8)
     assert slow != pytest.approx(chosen)
+
+
+batches = st.lists(
+    hnp.arrays(np.float32, st.integers(1, 9), elements=st.floats(-100, 100, width=32)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(batches=batches, split=st.integers(0, 6))
+def test_mean_extremes_are_those_of_the_batches_wherever_sketches_are_merged(batches, split):
+    whole, first, second = (
+        TensorSketch.of(*part, histogram=False)
+        for part in (batches, batches[:split], batches[split:])
+    )
+    expected = (
+        min(np.mean([x.min() for x in batches], dtype=np.float64), 0.0),
+        max(np.mean([x.max() for x in batches], dtype=np.float64), 0.0),
+    )
+    for sketch in (whole, first | second, second | first):
+        assert choose_range(sketch, MeanExtremes(), UINT8) == pytest.approx(expected)
+    most = max(-expected[0], expected[1])
+    centred = choose_range(whole, MeanExtremes(symmetric=True), UINT8)
+    assert centred == pytest.approx((-most, most))
+
+
+def test_one_odd_sample_moves_mean_extremes_by_its_share_and_a_weight_has_one_batch():
+    usual = [np.array([-1, 1], np.float32)] * 9
+    sketch = TensorSketch.of(*usual, np.array([-1, 41], np.float32))
+    assert choose_range(sketch, MeanExtremes(), UINT8) == (-1.0, 5.0)
+    rows = np.array([[1, -2], [3, 4]], np.float32)
+    low, high = weight_range(rows, MeanExtremes(), INT8, True, axis=0)
+    assert (low.tolist(), high.tolist()) == ([-2.0, 0.0], [1.0, 4.0])
 
 
 def test_per_channel_extremes():
@@ -297,6 +331,7 @@ ALL_METHODS = [
     MinMax(),
     MinMax(moving_average=0.1),
     MinMax(symmetric=True),
+    MeanExtremes(),
     Percentile(percentile=99.0),
     LayerwisePercentile(),
     Entropy(),

@@ -21,6 +21,7 @@ from bitwright.decide.ranges.statistics import (
     Sketch,
     averaged_extremes,
     entropy_cut,
+    mean_extremes,
     moments,
     percentile_cut,
     sketch_points,
@@ -33,6 +34,7 @@ from bitwright.recipe import (
     Distribution,
     Entropy,
     LayerwisePercentile,
+    MeanExtremes,
     MinMax,
     MinMSE,
     NonOverflow,
@@ -177,6 +179,11 @@ def _min_max(tensor: _Observed, method: MinMax) -> tuple[Any, Any]:
     return min(low, 0.0), max(high, 0.0)
 
 
+def _mean_extremes(tensor: _Observed, method: MeanExtremes) -> tuple[float, float]:
+    low, high = mean_extremes(tensor.sketch)
+    return min(low, 0.0), max(high, 0.0)
+
+
 def _percentile(tensor: _Observed, method: Percentile) -> tuple[float, float]:
     cut = percentile_cut(
         tensor.sketch, method.percentile, symmetric=tensor.symmetric or method.symmetric
@@ -273,6 +280,7 @@ class Method(NamedTuple):
 
 METHODS: dict[type, Method] = {
     MinMax: Method(_min_max, _row_extremes, for_floats=True),
+    MeanExtremes: Method(_mean_extremes, _row_extremes, for_floats=True),
     Percentile: Method(_percentile, for_floats=True),
     LayerwisePercentile: Method(_layerwise_percentile),
     Entropy: Method(_entropy),

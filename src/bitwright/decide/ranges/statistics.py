@@ -15,6 +15,7 @@ __all__ = [
     "Sketch",
     "averaged_extremes",
     "entropy_cut",
+    "mean_extremes",
     "moments",
     "percentile_cut",
     "sketch_points",
@@ -62,6 +63,17 @@ def averaged_extremes(sketch: Sketch, weight: float) -> tuple[float, float]:
     for batch in batches[1:]:
         average = average + weight * (batch - average)
     return float(average[0]), float(average[1])
+
+
+def mean_extremes(sketch: Sketch) -> tuple[float, float]:
+    """Return the mean of the batches' least values, and of their largest.
+
+    >>> from bitwright.observe import TensorSketch
+    >>> mean_extremes(TensorSketch.of([-1.0, 1.0], [-3.0, 5.0]))
+    (-2.0, 3.0)
+    """
+    low, high = sketch.batches.mean(axis=0, dtype=np.float64)
+    return float(low), float(high)
 
 
 def percentile_cut(sketch: Sketch, percentile: float, *, symmetric: bool) -> tuple[float, float]:
