@@ -65,14 +65,16 @@ def test_impossible_splits_are_refused(options, words):
 
 
 @pytest.mark.parametrize("count", [8, 9, 40, 200])
-def test_three_parts_of_the_samples_make_the_whole(count):
+def test_two_halves_and_the_holdout_make_the_whole(count):
     stream = [{"x": np.float32([number])} for number in range(count)]
     samples = open_data(stream, [InputSpec("x", np.dtype("float32"), (1,))])
     split = split_samples(samples)
-    parts = [[int(sample["x"][0]) for sample in part] for part in split]
+    given = (*split.halves, split.holdout)
+    parts = [[int(sample["x"][0]) for sample in part] for part in given]
     assert sorted(number for part in parts for number in part) == list(range(count))
-    assert [part.len_hint for part in split] == [len(part) for part in parts]
-    assert len(parts[1]) == min(-(-(count - 1) // 4), 32)
+    assert [part.len_hint for part in given] == [len(part) for part in parts]
+    assert 0 <= len(parts[0]) - len(parts[1]) <= 1
+    assert [int(sample["x"][0]) for sample in split.calibration] == sorted(parts[0] + parts[1])
     held = split_holdout(stream)
     list(held)
     assert parts[2] == [int(sample["x"][0]) for sample in held.holdout]

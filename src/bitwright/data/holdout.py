@@ -1,4 +1,4 @@
-"""Split samples into calibration and holdout, and, where settings are chosen, selection."""
+"""Split samples into calibration and holdout, and into halves that judge each other."""
 
 from __future__ import annotations
 
@@ -94,45 +94,47 @@ def split_holdout(
 
 
 class Split(NamedTuple):
-    """Samples in three parts, none of which shares any with another."""
+    """Samples to calibrate with, whole and in two halves, and samples to measure with."""
 
     calibration: Samples
-    selection: Samples
-    """To choose settings by."""
+    halves: tuple[Samples, Samples]
+    """What is calibrated on one is judged on the other."""
     holdout: Samples
-    """To measure the result with."""
+    """To measure the result with; no calibration has them."""
 
 
-_MAX_SELECTION, _MAX_HOLDOUT = 32, 8
+_EVERY, _MAX_HOLDOUT = 8, 8
 
 
 def split_samples(samples: Samples) -> Split:
-    """Divide samples that can be read again into calibration, selection and holdout.
+    """Divide samples that can be read again into calibration, in two halves, and holdout.
 
-    Every fourth sample (number 1, 5, …), at most 32, is for selection; the holdout is that of
-    `split_holdout`.
+    The holdout is that of `split_holdout`; of the rest, every second one is in the first half.
 
     >>> import numpy as np
     >>> from bitwright.data import InputSpec, open_data
     >>> numbers = [{"x": np.float32([number])} for number in range(10)]
     >>> split = split_samples(open_data(numbers, [InputSpec("x", np.dtype("float32"), (1,))]))
-    >>> [[int(sample["x"][0]) for sample in part] for part in split]
-    [[0, 2, 3, 4, 6, 8], [1, 5, 9], [7]]
+    >>> [[int(sample["x"][0]) for sample in part] for part in (*split.halves, split.holdout)]
+    [[0, 2, 4, 6, 9], [1, 3, 5, 8], [7]]
     """
 
     def part(index: int) -> int:
-        if index % 8 == 7 and index < 8 * _MAX_HOLDOUT:
+        """Return 0 or 1 for a half, 2 for the holdout."""
+        held = min((index + 1) // _EVERY, _MAX_HOLDOUT)
+        if index % _EVERY == _EVERY - 1 and index < _EVERY * _MAX_HOLDOUT:
             return 2
-        return 1 if index % 4 == 1 and index < 4 * _MAX_SELECTION else 0
+        return (index - held) % 2
 
-    def select(wanted: int, last: int | None) -> Samples:
+    def select(*wanted: int) -> Samples:
         def produce() -> Iterator[tuple[Sample, str | None]]:
             for index, sample in enumerate(islice(samples, last)):
-                if part(index) == wanted:
+                if part(index) in wanted:
                     yield sample, None
 
+        last = _EVERY * _MAX_HOLDOUT if wanted == (2,) else None
         total = samples.len_hint
-        count = None if total is None else sum(part(i) == wanted for i in range(total))
+        count = None if total is None else sum(part(i) in wanted for i in range(total))
         return Samples(produce, samples.specs, description=samples.description, len_hint=count)
 
-    return Split(select(0, None), select(1, 4 * _MAX_SELECTION), select(2, 8 * _MAX_HOLDOUT))
+    return Split(select(0, 1), (select(0), select(1)), select(2))

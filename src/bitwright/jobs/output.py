@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ __all__ = [
     "assess_model",
     "emit_model",
     "float_model_to_round",
+    "open_quantized",
     "sign_model",
 ]
 
@@ -66,6 +67,15 @@ class Written:
 
 
 def emit_model(prepared: Prepared, planned: Planned) -> Written:
+    """Write a plan into the model, open it as users will, and note what the runtime changes."""
+    written = open_quantized(prepared, planned)
+    if written.session is None:
+        return written
+    plan = note_rounded(written.plan, written.model, prepared.providers)
+    return replace(written, plan=plan)
+
+
+def open_quantized(prepared: Prepared, planned: Planned) -> Written:
     """Write a plan into the model, and open it as users will."""
     plan, quantized = _emit(prepared, planned)
     if bare := _ops_without_body(quantized):
@@ -84,7 +94,7 @@ def emit_model(prepared: Prepared, planned: Planned) -> Written:
             return Written(quantized, plan.with_notes([_NOT_OPENED]))
         plan, quantized = _emit(prepared, Planned(shifted, planned.constants))
         session = graph.open_session(quantized, providers=prepared.providers)
-    return Written(quantized, note_rounded(plan, quantized, prepared.providers), session)
+    return Written(quantized, plan, session)
 
 
 _NOT_OPENED = (

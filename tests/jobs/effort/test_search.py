@@ -4,7 +4,6 @@
 `benchmarks/effort.py --save`; it is scored on the labelled images of the shipped demo.
 """
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,10 @@ from support.models import build, make_cnn, make_mlp, make_samples, node, qualit
 import bitwright
 from bitwright import AdaRound, load_recipe
 from bitwright.assess.judge import compare_losses
-from bitwright.errors import DataError, MissingPackageError, ModelError, RecipeError
-from bitwright.jobs.effort import Step
+from bitwright.errors import ModelError
+from bitwright.jobs.effort.search import Step
 
-UNEVEN = Path(__file__).parent.parent / "fixtures" / "uneven_digits.onnx"
-HAS_TORCH = importlib.util.find_spec("torch") is not None
+UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
 
 
 def accuracy(model):
@@ -63,7 +61,7 @@ def test_each_step_is_listed_with_its_error_and_its_fate(medium):
         "equalization",
         "ranges of activations by least squared error",
         "ranges of weights by least squared error",
-        "bias correction",
+        "bias correction layer by layer",
     ]
     assert listed[0].endswith("kept")
     assert all(" % -> " in step for step in listed)
@@ -98,12 +96,11 @@ def test_low_and_nothing_are_the_same():
     assert low.plan == none.plan
 
 
-def test_samples_to_choose_by_and_to_measure_with_are_calibrated_on_by_none():
+def test_samples_to_measure_with_are_calibrated_on_by_none():
     model = make_mlp()
     samples = make_samples(model, 24)
     wild = [
-        {k: v * (1000 if i % 4 == 1 or i % 8 == 7 else 1) for k, v in s.items()}
-        for i, s in enumerate(samples)
+        {k: v * (1000 if i % 8 == 7 else 1) for k, v in s.items()} for i, s in enumerate(samples)
     ]
     result = quantized("medium", model, wild)
     ranges = [entry.range for entry in result.plan.tensors.values() if entry.range is not None]
@@ -123,14 +120,23 @@ def test_a_step_that_does_not_help_is_not_kept():
     assert any(note.endswith("nothing to try") for note in steps_of(result))
 
 
-def test_a_clip_that_is_in_the_way_of_equalization_is_made_a_relu_where_that_helps():
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+def test_a_clip_that_is_in_the_way_of_equalization_is_made_a_relu_where_that_helps(size):
+    """Where all values are small the clip does nothing; else it is part of the function."""
     model = make_mobilenet(clip=(0, 6))
-    samples = [{k: v * 0.3 for k, v in s.items()} for s in make_samples(model, 32)]
+    for constant in model.graph.initializer:
+        if constant.name.endswith("_b"):
+            array = onnx.numpy_helper.to_array(constant) * np.float32(size)
+            constant.CopyFrom(onnx.numpy_helper.from_array(array, constant.name))
+    samples = [{k: v * np.float32(size) for k, v in s.items()} for s in make_samples(model, 32)]
     result = quantized("medium", model, samples)
-    kept = next(note for note in steps_of(result) if "equalization" in note)
-    assert result.plan.recipe.rewrite.clip6_to_relu == kept.endswith(", kept")
+    [step] = [note for note in steps_of(result) if "clips made ReLU" in note]
+    helps = size < 1
+    assert step.endswith(", kept") == helps
+    assert result.plan.recipe.rewrite.clip6_to_relu == helps
     low = quantized("low", model, samples)
-    assert quality(model, result.to_proto(), samples) > quality(model, low.to_proto(), samples)
+    gain = quality(model, result.to_proto(), samples) - quality(model, low.to_proto(), samples)
+    assert gain > (2 if helps else -1)
 
 
 def test_power_of_two_targets_take_their_own_ranges():
@@ -148,36 +154,7 @@ def test_a_data_reader_that_is_read_once_will_do():
     model = make_cnn()
     result = quantized("medium", model, iter(make_samples(model, 16)))
     assert len(steps_of(result)) == 4
-    assert result.data.startswith("10 samples")
-
-
-@pytest.mark.parametrize(
-    ("effort", "options", "error", "words"),
-    [
-        ("medum", {}, RecipeError, "unknown effort 'medum'. Did you mean 'medium'"),
-        ("medium", {"recipe": "int4-rtn"}, RecipeError, "is weight-only"),
-        ("low", {"recipe": "int8-dynamic"}, RecipeError, "measures its own ranges"),
-        ("medium", {"holdout": False}, RecipeError, "leave out holdout=False"),
-        ("medium", {"sketches": "s.safetensors"}, RecipeError, "tries several"),
-        ("medium", {"device": "cuda"}, RecipeError, "leave it out"),
-        ("medium", {"work": "folder"}, RecipeError, "leave it out"),
-        ("medium", {"data": make_samples(make_cnn(), 7)}, DataError, "8 samples.* there are 7"),
-    ],
-)
-def test_what_no_effort_can_do_is_refused(effort, options, error, words):
-    with pytest.raises(error, match=words):
-        quantized(effort, make_cnn(), **{"data": make_samples(make_cnn(), 8), **options})
-
-
-def test_effort_without_data_is_refused():
-    with pytest.raises(DataError, match=r"effort 'medium' .* needs data"):
-        bitwright.quantize(make_cnn(), recipe="int8", effort="medium")
-
-
-def test_fine_tuning_is_a_step_of_high_alone():
-    recipe = load_recipe("int8").replace(fine_tune=AdaRound())
-    with pytest.raises(RecipeError, match="a step of effort 'high'"):
-        quantized("medium", make_cnn(), make_samples(make_cnn(), 8), recipe)
+    assert result.data.startswith("14 samples")
 
 
 def test_a_model_without_float_outputs_is_refused():
@@ -190,17 +167,11 @@ def test_a_model_without_float_outputs_is_refused():
         quantized("medium", model, make_samples(model, 8))
 
 
-@pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
-def test_high_without_torch_says_so_before_any_work():
-    with pytest.raises(MissingPackageError, match="needs torch"):
-        quantized("high", "no such model.onnx", make_samples(make_cnn(), 8))
-
-
 def test_high_fine_tunes_the_blocks_that_hurt():
     pytest.importorskip("torch")
     model = make_mobilenet(channels=8, blocks=2, size=8)
     recipe = load_recipe("a8w4").replace(fine_tune=AdaRound(iterations=200))
-    result = quantized("high", model, make_samples(model, 32), recipe)
+    result = quantized("high", model, make_samples(model, 96), recipe)
     assert steps_of(result)[-1].startswith("effort: AdaRound: output error")
     assert steps_of(result)[-1].endswith(", kept")
     learning = result.plan.recipe.fine_tune
@@ -218,14 +189,22 @@ def test_a_step_reads_as_a_sentence():
     assert str(many) == "x: output error 50 % -> 40 % (better in 100 % of resamples), kept"
 
 
-def test_a_step_is_kept_where_it_gains_or_where_the_bootstrap_is_sure_of_it():
+def test_a_step_is_kept_where_the_bootstrap_is_sure_of_it():
     before = np.linspace(0.2, 0.8, 12)
     assert Step("x", compare_losses(before, before - 0.001)).kept  # little, but everywhere
     assert Step("x", compare_losses(before, before * 0.9)).kept
     wobble = np.tile([0.01, -0.012], 6)
     assert not Step("x", compare_losses(before, before + wobble)).kept
     assert not Step("x", compare_losses(before, before)).kept
-    assert not Step("x", compare_losses([0.5, 0.5], [0.495, 0.495])).kept
+    # One sample gains a lot, most lose: on others it would be worse.
+    one = before + np.where(np.arange(12) == 11, -0.7, 0.02)
+    assert one.mean() < 0.95 * before.mean()
+    assert not Step("x", compare_losses(before, one)).kept
+
+
+def test_a_few_samples_must_gain_more():
+    assert not Step("x", compare_losses([0.5, 0.5], [0.48, 0.48])).kept
+    assert Step("x", compare_losses([0.5, 0.5], [0.4, 0.4])).kept
 
 
 def test_a_step_is_never_kept_on_one_sample():
@@ -257,5 +236,6 @@ def test_a_step_that_cannot_be_taken_is_left_out_with_the_reason(monkeypatch):
     monkeypatch.setattr("bitwright.jobs.bias_correction.correct_biases", refuse)
     model = make_cnn()
     result = quantized("medium", model, make_samples(model, 16))
-    assert "effort: bias correction: left out, it runs nowhere" in result.plan.notes
+    for way in ("by means", "layer by layer"):
+        assert f"effort: bias correction {way}: left out, it runs nowhere" in result.plan.notes
     assert result.plan.recipe.bias_correction == "off"

@@ -1,0 +1,16 @@
+"""Effort levels: changes of the recipe that bring the model closer to float, kept if they help.
+
+low     the recipe as it is
+medium  + equalization or smoothing, other ranges and bias correction
+high    + AdaRound on the most sensitive segments
+
+Samples are cut into two halves: what is calibrated on one is judged on the other, by the loss of
+the outputs as `assess.judge` sees it. Sketches merge, so what is kept is calibrated on both in the
+end, and its figure in the result comes from holdout samples that neither has. What is kept is a
+recipe that gives the same model again.
+"""
+
+from bitwright.jobs.effort.levels import EFFORTS, Effort, check_effort
+from bitwright.jobs.effort.search import Step, quantize_with_effort
+
+__all__ = ["EFFORTS", "Effort", "Step", "check_effort", "quantize_with_effort"]

@@ -1,0 +1,67 @@
+"""The effort levels, and what they cannot be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Literal, get_args
+
+from bitwright.data import Sample
+from bitwright.errors import DataError, RecipeError, did_you_mean
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.fine_tuning.segment import require_torch
+from bitwright.recipe import Recipe
+
+__all__ = ["EFFORTS", "MIN_SAMPLES", "Effort", "check_effort", "refuse_few"]
+
+Effort = Literal["low", "medium", "high"]
+EFFORTS: tuple[str, ...] = get_args(Effort)
+
+MIN_SAMPLES = 8
+"""Samples that there must be: two halves that judge each other, and one to measure with."""
+
+
+def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
+    """Refuse what no effort can do anything about, before any work is done."""
+    if effort not in EFFORTS:
+        raise RecipeError(f"unknown effort {effort!r}.{did_you_mean(effort, EFFORTS)}")
+    if recipe.mode != "static":
+        reason = {
+            "dynamic": "each run of it measures its own ranges",
+            "weight-only": "it has no ranges of activations, and `rounding`, `awq` and `refine` "
+            "say how hard its weights are worked on",
+        }[recipe.mode]
+        raise RecipeError(
+            f"effort is for recipes that calibrate activations, and {recipe.name!r} is "
+            f"{recipe.mode}: {reason}; leave effort out."
+        )
+    if effort == "low":
+        return
+    if recipe.fine_tune is not None and effort == "medium":
+        raise RecipeError(
+            f"recipe {recipe.name!r} fine-tunes, which is a step of effort 'high'; ask for that, "
+            "or leave out one of the two."
+        )
+    if calibration.data is None:
+        raise DataError(
+            f"effort {effort!r} chooses by the error on samples and needs data; give data (arrays, "
+            "files, a folder of images, a data reader)."
+        )
+    if calibration.sketches is not None:
+        raise RecipeError(
+            f"sketches are of one model, and effort {effort!r} tries several; leave them out."
+        )
+    if not calibration.holdout:
+        raise RecipeError(f"effort {effort!r} chooses by holdout samples; leave out holdout=False.")
+    if effort == "high":
+        require_torch()
+
+
+def refuse_few(samples: Iterable[Sample]) -> None:
+    """Refuse to choose by samples that are too few to be parted."""
+    count = sum(1 for _ in islice(samples, MIN_SAMPLES))
+    if count < MIN_SAMPLES:
+        raise DataError(
+            f"effort needs {MIN_SAMPLES} samples, to calibrate with some, choose by others and "
+            f"measure with the rest, and there are {count}; give more, or leave effort out."
+        )

@@ -1,0 +1,249 @@
+"""The search of an effort: combinations of changes, each judged on samples that it did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bitwright.assess.judge import Difference, compare_losses
+from bitwright.errors import ModelError, RecipeError
+from bitwright.jobs.calibration import Calibration, Evaluation
+from bitwright.jobs.comparison import Measuring
+from bitwright.jobs.compute import ON_CPU, Compute
+from bitwright.jobs.effort.levels import Effort, check_effort
+from bitwright.jobs.effort.steps import BIAS_CORRECTION, FAMILY, Change, Propose
+from bitwright.jobs.effort.trials import FIRST, Trial, Trials
+from bitwright.jobs.fine_tuning.segment import require_torch
+from bitwright.jobs.output import assess_model, emit_model
+from bitwright.jobs.result import Result
+from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
+from bitwright.jobs.static import random_data_notes
+from bitwright.recipe import AdaRound, Recipe
+from bitwright.recipe.finetuning import LEARNING_OPS, FineTuning
+
+__all__ = ["Step", "quantize_with_effort"]
+
+MIN_GAIN = 0.1
+"""The share of the loss that a step must take away where samples are too few for a bootstrap."""
+FINALISTS = 4
+"""How many combinations, the best on one half of the samples, are judged on the other, too."""
+ERROR_FRACTION = 0.8
+"""AdaRound goes to the segments whose weights make this fraction of the error."""
+SENSITIVITY_NODES = 64
+"""How many nodes are measured, those that lose most on their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one change does to the loss of the outputs on samples that it was not calibrated on."""
+
+    name: str
+    difference: Difference
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is worth keeping: by chance alone it would not have helped so many samples.
+
+        However large, a mean gain that few samples make is lost again on others.
+        """
+        found = self.difference
+        if found.better is None:
+            return found.samples > 1 and found.gain >= MIN_GAIN
+        return found.is_sure
+
+    def __str__(self) -> str:
+        found = self.difference
+        before, after = (f"{100 * loss:.3g} %" for loss in (found.before, found.after))
+        verdict = "kept" if self.kept else "not kept"
+        sure = (
+            "" if found.better is None else f" (better in {100 * found.better:.0f} % of resamples)"
+        )
+        return f"{self.name}: output error {before} -> {after}{sure}, {verdict}"
+
+
+def quantize_with_effort(
+    source: Any,
+    recipe: Recipe,
+    effort: Effort,
+    calibration: Calibration,
+    *,
+    providers: Sequence[str] | None = None,
+    compute: Compute = ON_CPU,
+) -> Result:
+    """Quantize a model by the best of the recipes that this effort tries."""
+    check_effort(effort, recipe, calibration)
+    if effort == "high":
+        require_torch(compute.device)
+    plain = recipe.replace(fine_tune=None)
+    search = _Search(Trials(source, plain, calibration, providers, compute), plain)
+    search.combine(FAMILY)
+    search.combine(BIAS_CORRECTION)
+    if effort == "high":
+        search.learn(recipe.fine_tune)
+    return search.finish(effort)
+
+
+class _Search:
+    """The best recipe so far, and what was found on the way to it."""
+
+    def __init__(self, trials: Trials, recipe: Recipe) -> None:
+        self._trials = trials
+        self._given = recipe
+        self._best = trials.carry_out(trials.start(recipe))
+        self._notes: list[str] = []
+        if (note := self._best.judgement.note) is not None:
+            self._notes.append(f"steps of effort are {note}")
+
+    def combine(self, steps: Mapping[str, Propose]) -> None:
+        """Try all combinations of what these steps propose, and go on with the best of them."""
+        recipe = self._best.recipe
+        prepared = self._trials.open(recipe)
+        proposed = {name: list(step(recipe, prepared)) for name, step in steps.items()}
+        grid = _Grid(self._trials, self._best, list(filter(None, proposed.values())))
+        found = grid.choose()
+        empty = [f"{name}: nothing to try" for name, changes in proposed.items() if not changes]
+        self._notes += [f"effort: {note}" for note in (*empty, *grid.refusals, *map(str, found))]
+        self._best = grid.best
+        self._trials.forget_all_but(self._best.recipe)
+
+    def learn(self, learning: FineTuning | None) -> None:
+        """Let the weights of the most sensitive segments learn, if that helps."""
+        trials, recipe = self._trials, self._best.recipe
+        nodes = () if learning is None and not recipe.weight.is_integer else self._most_sensitive()
+        if not nodes:
+            self._notes.append("effort: AdaRound: nothing to try")
+            return
+        learning = msgspec.structs.replace(learning or AdaRound(), nodes=nodes)
+        corrected = "off" if recipe.bias_correction == "off" else "sequential"
+        learned = recipe.replace(fine_tune=learning, bias_correction=corrected)
+        try:
+            found = trials.carry_out(trials.start(learned), FIRST)
+        except (ModelError, RecipeError) as error:
+            self._notes.append(f"effort: {_refusal('AdaRound', error)}")
+            return
+        before = trials.carry_out(trials.start(recipe), FIRST)
+        step = _compare("AdaRound", before, found)
+        self._notes.append(f"effort: {step}")
+        if step.kept:
+            self._best = found
+
+    def _most_sensitive(self) -> tuple[str, ...]:
+        """Return the nodes that make most of the error, the worst first."""
+        trials, plan = self._trials, self._best.plan
+        assert plan is not None
+        measuring = Measuring(
+            samples=trials.judged[1][:SENSITIVITY_SAMPLES],
+            providers=trials.prepared.providers,
+            memory_budget=trials.calibration.memory_budget,
+            progress=trials.calibration.progress,
+        )
+        source = trials.prepared.source
+        found = measure_sensitivity(source, plan, measuring, candidates=SENSITIVITY_NODES)
+        learning = [node for node in found.nodes if node.op in LEARNING_OPS]
+        ranked = sorted(learning, key=lambda node: node.weight, reverse=True)
+        sums = np.cumsum([node.weight for node in ranked])
+        if not sums.size or not np.isfinite(sums[-1]) or sums[-1] == 0:
+            return ()
+        needed = int(np.searchsorted(sums, ERROR_FRACTION * sums[-1])) + 1
+        return tuple(node.name for node in ranked[:needed])
+
+    def finish(self, effort: str) -> Result:
+        """Carry the best out on both halves, and measure it on samples that neither has."""
+        trials, recipe = self._trials, self._best.recipe
+        prepared, planned = trials.finish(recipe)
+        if recipe != self._given:
+            recipe = recipe.replace(name=f"{recipe.name}, effort {effort}")
+        random = trials.calibration.is_random
+        plan = msgspec.structs.replace(planned.plan, recipe=recipe, random_data=random)
+        plan = plan.with_notes([*random_data_notes(random), *self._notes])
+        written = emit_model(prepared, replace(planned, plan=plan))
+        return assess_model(prepared, written, Evaluation(trials.holdout, unseen=True), trials.data)
+
+
+Combination = tuple[int, ...]
+"""For each step, which of its changes is made, from 1 on; 0: none."""
+
+
+class _Grid:
+    """All combinations of some changes, and the best of them."""
+
+    def __init__(self, trials: Trials, base: Trial, steps: Sequence[Sequence[Change]]) -> None:
+        self._trials, self._steps = trials, steps
+        nothing = (0,) * len(steps)
+        self._known: dict[Combination, Trial] = {nothing: base}
+        self.refusals: list[str] = []
+        self._best = nothing
+
+    @property
+    def best(self) -> Trial:
+        """The trial of the combination that was chosen."""
+        return self._known[self._best]
+
+    def choose(self) -> list[Step]:
+        """Choose the combination of the least loss, less what it is no better for.
+
+        Returns what each change of it is good for, and the best change of every other step.
+        """
+        nothing, *others = product(*(range(len(changes) + 1) for changes in self._steps))
+        tried = [combination for combination in others if self._try(combination)]
+        finalists = sorted(tried, key=lambda c: self._known[c].loss)[:FINALISTS]
+        self._best = min([nothing, *finalists], key=lambda c: self._complete(c).loss)
+        found = (self._weigh(index) for index in range(len(self._steps)))
+        return [step for step in found if step is not None]
+
+    def _weigh(self, index: int) -> Step | None:
+        """Hold the best against the same without this step, or with it where it has none."""
+        if self._best[index]:
+            without = self._with(index, 0)
+            if without not in self._known:
+                return None
+            return self._keep_better(index, without, self._best)
+        changed = [self._with(index, n + 1) for n in range(len(self._steps[index]))]
+        known = [combination for combination in changed if combination in self._known]
+        if not known:
+            return None
+        other = min(known, key=lambda combination: self._complete(combination).loss)
+        return self._keep_better(index, self._best, other)
+
+    def _keep_better(self, index: int, before: Combination, after: Combination) -> Step:
+        name = self._steps[index][after[index] - 1].name
+        step = _compare(name, self._complete(before), self._complete(after))
+        self._best = after if step.kept else before
+        return step
+
+    def _with(self, index: int, choice: int) -> Combination:
+        return (*self._best[:index], choice, *self._best[index + 1 :])
+
+    def _complete(self, combination: Combination) -> Trial:
+        return self._trials.carry_out(self._known[combination])
+
+    def _try(self, combination: Combination) -> bool:
+        """Judge a combination on one half; whether it can be carried out at all."""
+        changes = [
+            changes[choice - 1]
+            for changes, choice in zip(self._steps, combination, strict=True)
+            if choice
+        ]
+        fields = {name: value for change in changes for name, value in change.fields.items()}
+        recipe = next(iter(self._known.values())).recipe.replace(**fields)
+        try:
+            trial = self._trials.carry_out(self._trials.start(recipe), FIRST)
+        except (ModelError, RecipeError) as error:
+            # What goes with no other option of this recipe, or runs nowhere.
+            self.refusals.append(_refusal(" and ".join(c.name for c in changes), error))
+            return False
+        self._known[combination] = trial
+        return True
+
+
+def _compare(name: str, before: Trial, after: Trial) -> Step:
+    return Step(name, compare_losses(before.judgement.losses, after.judgement.losses))
+
+
+def _refusal(name: str, error: Exception) -> str:
+    return f"{name}: left out, {str(error).rstrip('.')}"

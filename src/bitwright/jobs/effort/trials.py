@@ -1,0 +1,194 @@
+"""Trials of recipes: each is calibrated on one half of the samples and judged on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from bitwright.assess.judge import Judge, Judgement
+from bitwright.data import Samples, split_samples
+from bitwright.decide.layout.static import lay_out
+from bitwright.errors import ModelError
+from bitwright.graph import run_session
+from bitwright.jobs.calibration import Calibrated, Calibration, keep_data, observe_everything
+from bitwright.jobs.compute import Compute
+from bitwright.jobs.effort.levels import refuse_few
+from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.output import Planned, open_quantized
+from bitwright.jobs.smoothing import apply_factors, smooth_activations
+from bitwright.jobs.static import Decided, decide_layout, round_weights
+from bitwright.plan import QuantPlan, Smoothing
+from bitwright.recipe import Recipe
+from bitwright.support.wording import counted
+
+__all__ = ["FIRST", "HALVES", "MAX_JUDGED", "Trial", "Trials"]
+
+FIRST = (0,)
+HALVES = (0, 1)
+MAX_JUDGED = 16
+"""How many samples of each half results are judged on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was observed of a model, and the factors that smoothed it before."""
+
+    calibrated: Calibrated
+    smoothing: Mapping[str, Smoothing]
+
+
+@dataclass(slots=True)
+class Trial:
+    """A recipe, and how far its outputs are from float on what it was not calibrated on."""
+
+    recipe: Recipe
+    judge: Judge
+    plan: QuantPlan | None = None
+    """Of the half that it was calibrated on first."""
+    halves: set[int] = field(default_factory=set)
+    """The halves that it was calibrated on so far."""
+
+    @property
+    def judgement(self) -> Judgement:
+        """The loss on all samples so far; a model without one cannot be chosen by it."""
+        found = self.judge.finish()
+        if not found.outputs:
+            raise ModelError(
+                "no output of this model is a float tensor of a known size, so there is no error "
+                "to choose by; leave effort out."
+            )
+        return found
+
+    @property
+    def loss(self) -> float:
+        """The mean loss, to compare with that of others on the same samples."""
+        return self.judgement.loss
+
+
+class Trials:
+    """Carries out recipes on halves of the samples, with what was done already where it holds."""
+
+    def __init__(
+        self,
+        source: Any,
+        recipe: Recipe,
+        calibration: Calibration,
+        providers: Sequence[str] | None,
+        compute: Compute,
+    ) -> None:
+        self._source, self._providers, self._compute = source, providers, compute
+        self._opened: dict[bytes, Prepared] = {}
+        self._seen: dict[tuple[bytes, int], _Seen] = {}
+        self.prepared = self.open(recipe)
+        kept = keep_data(self.prepared, calibration)
+        refuse_few(kept.data)
+        split = split_samples(kept.data)
+        self.calibration = _of(kept, split.calibration)
+        count = sum(1 for _ in split.calibration)
+        self.data = f"{counted(count, 'sample')} of {kept.data.description}"
+        self._halves = [_of(kept, half) for half in split.halves]
+        self.holdout = list(_of(kept, split.holdout).open(self.prepared.model))
+        self.judged = [
+            list(replace(half, limit=MAX_JUDGED).open(self.prepared.model)) for half in self._halves
+        ]
+        session = self.prepared.reference_session
+        self._expected = [
+            [run_session(session, sample) for sample in samples] for samples in self.judged
+        ]
+
+    def open(self, recipe: Recipe) -> Prepared:
+        """Return the model as this recipe prepares it, before any data is looked at."""
+        key = _key(recipe)
+        if key not in self._opened:
+            self._opened[key] = open_model(self._source, recipe, self._providers)
+        return replace(self._opened[key], recipe=recipe)
+
+    def forget_all_but(self, recipe: Recipe) -> None:
+        """Let go of models and sketches that this recipe has no use for."""
+        kept = {_key(recipe), _key(_observed_as(recipe))}
+        self._opened = {key: found for key, found in self._opened.items() if key in kept}
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] in kept}
+
+    def start(self, recipe: Recipe) -> Trial:
+        """Return a trial of a recipe that was judged on nothing yet."""
+        return Trial(recipe, Judge(self.prepared.reference))
+
+    def carry_out(self, trial: Trial, halves: Sequence[int] = HALVES) -> Trial:
+        """Calibrate on each half that the trial did not have yet, and judge on the other."""
+        for half in halves:
+            if half in trial.halves:
+                continue
+            planned, prepared = self._plan(trial.recipe, half)
+            trial.plan = trial.plan or planned.plan
+            session = open_quantized(prepared, planned).session
+            other = 1 - half
+            for sample, expected in zip(self.judged[other], self._expected[other], strict=True):
+                trial.judge.add(sample, expected, run_session(session, sample))
+            trial.halves.add(half)
+        return trial
+
+    def finish(self, recipe: Recipe) -> tuple[Prepared, Planned]:
+        """Carry out a recipe with all samples but the holdout."""
+        smoothed = recipe.smooth is not None
+        parts = [self._see(recipe, half) for half in HALVES if not smoothed]
+        seen = self._observe(recipe, self.calibration) if smoothed else _merge(parts)
+        decided = self._decide(recipe, seen)
+        return decided.prepared, self._round(decided, self.calibration)
+
+    def _plan(self, recipe: Recipe, half: int) -> tuple[Planned, Prepared]:
+        decided = self._decide(recipe, self._see(recipe, half))
+        return self._round(decided, self._halves[half]), decided.prepared
+
+    def _decide(self, recipe: Recipe, seen: _Seen) -> Decided:
+        prepared = apply_factors(self.open(recipe), seen.smoothing)
+        layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
+        plan = decide_layout(prepared, layout, seen.calibrated)
+        plan = msgspec.structs.replace(plan, smoothing=dict(seen.smoothing))
+        return Decided(prepared, seen.calibrated, plan)
+
+    def _round(self, decided: Decided, calibration: Calibration) -> Planned:
+        return round_weights(decided, calibration, self._compute)
+
+    def _see(self, recipe: Recipe, half: int) -> _Seen:
+        """Return what any range method needs of the model as this recipe prepares it."""
+        key = (_key(_observed_as(recipe)), half)
+        if key not in self._seen:
+            self._seen[key] = self._observe(recipe, self._halves[half])
+        return self._seen[key]
+
+    def _observe(self, recipe: Recipe, calibration: Calibration) -> _Seen:
+        recipe = _observed_as(recipe)
+        prepared, factors = smooth_activations(self.open(recipe), calibration)
+        layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
+        return _Seen(observe_everything(prepared, layout, calibration), factors)
+
+
+def _of(calibration: Calibration, part: Samples) -> Calibration:
+    return replace(calibration, data=part, holdout=False)
+
+
+_WITHOUT_PREPARATION = ("ranges", "weight_ranges", "fine_tune")
+
+
+def _key(recipe: Recipe) -> bytes:
+    """Return what tells recipes apart that prepare another model."""
+    fields = msgspec.json.decode(recipe.to_json(indent=0))
+    for name in _WITHOUT_PREPARATION:
+        fields.pop(name, None)
+    fields["bias_correction"] = recipe.bias_correction != "off"
+    return msgspec.json.encode(fields, order="sorted")
+
+
+def _observed_as(recipe: Recipe) -> Recipe:
+    # Layers without a bias get one for correction, which changes no activation.
+    return recipe.replace(bias_correction="fast", fine_tune=None)
+
+
+def _merge(parts: Sequence[_Seen]) -> _Seen:
+    one, other = (part.calibrated for part in parts)
+    names = one.sketches.keys() & other.sketches.keys()
+    sketches = {name: one.sketches[name] | other.sketches[name] for name in sorted(names)}
+    return _Seen(replace(one, sketches=sketches), {})

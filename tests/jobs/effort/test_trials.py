@@ -1,0 +1,72 @@
+"""Recipes are tried on halves of the samples, and what is kept is calibrated on both."""
+
+import numpy as np
+import pytest
+from support.models import make_cnn, make_mlp, make_samples
+
+import bitwright
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.compute import ON_CPU
+from bitwright.jobs.effort.trials import FIRST, HALVES, Trials
+from bitwright.recipe import MSE, MinMax, load_recipe
+
+
+def trials_of(model, samples, recipe="int8"):
+    calibration = Calibration(samples, progress=False)
+    return Trials(model, load_recipe(recipe), calibration, None, ON_CPU)
+
+
+@pytest.mark.parametrize("method", [MinMax(), MSE()])
+def test_what_is_finished_is_what_all_samples_but_the_holdout_give(method):
+    model = make_cnn()
+    samples = make_samples(model, 24)
+    recipe = load_recipe("int8").replace(ranges=method)
+    _, planned = trials_of(model, samples).finish(recipe)
+    whole = bitwright.quantize(model, data=samples, recipe=recipe, progress=False)
+    assert planned.plan.tensors == whole.plan.tensors
+
+
+def test_a_trial_is_judged_on_the_half_that_it_was_not_calibrated_on():
+    model = make_mlp()
+    samples = make_samples(model, 24)
+    plain = trials_of(model, samples)
+    # The second half is far larger: ranges of the first cut it off, those of the second do not.
+    kept = [number for number in range(24) if number % 8 != 7]
+    for number in kept[1::2]:
+        samples[number] = {name: array * 50 for name, array in samples[number].items()}
+    uneven = trials_of(model, samples)
+    recipe = load_recipe("int8")
+    losses = [t.carry_out(t.start(recipe), FIRST).loss for t in (plain, uneven)]
+    assert losses[1] > 5 * losses[0]
+    both = uneven.carry_out(uneven.start(recipe), HALVES)
+    assert both.judgement.samples == len(kept)
+    assert both.halves == {0, 1}
+
+
+def test_more_halves_add_to_what_a_trial_was_judged_on():
+    trials = trials_of(make_mlp(), make_samples(make_mlp(), 24))
+    recipe = load_recipe("int8")
+    at_once = trials.carry_out(trials.start(recipe))
+    later = trials.carry_out(trials.carry_out(trials.start(recipe), FIRST))
+    assert np.array_equal(at_once.judgement.losses, later.judgement.losses)
+
+
+def test_models_are_prepared_once_whatever_their_ranges(monkeypatch):
+    opened = []
+    from bitwright.jobs.effort import trials as module
+
+    def count(source, recipe, providers):
+        opened.append(recipe)
+        return original(source, recipe, providers)
+
+    original = module.open_model
+    monkeypatch.setattr(module, "open_model", count)
+    trials = trials_of(make_cnn(), make_samples(make_cnn(), 16))
+    recipe = load_recipe("int8")
+    for ranges in (MinMax(), MSE()):
+        trials.carry_out(trials.start(recipe.replace(ranges=ranges)))
+    # One without biases that were added for their correction, one with them to observe.
+    assert len(opened) == 2
+    trials.forget_all_but(recipe)
+    trials.carry_out(trials.start(recipe))
+    assert len(opened) == 2
