@@ -153,7 +153,7 @@ def test_a_softmax_reads_the_scores_of_an_integer_product_in_float_with_a_mask_a
         assert result.plan.nodes["scores"].outputs == (None,)
         assert "integer Softmax is slower" in result.plan.nodes["softmax"].reason
         kernels = fused_ops(result.model, tmp_path)
-        assert (kernels["MatMulIntegerToFloat"], kernels["QLinearMatMul"]) == (1, 2)
+        assert (kernels["MatMulIntegerToFloat"], kernels["QLinearMatMul"]) == (2, 1)
     errors = [quality(plain, result.model, samples) for result in results]
     assert errors[0] == pytest.approx(errors[1], abs=0.01)
     rounded = Recipe(select=Selection(op_types=("MatMul", "Transpose", "Softmax")))
@@ -162,24 +162,41 @@ def test_a_softmax_reads_the_scores_of_an_integer_product_in_float_with_a_mask_a
     assert errors[0] > quality(plain, integer, samples)
 
 
-def test_a_product_writes_integers_where_they_are_read_or_moved_or_leave_the_model():
+def test_a_product_writes_integers_where_they_are_multiplied_and_floats_elsewhere():
     def outputs(*readers):
         nodes = [node("Gemm", ["x", "w"], ["h"], name="product"), *readers]
         model = build(nodes, {"x": [4, 16]}, {"y": None}, {"w": weight(16, 16)})
         return layout_of(model).nodes["product"].outputs
 
     assert outputs(node("Gemm", ["h", "w"], ["y"])) == ("h",)
-    assert outputs(node("Transpose", ["h"], ["t"]), node("Erf", ["t"], ["y"])) == ("h",)
+    moved = node("Transpose", ["h"], ["t"])
+    assert outputs(moved, node("Gemm", ["t", "w"], ["y"], transA=1)) == ("h",)
+    assert outputs(moved, node("Erf", ["t"], ["y"])) == (None,)
+    assert outputs(node("Transpose", ["h"], ["y"])) == (None,)
     assert outputs(node("Erf", ["h"], ["y"])) == (None,)
     both = [node("Gemm", ["h", "w"], ["g"]), node("Erf", ["h"], ["e"])]
     assert outputs(*both, node("Add", ["g", "e"], ["y"])) == ("h",)
-    leaving = build(
-        [node("Gemm", ["x", "w"], ["y"], name="product")],
-        {"x": [4, 16]},
-        {"y": None},
-        {"w": weight(16, 16)},
-    )
-    assert layout_of(leaving).nodes["product"].outputs == ("y",)
+
+
+@pytest.mark.parametrize(
+    ("last", "kernel"),
+    [
+        (node("Gemm", ["x", "w", "b"], ["y"], name="product"), "QGemm"),
+        (node("MatMul", ["x", "w"], ["y"], name="product"), "MatMulIntegerToFloat"),
+    ],
+)
+def test_what_leaves_the_model_is_not_rounded_and_still_computed_in_integers(
+    tmp_path, last, kernel
+):
+    constants = {"w": weight(16, 4), "b": normal(4, seed=3)}
+    model = build([last], {"x": [8, 16]}, {"y": [8, 4]}, constants)
+    samples = [{"x": normal(8, 16, seed=seed)} for seed in range(8)]
+    result = bitwright.quantize(model, data=samples)
+    assert result.plan.outputs == {"y": None}
+    assert fused_ops(result.model, tmp_path)[kernel] == 1
+    rounded = Recipe(place=Placement(isolated=True, float_bias_add=False))
+    integer = bitwright.quantize(model, recipe=rounded, data=samples)
+    assert quality(model, result.model, samples) > quality(model, integer.model, samples)
 
 
 def test_nothing_is_found_where_every_sum_is_multiplied():

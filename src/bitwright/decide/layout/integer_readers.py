@@ -20,8 +20,8 @@ __all__ = ["find_unread_nodes"]
 def find_unread_nodes(layout: Layout, *, wanted: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the quantized nodes that compute new values, and whose results end in float nodes.
 
-    Nodes that are `wanted` count as read, and so does a tensor with an override. A product's
-    result counts as read where it leaves the model, and where a node moves its integers.
+    Nodes that are `wanted` count as read, and so does a tensor with an override. What only moves
+    a product's result, out of the model or to float nodes, moves floats as well.
 
     >>> find_unread_nodes(Layout())
     frozenset()
@@ -34,9 +34,11 @@ def find_unread_nodes(layout: Layout, *, wanted: frozenset[str] = frozenset()) -
     }
     useful = _find_useful(layout, quantized, asked)
     unread = {name for name in quantized.keys() - useful if _computes(quantized[name])}
-    integers = {name for name, key in layout.outputs.items() if key}
-    for name in quantized.keys() - unread:
-        integers |= _tensors(layout, quantized[name].inputs)
+    integers = {
+        tensor
+        for name in useful & quantized.keys()
+        for tensor in _tensors(layout, quantized[name].inputs)
+    }
     products = {
         name
         for name in quantized.keys() - asked

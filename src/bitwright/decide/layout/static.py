@@ -323,8 +323,11 @@ class _Builder:
 
         Its only reader adds a constant, and the runtime computes both; or nothing reads integers.
         """
-        # What it fuses into takes float32 scales only.
+        # What it fuses into takes float32 scales only. In a body the runtime takes it for a
+        # MatMulNBits, and refuses the model as the scales stand outside.
         if not self._recipe.place.float_bias_add or node.outputs[0].dtype == ir.DataType.FLOAT16:
+            return False
+        if node.graph is not self._model.graph:
             return False
         unread = rule.writes_float and node.name in self._unread
         return unread or bias_sum_behind(node) is not None
