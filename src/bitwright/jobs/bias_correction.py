@@ -1,10 +1,16 @@
-"""Bias correction as a step of a job: between its plan, or its fine-tuning, and what it writes."""
+"""Bias correction as a step of a job: between its plan, or its fine-tuning, and what it writes.
+
+The correction of a layer is accepted only if it lowers the squared error behind the layer, and
+behind the activation function that follows it, on samples that it was not computed from: each half
+of them is tested with what the other half gives. What is accepted is then computed from all.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -14,6 +20,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.data import Sample
+from bitwright.decide.function_behind import function_behind
 from bitwright.decide.scales.biases import fit_biases
 from bitwright.errors import DataError
 from bitwright.graph import (
@@ -30,7 +37,7 @@ from bitwright.jobs.fine_tuning.constants import (
 )
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, float_model_to_round
-from bitwright.observe import LayerInputs, run_side_by_side
+from bitwright.observe import LayerInputs, LayerwiseRun, Spool, run_side_by_side
 from bitwright.rounding.bias_correction import (
     BiasedLayer,
     add_to_bias,
@@ -38,16 +45,25 @@ from bitwright.rounding.bias_correction import (
     input_axes,
     mean_error,
 )
+from bitwright.rounding.output_correction import OutputMoments, by_channel, squared_error
 from bitwright.support.wording import counted
 
-__all__ = ["SAMPLES", "correct_biases"]
+__all__ = ["MAX_PLACES", "MIN_SAMPLES", "SAMPLES", "TEST_SAMPLES", "correct_biases"]
 
 SAMPLES = 256
 """How many samples layers are compared on, one after the other: means converge long before."""
+TEST_SAMPLES = 16
+"""How many samples a correction from means is tested on."""
+MAX_PLACES = 16384
+"""How many places of an output count for each sample: its errors are much alike in all of them."""
+MIN_SAMPLES = 4
+"""Samples that there must be: two to compute a correction from, two to test it on."""
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 Shifts = dict[str, F64]
+Function = Callable[[Array], Array]
+Weights = Mapping[str, ir.TensorProtocol]
 
 
 def correct_biases(
@@ -71,127 +87,267 @@ def correct_biases(
         if node.action == "quantize" and len(node.inputs) > 1 and node.inputs[1] in stored
     }
     biased, skipped = find_biased_layers(prepared.model, layers)
-    if plan.recipe.bias_correction == "fast":
-        axes = input_axes(biased)
-        means = find_input_means(prepared, axes, calibrated, calibration) if biased else {}
-        shifts = _shifts_by_means(planned, biased, constants, means, skipped)
-    else:
-        shifts = _shifts_layer_by_layer(prepared, planned, biased, constants, calibration)
+    correction = _Correction(prepared, planned, constants, calibration, skipped)
+    shifts: Shifts = {}
+    if biased and correction.samples < MIN_SAMPLES:
+        reason = (
+            f"testing a correction on samples that it was not computed from takes {MIN_SAMPLES}, "
+            f"and there {'is' if correction.samples == 1 else 'are'} {correction.samples}"
+        )
+        skipped |= {layer.node.name or "": reason for layer in biased}
+    elif biased and plan.recipe.bias_correction == "fast":
+        means = find_input_means(prepared, input_axes(biased), calibrated, calibration)
+        shifts = correction.from_means(biased, means)
+    elif biased:
+        shifts = correction.layer_by_layer(biased)
     # What was there before belongs to other weights.
     given = {name: shift.tolist() for name, shift in shifts.items()}
     plan = msgspec.structs.replace(plan, bias_shifts=given)
     plan = fit_biases(float_model_to_round(prepared, replace(planned, plan=plan)), plan)
-    notes = _notes(plan.recipe.bias_correction, len(shifts), skipped)
+    notes = _notes(plan.recipe.bias_correction, correction.passed, skipped)
     return replace(planned, plan=plan.with_notes(notes))
 
 
-# From means ---------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """The squared error behind a layer on holdout samples, without its correction and with it."""
+
+    before: float
+    after: float
+
+    @property
+    def gain(self) -> float:
+        """By how much the error falls, in dB."""
+        return 10 * float(np.log10(self.before / max(self.after, 1e-12 * self.before)))
 
 
-def _shifts_by_means(
-    planned: Planned,
-    biased: Sequence[BiasedLayer],
-    constants: Mapping[str, Constant],
-    means: Mapping[str, F64],
-    skipped: dict[str, str],
-) -> Shifts:
-    """Return what takes back E[dy] = dW E[x], with the mean inputs of the float model."""
-    axes = input_axes(biased)
-    shifts = {}
-    for layer in biased:
-        source = layer.source.name or ""
-        if axes[source] != layer.input_axis or source not in means:
-            skipped[layer.node.name or ""] = "its input is read along two axes"
-            continue
-        constant = constants[layer.weight.name or ""]
-        parameters = planned.plan.parameters(constant.key)
-        stored = constant.stored(parameters, planned.constants.get(constant.name))
-        difference = stored.astype(np.float64) - constant.array
-        shifts[layer.bias.name or ""] = -mean_error(layer, difference, means[source]) / layer.factor
-    return shifts
+@dataclass(frozen=True, slots=True)
+class _Outputs:
+    """What one layer gives in both models: even samples are one half, odd ones the other."""
+
+    rows: Spool
+    """Wanted: behind the activation function, in float. Given: before it, quantized."""
+    function: Function
+    axis: int
+
+    def _pairs(self) -> Iterator[tuple[int, Array, Array]]:
+        if "given" in self.rows:
+            pairs = zip(self.rows.rows("wanted"), self.rows.rows("given"), strict=True)
+            yield from ((index % 2, *pair) for index, pair in enumerate(pairs))
+
+    def fit_halves(self) -> list[OutputMoments]:
+        """Return what the shifts are computed from, for each half."""
+        halves = [OutputMoments.nothing()] * 2
+        for half, wanted, given in self._pairs():
+            halves[half] |= OutputMoments.of(wanted, given, self.function, self.axis)
+        return halves
+
+    def test(self, shifts: Sequence[F64]) -> _Test:
+        """Return the error behind the layer, each half shifted by what the other half gives."""
+        before = after = 0.0
+        for half, wanted, given in self._pairs():
+            shift = shifts[1 - half].astype(given.dtype)
+            shape = [1] * given.ndim
+            shape[self.axis] = -1
+            before += squared_error(wanted, self.function(given))
+            after += squared_error(wanted, self.function(given + shift.reshape(shape)))
+        return _Test(before, after)
 
 
-# Layer by layer -----------------------------------------------------------------------------
+class _Correction:
+    """The shifts of a model's layers, and how each did on holdout samples."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        planned: Planned,
+        constants: Mapping[str, Constant],
+        calibration: Calibration,
+        skipped: dict[str, str],
+    ) -> None:
+        self._model, self._providers = prepared.model, prepared.providers
+        self._planned, self._constants, self._skipped = planned, constants, skipped
+        self._calibration = calibration
+        sizes = [_batch_size(sample) for sample in self._samples(MIN_SAMPLES)]
+        self._batch = sizes[0] if sizes and len(sizes) < MIN_SAMPLES else 1
+        """The size of the batches to take apart, as there are too few of them."""
+        self.samples = sum(sizes)
+        """How many there are, or as many as are needed."""
+        self.passed: list[_Test] = []
+
+    def _samples(self, most: int) -> Iterator[Sample]:
+        return islice(iter(self._calibration.split(self._model)), most)
+
+    # From means -----------------------------------------------------------------------------
+
+    def from_means(self, biased: Sequence[BiasedLayer], means: Mapping[str, F64]) -> Shifts:
+        """Return what takes back E[dy] = dW E[x], with the mean inputs of the float model."""
+        axes = input_axes(biased)
+        layers: dict[str, BiasedLayer] = {}
+        for layer in biased:
+            source, node = layer.source.name or "", layer.node.name or ""
+            if axes[source] != layer.input_axis or source not in means:
+                self._skipped[node] = "its input is read along two axes"
+            else:
+                layers[node] = layer
+        if not layers:
+            return {}
+        shifts: Shifts = {}
+        samples = self._samples(TEST_SAMPLES)
+        with LayerwiseRun(self._model, list(layers), samples, providers=self._providers) as run:
+            for inputs in run:
+                layer = layers[inputs.node]
+                weight, source = layer.weight.name or "", layer.source.name or ""
+                stored = self._stored(weight)
+                difference = stored.astype(np.float64) - self._constants[weight].array
+                halves = [
+                    -mean_error(layer, difference, mean)
+                    for mean in self._means_of_halves(inputs.values(source), layer.input_axis)
+                ]
+                given = self._outputs(self._model, layer, inputs, {weight: ir.tensor(stored)})
+                with Spool() as rows:
+                    outputs = self._keep(rows, layer, inputs, given, {})
+                    test = outputs.test(halves)
+                if self._accepts(test, layer):
+                    shift = -mean_error(layer, difference, means[source])
+                    shifts[layer.bias.name or ""] = shift / layer.factor
+        return shifts
+
+    def _means_of_halves(self, arrays: Iterable[Array], axis: int) -> list[F64]:
+        rows = [by_channel(unit, axis) for array in arrays for unit in self._units(array)]
+        return [
+            np.concatenate(half).mean(axis=0) if half else np.zeros(rows[0].shape[1])
+            for half in (rows[0::2], rows[1::2])
+        ]
+
+    def _stored(self, name: str) -> Array:
+        """Return a constant as it comes back from its integers."""
+        constant, planned = self._constants[name], self._planned
+        return constant.stored(planned.plan.parameters(constant.key), planned.constants.get(name))
+
+    # Layer by layer -------------------------------------------------------------------------
+
+    def layer_by_layer(self, biased: Sequence[BiasedLayer]) -> Shifts:
+        """Return what brings each layer closest to that of the float model.
+
+        Two models run over the same samples: the float one, and one that is quantized and whose
+        biases are corrected so far. A layer runs a second time, by itself, and nothing else does.
+        """
+        model = self._model
+        by_node = {layer.node.name or "": layer for layer in biased}
+        quantized_model = with_quantized_activations(model, self._planned.plan, self._constants)
+        biases = {layer.bias.name or "": _bias_of(layer, self._planned) for layer in biased}
+        # Whatever rounding a bias takes away comes after its correction.
+        weights = biases | {
+            name: self._stored(name) for name in self._constants if name not in biases
+        }
+        shifts: Shifts = {}
+        with run_side_by_side(
+            model,
+            quantized_model,
+            list(by_node),
+            lambda: self._samples(SAMPLES),
+            weights=weights,
+            providers=self._providers,
+        ) as layers:
+            for floats, quantized in layers:
+                layer = by_node[floats.node]
+                given = self._outputs(quantized_model, layer, quantized, quantized.weights)
+                with Spool() as rows:
+                    outputs = self._keep(rows, layer, floats, given, quantized.weights)
+                    halves = outputs.fit_halves()
+                    test = outputs.test([half.shift() for half in halves])
+                if self._accepts(test, layer):
+                    shift = (halves[0] | halves[1]).shift() / layer.factor
+                    bias = layer.bias.name or ""
+                    shifts[bias] = shift
+                    quantized.put_weight(bias, add_to_bias(biases[bias], shift))
+        return shifts
+
+    # One layer ------------------------------------------------------------------------------
+
+    def _outputs(
+        self, model: ir.Model, layer: BiasedLayer, inputs: LayerInputs, weights: Weights
+    ) -> Iterator[Array]:
+        """Yield what a layer makes of its inputs, sample by sample."""
+        source, result = layer.source.name or "", layer.node.outputs[0].name or ""
+        run = self._open(model, layer, source, result, weights)
+        return map(run, inputs.values(source))
+
+    def _function(self, layer: BiasedLayer, weights: Weights) -> Function:
+        """Return the activation function behind a layer, with the Add of its bias if that is it."""
+        result = layer.node.outputs[0]
+        end = function_behind(result)
+        if end is result:
+            return lambda array: array
+        return self._open(self._model, layer, result.name or "", end.name or "", weights)
+
+    def _open(
+        self, model: ir.Model, layer: BiasedLayer, source: str, result: str, weights: Weights
+    ) -> Function:
+        part = extract_piece(model, Piece(layer.node.name or "", (source,), (result,)), weights)
+        for value in part.graph.inputs:
+            value.type = value.type or layer.source.type
+        session = open_session(part, providers=self._providers, as_written=True)
+        return lambda array: run_session(session, {source: array})[result]
+
+    def _keep(
+        self,
+        rows: Spool,
+        layer: BiasedLayer,
+        floats: LayerInputs,
+        given: Iterable[Array],
+        weights: Weights,
+    ) -> _Outputs:
+        """Keep what a layer gives in both models, one unit after the other.
+
+        Samples of which a router sends other rows to a layer once it is quantized say nothing.
+        """
+        function = self._function(layer, {})
+        for one, other in zip(self._outputs(self._model, layer, floats, {}), given, strict=True):
+            if one.shape != other.shape:
+                continue
+            thin = _thinning(one.shape, layer.output_axis)
+            for unit in self._units(one[thin]):
+                rows.append("wanted", function(unit))
+            for unit in self._units(other[thin]):
+                rows.append("given", unit)
+        return _Outputs(rows, self._function(layer, weights), layer.output_axis)
+
+    def _units(self, array: Array) -> Iterator[Array]:
+        """Yield a sample, or the samples of a batch."""
+        if self._batch == 1 or array.ndim < 2 or array.shape[0] != self._batch:
+            yield array
+        else:
+            yield from (array[index : index + 1] for index in range(self._batch))
+
+    def _accepts(self, test: _Test, layer: BiasedLayer) -> bool:
+        if test.after < test.before:
+            self.passed.append(test)
+            return True
+        self._skipped[layer.node.name or ""] = (
+            "the error behind it does not fall on holdout samples"
+        )
+        return False
 
 
-def _shifts_layer_by_layer(
-    prepared: Prepared,
-    planned: Planned,
-    biased: Sequence[BiasedLayer],
-    constants: Mapping[str, Constant],
-    calibration: Calibration,
-) -> Shifts:
-    """Return what brings the mean output of each layer to that of the float model.
+def _batch_size(sample: Sample) -> int:
+    """Return the size of the first axis, if all inputs have the same."""
+    sizes = {np.shape(array)[0] if np.ndim(array) else 1 for array in sample.values()}
+    return sizes.pop() if len(sizes) == 1 else 1
 
-    Two models run over the same samples: the float one, and one that is quantized and whose
-    biases are corrected so far. A layer runs a second time, by itself, and nothing else does.
+
+def _thinning(shape: tuple[int, ...], axis: int) -> tuple[slice, ...]:
+    """Return which places of an output to look at: all channels, and places evenly apart.
+
+    >>> _thinning((1, 16, 160, 160), 1)[2]
+    slice(1, None, 2)
     """
-    if not biased:
-        return {}
-    model, plan, providers = prepared.model, planned.plan, prepared.providers
-    by_node = {layer.node.name or "": layer for layer in biased}
-    quantized_model = with_quantized_activations(model, plan, constants)
-    biases = {layer.bias.name or "": _bias_of(layer, planned) for layer in biased}
-    # Whatever rounding a bias takes away comes after its correction.
-    weights = biases | {
-        name: constant.stored(plan.parameters(constant.key), planned.constants.get(name))
-        for name, constant in constants.items()
-        if name not in biases
-    }
-
-    def samples() -> Iterator[Sample]:
-        return islice(iter(calibration.split(model)), SAMPLES)
-
-    shifts: Shifts = {}
-    with run_side_by_side(
-        model, quantized_model, list(by_node), samples, weights=weights, providers=providers
-    ) as layers:
-        for floats, quantized in layers:
-            layer = by_node[floats.node]
-            wanted = _outputs(model, layer, floats, {}, providers)
-            given = _outputs(quantized_model, layer, quantized, quantized.weights, providers)
-            shift = mean_gap(wanted, given, layer.output_axis) / layer.factor
-            bias = layer.bias.name or ""
-            shifts[bias] = shift
-            quantized.put_weight(bias, add_to_bias(biases[bias], shift))
-    return shifts
-
-
-def mean_gap(wanted: Iterable[Array], given: Iterable[Array], axis: int) -> F64:
-    """Return, for each channel along an axis, how much larger one is than the other on average.
-
-    Samples of which a router sends other rows to a layer once it is quantized say nothing.
-
-    >>> mean_gap([np.array([[3.0, 1.0]])], [np.array([[2.0, 1.0]])], -1)
-    array([1., 0.])
-    """
-    total: F64 | float = 0.0
-    count = 0
-    for one, other in zip(wanted, given, strict=True):
-        if one.shape != other.shape:
-            continue
-        gap = np.moveaxis(one.astype(np.float64) - other, axis, -1)
-        gap = gap.reshape(-1, gap.shape[-1])
-        total = total + gap.sum(axis=0)
-        count += len(gap)
-    return np.asarray(total / max(count, 1))
-
-
-def _outputs(
-    model: ir.Model,
-    layer: BiasedLayer,
-    inputs: LayerInputs,
-    weights: Mapping[str, ir.TensorProtocol],
-    providers: Sequence[str] | None,
-) -> Iterator[Array]:
-    """Yield what a layer makes of its inputs, sample by sample."""
-    source, result = layer.source.name or "", layer.node.outputs[0].name or ""
-    part = extract_piece(model, Piece(layer.node.name or "", (source,), (result,)), weights)
-    for value in part.graph.inputs:
-        value.type = value.type or layer.source.type
-    session = open_session(part, providers=providers, as_written=True)
-    for array in inputs.values(source):
-        yield run_session(session, {source: array})[result]
+    axes = [i for i in range(1, len(shape)) if i != axis % len(shape)]
+    places = math.prod(shape[i] for i in axes)
+    step = math.ceil((places / MAX_PLACES) ** (1 / max(len(axes), 1)))
+    thin = slice(step // 2, None, step) if step > 1 else slice(None)
+    return tuple(thin if i in axes and shape[i] > step else slice(None) for i in range(len(shape)))
 
 
 def _bias_of(layer: BiasedLayer, planned: Planned) -> Array:
@@ -200,8 +356,11 @@ def _bias_of(layer: BiasedLayer, planned: Planned) -> Array:
     return np.asarray(planned.constants.get(name, tensor.numpy()))
 
 
-def _notes(mode: str, corrected: int, skipped: Mapping[str, str]) -> list[str]:
-    notes = [f"corrected the biases of {counted(corrected, 'layer')} ({mode})"]
+def _notes(mode: str, passed: Sequence[_Test], skipped: Mapping[str, str]) -> list[str]:
+    notes = [f"corrected the biases of {counted(len(passed), 'layer')} ({mode})"]
+    if passed:
+        gain = float(np.mean([test.gain for test in passed]))
+        notes[0] += f": the error behind them falls by {gain:.2g} dB on average, on holdout samples"
     for reason, count in Counter(skipped.values()).items():
         notes.append(f"bias correction left {counted(count, 'layer')}: {reason}")
     return notes

@@ -156,7 +156,7 @@ def keep_for_passes(
     """Return the data in a form that as many passes can read as the recipe takes."""
     recipe = prepared.recipe
     learns = recipe.fine_tune is not None
-    corrects = recipe.bias_correction == "sequential" and (learning or not learns)
+    corrects = recipe.bias_correction != "off" and (learning or not learns)
     if recipe.smooth is not None or corrects or (learning and learns):
         return keep_data(prepared, calibration)
     return calibration
