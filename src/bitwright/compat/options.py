@@ -113,10 +113,10 @@ class RecipeParts:
             raise RecipeError(
                 "SmoothQuantAlpha and SmoothQuantFolding go with SmoothQuant=True; add it."
             )
-        # No other tool cuts ranges, and only static recipes have some.
-        static = {"cut_saturated": False} if self.recipe.get("mode", "static") == "static" else {}
+        # Other tools look at what is observed alone, and only static recipes have ranges.
+        observed = {"cut_saturated": False, "known_ranges": False}
         return {
-            **static,
+            **(observed if self.recipe.get("mode", "static") == "static" else {}),
             **self.recipe,
             "smooth": SmoothQuant(**settings) if asked else None,
             "select": Selection(**self.select),

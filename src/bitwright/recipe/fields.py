@@ -49,6 +49,9 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     cut_saturated: bool = True
     """8-bit ranges with a zero point of their own end where every reader saturates: nothing below
     -3 in front of a hard-swish."""
+    known_ranges: bool = True
+    """Outputs of Sigmoid, HardSigmoid, Tanh and Softmax get a tenth more than what is observed,
+    within the range that their maths gives them; no method clips them."""
     min_real_range: float | None = None
     """Widen narrower ranges to at least this width."""
     quantize_bias: bool = True

@@ -138,9 +138,9 @@ _VENDOR_RECIPES = (
         for name, qtype in _FLOAT_PRESETS.items()
     ),
 )
-# Ranges as those tools choose them, which cut none.
+# Ranges as those tools choose them, from what is observed alone.
 PRESETS = tuple(
-    recipe.replace(cut_saturated=False) if recipe.mode == "static" else recipe
+    recipe.replace(cut_saturated=False, known_ranges=False) if recipe.mode == "static" else recipe
     for recipe in _VENDOR_RECIPES
 )
 

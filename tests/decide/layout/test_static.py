@@ -75,9 +75,10 @@ def test_weights_lie_along_the_output_channels_and_biases_have_the_product_scale
 
 
 def test_a_softmax_lies_between_zero_and_one_without_data():
-    layout = op_layout("Softmax")
+    layout = op_layout("Softmax", known_ranges=False)
     assert layout.entries["k"].fixed_range == (0.0, 1.0)
     assert "k" not in layout.observed
+    assert "k" in op_layout("Softmax").observed  # to be fitted to
 
 
 def test_what_gives_integers_has_no_quantized_output():

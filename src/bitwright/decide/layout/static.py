@@ -271,7 +271,8 @@ class _Builder:
         if stays_float or self._writes_float(node, rule):
             return tuple(outputs)
         keeps_scale = rule.keeps_scale_of(node)
-        output_range = rule.output_range
+        # Known ranges are fitted to what is observed, later.
+        output_range = None if self._recipe.known_ranges else rule.output_range
         if self._recipe.output_format.integer_ops:
             output_range = rule.integer_range or output_range
         output_range = self._recipe.output_ranges.get(node.op_type, output_range)

@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime's tool quantizes by other rules than ours, as changed rows."""
+"""Operators that other tools quantize by other rules than ours, as changed rows."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ _INTEGER_OPS: dict[str, dict[str, Any]] = {
 }
 _CLIPS = {op_type: {"is_forced": False} for op_type, rule in RULES.items() if rule.bounds}
 
+# Of all known ranges, other tools fix that of a Softmax.
+_OBSERVED = {
+    op_type: replace(rule, output_range=None)
+    for op_type, rule in RULES.items()
+    if rule.output_range is not None and op_type != "Softmax"
+}
+
 _ONNXRUNTIME = {
     integer_ops: {
         op_type: replace(RULES[op_type], **changes) for op_type, changes in (rows | _CLIPS).items()
@@ -50,4 +57,6 @@ def rule_for(op_type: str, recipe: Recipe) -> OpRule:
         rows = _ONNXRUNTIME[recipe.output_format.integer_ops]
         if op_type in rows:
             return rows[op_type]
+    if not recipe.known_ranges and op_type in _OBSERVED:
+        return _OBSERVED[op_type]
     return rule_of(op_type)

@@ -107,6 +107,7 @@ ELEMENTWISE_RULES = (
         "Sigmoid",
         saturates=lambda node: (-8.0, 8.0),
         is_gate=True,
+        output_range=(0.0, 1.0),
         integer_op="QLinearSigmoid",
         float32_scales="written",
     ),
@@ -122,8 +123,16 @@ ELEMENTWISE_RULES = (
         float_only=True,
         float32_scales="written",
     ),
-    _activation("HardSigmoid", saturates=_hard_sigmoid_ends, is_gate=True, by_default=False),
-    _activation("Tanh", saturates=lambda node: (-4.5, 4.5), by_default=False),
+    _activation(
+        "HardSigmoid",
+        saturates=_hard_sigmoid_ends,
+        is_gate=True,
+        output_range=(0.0, 1.0),
+        by_default=False,
+    ),
+    _activation(
+        "Tanh", saturates=lambda node: (-4.5, 4.5), output_range=(-1.0, 1.0), by_default=False
+    ),
     _activation("Gelu", saturates=lambda node: (-4.5, math.inf), by_default=False),
     _activation("LogSoftmax", elementwise=None, quantizable=False),
     _activation("Elu", quantizable=False),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from bitwright.decide.layout.entries import Entry, Layout
 from bitwright.decide.ops import RULES, Skip
+from bitwright.decide.ranges.known import fit_known_range, known_range
 from bitwright.decide.ranges.methods import choose_range, sketch_std, weight_range
 from bitwright.decide.ranges.power_of_two import position_grid
 from bitwright.decide.ranges.saturation import cut_saturated, saturation_points
@@ -77,13 +78,11 @@ def _activation_range(
 ) -> _Range:
     if not _has_given_range(entry):
         if entry.fixed_range is not None:
-            ends = entry.fixed_range
-            if recipe.scales == "power-of-two":
-                ends = without_last_level(*ends, entry.qtype, symmetric=choice.symmetric)
-            found = _Range(*ends, "by definition")
+            found = _defined_range(entry.fixed_range, entry.qtype, choice, recipe)
         else:
             assert sketch is not None
-            found = _observed_range(sketch, entry.qtype, choice)
+            found = _known_range(entry, sketch, choice, recipe)
+            found = found or _observed_range(sketch, entry.qtype, choice)
             if recipe.cut_saturated:
                 found = _without_saturated(entry, found, choice)
         return _with_given_end(entry, found)
@@ -142,6 +141,26 @@ def _with_given_end(entry: Entry, found: _Range) -> _Range:
     low = found.low if given.rmin is None else given.rmin
     high = found.high if given.rmax is None else given.rmax
     return _Range(low, high, "given")
+
+
+def _known_range(
+    entry: Entry, sketch: TensorSketch, choice: _Choice, recipe: Recipe
+) -> _Range | None:
+    """Return the range that the maths fixes, for tensors of which nobody asked for another."""
+    known = known_range(entry.value) if recipe.known_ranges else None
+    asked = entry.override is not None and entry.override.ranges is not None
+    if known is None or asked or choice.ranges.symmetric or sketch.channel_low is not None:
+        return None
+    ends = fit_known_range(known, sketch.low, sketch.high)
+    return _defined_range(ends, entry.qtype, choice, recipe)
+
+
+def _defined_range(
+    ends: tuple[float, float], qtype: QType, choice: _Choice, recipe: Recipe
+) -> _Range:
+    if recipe.scales == "power-of-two":
+        ends = without_last_level(*ends, qtype, symmetric=choice.symmetric)
+    return _Range(*ends, "by definition")
 
 
 def _observed_range(sketch: TensorSketch, qtype: QType, choice: _Choice) -> _Range:
