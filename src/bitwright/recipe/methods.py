@@ -102,6 +102,9 @@ class Entropy(_Method, frozen=True, kw_only=True, tag="entropy", tag_field="meth
 
     bins: int = 2048
     levels: int = 128
+    guarded: bool = True
+    """Clip only where the squared error falls: the divergence does not see how large the rare
+    values are, which are all that a detector has found."""
 
     def __post_init__(self) -> None:
         if self.levels < 2 or self.bins < 2 * self.levels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -300,7 +301,7 @@ class RangeChoice:
 
 CALIBRATION_METHODS: dict[Enum, RangeChoice] = {
     CalibrationMethod.MinMax: RangeChoice(MinMax, ("moving_average",)),
-    CalibrationMethod.Entropy: RangeChoice(Entropy, ("bins", "levels")),
+    CalibrationMethod.Entropy: RangeChoice(partial(Entropy, guarded=False), ("bins", "levels")),
     CalibrationMethod.Percentile: RangeChoice(Percentile, ("percentile",)),
     CalibrationMethod.Distribution: RangeChoice(Distribution),
 }

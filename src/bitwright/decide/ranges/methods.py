@@ -204,7 +204,13 @@ def _entropy(tensor: _Observed, method: Entropy) -> tuple[float, float]:
     # The levels are meant for 8 bits: a finer grid has as many more, a coarser one as many less.
     levels = max(int(method.levels * 2.0 ** (tensor.qtype.bits - 8)), 2)
     cut = entropy_cut(tensor.sketch, method.bins, levels, symmetric=tensor.symmetric)
-    return min(cut[0], 0.0), max(cut[1], 0.0)
+    low, high = min(cut[0], 0.0), max(cut[1], 0.0)
+    whole = tensor.low, tensor.high
+    if not method.guarded or (low, high) == whole:
+        return low, high
+    ends = np.array([whole, (low, high)], np.float64).T
+    of_whole, of_cut = tensor.density().error(tensor.levels(*ends))
+    return (low, high) if of_cut < of_whole else whole
 
 
 def _mse(tensor: _Observed, method: MSE) -> tuple[float, float]:

@@ -81,8 +81,8 @@ def _activation_range(
             found = _defined_range(entry.fixed_range, entry.qtype, choice, recipe)
         else:
             assert sketch is not None
-            found = _known_range(entry, sketch, choice, recipe)
-            found = found or _observed_range(sketch, entry.qtype, choice)
+            known = _known_range(entry, sketch, choice, recipe)
+            found = known or _observed_range(sketch, entry.qtype, choice)
             if recipe.cut_saturated:
                 found = _without_saturated(entry, found, choice)
         return _with_given_end(entry, found)
