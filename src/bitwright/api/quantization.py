@@ -62,9 +62,11 @@ def quantize(
         data: anything `bitwright.open_data` takes, or `RandomData()`.
         recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
         target: where the model will run, `"cpu"` if not given.
-        effort: what to try on top of the recipe, `"low"`: nothing, `"medium"`: equalization, other
-            ranges and bias correction, `"high"`: AdaRound on the worst segments, too. Each is
-            kept if the error falls on samples that it has not seen.
+        effort: what to try on top of the recipe, `"low"`: nothing, `"standard"`: other ranges,
+            `"medium"`: equalization, smoothing and bias correction, too, `"high"`: also AdaRound on
+            the most sensitive segments. Each is kept if the error falls on samples that it has not
+            seen. None: `"standard"` where no recipe is given and the data can be compared by, else
+            `"low"`.
         limit: use at most this many samples.
         preprocess: how images become arrays.
         holdout: keep every eighth sample (at most eight) out of calibration and measure the
@@ -102,19 +104,32 @@ def quantize(
         progress=progress,
     )
     compute = Compute(device, work)
-    if effort is not None:
-        from bitwright.jobs.effort import check_effort, quantize_with_effort
+    effort = _choose_effort(effort, recipe, chosen, calibration)
+    if effort != "high" and chosen.mode == "static" and chosen.fine_tune is None:
+        compute.refuse_for_plain_rounding()
+    if effort == "low":
+        result = mode_of(chosen).quantize(model, chosen, calibration, providers, compute)
+    else:
+        from bitwright.jobs.effort import quantize_with_effort
 
-        check_effort(effort, chosen, calibration)
-        if effort != "high" and chosen.fine_tune is None:
-            compute.refuse_for_plain_rounding()
-        if effort != "low":
-            found = quantize_with_effort(
-                model, chosen, effort, calibration, providers=providers, compute=compute
-            )
-            return _save(found, output, external_data)
-    result = mode_of(chosen).quantize(model, chosen, calibration, providers, compute)
+        result = quantize_with_effort(
+            model, chosen, effort, calibration, providers=providers, compute=compute
+        )
     return _save(result, output, external_data)
+
+
+def _choose_effort(
+    effort: Effort | None, given: RecipeSource, recipe: Recipe, calibration: Calibration
+) -> Effort:
+    """Return the effort to make; a recipe that is given is carried out as it says."""
+    if effort is None and given is not None:
+        return "low"
+    from bitwright.jobs.effort import check_effort, standard_effort
+
+    if effort is None or effort == "standard":
+        return standard_effort(recipe, calibration)
+    check_effort(effort, recipe, calibration)
+    return effort
 
 
 @check_arguments
@@ -124,6 +139,7 @@ def make_plan(
     data: Any = None,
     recipe: RecipeSource = None,
     target: str | None = None,
+    effort: Effort | None = None,
     limit: int | None = None,
     preprocess: ImagePreprocess | str | None = None,
     sketches: str | Path | None = None,
@@ -151,7 +167,12 @@ def make_plan(
         progress=progress,
     )
     chosen = load_recipe(recipe, target)
-    return mode_of(chosen).make_plan(model, chosen, calibration, providers)
+    effort = _choose_effort(effort, recipe, chosen, calibration)
+    if effort == "low":
+        return mode_of(chosen).make_plan(model, chosen, calibration, providers)
+    from bitwright.jobs.effort import plan_with_effort
+
+    return plan_with_effort(model, chosen, effort, calibration, providers=providers)
 
 
 @check_arguments

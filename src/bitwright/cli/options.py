@@ -73,9 +73,10 @@ Effort = Annotated[
     str | None,
     typer.Option(
         metavar="LEVEL",
-        help="What to try on top of the recipe, each kept if the error on holdout samples falls: "
-        "low (nothing), medium (equalization, ranges of least squared error, bias correction) or "
-        "high (also AdaRound on the most sensitive segments; needs torch).",
+        help="What to try on top of the recipe, each kept if the error falls on samples that it "
+        "has not seen: low (nothing), standard (other ranges; the default where no recipe or "
+        "ranges are given), medium (also equalization, smoothing, bias correction and nodes left "
+        "float) or high (also AdaRound on the most sensitive segments; needs torch).",
     ),
 ]
 Sketches = Annotated[

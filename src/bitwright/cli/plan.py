@@ -22,6 +22,7 @@ def plan_command(
     ],
     samples: opt.SampleOptions,
     recipe: RecipeChoice,
+    effort: opt.Effort = None,
     sketches: opt.Sketches = None,
     run: opt.RunOptions,
     screen: Screen,
@@ -40,6 +41,7 @@ def plan_command(
     made = make_plan(
         model,
         recipe=chosen,
+        effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
         sketches=sketches,
         progress=screen.wants_progress,
         **given,

@@ -76,7 +76,7 @@ def quantize_command(
             model,
             output,
             recipe=chosen,
-            effort=effort,  # type: ignore[arg-type]  # checked where it is used
+            effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
             holdout=holdout,
             sketches=sketches,
             external_data=external_data,

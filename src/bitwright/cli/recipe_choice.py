@@ -110,6 +110,12 @@ class RecipeChoice:
         ),
     ] = None
 
+    @property
+    def effort(self) -> str | None:
+        """The effort where none is asked for: None if the options say how to choose ranges."""
+        said = (self.recipe, self.ranges, self.settings, self.bias_correction, self.fine_tune)
+        return None if any(said) or self.dynamic or self.equalize else "standard"
+
     def load(self) -> Recipe:
         """Return the recipe that the options ask for."""
         import msgspec

@@ -106,7 +106,7 @@ class Split(NamedTuple):
 _EVERY, _MAX_HOLDOUT = 8, 8
 
 
-def split_samples(samples: Samples) -> Split:
+def split_samples(samples: Samples, *, most: int = _MAX_HOLDOUT) -> Split:
     """Divide samples that can be read again into calibration, in two halves, and holdout.
 
     The holdout is that of `split_holdout`; of the rest, every second one is in the first half.
@@ -121,8 +121,8 @@ def split_samples(samples: Samples) -> Split:
 
     def part(index: int) -> int:
         """Return 0 or 1 for a half, 2 for the holdout."""
-        held = min((index + 1) // _EVERY, _MAX_HOLDOUT)
-        if index % _EVERY == _EVERY - 1 and index < _EVERY * _MAX_HOLDOUT:
+        held = min((index + 1) // _EVERY, most)
+        if index % _EVERY == _EVERY - 1 and index < _EVERY * most:
             return 2
         return (index - held) % 2
 
@@ -132,7 +132,7 @@ def split_samples(samples: Samples) -> Split:
                 if part(index) in wanted:
                     yield sample, None
 
-        last = _EVERY * _MAX_HOLDOUT if wanted == (2,) else None
+        last = _EVERY * most if wanted == (2,) else None
         total = samples.len_hint
         count = None if total is None else sum(part(i) in wanted for i in range(total))
         return Samples(produce, samples.specs, description=samples.description, len_hint=count)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.models import normal, sqnr
 
-from bitwright.assess.judge.measures import find_runs, open_measure
+from bitwright.assess.judge.measures import class_kl, find_runs, open_measure
 
 SCORES = arrays(np.float64, (3, 5), elements=st.floats(0, 1, width=32))
 LOGITS = arrays(np.float64, (3, 5), elements=st.floats(-20, 20, width=32))
@@ -144,3 +144,32 @@ def test_noise_on_silence_is_measured_by_the_rest():
     errors = {part.span: part.errors[0] for part in measure("sqnr", 1, [(expected, actual)])}
     assert errors[0, 1] == pytest.approx(0.01)
     assert errors[1, 2] == pytest.approx(0.03)
+
+
+def test_logits_that_leave_no_doubt_are_told_apart_by_their_other_classes():
+    """One class has it all: KL of the plain softmax would not see what became of the others."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(8, 10)) * 100
+    logits[np.arange(8), np.arange(8)] += 1000
+    losses = []
+    for noise in (1.0, 30.0):
+        measure = open_measure("logits", 1)
+        for row in logits:
+            measure.add(row[None], row[None] + rng.normal(size=(1, 10)) * noise)
+        [part] = measure.finish()
+        losses.append(float(part.errors.mean()))
+    assert 0 < 10 * losses[0] < losses[1]
+
+
+def test_logits_of_usual_size_are_taken_as_they_are():
+    rng = np.random.default_rng(0)
+    logits, noise = rng.normal(size=(4, 10)) * 3, rng.normal(size=(4, 10)) * 0.1
+    measure = open_measure("logits", 1)
+    for row, error in zip(logits, noise, strict=True):
+        measure.add(row[None], row[None] + error)
+
+    def log_softmax(values):
+        return values - np.log(np.exp(values).sum(axis=1, keepdims=True))
+
+    expected = class_kl(log_softmax(logits), log_softmax(logits + noise)).mean()
+    assert measure.finish()[0].figure == pytest.approx(expected)

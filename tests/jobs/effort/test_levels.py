@@ -24,7 +24,6 @@ def quantized(effort, model, data, recipe="int8", **options):
         ("medum", {}, RecipeError, "unknown effort 'medum'. Did you mean 'medium'"),
         ("medium", {"recipe": "int4-rtn"}, RecipeError, "is weight-only"),
         ("low", {"recipe": "int8-dynamic"}, RecipeError, "measures its own ranges"),
-        ("medium", {"holdout": False}, RecipeError, "leave out holdout=False"),
         ("medium", {"sketches": "s.safetensors"}, RecipeError, "tries several"),
         ("medium", {"device": "cuda"}, RecipeError, "leave it out"),
         ("medium", {"work": "folder"}, RecipeError, "leave it out"),

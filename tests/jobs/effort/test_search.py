@@ -14,7 +14,7 @@ from support.equalization_models import make_mobilenet
 from support.models import build, make_cnn, make_mlp, make_samples, node, quality
 
 import bitwright
-from bitwright import AdaRound, load_recipe
+from bitwright import AdaRound, RandomData, load_recipe
 from bitwright.assess.judge import compare_losses
 from bitwright.errors import ModelError
 from bitwright.jobs.effort.search import Step
@@ -42,6 +42,13 @@ def steps_of(result):
     return [note for note in result.plan.notes if note.startswith("effort: ")]
 
 
+def with_an_odd_one(model, count):
+    """Samples the first of which is forty times as large: a range for it is coarse for others."""
+    samples = make_samples(model, count)
+    samples[0] = {name: 40 * array for name, array in samples[0].items()}
+    return samples
+
+
 @pytest.fixture(scope="module")
 def medium():
     return quantized("medium")
@@ -62,9 +69,10 @@ def test_each_step_is_listed_with_its_error_and_its_fate(medium):
         "ranges of activations by least squared error",
         "ranges of weights by least squared error",
         "bias correction layer by layer",
+        "nodes that fall back to float",
     ]
     assert listed[0].endswith("kept")
-    assert all(" % -> " in step for step in listed)
+    assert all(" % -> " in step or step.endswith("nothing to try") for step in listed)
     assert all(step in medium.summary() for step in listed)
 
 
@@ -85,15 +93,60 @@ def test_the_same_data_gives_the_same_bytes():
     assert first.plan == second.plan
 
 
-def test_low_and_nothing_are_the_same():
+@pytest.mark.parametrize(
+    ("recipe", "count", "same_as"), [(None, 24, "standard"), (None, 16, "low"), ("int8", 24, "low")]
+)
+def test_no_effort_is_standard_where_nothing_else_is_said_and_samples_suffice(
+    recipe, count, same_as
+):
     model = make_cnn()
-    samples = make_samples(model, 16)
-    low, none = (
-        bitwright.quantize(model, data=samples, effort=effort, progress=False)
-        for effort in ("low", None)
+    samples = make_samples(model, count)
+    asked, none = (
+        bitwright.quantize(model, data=samples, recipe=recipe, effort=effort, progress=False)
+        for effort in (same_as, None)
     )
-    assert low.to_proto().SerializeToString() == none.to_proto().SerializeToString()
-    assert low.plan == none.plan
+    assert asked.to_proto().SerializeToString() == none.to_proto().SerializeToString()
+    assert asked.plan == none.plan
+
+
+def test_standard_takes_other_ranges_where_they_are_sure_to_help():
+    model = make_cnn()
+    samples = with_an_odd_one(model, 40)
+    standard, low = (quantized(effort, model, samples, None) for effort in ("standard", "low"))
+    assert standard.plan.recipe.name == low.plan.recipe.name
+    assert standard.plan.recipe.ranges != low.plan.recipe.ranges
+    [note] = steps_of(standard)
+    assert note.endswith(", kept")
+    fresh = make_samples(model, 60)[40:]
+    worst = [quality(model, found.to_proto(), fresh) for found in (low, standard)]
+    assert worst[1] > worst[0] + 1
+    again = quantized(None, model, samples, standard.plan.recipe)
+    assert again.plan.tensors == standard.plan.tensors
+
+
+def test_standard_says_nothing_where_nothing_helps():
+    step = node("Conv", ["x", "w"], ["y"], name="conv")
+    weight = np.ones((1, 1, 1, 1), np.float32)
+    model = build([step], {"x": [1, 1, 4, 4]}, {"y": [1, 1, 4, 4]}, {"w": weight})
+    assert not steps_of(quantized("standard", model, make_samples(model, 24), None))
+
+
+@pytest.mark.parametrize("options", [{"sketches": "s.safetensors"}, {"data": RandomData(count=24)}])
+def test_standard_without_samples_to_compare_by_is_low(tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    options = {"data": make_samples(make_cnn(), 24), **options}
+    found = bitwright.quantize(make_cnn(), effort="standard", progress=False, **options)
+    assert found.plan.recipe.ranges == load_recipe("int8-per-channel").ranges
+
+
+def test_a_plan_is_that_of_all_samples_and_gives_the_same_model():
+    model = make_cnn()
+    samples = with_an_odd_one(model, 40)
+    plan = bitwright.make_plan(model, data=samples, progress=False)
+    result = bitwright.quantize(model, data=samples, holdout=False, progress=False)
+    assert plan.tensors == result.plan.tensors
+    assert any(note.startswith("effort: ") for note in plan.notes)
+    assert not result.samples_are_unseen
 
 
 def test_samples_to_measure_with_are_calibrated_on_by_none():
@@ -153,7 +206,7 @@ def test_power_of_two_targets_take_their_own_ranges():
 def test_a_data_reader_that_is_read_once_will_do():
     model = make_cnn()
     result = quantized("medium", model, iter(make_samples(model, 16)))
-    assert len(steps_of(result)) == 4
+    assert len(steps_of(result)) == 5
     assert result.data.startswith("14 samples")
 
 
@@ -169,9 +222,8 @@ def test_a_model_without_float_outputs_is_refused():
 
 def test_high_fine_tunes_the_blocks_that_hurt():
     pytest.importorskip("torch")
-    model = make_mobilenet(channels=8, blocks=2, size=8)
     recipe = load_recipe("a8w4").replace(fine_tune=AdaRound(iterations=200))
-    result = quantized("high", model, make_samples(model, 96), recipe)
+    result = quantized("high", recipe=recipe)
     assert steps_of(result)[-1].startswith("effort: AdaRound: output error")
     assert steps_of(result)[-1].endswith(", kept")
     learning = result.plan.recipe.fine_tune
@@ -209,6 +261,31 @@ def test_a_few_samples_must_gain_more():
 
 def test_a_step_is_never_kept_on_one_sample():
     assert not Step("x", compare_losses([0.5], [0.1])).kept
+
+
+def test_the_node_that_loses_most_falls_back_to_float_where_it_does_little_work():
+    """Its weight has one column a thousand times as large: one scale cannot hold the others."""
+    wide, narrow = 256, 8
+    uneven = np.random.default_rng(2).normal(size=(wide, narrow)).astype(np.float32) / 16
+    uneven[:, 0] *= 1000
+    nodes = [
+        node("Gemm", ["x", "w"], ["a"], name="large"),
+        node("Relu", ["a"], ["b"]),
+        node("Gemm", ["b", "w"], ["c"], name="larger"),
+        node("Gemm", ["c", "v"], ["d"], name="uneven"),
+        node("Mul", ["d", "even"], ["y"], name="level"),
+    ]
+    square = np.random.default_rng(1).normal(size=(wide, wide)).astype(np.float32) / 16
+    even = np.array([1e-3] + [1] * (narrow - 1), np.float32)
+    model = build(
+        nodes, {"x": [16, wide]}, {"y": [16, narrow]}, {"w": square, "v": uneven, "even": even}
+    )
+    recipe = load_recipe("int8").replace(optimize=False)
+    result = quantized("medium", model, make_samples(model, 32), recipe)
+    assert "uneven" in result.plan.recipe.select.exclude
+    assert "large" not in result.plan.recipe.select.exclude
+    note = next(note for note in steps_of(result) if "most sensitive node" in note)
+    assert note.endswith(", kept")
 
 
 def test_concatenated_heads_are_judged_apart():

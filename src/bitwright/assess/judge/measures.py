@@ -36,6 +36,8 @@ _MIN_SCORE = 1e-3
 """Independent scores below are no detection in any benchmark: COCO's evaluation cuts there."""
 _MIN_SHARE = 0.1
 """Probabilities below this share of 1 / classes count as that."""
+_MAX_LOGIT_SPREAD = 4.0
+"""The standard deviation of logits over classes; those of trained networks have 1 to 4."""
 _MIN_CLASS_SPREAD = 0.1
 _MIN_SCORE_SPREAD = 1e-5
 _MIN_ANGLE_SPREAD = 0.01
@@ -200,7 +202,8 @@ class _ScoreMeasure:
             )
             kl, entropy = binary_kl(p, q), -_plogp(p) - _plogp(1 - p)
         else:
-            p, q = (self._log_shares(values) for values in (wanted, given))
+            heat = _heat(wanted) if self._kind == "logits" else 1.0
+            p, q = (self._log_shares(values / heat) for values in (wanted, given))
             kl = class_kl(p, q)
             p = np.exp(p)
             entropy = -_plogp(p)
@@ -247,6 +250,16 @@ class _ScoreMeasure:
         spread = max(of_mean - self._entropy / max(self._rows, 1), least)
         figure = float(errors.mean()) if errors.size else 0.0
         return [PartErrors(None, _or_lost(errors / spread), figure)]
+
+
+def _heat(logits: Floats) -> float:
+    """Return what logits are divided by: 1, unless they are so large that one class has it all.
+
+    Then KL would only see errors that are larger than the gap to the second class.
+    """
+    finite = np.where(np.isfinite(logits), logits, 0.0)
+    spread = float(np.std(finite, axis=1).mean()) if finite.size else 0.0
+    return max(1.0, spread / _MAX_LOGIT_SPREAD)
 
 
 def class_kl(p: Floats, q: Floats) -> Floats:

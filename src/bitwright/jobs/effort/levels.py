@@ -12,13 +12,24 @@ from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.fine_tuning.segment import require_torch
 from bitwright.recipe import Recipe
 
-__all__ = ["EFFORTS", "MIN_SAMPLES", "Effort", "check_effort", "refuse_few"]
+__all__ = [
+    "EFFORTS",
+    "MIN_JUDGED",
+    "MIN_SAMPLES",
+    "Effort",
+    "check_effort",
+    "has_few",
+    "refuse_few",
+    "standard_effort",
+]
 
-Effort = Literal["low", "medium", "high"]
+Effort = Literal["low", "standard", "medium", "high"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
 
 MIN_SAMPLES = 8
 """Samples that there must be: two halves that judge each other, and one to measure with."""
+MIN_JUDGED = 18
+"""From so many samples on, half of all but the holdout are eight, which a bootstrap needs."""
 
 
 def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
@@ -37,7 +48,7 @@ def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
         )
     if effort == "low":
         return
-    if recipe.fine_tune is not None and effort == "medium":
+    if recipe.fine_tune is not None and effort != "high":
         raise RecipeError(
             f"recipe {recipe.name!r} fine-tunes, which is a step of effort 'high'; ask for that, "
             "or leave out one of the two."
@@ -51,10 +62,25 @@ def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
         raise RecipeError(
             f"sketches are of one model, and effort {effort!r} tries several; leave them out."
         )
-    if not calibration.holdout:
-        raise RecipeError(f"effort {effort!r} chooses by holdout samples; leave out holdout=False.")
     if effort == "high":
         require_torch()
+
+
+def standard_effort(recipe: Recipe, calibration: Calibration) -> Effort:
+    """Return what effort 'standard' comes to: 'low' where there is no data to compare by."""
+    comparable = (
+        recipe.mode == "static"
+        and recipe.fine_tune is None
+        and calibration.data is not None
+        and calibration.sketches is None
+        and not calibration.is_random
+    )
+    return "standard" if comparable else "low"
+
+
+def has_few(samples: Iterable[Sample]) -> bool:
+    """Whether half of the samples are too few for a bootstrap."""
+    return sum(1 for _ in islice(samples, MIN_JUDGED)) < MIN_JUDGED
 
 
 def refuse_few(samples: Iterable[Sample]) -> None:

@@ -10,28 +10,40 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bitwright.assess import NodeSensitivity
 from bitwright.assess.judge import Difference, compare_losses
 from bitwright.errors import ModelError, RecipeError
-from bitwright.jobs.calibration import Calibration, Evaluation
+from bitwright.jobs.calibration import Calibration, Evaluation, keep_data
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.effort.levels import Effort, check_effort
-from bitwright.jobs.effort.steps import BIAS_CORRECTION, FAMILY, Change, Propose
-from bitwright.jobs.effort.trials import FIRST, Trial, Trials
+from bitwright.jobs.effort.levels import Effort, check_effort, has_few, refuse_few
+from bitwright.jobs.effort.steps import BIAS_CORRECTION, FAMILY, RANGES, Change, Propose
+from bitwright.jobs.effort.trials import FIRST, HALVES, Trial, Trials
 from bitwright.jobs.fine_tuning.segment import require_torch
-from bitwright.jobs.output import assess_model, emit_model
+from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
-from bitwright.jobs.static import random_data_notes
+from bitwright.jobs.static import make_static_plan, quantize_static, random_data_notes
+from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, Recipe
 from bitwright.recipe.finetuning import LEARNING_OPS, FineTuning
+from bitwright.support.wording import counted
 
-__all__ = ["Step", "quantize_with_effort"]
+__all__ = ["Step", "plan_with_effort", "quantize_with_effort"]
 
 MIN_GAIN = 0.1
 """The share of the loss that a step must take away where samples are too few for a bootstrap."""
 FINALISTS = 4
 """How many combinations, the best on one half of the samples, are judged on the other, too."""
+MEASURED = 2
+"""How many calibration samples the result is measured on where there is no holdout."""
+MIN_REGAINED = 0.05
+"""The share of the loss that a node must regain to be left float."""
+MAX_FALLBACK = 4
+"""How many nodes are left float at most."""
+MAX_FLOAT_SHARE = 0.02
+"""The share of all multiply-adds that may leave the integer kernels for that."""
 ERROR_FRACTION = 0.8
 """AdaRound goes to the segments whose weights make this fraction of the error."""
 SENSITIVITY_NODES = 64
@@ -76,25 +88,70 @@ def quantize_with_effort(
     compute: Compute = ON_CPU,
 ) -> Result:
     """Quantize a model by the best of the recipes that this effort tries."""
+    prepared, kept = _open(source, recipe, effort, calibration, providers, compute)
+    if effort == "standard" and has_few(kept.data):
+        return quantize_static(source, recipe, kept, providers, compute)
+    return _search(prepared, recipe, effort, kept, compute).finish()
+
+
+def plan_with_effort(
+    source: Any,
+    recipe: Recipe,
+    effort: Effort,
+    calibration: Calibration,
+    *,
+    providers: Sequence[str] | None = None,
+) -> QuantPlan:
+    """Return the plan for the best of the recipes that this effort tries."""
+    prepared, kept = _open(source, recipe, effort, calibration, providers, ON_CPU)
+    if effort == "standard" and has_few(kept.data):
+        return make_static_plan(source, recipe, kept, providers)
+    return _search(prepared, recipe, effort, kept, ON_CPU).plan()[1].plan
+
+
+def _open(
+    source: Any,
+    recipe: Recipe,
+    effort: Effort,
+    calibration: Calibration,
+    providers: Sequence[str] | None,
+    compute: Compute,
+) -> tuple[Prepared, Calibration]:
+    """Return the model to start with, and the data in a form that many passes can read."""
     check_effort(effort, recipe, calibration)
     if effort == "high":
         require_torch(compute.device)
-    plain = recipe.replace(fine_tune=None)
-    search = _Search(Trials(source, plain, calibration, providers, compute), plain)
+    prepared = open_model(source, recipe.replace(fine_tune=None), providers)
+    kept = keep_data(prepared, calibration)
+    if effort != "standard":
+        refuse_few(kept.data)
+    return prepared, kept
+
+
+def _search(
+    prepared: Prepared, recipe: Recipe, effort: Effort, kept: Calibration, compute: Compute
+) -> _Search:
+    """Try what an effort tries."""
+    halves = FIRST if effort == "standard" else HALVES
+    search = _Search(Trials(prepared, kept, compute, halves=halves), effort)
+    if effort == "standard":
+        search.combine(RANGES)
+        return search
     search.combine(FAMILY)
     search.combine(BIAS_CORRECTION)
+    search.fall_back()
     if effort == "high":
         search.learn(recipe.fine_tune)
-    return search.finish(effort)
+    return search
 
 
 class _Search:
     """The best recipe so far, and what was found on the way to it."""
 
-    def __init__(self, trials: Trials, recipe: Recipe) -> None:
-        self._trials = trials
-        self._given = recipe
-        self._best = trials.carry_out(trials.start(recipe))
+    def __init__(self, trials: Trials, effort: Effort) -> None:
+        self._trials, self._effort = trials, effort
+        self._given = trials.prepared.recipe
+        self._best = trials.carry_out(trials.start(self._given))
         self._notes: list[str] = []
         if (note := self._best.judgement.note) is not None:
             self._notes.append(f"steps of effort are {note}")
@@ -103,13 +160,40 @@ class _Search:
         """Try all combinations of what these steps propose, and go on with the best of them."""
         recipe = self._best.recipe
         prepared = self._trials.open(recipe)
-        proposed = {name: list(step(recipe, prepared)) for name, step in steps.items()}
+        self._try_all({name: list(step(recipe, prepared)) for name, step in steps.items()})
+
+    def _try_all(self, proposed: Mapping[str, Sequence[Change]]) -> None:
         grid = _Grid(self._trials, self._best, list(filter(None, proposed.values())))
         found = grid.choose()
         empty = [f"{name}: nothing to try" for name, changes in proposed.items() if not changes]
+        if self._effort == "standard":  # what nobody asked for is told where it made a difference
+            empty, found = [], [step for step in found if step.kept]
         self._notes += [f"effort: {note}" for note in (*empty, *grid.refusals, *map(str, found))]
         self._best = grid.best
         self._trials.forget_all_but(self._best.recipe)
+
+    def fall_back(self) -> None:
+        """Leave the most sensitive nodes float, if that regains much and costs little work."""
+        worst = [node for node in self._measure_nodes() if node.regained >= MIN_REGAINED]
+        ranked = sorted(worst, key=lambda node: node.regained, reverse=True)
+        names = [node.name for node in ranked[:MAX_FALLBACK]]
+        select = self._best.recipe.select
+        changes = []
+        for count in range(1, len(names) + 1):
+            exclude = (*select.exclude, *names[:count])
+            title = f"{counted(count, 'most sensitive node')} float ({', '.join(names[:count])})"
+            fields = {"select": msgspec.structs.replace(select, exclude=exclude)}
+            changes.append(Change(title, fields))
+        recipe = self._best.recipe
+        cheap = [c for c in changes if self._costs_little(recipe.replace(**c.fields))]
+        self._try_all({"nodes that fall back to float": cheap})
+
+    def _costs_little(self, recipe: Recipe) -> bool:
+        """Whether the runtime still computes nearly all in integers that it did before."""
+        before, after = (self._trials.coverage(given) for given in (self._best.recipe, recipe))
+        if before is None or after is None or before.share is None or after.share is None:
+            return False
+        return after.share >= before.share - MAX_FLOAT_SHARE
 
     def learn(self, learning: FineTuning | None) -> None:
         """Let the weights of the most sensitive segments learn, if that helps."""
@@ -133,7 +217,17 @@ class _Search:
             self._best = found
 
     def _most_sensitive(self) -> tuple[str, ...]:
-        """Return the nodes that make most of the error, the worst first."""
+        """Return the nodes that make most of the error and can learn, the worst first."""
+        learning = [node for node in self._measure_nodes() if node.op in LEARNING_OPS]
+        ranked = sorted(learning, key=lambda node: node.weight, reverse=True)
+        sums = np.cumsum([node.weight for node in ranked])
+        if not sums.size or not np.isfinite(sums[-1]) or sums[-1] == 0:
+            return ()
+        needed = int(np.searchsorted(sums, ERROR_FRACTION * sums[-1])) + 1
+        return tuple(node.name for node in ranked[:needed])
+
+    def _measure_nodes(self) -> Sequence[NodeSensitivity]:
+        """Return what the nodes that lose most do to the outputs."""
         trials, plan = self._trials, self._best.plan
         assert plan is not None
         measuring = Measuring(
@@ -144,25 +238,26 @@ class _Search:
         )
         source = trials.prepared.source
         found = measure_sensitivity(source, plan, measuring, candidates=SENSITIVITY_NODES)
-        learning = [node for node in found.nodes if node.op in LEARNING_OPS]
-        ranked = sorted(learning, key=lambda node: node.weight, reverse=True)
-        sums = np.cumsum([node.weight for node in ranked])
-        if not sums.size or not np.isfinite(sums[-1]) or sums[-1] == 0:
-            return ()
-        needed = int(np.searchsorted(sums, ERROR_FRACTION * sums[-1])) + 1
-        return tuple(node.name for node in ranked[:needed])
+        return found.nodes
 
-    def finish(self, effort: str) -> Result:
-        """Carry the best out on both halves, and measure it on samples that neither has."""
+    def plan(self) -> tuple[Prepared, Planned]:
+        """Carry the best out on both halves."""
         trials, recipe = self._trials, self._best.recipe
         prepared, planned = trials.finish(recipe)
-        if recipe != self._given:
-            recipe = recipe.replace(name=f"{recipe.name}, effort {effort}")
+        if recipe != self._given and self._effort != "standard":
+            recipe = recipe.replace(name=f"{recipe.name}, effort {self._effort}")
         random = trials.calibration.is_random
         plan = msgspec.structs.replace(planned.plan, recipe=recipe, random_data=random)
         plan = plan.with_notes([*random_data_notes(random), *self._notes])
-        written = emit_model(prepared, replace(planned, plan=plan))
-        return assess_model(prepared, written, Evaluation(trials.holdout, unseen=True), trials.data)
+        return prepared, replace(planned, plan=plan)
+
+    def finish(self) -> Result:
+        """Write the best, and measure it on samples that no half has."""
+        prepared, planned = self.plan()
+        held = self._trials.holdout
+        evaluation = Evaluation(held or self._trials.judged[0][:MEASURED], unseen=bool(held))
+        written = emit_model(prepared, planned)
+        return assess_model(prepared, written, evaluation, self._trials.data)
 
 
 Combination = tuple[int, ...]

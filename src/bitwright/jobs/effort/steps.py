@@ -13,6 +13,7 @@ from bitwright.prepare.matching import clip_limits
 from bitwright.recipe import (
     MSE,
     CrossLayerEqualization,
+    MeanExtremes,
     MinMax,
     MinMSE,
     RangeMethod,
@@ -20,7 +21,7 @@ from bitwright.recipe import (
     SmoothQuant,
 )
 
-__all__ = ["BIAS_CORRECTION", "FAMILY", "Change", "Propose"]
+__all__ = ["BIAS_CORRECTION", "FAMILY", "RANGES", "Change", "Propose"]
 
 _NORMS = op_types(lambda op: op.normalizes == "last axes")
 _BYTE = 8
@@ -76,6 +77,9 @@ def _activation_ranges(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
     channelwise = isinstance(method, MinMax) and method.per_channel
     if recipe.activation.is_integer and not channelwise:
         yield from _with_ranges(recipe, "ranges", "activations", method)
+        if recipe.scales == "float" and not isinstance(method, MeanExtremes):
+            mean = MeanExtremes(symmetric=method.symmetric)
+            yield Change("ranges of activations by mean extremes", {"ranges": mean})
 
 
 def _weight_ranges(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
@@ -98,6 +102,8 @@ def _bias_corrections(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
         yield Change("bias correction layer by layer", {"bias_correction": "sequential"})
 
 
+RANGES: dict[str, Propose] = {"ranges of activations": _activation_ranges}
+"""The one step that costs little beside calibration: functions of what it observes."""
 FAMILY: dict[str, Propose] = {
     "equalization": _equalizations,
     "ranges of activations": _activation_ranges,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from bitwright.assess.judge import Judge, Judgement
-from bitwright.data import Samples, split_samples
+from bitwright.assess.optimized.coverage import Coverage, find_coverage
+from bitwright.data import Sample, Samples, split_samples
 from bitwright.decide.layout.static import lay_out
-from bitwright.errors import ModelError
+from bitwright.errors import ModelError, RecipeError
 from bitwright.graph import run_session
-from bitwright.jobs.calibration import Calibrated, Calibration, keep_data, observe_everything
-from bitwright.jobs.compute import Compute
-from bitwright.jobs.effort.levels import refuse_few
+from bitwright.jobs.calibration import Calibrated, Calibration, observe_everything
+from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.smoothing import apply_factors, smooth_activations
@@ -73,37 +73,39 @@ class Trials:
 
     def __init__(
         self,
-        source: Any,
-        recipe: Recipe,
-        calibration: Calibration,
-        providers: Sequence[str] | None,
-        compute: Compute,
+        prepared: Prepared,
+        kept: Calibration,
+        compute: Compute = ON_CPU,
+        *,
+        halves: Sequence[int] = HALVES,
     ) -> None:
-        self._source, self._providers, self._compute = source, providers, compute
-        self._opened: dict[bytes, Prepared] = {}
+        """Divide data that can be read twice; `prepared` is the model for the recipe to start.
+
+        A trial is over when it was calibrated on each of these halves.
+        """
+        self.prepared = prepared
+        self._compute = compute
+        self._wanted = halves
+        self._opened: dict[bytes, Prepared] = {_key(prepared.recipe): prepared}
         self._seen: dict[tuple[bytes, int], _Seen] = {}
-        self.prepared = self.open(recipe)
-        kept = keep_data(self.prepared, calibration)
-        refuse_few(kept.data)
-        split = split_samples(kept.data)
+        self._expected: dict[int, list[Mapping[str, Any]]] = {}
+        split = split_samples(kept.data, **({} if kept.holdout else {"most": 0}))
         self.calibration = _of(kept, split.calibration)
         count = sum(1 for _ in split.calibration)
         self.data = f"{counted(count, 'sample')} of {kept.data.description}"
         self._halves = [_of(kept, half) for half in split.halves]
-        self.holdout = list(_of(kept, split.holdout).open(self.prepared.model))
+        held = _of(kept, split.holdout).open(prepared.model) if kept.holdout else ()
+        self.holdout = list(held)
         self.judged = [
-            list(replace(half, limit=MAX_JUDGED).open(self.prepared.model)) for half in self._halves
-        ]
-        session = self.prepared.reference_session
-        self._expected = [
-            [run_session(session, sample) for sample in samples] for samples in self.judged
+            list(replace(half, limit=MAX_JUDGED).open(prepared.model)) for half in self._halves
         ]
 
     def open(self, recipe: Recipe) -> Prepared:
         """Return the model as this recipe prepares it, before any data is looked at."""
         key = _key(recipe)
         if key not in self._opened:
-            self._opened[key] = open_model(self._source, recipe, self._providers)
+            given = self.prepared
+            self._opened[key] = open_model(given.source, recipe, given.providers)
         return replace(self._opened[key], recipe=recipe)
 
     def forget_all_but(self, recipe: Recipe) -> None:
@@ -116,19 +118,35 @@ class Trials:
         """Return a trial of a recipe that was judged on nothing yet."""
         return Trial(recipe, Judge(self.prepared.reference))
 
-    def carry_out(self, trial: Trial, halves: Sequence[int] = HALVES) -> Trial:
+    def carry_out(self, trial: Trial, halves: Sequence[int] | None = None) -> Trial:
         """Calibrate on each half that the trial did not have yet, and judge on the other."""
-        for half in halves:
+        for half in halves or self._wanted:
             if half in trial.halves:
                 continue
             planned, prepared = self._plan(trial.recipe, half)
             trial.plan = trial.plan or planned.plan
             session = open_quantized(prepared, planned).session
-            other = 1 - half
-            for sample, expected in zip(self.judged[other], self._expected[other], strict=True):
+            for sample, expected in self._references(1 - half):
                 trial.judge.add(sample, expected, run_session(session, sample))
             trial.halves.add(half)
         return trial
+
+    def _references(self, half: int) -> Iterator[tuple[Sample, Mapping[str, Any]]]:
+        """Yield the samples of a half to judge by, with what float makes of them."""
+        samples = self.judged[half]
+        if half not in self._expected:
+            session = self.prepared.reference_session
+            self._expected[half] = [run_session(session, sample) for sample in samples]
+        return zip(samples, self._expected[half], strict=True)
+
+    def coverage(self, recipe: Recipe) -> Coverage | None:
+        """Return what the runtime computes in integers of the model that a recipe gives, if any."""
+        try:
+            planned, prepared = self._plan(recipe.replace(bias_correction="off"), 0)
+            written = open_quantized(prepared, planned)
+        except (ModelError, RecipeError):
+            return None
+        return find_coverage(written.model, self.judged[0][0], providers=prepared.providers)
 
     def finish(self, recipe: Recipe) -> tuple[Prepared, Planned]:
         """Carry out a recipe with all samples but the holdout."""
@@ -160,7 +178,8 @@ class Trials:
         return self._seen[key]
 
     def _observe(self, recipe: Recipe, calibration: Calibration) -> _Seen:
-        recipe = _observed_as(recipe)
+        # With all nodes that the recipe to start with selects: others only leave some of them out.
+        recipe = _observed_as(recipe).replace(select=self.prepared.recipe.select)
         prepared, factors = smooth_activations(self.open(recipe), calibration)
         layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
         return _Seen(observe_everything(prepared, layout, calibration), factors)
@@ -170,7 +189,7 @@ def _of(calibration: Calibration, part: Samples) -> Calibration:
     return replace(calibration, data=part, holdout=False)
 
 
-_WITHOUT_PREPARATION = ("ranges", "weight_ranges", "fine_tune")
+_WITHOUT_PREPARATION = ("ranges", "weight_ranges", "fine_tune", "select")
 
 
 def _key(recipe: Recipe) -> bytes:
