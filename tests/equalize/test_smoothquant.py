@@ -26,8 +26,15 @@ from support.models import (
 
 import bitwright
 from bitwright import DataError, QuantPlan, Recipe, RecipeError, Selection, SmoothQuant
-from bitwright.equalize.smoothquant import apply_smoothing, find_smoothing_points, smoothing_for
+from bitwright.equalize.smoothquant import (
+    _best_factors,
+    _factors,
+    apply_smoothing,
+    find_smoothing_points,
+    smoothing_for,
+)
 from bitwright.graph import clone_model, load_model
+from bitwright.numerics.types import INT8
 from bitwright.observe import observe
 
 WIDTH = 32
@@ -76,7 +83,7 @@ def smoothed(model, samples, *, alpha=0.5, folding=True):
     seen = observe(
         loaded, list(points), samples, detail="extremes", per_channel=dict.fromkeys(points, -1)
     )
-    found = smoothing_for(loaded, points, seen.sketches, SmoothQuant(alpha=alpha))
+    found = smoothing_for(loaded, points, seen.sketches, Recipe(smooth=SmoothQuant(alpha=alpha)))
     twin = clone_model(loaded)
     return twin, apply_smoothing(twin, found, folding=folding), found
 
@@ -255,3 +262,48 @@ def test_a_model_without_products_says_so():
 def test_alpha_lies_between_0_and_1(alpha):
     with pytest.raises(RecipeError, match="alpha"):
         SmoothQuant(alpha=alpha)
+
+
+@pytest.mark.parametrize("size", [1.0, 8.0, 60.0])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_the_alpha_of_a_layer_is_nearly_the_best_of_all(size, per_channel):
+    """Against a search over the real error of the rounded product."""
+    rng = np.random.default_rng(int(size))
+    inputs = rng.normal(size=(512, 24))
+    matrix = rng.normal(size=(24, 16))
+    inputs[:, [2, 9]] *= size
+    matrix[[2, 9]] /= np.sqrt(size)
+
+    def error(factors):
+        x, w = inputs / factors, matrix * factors[:, None]
+        dx = np.abs(x).max() / 127
+        dw = np.abs(w).max(axis=0 if per_channel else None) / 127
+        product = (np.round(x / dx) * dx) @ (np.round(w / dw) * dw)
+        return float(np.mean((product - inputs @ matrix) ** 2))
+
+    extremes = np.abs(inputs).max(axis=0), np.abs(matrix).max(axis=1)
+    recipe = Recipe(per_channel=per_channel, activation=INT8, weight=INT8)
+    chosen = _best_factors(*extremes, [matrix], recipe)
+    alphas = np.linspace(0, 1, 41)
+    best = min(error(_factors(*extremes, alpha)) for alpha in alphas)
+    found = error(np.ones(24) if chosen is None else chosen)
+    assert found < 1.25 * min(best, error(np.ones(24)))
+
+
+def test_auto_smooths_what_it_helps_and_leaves_the_rest():
+    block = make_block()
+    samples = make_samples(block, 16)
+    plain, smoothed = (
+        bitwright.quantize(block, data=samples, recipe=Recipe(per_channel=True, smooth=smooth))
+        for smooth in (None, SmoothQuant(alpha="auto"))
+    )
+    before, after = (quality(block, found.to_proto(), samples) for found in (plain, smoothed))
+    assert after > before + 6
+    assert "n" in smoothed.plan.smoothing
+    again = Recipe.from_json(smoothed.plan.recipe.to_json())
+    assert again.smooth.alpha == "auto"
+
+
+def test_an_alpha_that_is_no_word_of_ours_is_refused():
+    with pytest.raises(RecipeError, match="alpha"):
+        Recipe.from_mapping({"smooth": {"alpha": "best"}})

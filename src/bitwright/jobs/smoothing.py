@@ -33,7 +33,7 @@ def smooth_activations(
         return replace(prepared, notes=(*prepared.notes, note)), {}
     axes = dict.fromkeys(points, -1)
     seen = observe_tensors(prepared, list(points), calibration, detail="extremes", per_channel=axes)
-    factors = smoothing_for(prepared.model, points, seen.sketches, prepared.recipe.smooth)
+    factors = smoothing_for(prepared.model, points, seen.sketches, prepared.recipe)
     return apply_factors(prepared, factors), factors
 
 

@@ -119,16 +119,18 @@ class SmoothQuant(Settings, frozen=True, kw_only=True):
     True
     """
 
-    alpha: float = 0.5
-    """Migration strength: 0 leaves activations as they are, 1 gives all channels the same range."""
+    alpha: float | Literal["auto"] = 0.5
+    """Migration strength: 0 leaves activations as they are, 1 gives all channels the same range;
+    "auto": for each layer that with the least error, and none where it is better as it is."""
     folding: bool = True
     """Fold the division into the norm or product that computes the activation, where that is
     possible; else, and elsewhere, a Mul divides."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
+        if self.alpha != "auto" and not 0 <= self.alpha <= 1:
             raise RecipeError(
-                f"alpha of smooth must lie in [0, 1], not {self.alpha}; 0.5 is usual."
+                f"alpha of smooth must lie in [0, 1], not {self.alpha}; 0.5 is usual, and 'auto' "
+                "chooses it for each layer."
             )
 
 
