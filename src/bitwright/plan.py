@@ -148,6 +148,8 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Tensor -> how its channels are scaled before anything is quantized."""
     bias_shifts: dict[str, list[float]] = {}
     """Bias -> what is added to each of its channels, in float, before it is rounded."""
+    weight_gains: dict[str, list[float]] = {}
+    """Weight -> what each of its channels is multiplied with, as its scales are already."""
     tensors: dict[str, TensorPlan]
     weights: dict[str, WeightPlan] = {}
     """Weight -> its blocks, in weight-only mode."""

@@ -313,3 +313,81 @@ def test_a_bias_behind_a_product_is_part_of_the_function_behind_it():
     assert passes.any() and not passes.all()
     shifts = np.asarray(plan_of(model, samples, "sequential").bias_shifts["b"])
     assert shifts[passes].any() and not shifts[~passes].any()
+
+
+def output_error(model, found, samples):
+    gaps = [run(found, s)[0].astype(np.float64) - run(model, s)[0] for s in samples]
+    return float(np.square(gaps).sum())
+
+
+@pytest.mark.parametrize("behind", ["", "Relu"])
+@pytest.mark.parametrize("product", ["Gemm", "MatMul"])
+def test_gains_lower_the_error_of_coarse_weights(product, behind):
+    """Weights of 4 bits whose scale covers an outlier lose a part of each output."""
+    rng = np.random.default_rng(2)
+    matrix = rng.normal(size=(16, 6)).astype(np.float32)
+    matrix[0] *= 5
+    constants = {"w": matrix, "b": normal(6)}
+    last = "s" if behind else "y"
+    steps = (
+        [node("Gemm", ["x", "w", "b"], [last], name="gemm")]
+        if product == "Gemm"
+        else [node("MatMul", ["x", "w"], ["m"], name="gemm"), node("Add", ["m", "b"], [last])]
+    )
+    steps += [node(behind, ["s"], ["y"], name="act")] if behind else []
+    model = build(steps, {"x": [1, 16]}, {"y": [1, 6]}, constants)
+    common = rng.normal(size=64)
+    samples = [{"x": (c + 0.3 * rng.normal(size=(1, 16))).astype(np.float32)} for c in common]
+    for sample in samples:
+        sample["x"][:, 0] = 0.05
+    recipe = load_recipe("a8w4").replace(
+        bias_correction="sequential", rounding="nearest", per_channel=True
+    )
+    plans = [
+        bitwright.make_plan(model, data=samples, recipe=recipe.replace(**changes), progress=False)
+        for changes in ({"bias_correction": "off"}, {}, {"gain_correction": True})
+    ]
+    models = [bitwright.apply_plan(plan, model).to_proto() for plan in plans]
+    off, shifted, scaled = (output_error(model, m, samples) for m in models)
+    assert scaled < 0.95 * min(off, shifted)
+    assert "corrected the gains of 1 layer" in plans[2].notes
+    again = bitwright.QuantPlan.from_json(plans[2].to_json())
+    second = bitwright.apply_plan(again, model).to_proto()
+    assert second.SerializeToString() == models[2].SerializeToString()
+    # The integers of the weight are those without gains; only scales differ.
+    stored = [
+        sorted(
+            t.raw_data for t in m.graph.initializer if t.data_type in (21, 22) or len(t.dims) > 1
+        )
+        for m in (models[1], models[2])
+    ]
+    assert stored[0] == stored[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"bias_correction": "fast", "per_channel": True}, "set bias_correction='sequential'"),
+        ({"bias_correction": "sequential"}, "set per_channel=true"),
+        (
+            {"bias_correction": "sequential", "per_channel": True, "scales": "power-of-two"},
+            "scales='float'",
+        ),
+    ],
+)
+def test_gains_need_a_scale_for_each_channel_and_samples_layer_by_layer(changes, sentence):
+    with pytest.raises(RecipeError, match=sentence):
+        Recipe(gain_correction=True, **changes)
+
+
+def test_a_plan_with_gains_that_do_not_fit_is_refused():
+    model = make_product()
+    plan = plan_of(model, positive_samples(model, 8), "off", "int8-per-channel")
+    [name] = [e.tensor for e in plan.tensors.values() if e.role == "weight"]
+    plan.weight_gains[name] = [1.0]
+    with pytest.raises(PlanError, match="multiplies weight 'w' with 1 gains"):
+        bitwright.apply_plan(plan, model)
+    del plan.weight_gains[name]
+    plan.weight_gains["other"] = [1.0]
+    with pytest.raises(PlanError, match="gains for 'other', of which it has no entry"):
+        bitwright.apply_plan(plan, model)

@@ -67,6 +67,18 @@ BROKEN = [
     ({"mode": "weight-only", "per_channel": True}, "per_channel has no effect in weight-only mode"),
     ({"weights": {"bits": 8}}, "weights is for the mode weight-only"),
     ({"bias_correction": "fast", **ADAROUND}, "take 'sequential' with fine_tune"),
+    ({"gain_correction": True}, "set bias_correction='sequential' with it"),
+    ({"gain_correction": True, "bias_correction": "sequential"}, "set per_channel=true"),
+    (
+        {
+            "gain_correction": True,
+            "bias_correction": "sequential",
+            "per_channel": True,
+            "activation": "float16",
+            "weight": "float16",
+        },
+        "float16 weights have none of their own",
+    ),
     ({"weight": "float16", "activation": "float16", **ADAROUND}, "only integer weights learn"),
     ({"mode": "weight-only", "fine_tune": {"method": "adaquant"}}, "take adaround"),
     (

@@ -70,3 +70,36 @@ def test_nothing_to_correct_is_a_shift_of_zero():
     _, given = outputs(0)
     assert not OutputMoments.of(given, given, identity, 1).shift().any()
     assert not OutputMoments.nothing().shift().any()
+
+
+@pytest.mark.parametrize("function", [identity, silu])
+def test_gain_and_shift_are_those_of_least_squares(function):
+    rng = np.random.default_rng(3)
+    given = rng.normal(0.5, 1, (400, 1))
+    wanted = function(1.1 * given + 0.05 + rng.normal(0, 0.02, given.shape))
+    seen = OutputMoments.nothing()
+    for part in range(400):  # so many samples that next to nothing is shrunk
+        rows = slice(part, part + 1)
+        seen |= OutputMoments.of(wanted[rows], given[rows], function, -1)
+    gain, shift = seen.gain_and_shift()
+    gains, shifts = np.linspace(1, 1.2, 81), np.linspace(-0.1, 0.2, 61)
+    searched = min(squared_error(wanted, function(g * given + s)) for g in gains for s in shifts)
+    mine = squared_error(wanted, function(gain * given + shift))
+    plain = squared_error(wanted, function(given))
+    assert mine < searched + 0.05 * (plain - searched)
+
+
+def test_a_gain_is_shrunk_where_samples_are_few():
+    given = np.random.default_rng(0).normal(size=(50, 1))
+    one = OutputMoments.of(1.2 * given, given, identity, -1)
+    many = one
+    for _ in range(63):
+        many |= one
+    assert one.gain_and_shift()[0][0] == pytest.approx(1 + 0.2 / 17)
+    assert many.gain_and_shift()[0][0] == pytest.approx(1 + 0.2 * 64 / 80)
+
+
+def test_a_channel_that_does_not_vary_has_no_gain():
+    given = np.full((8, 1), 3.0)
+    gain, shift = OutputMoments.of(given + 0.5, given, identity, -1).gain_and_shift()
+    assert gain[0] == 1 and shift[0] == pytest.approx(0.5)

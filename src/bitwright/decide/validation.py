@@ -60,6 +60,12 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
             raise PlanError(f"graph output {name!r} refers to {used!r}, which has no entry.")
     for name, shift in plan.bias_shifts.items():
         _check_shift(name, shift, values)
+    for entry in plan.tensors.values():
+        if entry.tensor in plan.weight_gains:
+            _check_gain(entry, plan.weight_gains[entry.tensor])
+    unknown = sorted(plan.weight_gains.keys() - {e.tensor for e in plan.tensors.values()})
+    if unknown:
+        raise PlanError(f"the plan has gains for {unknown[0]!r}, of which it has no entry.")
     check_limits(model, plan)
 
 
@@ -74,6 +80,19 @@ def _check_shift(name: str, shift: list[float], values: Mapping[str, ir.Value]) 
         raise PlanError(
             f"the plan shifts bias {name!r} of shape {array.shape} by {len(shift)} numbers; give "
             "a finite one for each channel."
+        )
+
+
+def _check_gain(entry: TensorPlan, gain: list[float]) -> None:
+    fits = (
+        entry.axis is not None
+        and not entry.block_size
+        and np.asarray(entry.scale).size == len(gain)
+    )
+    if not fits or not np.all(np.isfinite(gain)) or min(gain, default=0.0) <= 0:
+        raise PlanError(
+            f"the plan multiplies weight {entry.tensor!r} with {len(gain)} gains; give a positive "
+            "one for each channel that has a scale."
         )
 
 

@@ -37,13 +37,16 @@ from bitwright.jobs.fine_tuning.constants import (
 )
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, float_model_to_round
+from bitwright.numerics.broadcasting import along_axis
 from bitwright.observe import LayerInputs, LayerwiseRun, Spool, run_side_by_side
+from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.rounding.bias_correction import (
     BiasedLayer,
     add_to_bias,
     find_biased_layers,
     input_axes,
     mean_error,
+    multiply_channels,
 )
 from bitwright.rounding.output_correction import OutputMoments, by_channel, squared_error
 from bitwright.support.wording import counted
@@ -89,6 +92,7 @@ def correct_biases(
     biased, skipped = find_biased_layers(prepared.model, layers)
     correction = _Correction(prepared, planned, constants, calibration, skipped)
     shifts: Shifts = {}
+    gains: Shifts = {}
     if biased and correction.samples < MIN_SAMPLES:
         reason = (
             f"testing a correction on samples that it was not computed from takes {MIN_SAMPLES}, "
@@ -99,13 +103,32 @@ def correct_biases(
         means = find_input_means(prepared, input_axes(biased), calibrated, calibration)
         shifts = correction.from_means(biased, means)
     elif biased:
-        shifts = correction.layer_by_layer(biased)
+        shifts, gains = correction.layer_by_layer(biased)
     # What was there before belongs to other weights.
-    given = {name: shift.tolist() for name, shift in shifts.items()}
-    plan = msgspec.structs.replace(plan, bias_shifts=given)
+    plan = msgspec.structs.replace(
+        plan,
+        bias_shifts={name: shift.tolist() for name, shift in shifts.items()},
+        weight_gains={name: gain.tolist() for name, gain in gains.items()},
+        tensors=plan.tensors | _with_gains(plan, constants, gains),
+    )
     plan = fit_biases(float_model_to_round(prepared, replace(planned, plan=plan)), plan)
     notes = _notes(plan.recipe.bias_correction, correction.passed, skipped)
+    if plan.recipe.gain_correction:
+        notes.insert(1, f"corrected the gains of {counted(len(gains), 'layer')}")
     return replace(planned, plan=plan.with_notes(notes))
+
+
+def _with_gains(
+    plan: QuantPlan, constants: Mapping[str, Constant], gains: Shifts
+) -> dict[str, TensorPlan]:
+    """Return the entries of weights whose scales are multiplied; their integers stay."""
+    found = {}
+    for name, gain in gains.items():
+        key = constants[name].key
+        entry = plan.tensors[key]
+        scale = (np.asarray(entry.scale) * gain).astype(np.float32).astype(np.float64)
+        found[key] = msgspec.structs.replace(entry, scale=scale.tolist())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +142,30 @@ class _Test:
     def gain(self) -> float:
         """By how much the error falls, in dB."""
         return 10 * float(np.log10(self.before / max(self.after, 1e-12 * self.before)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What corrects each channel of an output y: gain y + shift."""
+
+    shift: F64
+    gain: F64 | None = None
+
+    @classmethod
+    def shifted(cls, seen: OutputMoments) -> _Line:
+        return cls(seen.shift())
+
+    @classmethod
+    def scaled(cls, seen: OutputMoments) -> _Line:
+        gain, shift = seen.gain_and_shift()
+        return cls(shift, gain)
+
+    def apply(self, given: Array, axis: int) -> Array:
+        wide = given.astype(np.float64)
+        if self.gain is not None:
+            wide *= along_axis(self.gain, axis, given.ndim)
+        shifted = wide + along_axis(self.shift, axis, given.ndim)
+        return np.asarray(shifted, given.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +189,18 @@ class _Outputs:
             halves[half] |= OutputMoments.of(wanted, given, self.function, self.axis)
         return halves
 
-    def test(self, shifts: Sequence[F64]) -> _Test:
-        """Return the error behind the layer, each half shifted by what the other half gives."""
+    def test(self, lines: Sequence[_Line]) -> _Test:
+        """Return the error behind the layer, each half corrected by what the other half gives."""
         before = after = 0.0
         for half, wanted, given in self._pairs():
-            shift = shifts[1 - half].astype(given.dtype)
-            shape = [1] * given.ndim
-            shape[self.axis] = -1
             before += squared_error(wanted, self.function(given))
-            after += squared_error(wanted, self.function(given + shift.reshape(shape)))
+            corrected = lines[1 - half].apply(given, self.axis)
+            after += squared_error(wanted, self.function(corrected))
         return _Test(before, after)
 
 
 class _Correction:
-    """The shifts of a model's layers, and how each did on holdout samples."""
+    """The shifts and gains of a model's layers, and how each did on holdout samples."""
 
     def __init__(
         self,
@@ -201,7 +246,7 @@ class _Correction:
                 stored = self._stored(weight)
                 difference = stored.astype(np.float64) - self._constants[weight].array
                 halves = [
-                    -mean_error(layer, difference, mean)
+                    _Line(-mean_error(layer, difference, mean))
                     for mean in self._means_of_halves(inputs.values(source), layer.input_axis)
                 ]
                 given = self._outputs(self._model, layer, inputs, {weight: ir.tensor(stored)})
@@ -227,8 +272,8 @@ class _Correction:
 
     # Layer by layer -------------------------------------------------------------------------
 
-    def layer_by_layer(self, biased: Sequence[BiasedLayer]) -> Shifts:
-        """Return what brings each layer closest to that of the float model.
+    def layer_by_layer(self, biased: Sequence[BiasedLayer]) -> tuple[Shifts, Shifts]:
+        """Return what brings each layer closest to that of the float model: shifts and gains.
 
         Two models run over the same samples: the float one, and one that is quantized and whose
         biases are corrected so far. A layer runs a second time, by itself, and nothing else does.
@@ -242,6 +287,7 @@ class _Correction:
             name: self._stored(name) for name in self._constants if name not in biases
         }
         shifts: Shifts = {}
+        gains: Shifts = {}
         with run_side_by_side(
             model,
             quantized_model,
@@ -256,13 +302,41 @@ class _Correction:
                 with Spool() as rows:
                     outputs = self._keep(rows, layer, floats, given, quantized.weights)
                     halves = outputs.fit_halves()
-                    test = outputs.test([half.shift() for half in halves])
-                if self._accepts(test, layer):
-                    shift = (halves[0] | halves[1]).shift() / layer.factor
-                    bias = layer.bias.name or ""
-                    shifts[bias] = shift
-                    quantized.put_weight(bias, add_to_bias(biases[bias], shift))
-        return shifts
+                    test = outputs.test([_Line.shifted(half) for half in halves])
+                    best = _Line.shifted
+                    if self._takes_gain(layer, halves[0].errors.size):
+                        other = outputs.test([_Line.scaled(half) for half in halves])
+                        if other.after < test.after:
+                            test, best = other, _Line.scaled
+                if not self._accepts(test, layer):
+                    continue
+                line, bias = best(halves[0] | halves[1]), layer.bias.name or ""
+                shifts[bias] = line.shift / layer.factor
+                if line.gain is not None:
+                    name = layer.weight.name or ""
+                    gains[name] = line.gain
+                    if layer.node.op_type != "MatMul":  # whose output comes without its bias
+                        shifts[bias] += (line.gain - 1) * biases[bias].astype(np.float64)
+                    axis = self._planned.plan.tensors[self._constants[name].key].axis
+                    scaled = multiply_channels(weights[name], line.gain, axis)
+                    quantized.put_weight(name, scaled)
+                quantized.put_weight(bias, add_to_bias(biases[bias], shifts[bias]))
+        return shifts, gains
+
+    def _takes_gain(self, layer: BiasedLayer, channels: int) -> bool:
+        """Whether a layer has a scale for each output, and a weight and bias to itself."""
+        constant = self._constants[layer.weight.name or ""]
+        entry = self._planned.plan.tensors[constant.key]
+        bias = layer.bias.const_value
+        return (
+            self._planned.plan.recipe.gain_correction
+            and len(constant.nodes) == 1
+            and not entry.block_size
+            and entry.same_as is None
+            and np.asarray(entry.scale).size == channels > 1
+            and bias is not None
+            and bias.shape.numpy() == (channels,)
+        )
 
     # One layer ------------------------------------------------------------------------------
 

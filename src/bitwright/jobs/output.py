@@ -27,7 +27,7 @@ from bitwright.jobs.calibration import NO_SAMPLES, Evaluation
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
-from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers
+from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
 from bitwright.rounding.planned import round_as_planned
 
 __all__ = [
@@ -201,12 +201,17 @@ def float_model_to_round(prepared: Prepared, planned: Planned) -> ir.Model:
     # A layer that fell back to float since has no rounding to make up for.
     quantized = {name for name, node in plan.nodes.items() if node.action == "quantize"}
     biased, _ = find_biased_layers(model, quantized) if plan.bias_shifts else ([], {})
-    for name in (layer.bias.name or "" for layer in biased):
+    for layer in biased:
+        name, weight = layer.bias.name or "", layer.weight.name or ""
         tensor, shift = initializers[name].const_value, plan.bias_shifts.get(name)
-        if tensor is None or shift is None:
-            continue
-        array = add_to_bias(tensor.numpy(), np.asarray(shift))
-        initializers[name].const_value = ir.tensor(array, name=name)
+        if tensor is not None and shift is not None:
+            array = add_to_bias(tensor.numpy(), np.asarray(shift))
+            initializers[name].const_value = ir.tensor(array, name=name)
+        tensor, gain = initializers[weight].const_value, plan.weight_gains.get(weight)
+        if tensor is not None and gain is not None:
+            axis = plan.tensors[plan.nodes[layer.node.name or ""].inputs[1] or ""].axis
+            array = multiply_channels(tensor.numpy(), np.asarray(gain), axis)
+            initializers[weight].const_value = ir.tensor(array, name=weight)
     return model
 
 

@@ -84,6 +84,9 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     bias_correction: Literal["off", "fast", "sequential"] = "off"
     """Shift biases by what rounding adds to the outputs of their layers on average. Fast: from
     the mean inputs of the float model. Sequential: layer by layer, behind the quantized ones."""
+    gain_correction: bool = False
+    """With sequential bias correction: also scale the output channels of layers, in the scales of
+    per-channel weights."""
     assumed_type: Literal["float32", "float16"] | None = None
     """The element type of tensors for which none can be inferred, behind unknown operators."""
     float16: Literal["widen", "keep"] = "widen"

@@ -142,6 +142,21 @@ RULES = (
         "'sequential' with fine_tune.",
     ),
     Rule(
+        lambda r: r.gain_correction and r.bias_correction != "sequential",
+        "gain_correction is part of the layer-by-layer correction; set "
+        "bias_correction='sequential' with it.",
+    ),
+    Rule(
+        lambda r: r.gain_correction and not (r.per_channel and r.scales == "float"),
+        "gain_correction goes into the scale of each channel, of any size; set per_channel=true "
+        "and scales='float' with it.",
+    ),
+    Rule(
+        lambda r: r.gain_correction and not r.weight.is_integer,
+        "gain_correction goes into scales, and {r.weight} weights have none of their own; leave "
+        "it out, or take an integer type.",
+    ),
+    Rule(
         lambda r: r.fine_tune and not r.weight.is_integer,
         "only integer weights learn, and {r.weight} is no integer type; leave out fine_tune, or "
         "take an integer type.",

@@ -23,9 +23,17 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, LINEAR_OPS, MATRIX_PRODUCTS
 from bitwright.graph.constants import float_constant_of, input_at, is_private
+from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.windows import transposed_window_coverage, window_coverage
 
-__all__ = ["BiasedLayer", "add_to_bias", "find_biased_layers", "input_axes", "mean_error"]
+__all__ = [
+    "BiasedLayer",
+    "add_to_bias",
+    "find_biased_layers",
+    "input_axes",
+    "mean_error",
+    "multiply_channels",
+]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -176,6 +184,16 @@ def add_to_bias(array: Array, shift: Array) -> Array:
     array([[1.5, 1.5]], dtype=float32)
     """
     return np.asarray((array.astype(np.float64) + shift).astype(array.dtype))
+
+
+def multiply_channels(array: Array, gain: Array, axis: int | None) -> Array:
+    """Return a weight with each channel along an axis multiplied, in its own type.
+
+    >>> multiply_channels(np.ones((2, 3), np.float32), np.array([1.0, 0.5]), 0)[:, 0]
+    array([1. , 0.5], dtype=float32)
+    """
+    wide = array.astype(np.float64) * along_axis(gain, axis, array.ndim)
+    return np.asarray(wide.astype(array.dtype))
 
 
 def _inside_fractions(layer: BiasedLayer, kernel: tuple[int, ...]) -> list[F64]:

@@ -8,6 +8,9 @@ behind the same function, the shift s of a channel is the one of least squared e
 Where no function follows, that is the mean of z - y. Where one does, only values count that it lets
 through: a mean over all of them is that of the background, which a Relu or SiLU suppresses, and
 would move the few strong responses by what they do not need.
+
+A gain g beside the shift makes that a regression, f(g y + s), of two equations for each channel.
+Few samples say little about a slope: what g differs from 1 by is shrunk by n / (n + n0).
 """
 
 from __future__ import annotations
@@ -19,7 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["OutputMoments", "squared_error"]
+__all__ = ["SHRINKING_SAMPLES", "OutputMoments", "by_channel", "squared_error"]
+
+SHRINKING_SAMPLES = 16
+"""The number of samples that is believed half of the gain that it shows."""
+MAX_GAIN = 2.0
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -36,38 +43,73 @@ class OutputMoments:
     array([1., 0.])
     """
 
+    samples: int
     slopes: F64
     """Sum of f'(y)^2."""
     errors: F64
     """Sum of f'(y) (z - f(y))."""
+    weighted: F64
+    """Sum of f'(y)^2 y."""
+    squares: F64
+    """Sum of f'(y)^2 y^2."""
+    products: F64
+    """Sum of f'(y) (z - f(y)) y."""
 
     @classmethod
     def nothing(cls) -> OutputMoments:
-        """Return the sums over no sample, whose shift is 0 in all channels."""
-        return cls(np.zeros(1), np.zeros(1))
+        """Return the sums over no sample, which shift no channel."""
+        return cls(0, *(np.zeros(1) for _ in range(5)))
 
     @classmethod
     def of(cls, wanted: Array, given: Array, function: Function, axis: int) -> OutputMoments:
         """Return the sums of one sample: z, y, and the function behind y."""
-        result = function(given)
-        error = by_channel(wanted, axis) - by_channel(result, axis)
+        error = by_channel(wanted, axis) - by_channel(function(given), axis)
         step = float(np.sqrt(np.mean(error**2))) if error.size else 0.0
         if step == 0.0:
-            nothing = np.zeros(error.shape[1])
-            return cls(nothing, nothing)
+            return cls(1, *(np.zeros(error.shape[1]) for _ in range(5)))
         # Slopes over as much as outputs are off by: what lies closer to a kink is on both sides.
         slope = by_channel(function(given + given.dtype.type(step)), axis)
         slope = (slope - by_channel(function(given - given.dtype.type(step)), axis)) / (2 * step)
-        return cls((slope**2).sum(axis=0), (slope * error).sum(axis=0))
+        values = by_channel(given, axis)
+        squared, product = slope**2, slope * error
+        sums = (squared, product, squared * values, squared * values**2, product * values)
+        return cls(1, *(terms.sum(axis=0) for terms in sums))
 
     def __or__(self, other: OutputMoments) -> OutputMoments:
-        return OutputMoments(self.slopes + other.slopes, self.errors + other.errors)
+        return OutputMoments(
+            self.samples + other.samples,
+            self.slopes + other.slopes,
+            self.errors + other.errors,
+            self.weighted + other.weighted,
+            self.squares + other.squares,
+            self.products + other.products,
+        )
 
     def shift(self) -> F64:
         """Return the shift of each channel; 0 where nothing passes the function."""
-        return np.divide(
-            self.errors, self.slopes, out=np.zeros_like(self.errors), where=self.slopes > 0
-        )
+        return _divide(self.errors, self.slopes)
+
+    def gain_and_shift(self) -> tuple[F64, F64]:
+        """Return g and s of each channel, for g y + s; 1 and 0 where nothing passes.
+
+        >>> y = np.array([[1.0], [2.0], [4.0]])
+        >>> seen = OutputMoments.of(1.25 * y + 3, y, lambda array: array, -1)
+        >>> believed = seen.samples / (seen.samples + SHRINKING_SAMPLES)
+        >>> bool(np.isclose(seen.gain_and_shift()[0][0], 1 + 0.25 * believed))
+        True
+        """
+        mean, shift = _divide(self.weighted, self.slopes), self.shift()
+        variance = _divide(self.squares, self.slopes) - mean**2
+        slope = _divide(_divide(self.products, self.slopes) - mean * shift, variance)
+        # A channel that hardly varies has rounding errors for a variance.
+        slope[variance <= 1e-9 * mean**2] = 0.0
+        slope *= self.samples / (self.samples + SHRINKING_SAMPLES)
+        gain = np.clip(1 + slope, 1 / MAX_GAIN, MAX_GAIN)
+        return gain, shift - (gain - 1) * mean
+
+
+def _divide(one: F64, other: F64) -> F64:
+    return np.divide(one, other, out=np.zeros_like(one), where=other > 0)
 
 
 def by_channel(array: Array, axis: int) -> F64:
