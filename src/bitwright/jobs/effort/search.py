@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -40,6 +41,9 @@ MEASURED = 2
 """How many calibration samples the result is measured on where there is no holdout."""
 MIN_REGAINED = 0.05
 """The share of the loss that a node must regain to be left float."""
+FALLBACK_NODES = 16
+FALLBACK_SAMPLES = 4
+"""How many nodes are measured for that, and on how many samples: what stays is judged on all."""
 MAX_FALLBACK = 4
 """How many nodes are left float at most."""
 MAX_FLOAT_SHARE = 0.02
@@ -47,7 +51,7 @@ MAX_FLOAT_SHARE = 0.02
 ERROR_FRACTION = 0.8
 """AdaRound goes to the segments whose weights make this fraction of the error."""
 SENSITIVITY_NODES = 64
-"""How many nodes are measured, those that lose most on their own."""
+"""How many nodes are measured for AdaRound, those that lose most on their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,8 @@ class _Search:
 
     def fall_back(self) -> None:
         """Leave the most sensitive nodes float, if that regains much and costs little work."""
-        worst = [node for node in self._measure_nodes() if node.regained >= MIN_REGAINED]
+        measured = self._measure_nodes(FALLBACK_NODES, FALLBACK_SAMPLES)
+        worst = [node for node in measured if node.regained >= MIN_REGAINED]
         ranked = sorted(worst, key=lambda node: node.regained, reverse=True)
         names = [node.name for node in ranked[:MAX_FALLBACK]]
         select = self._best.recipe.select
@@ -185,15 +190,14 @@ class _Search:
             fields = {"select": msgspec.structs.replace(select, exclude=exclude)}
             changes.append(Change(title, fields))
         recipe = self._best.recipe
-        cheap = [c for c in changes if self._costs_little(recipe.replace(**c.fields))]
+        least = self._integer_share(recipe) - MAX_FLOAT_SHARE if changes else 0.0
+        cheap = [c for c in changes if self._integer_share(recipe.replace(**c.fields)) >= least]
         self._try_all({"nodes that fall back to float": cheap})
 
-    def _costs_little(self, recipe: Recipe) -> bool:
-        """Whether the runtime still computes nearly all in integers that it did before."""
-        before, after = (self._trials.coverage(given) for given in (self._best.recipe, recipe))
-        if before is None or after is None or before.share is None or after.share is None:
-            return False
-        return after.share >= before.share - MAX_FLOAT_SHARE
+    def _integer_share(self, recipe: Recipe) -> float:
+        """Return the share of multiply-adds that the runtime computes in integers, or NaN."""
+        found = self._trials.coverage(recipe)
+        return math.nan if found is None or found.share is None else found.share
 
     def learn(self, learning: FineTuning | None) -> None:
         """Let the weights of the most sensitive segments learn, if that helps."""
@@ -218,7 +222,8 @@ class _Search:
 
     def _most_sensitive(self) -> tuple[str, ...]:
         """Return the nodes that make most of the error and can learn, the worst first."""
-        learning = [node for node in self._measure_nodes() if node.op in LEARNING_OPS]
+        measured = self._measure_nodes(SENSITIVITY_NODES, SENSITIVITY_SAMPLES)
+        learning = [node for node in measured if node.op in LEARNING_OPS]
         ranked = sorted(learning, key=lambda node: node.weight, reverse=True)
         sums = np.cumsum([node.weight for node in ranked])
         if not sums.size or not np.isfinite(sums[-1]) or sums[-1] == 0:
@@ -226,18 +231,18 @@ class _Search:
         needed = int(np.searchsorted(sums, ERROR_FRACTION * sums[-1])) + 1
         return tuple(node.name for node in ranked[:needed])
 
-    def _measure_nodes(self) -> Sequence[NodeSensitivity]:
-        """Return what the nodes that lose most do to the outputs."""
+    def _measure_nodes(self, candidates: int, samples: int) -> Sequence[NodeSensitivity]:
+        """Return what the nodes that lose most on their own do to the outputs."""
         trials, plan = self._trials, self._best.plan
         assert plan is not None
         measuring = Measuring(
-            samples=trials.judged[1][:SENSITIVITY_SAMPLES],
+            samples=trials.judged[1][:samples],
             providers=trials.prepared.providers,
             memory_budget=trials.calibration.memory_budget,
             progress=trials.calibration.progress,
         )
         source = trials.prepared.source
-        found = measure_sensitivity(source, plan, measuring, candidates=SENSITIVITY_NODES)
+        found = measure_sensitivity(source, plan, measuring, candidates=candidates)
         return found.nodes
 
     def plan(self) -> tuple[Prepared, Planned]:
