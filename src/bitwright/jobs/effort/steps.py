@@ -99,7 +99,11 @@ def _with_ranges(recipe: Recipe, field: str, tensors: str, method: RangeMethod) 
 def _bias_corrections(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
     if recipe.bias_correction == "off":
         yield Change("bias correction by means", {"bias_correction": "fast"})
-        yield Change("bias correction layer by layer", {"bias_correction": "sequential"})
+        layerwise = {"bias_correction": "sequential"}
+        yield Change("bias correction layer by layer", layerwise)
+        if recipe.per_channel and recipe.scales == "float" and recipe.weight.is_integer:
+            gains = {**layerwise, "gain_correction": True}
+            yield Change("bias and gain correction layer by layer", gains)
 
 
 RANGES: dict[str, Propose] = {"ranges of activations": _activation_ranges}

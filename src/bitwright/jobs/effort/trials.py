@@ -142,7 +142,8 @@ class Trials:
     def coverage(self, recipe: Recipe) -> Coverage | None:
         """Return what the runtime computes in integers of the model that a recipe gives, if any."""
         try:
-            planned, prepared = self._plan(recipe.replace(bias_correction="off"), 0)
+            plain = recipe.replace(bias_correction="off", gain_correction=False)
+            planned, prepared = self._plan(plain, 0)
             written = open_quantized(prepared, planned)
         except (ModelError, RecipeError):
             return None
@@ -189,7 +190,7 @@ def _of(calibration: Calibration, part: Samples) -> Calibration:
     return replace(calibration, data=part, holdout=False)
 
 
-_WITHOUT_PREPARATION = ("ranges", "weight_ranges", "fine_tune", "select")
+_WITHOUT_PREPARATION = ("ranges", "weight_ranges", "gain_correction", "fine_tune", "select")
 
 
 def _key(recipe: Recipe) -> bytes:
@@ -203,7 +204,7 @@ def _key(recipe: Recipe) -> bytes:
 
 def _observed_as(recipe: Recipe) -> Recipe:
     # Layers without a bias get one for correction, which changes no activation.
-    return recipe.replace(bias_correction="fast", fine_tune=None)
+    return recipe.replace(bias_correction="fast", gain_correction=False, fine_tune=None)
 
 
 def _merge(parts: Sequence[_Seen]) -> _Seen:
