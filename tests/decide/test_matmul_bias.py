@@ -79,7 +79,7 @@ def entry_of_sum(model, **fields):
 def test_nothing_between_pairs_stays_float_in_a_transformer_of_known_shape(recipe):
     model = make_transformer()
     data = samples(shape=(1, 6, 16))
-    result = quantized(model, data, recipe)
+    result = quantized(model, data, recipe, select={"constant_weights_only": False})
     ops = optimized_ops(result)
     assert ops["QGemm"] == 6
     assert (ops["MatMulIntegerToFloat"], ops["QLinearMatMul"]) == (

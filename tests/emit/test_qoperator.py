@@ -551,10 +551,9 @@ def test_a_convolutional_model_is_all_integers(activation, per_channel):
 def test_a_transformer_runs_as_integers_with_float_norms(recipe):
     model = make_transformer()
     samples = make_samples(model)
+    chosen = {"base": recipe, "select": {"constant_weights_only": False}}
     both = {
-        f: bitwright.quantize(
-            model, data=samples, recipe={"base": recipe, "format": f}, holdout=False
-        )
+        f: bitwright.quantize(model, data=samples, recipe={**chosen, "format": f}, holdout=False)
         for f in ("qoperator", "qdq")
     }
     found = ops(both["qoperator"])

@@ -78,7 +78,8 @@ def keep(model, samples, **fields):
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_products_and_what_moves_their_values_are_quantized(setting):
     model, samples = half("transformer")
-    result = keep(model, samples, **SETTINGS[setting])
+    every = {"select": {"constant_weights_only": False}}
+    result = keep(model, samples, **SETTINGS[setting], **every)
     assert result.quantized["MatMul"] == 8 and result.quantized["Reshape"] == 1
     sums = [plan for plan in result.plan.nodes.values() if plan.op == "Add"]
     assert sums and all("float32 scales only" in plan.reason for plan in sums)

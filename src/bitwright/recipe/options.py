@@ -40,7 +40,8 @@ class Selection(Settings, frozen=True, kw_only=True):
     """Also quantize inside If, Loop and Scan bodies; None: in dynamic and weight-only mode, where
     nothing inside has to be observed."""
     constant_weights_only: bool | None = None
-    """Leave a MatMul of two activations float; None: in dynamic mode only."""
+    """Leave a MatMul of two activations float; None: in dynamic mode, and where 8-bit pairs are for
+    ONNX Runtime's integer kernels, which save no time there."""
     unknown_names: Literal["refuse", "warn"] = "refuse"
     """What becomes of names of nodes and op types that nothing in the model has: an error, or a
     warning, after which they are ignored."""

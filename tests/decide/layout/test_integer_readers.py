@@ -147,7 +147,8 @@ def test_a_softmax_reads_the_scores_of_an_integer_product_in_float_with_a_mask_a
     plain = make_attention()
     masked = make_attention(mask=np.zeros((1, 8, 8), np.float32))
     samples = [{"x": normal(1, 8, 16, seed=seed)} for seed in range(8)]
-    results = [bitwright.quantize(model, data=samples) for model in (plain, masked)]
+    both = {"base": "int8-per-channel", "select": {"constant_weights_only": False}}
+    results = [bitwright.quantize(model, data=samples, recipe=both) for model in (plain, masked)]
     for result in results:
         assert result.plan.nodes["scores"].quantized
         assert result.plan.nodes["scores"].outputs == (None,)
@@ -160,6 +161,8 @@ def test_a_softmax_reads_the_scores_of_an_integer_product_in_float_with_a_mask_a
     integer = bitwright.quantize(plain, recipe=rounded, data=samples).model
     assert fused_ops(integer, tmp_path)["QLinearSoftmax"] == 1
     assert errors[0] > quality(plain, integer, samples)
+    default = bitwright.quantize(plain, data=samples).model
+    assert quality(plain, default, samples) > errors[0]  # scores and what they weight in float
 
 
 def test_a_product_writes_integers_where_they_are_multiplied_and_floats_elsewhere():

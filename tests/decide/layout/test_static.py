@@ -196,9 +196,17 @@ def test_a_convolution_with_a_computed_weight_is_float_and_says_so(op_type):
     assert layout.nodes["op"].reason == "its weight is computed at run time"
 
 
-def test_a_matmul_of_two_activations_is_quantized_unless_excluded():
+def test_a_matmul_of_two_activations_is_float_for_integer_kernels_unless_asked_for():
     layout = layout_of(make_transformer())
-    assert layout.nodes["scores"].quantized
+    assert layout.nodes["scores"].reason.startswith("both its factors are computed")
+    assert layout.nodes["q_matmul"].quantized
+    for asked in (
+        {"select": Selection(constant_weights_only=False)},
+        {"select": Selection(op_types=("MatMul",))},
+        {"place": Placement(isolated=True)},
+        {"activation": UINT16},
+    ):
+        assert layout_of(make_transformer(), **asked).nodes["scores"].quantized
     only = layout_of(make_transformer(), select=Selection(constant_weights_only=True))
     assert only.nodes["scores"].reason == "its second input is not constant"
     assert only.nodes["q_matmul"].quantized

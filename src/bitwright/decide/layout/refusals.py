@@ -50,15 +50,18 @@ def _has_no_integer_form(c: Candidate) -> Skip | None:
     return None
 
 
-def _has_no_integer_kernel(c: Candidate) -> Skip | None:
-    # What nobody named, for a runtime that has integer kernels for all that is worth one.
-    only_for_cpu = (
-        not c.recipe.output_format.vendor_ops
-        and c.recipe.activation.bits == 8
-        and c.recipe.select.op_types is None
-        and not c.recipe.place.isolated
+def _is_for_integer_kernels(recipe: Recipe) -> bool:
+    """Whether pairs are for ONNX Runtime's integer kernels, and nobody named op types."""
+    return (
+        not recipe.output_format.vendor_ops
+        and recipe.activation.bits == 8
+        and recipe.select.op_types is None
+        and not recipe.place.isolated
     )
-    if not c.rule.float_only or not only_for_cpu:
+
+
+def _has_no_integer_kernel(c: Candidate) -> Skip | None:
+    if not c.rule.float_only or not _is_for_integer_kernels(c.recipe):
         return None
     if c.rule.integer_op is not None:
         return Skip(f"ONNX Runtime's integer {c.node.op_type} is slower than its float one")
@@ -157,10 +160,18 @@ def _pools_float8(c: Candidate) -> Skip | None:
 
 
 def _multiplies_two_activations(c: Candidate) -> Skip | None:
-    only_constant = c.node.op_type == "MatMul" and c.recipe.select.constant_weights_only
-    if only_constant and not is_constant(c.node.inputs[1]):
-        return Skip("its second input is not constant")
-    return None
+    asked = c.recipe.select.constant_weights_only
+    if asked:
+        unfit = c.node.op_type == "MatMul" and not is_constant(c.node.inputs[1])
+        return Skip("its second input is not constant") if unfit else None
+    if asked is False or not c.rule.needs_constant_factor or not _is_for_integer_kernels(c.recipe):
+        return None
+    if any(is_constant(c.node.inputs[index]) for index in c.rule.weights):
+        return None
+    return Skip(
+        f"both its factors are computed, and ONNX Runtime's integer {c.node.op_type} of such "
+        "saves no time"
+    )
 
 
 _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (

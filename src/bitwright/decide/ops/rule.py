@@ -117,6 +117,10 @@ class OpRule:
     float_only: bool = False
     """ONNX Runtime's CPU kernels for it are float ones, or its float one is the faster: quantize
     only where it is asked for by name, or where pairs are for other hardware."""
+    needs_constant_factor: bool = False
+    """Its integer kernel takes as long as the float one where both factors are computed, as each is
+    rounded for it alone: quantize such a product only where `select.constant_weights_only` is
+    false, or where pairs are for other hardware."""
     writes_float: bool = False
     """Its integer kernel writes floats as well as integers, in the same time."""
     float32_scales: Literal["fused", "written"] | None = None
