@@ -67,6 +67,10 @@ BROKEN = [
     ({"mode": "weight-only", "per_channel": True}, "per_channel has no effect in weight-only mode"),
     ({"weights": {"bits": 8}}, "weights is for the mode weight-only"),
     ({"bias_correction": "fast", **ADAROUND}, "take 'sequential' with fine_tune"),
+    ({"mode": "dynamic", "rounding": "gptq"}, "is for static mode"),
+    ({"rounding": "gptq", **ADAROUND}, "leave out one of them"),
+    ({"rounding": "gptq", "weight": "int16"}, "2- to 8-bit integers"),
+    ({"rounding": "gptq", "place": {"weight_pairs": True}}, "keeps float weights"),
     ({"gain_correction": True}, "set bias_correction='sequential' with it"),
     ({"gain_correction": True, "bias_correction": "sequential"}, "set per_channel=true"),
     (

@@ -90,8 +90,8 @@ def make_static_plan(
     prepared = open_model(source, recipe, providers)
     calibration = keep_for_passes(prepared, calibration, learning=False)
     decided = plan_static(prepared, calibration)
-    # Where weights learn, the biases wait for them: until the plan is applied.
-    if recipe.fine_tune is not None:
+    # Where weights are chosen by data, the biases wait for them: until the plan is applied.
+    if _chooses_weights(recipe):
         return decided.plan
     return round_weights(decided, calibration, ON_CPU).plan
 
@@ -102,7 +102,7 @@ def apply_static(
     """Quantize a prepared model as a plan says; data only measures the result, unless it learns."""
     _check_compute(plan.recipe, compute)
     planned = Planned(plan)
-    if plan.recipe.fine_tune is not None:
+    if _chooses_weights(plan.recipe):
         calibration = keep_data(prepared, calibration)
         decided = Decided(prepared, Calibrated(), plan)
         planned = round_weights(decided, calibration, compute)
@@ -119,6 +119,10 @@ def round_weights(decided: Decided, calibration: Calibration, compute: Compute) 
         from bitwright.jobs.fine_tuning.sequence import fine_tune_weights  # needs torch
 
         planned = fine_tune_weights(decided.prepared, decided.plan, calibration, compute)
+    elif recipe.rounding == "gptq":
+        from bitwright.jobs.second_moments import round_by_second_moments  # for few recipes, too
+
+        planned = round_by_second_moments(decided.prepared, decided.plan, calibration)
     if recipe.bias_correction != "off":
         from bitwright.jobs.bias_correction import correct_biases  # few recipes ask for it
 
@@ -150,12 +154,17 @@ def _check_compute(recipe: Recipe, compute: Compute) -> None:
     require_torch(compute.device)
 
 
+def _chooses_weights(recipe: Recipe) -> bool:
+    """Whether the integers of weights depend on data, so that a plan does not have them."""
+    return recipe.fine_tune is not None or recipe.rounding == "gptq"
+
+
 def keep_for_passes(
     prepared: Prepared, calibration: Calibration, *, learning: bool = True
 ) -> Calibration:
     """Return the data in a form that as many passes can read as the recipe takes."""
     recipe = prepared.recipe
-    learns = recipe.fine_tune is not None
+    learns = _chooses_weights(recipe)
     corrects = recipe.bias_correction != "off" and (learning or not learns)
     if recipe.smooth is not None or corrects or (learning and learns):
         return keep_data(prepared, calibration)

@@ -1,12 +1,16 @@
-"""How often each weight of a sliding window meets a value, and not the padding around it."""
+"""Sliding windows: what each reads, and how often its weights meet a value and not padding."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["transposed_window_coverage", "window_coverage"]
+__all__ = ["transposed_window_coverage", "unfold_windows", "window_coverage"]
 
+Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 
@@ -59,3 +63,37 @@ def transposed_window_coverage(
     written = starts[None, :] + dilation * np.arange(kernel)[:, None]
     fractions: F64 = ((written >= 0) & (written < outputs)).sum(axis=1) / outputs
     return fractions
+
+
+def unfold_windows(
+    array: Array,
+    kernel: Sequence[int],
+    *,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    most: int,
+) -> Array:
+    """Return what the windows of a convolution read of (batch, channels, ...): one row a window.
+
+    A row has the kernel of each channel, channel after channel, as the weights of an output do. Of
+    more than `most` windows, as many are taken as lie evenly apart.
+
+    >>> x = np.arange(4.0).reshape(1, 1, 4)
+    >>> unfold_windows(x, [2], strides=[1], dilations=[1], pads=[(1, 0)], most=9)[0]
+    array([0., 0.])
+    """
+    padded = np.pad(array, [(0, 0), (0, 0), *pads])
+    spans = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    axes = tuple(range(2, array.ndim))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, spans, axes)
+    every = tuple(slice(None, None, step) for step in strides)
+    inside = tuple(slice(None, None, step) for step in dilations)
+    windows = windows[(slice(None), slice(None), *every, *inside)]
+    places = np.moveaxis(windows, 1, array.ndim - 1)  # batch, places..., channels, kernel...
+    count = int(np.prod(places.shape[: array.ndim - 1]))
+    chosen = np.arange(count)
+    if count > most:
+        chosen = np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
+    rows = places[np.unravel_index(chosen, places.shape[: array.ndim - 1])]
+    return np.ascontiguousarray(rows).reshape(len(chosen), -1)

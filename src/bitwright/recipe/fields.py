@@ -33,9 +33,10 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     weight: QType = INT8
     ranges: RangeMethod = MinMax()
     weight_ranges: RangeMethod = MinMax()
-    rounding: Literal["nearest", "squant"] = "squant"
-    """How weights of Conv become integers: each to the nearest, or so that the errors of a kernel
-    and of an output cancel out."""
+    rounding: Literal["nearest", "squant", "gptq"] = "squant"
+    """How weights become integers. Nearest: each by itself. SQuant: those of Conv so that errors of
+    a kernel and of an output cancel out. GPTQ: those of Conv, Gemm and MatMul so that outputs move
+    least on the calibration data, with scales of channels fitted to that; for less than 8 bits."""
     scales: ScaleKind = "float"
     per_channel: bool = False
     block_size: int = 0

@@ -142,6 +142,28 @@ RULES = (
         "'sequential' with fine_tune.",
     ),
     Rule(
+        lambda r: r.rounding == "gptq" and r.mode != "static",
+        "rounding='gptq' sees what quantized layers read and is for static mode; take 'nearest' or "
+        "'squant'.",
+    ),
+    Rule(
+        lambda r: r.rounding == "gptq" and r.fine_tune,
+        "rounding='gptq' and fine_tune both choose the integers of weights; leave out one of them.",
+    ),
+    Rule(
+        lambda r: (
+            r.rounding == "gptq"
+            and (not r.weight.is_integer or r.weight.bits > 8 or _changed(r, ("reduce_range",)))
+        ),
+        "rounding='gptq' is for all levels of 2- to 8-bit integers; take such weights, without "
+        "reduce_range.",
+    ),
+    Rule(
+        lambda r: r.rounding == "gptq" and r.place.weight_pairs,
+        "place.weight_pairs keeps float weights, which rounding='gptq' would change; leave out one "
+        "of them.",
+    ),
+    Rule(
         lambda r: r.gain_correction and r.bias_correction != "sequential",
         "gain_correction is part of the layer-by-layer correction; set "
         "bias_correction='sequential' with it.",

@@ -33,6 +33,7 @@ __all__ = [
     "input_axes",
     "mean_error",
     "multiply_channels",
+    "window_pads",
 ]
 
 Array = npt.NDArray[Any]
@@ -205,7 +206,7 @@ def _inside_fractions(layer: BiasedLayer, kernel: tuple[int, ...]) -> list[F64]:
     if node.op_type == "Conv":
         return [
             window_coverage(
-                length, k, stride=s, dilation=d, pads=_pads(node, axis, length, k, s, d)
+                length, k, stride=s, dilation=d, pads=window_pads(node, axis, length, k, s, d)
             )
             for axis, (length, k, s, d) in enumerate(
                 zip(lengths, kernel, strides, dilations, strict=True)
@@ -234,9 +235,14 @@ def _lengths(value: ir.Value, rank: int) -> list[int | None]:
     return [size if isinstance(size, int) else None for size in value.shape[2:]]
 
 
-def _pads(
+def window_pads(
     node: ir.Node, axis: int, length: int | None, kernel: int, stride: int, dilation: int
 ) -> tuple[int, int]:
+    """Return how much a convolution pads an axis before and behind.
+
+    >>> window_pads(ir.node("Conv", [], {"pads": [1, 0, 2, 0]}), 0, 8, 3, 1, 1)
+    (1, 2)
+    """
     automatic = node.attributes.get_string("auto_pad", "NOTSET")
     if automatic == "NOTSET":
         pads = node.attributes.get_ints("pads", [])
