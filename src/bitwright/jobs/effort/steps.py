@@ -97,13 +97,18 @@ def _with_ranges(recipe: Recipe, field: str, tensors: str, method: RangeMethod) 
 
 
 def _bias_corrections(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
-    if recipe.bias_correction == "off":
-        yield Change("bias correction by means", {"bias_correction": "fast"})
-        layerwise = {"bias_correction": "sequential"}
-        yield Change("bias correction layer by layer", layerwise)
-        if recipe.per_channel and recipe.scales == "float" and recipe.weight.is_integer:
-            gains = {**layerwise, "gain_correction": True}
-            yield Change("bias and gain correction layer by layer", gains)
+    """Propose to correct biases by means, or layer by layer, with gains where scales can take them.
+
+    Gains are accepted layer by layer, so that shifts alone need no trial of their own.
+    """
+    if recipe.bias_correction != "off":
+        return
+    yield Change("bias correction by means", {"bias_correction": "fast"})
+    if recipe.per_channel and recipe.scales == "float" and recipe.weight.is_integer:
+        gains = {"bias_correction": "sequential", "gain_correction": True}
+        yield Change("bias and gain correction layer by layer", gains)
+    else:
+        yield Change("bias correction layer by layer", {"bias_correction": "sequential"})
 
 
 RANGES: dict[str, Propose] = {"ranges of activations": _activation_ranges}

@@ -28,6 +28,8 @@ __all__ = ["FIRST", "HALVES", "MAX_JUDGED", "Trial", "Trials"]
 
 FIRST = (0,)
 HALVES = (0, 1)
+MAX_CORRECTED = 32
+"""How many samples biases are corrected by: layer by layer each takes two runs of every layer."""
 MAX_JUDGED = 16
 """How many samples of each half results are judged on."""
 
@@ -169,6 +171,8 @@ class Trials:
         return Decided(prepared, seen.calibrated, plan)
 
     def _round(self, decided: Decided, calibration: Calibration) -> Planned:
+        if decided.plan.recipe.fine_tune is None:
+            calibration = replace(calibration, limit=MAX_CORRECTED)
         return round_weights(decided, calibration, self._compute)
 
     def _see(self, recipe: Recipe, half: int) -> _Seen:
