@@ -5,7 +5,7 @@ import pytest
 from support.equalization_models import make_mobilenet
 from support.models import build, make_cnn, node, weight
 
-from bitwright.jobs.effort.steps import BIAS_CORRECTION, FAMILY
+from bitwright.jobs.effort.steps import BIAS_CORRECTION, FAMILY, ROUNDING
 from bitwright.jobs.opening import open_model
 from bitwright.recipe import MSE, CrossLayerEqualization, MinMSE, load_recipe
 
@@ -61,3 +61,8 @@ def test_biases_are_corrected_where_the_recipe_does_not(base, given, count):
     assert len(found["bias correction"]) == count
     gains = [change.fields.get("gain_correction", False) for change in found["bias correction"]]
     assert any(gains) == (base == "int8-per-channel")
+
+
+@pytest.mark.parametrize(("recipe", "count"), [("a8w4", 1), ("int8-per-channel", 0)])
+def test_low_bit_weights_are_rounded_by_second_moments(recipe, count):
+    assert len(proposed(make_cnn(), recipe, ROUNDING)["rounding"]) == count

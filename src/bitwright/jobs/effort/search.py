@@ -18,7 +18,15 @@ from bitwright.jobs.calibration import Calibration, Evaluation, keep_data
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.effort.levels import Effort, check_effort, has_few, refuse_few
-from bitwright.jobs.effort.steps import BIAS_CORRECTION, FAMILY, RANGES, Change, Propose
+from bitwright.jobs.effort.steps import (
+    BIAS_CORRECTION,
+    BYTE,
+    FAMILY,
+    RANGES,
+    ROUNDING,
+    Change,
+    Propose,
+)
 from bitwright.jobs.effort.trials import FIRST, HALVES, Trial, Trials
 from bitwright.jobs.fine_tuning.segment import require_torch
 from bitwright.jobs.opening import Prepared, open_model
@@ -142,6 +150,8 @@ def _search(
         search.combine(RANGES)
         return search
     search.combine(FAMILY)
+    if recipe.weight.bits < BYTE:
+        search.combine(ROUNDING)
     search.combine(BIAS_CORRECTION)
     search.fall_back()
     if effort == "high":
@@ -208,7 +218,8 @@ class _Search:
             return
         learning = msgspec.structs.replace(learning or AdaRound(), nodes=nodes)
         corrected = "off" if recipe.bias_correction == "off" else "sequential"
-        learned = recipe.replace(fine_tune=learning, bias_correction=corrected)
+        rounding = self._given.rounding  # what learns is not rounded by second moments before
+        learned = recipe.replace(fine_tune=learning, bias_correction=corrected, rounding=rounding)
         try:
             found = trials.carry_out(trials.start(learned), FIRST)
         except (ModelError, RecipeError) as error:

@@ -21,10 +21,10 @@ from bitwright.recipe import (
     SmoothQuant,
 )
 
-__all__ = ["BIAS_CORRECTION", "FAMILY", "RANGES", "Change", "Propose"]
+__all__ = ["BIAS_CORRECTION", "BYTE", "FAMILY", "RANGES", "ROUNDING", "Change", "Propose"]
 
 _NORMS = op_types(lambda op: op.normalizes == "last axes")
-_BYTE = 8
+BYTE = 8
 
 
 class Change(NamedTuple):
@@ -47,7 +47,7 @@ def _equalizations(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
         return
     if _has_smoothable_products(prepared) and recipe.activation.is_integer:
         yield Change("SmoothQuant", {"smooth": SmoothQuant(alpha="auto")})
-    if recipe.per_channel and recipe.weight.bits >= _BYTE and recipe.scales == "float":
+    if recipe.per_channel and recipe.weight.bits >= BYTE and recipe.scales == "float":
         return
     fields: dict[str, Any] = {
         "equalize": CrossLayerEqualization(steps=-1, weight_threshold=None),
@@ -84,7 +84,7 @@ def _activation_ranges(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
 
 def _weight_ranges(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
     """Propose to clip weights, where 8 bits for each channel do not hold them well anyway."""
-    is_fine = recipe.per_channel and recipe.weight.bits >= _BYTE and recipe.scales == "float"
+    is_fine = recipe.per_channel and recipe.weight.bits >= BYTE and recipe.scales == "float"
     if recipe.weight.is_integer and not recipe.block_size and not is_fine:
         yield from _with_ranges(recipe, "weight_ranges", "weights", recipe.weight_ranges)
 
@@ -94,6 +94,12 @@ def _with_ranges(recipe: Recipe, field: str, tensors: str, method: RangeMethod) 
     if not isinstance(method, best):
         chosen = best(symmetric=method.symmetric)
         yield Change(f"ranges of {tensors} by least squared error", {field: chosen})
+
+
+def _roundings(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
+    """Propose to round low-bit weights by the second moments of what they multiply."""
+    if recipe.weight.is_integer and recipe.weight.bits < BYTE and recipe.rounding != "gptq":
+        yield Change("rounding by second moments", {"rounding": "gptq"})
 
 
 def _bias_corrections(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
@@ -119,5 +125,7 @@ FAMILY: dict[str, Propose] = {
     "ranges of weights": _weight_ranges,
 }
 """Steps that are tried in all combinations: all but the first are functions of the sketches."""
+ROUNDING: dict[str, Propose] = {"rounding": _roundings}
+"""The step after them: it reads the data again."""
 BIAS_CORRECTION: dict[str, Propose] = {"bias correction": _bias_corrections}
-"""The step after them: what it corrects are the errors that they leave."""
+"""The last of these steps: what it corrects are the errors that the others leave."""

@@ -144,7 +144,8 @@ class Trials:
     def coverage(self, recipe: Recipe) -> Coverage | None:
         """Return what the runtime computes in integers of the model that a recipe gives, if any."""
         try:
-            plain = recipe.replace(bias_correction="off", gain_correction=False)
+            rounding = self.prepared.recipe.rounding  # kernels do not depend on it
+            plain = recipe.replace(bias_correction="off", gain_correction=False, rounding=rounding)
             planned, prepared = self._plan(plain, 0)
             written = open_quantized(prepared, planned)
         except (ModelError, RecipeError):
@@ -194,7 +195,14 @@ def _of(calibration: Calibration, part: Samples) -> Calibration:
     return replace(calibration, data=part, holdout=False)
 
 
-_WITHOUT_PREPARATION = ("ranges", "weight_ranges", "gain_correction", "fine_tune", "select")
+_WITHOUT_PREPARATION = (
+    "ranges",
+    "weight_ranges",
+    "rounding",
+    "gain_correction",
+    "fine_tune",
+    "select",
+)
 
 
 def _key(recipe: Recipe) -> bytes:
