@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide.ops import LINEAR_OPS
 from bitwright.graph import cut_model
 from bitwright.jobs.calibration import Calibration, Evaluation, require_data
 from bitwright.jobs.fine_tuning.constants import (
@@ -210,7 +211,7 @@ def _find_layers(
         seen.add(constant.name)
         entry, parameters = plan.tensors[constant.key], plan.parameters(constant.key)
         axis = None if parameters.axis is None else parameters.axis % constant.array.ndim
-        if node.op_type not in ("Conv", "Gemm", "MatMul"):
+        if node.op_type not in LINEAR_OPS or node.op_type == "ConvTranspose":
             left[node.name or ""] = f"it is a {node.op_type}"
         elif node.op_type != "Conv" and constant.array.ndim != 2:
             left[node.name or ""] = "its weight is not one matrix"
