@@ -107,3 +107,11 @@ def test_what_a_body_reads_from_outside_passes_the_border():
 def test_an_unknown_node_is_refused_with_a_suggestion():
     with pytest.raises(ModelError, match=r"no node 'secnd'. Did you mean 'second'"):
         cut_model(whole(), ["secnd"])
+
+
+def test_a_wrong_size_in_the_file_does_not_keep_a_piece_from_running():
+    model = whole()
+    hidden = next(node for node in model.graph if node.name == "act").outputs[0]
+    hidden.shape = ir.Shape([1, 8])
+    feeds = {"x": np.ones((1, 4), np.float32), "mask": np.ones((1, 4), np.float32)}
+    assert run_in_pieces(model, ["first", "gate"], feeds)["y"].shape == (1, 4)

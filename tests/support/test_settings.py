@@ -74,7 +74,7 @@ def test_every_public_value_is_checked_as_it_is_made(kind):
         ),
         (
             lambda: SmoothQuant(alpha="x"),
-            "SmoothQuant: option 'alpha' must be a number, not 'x'.",
+            "SmoothQuant: option 'alpha' cannot be 'x'. Known: auto. It may also be a number.",
         ),
         (
             lambda: Limits(max_rounds=True),
@@ -181,7 +181,7 @@ def test_an_error_among_thousands_of_tensors_is_found_with_its_name():
     [
         ({"rounding": "balanced"}, "cannot be 'balanced'. Did you mean 'squant'?"),
         ({"fine_tune": {"method": "adaround", "scope": "block"}}, "Did you mean 'segment'?"),
-        ({"rounding": "up"}, "Known: nearest, squant."),
+        ({"rounding": "up"}, "Known: gptq, nearest, squant."),
     ],
 )
 def test_a_word_that_was_renamed_is_named_by_its_new_one(options, hint):

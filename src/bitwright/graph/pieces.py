@@ -85,6 +85,12 @@ def extract_piece(
     """
     graph = ir.convenience.extract(model.graph, list(piece.inputs), list(piece.outputs))
     graph.opset_imports.update(model.opset_imports)
+    own = {value.name for value in model.graph.inputs}
+    for value in graph.inputs:
+        # Files state wrong sizes of tensors inside them, which count for nothing until such a
+        # tensor becomes an input, where the runtime refuses what it really is.
+        if value.name not in own and value.shape is not None:
+            value.shape = ir.Shape([None] * value.shape.rank())
     for name, tensor in (constants or {}).items():
         if name in graph.initializers:
             graph.initializers[name].const_value = tensor

@@ -172,7 +172,9 @@ def _find_problems(data: Any, hint: Any, path: str) -> Iterator[str]:
     if inner == (Any,):
         return  # long lists of scales, which need not be looked at one by one
     if kind is Literal and data not in inner:
-        yield f"{owner} cannot be {show(data)}.{did_you_mean(data, map(str, inner))}"
+        others = [one for one in alternatives(hint) if get_origin(one) is not Literal]
+        instead = f" It may also be {describe(*map(_stored, others))}." if others else ""
+        yield f"{owner} cannot be {show(data)}.{did_you_mean(data, map(str, inner))}{instead}"
     elif kind is dict:
         yield from _find_bad_keys(data)
         for key, value in data.items():
