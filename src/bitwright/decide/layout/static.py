@@ -13,6 +13,7 @@ from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
 from bitwright.decide.layout.fusion import fused_reader
 from bitwright.decide.layout.integer_readers import find_unread_nodes
 from bitwright.decide.layout.refusals import Candidate, refuse
+from bitwright.decide.layout.results import mark_results
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.layout.tensors import TensorMarks, choose_shared_exponent_axes, is_float
 from bitwright.decide.matmul_bias import (
@@ -94,6 +95,8 @@ class _Builder:
         choose_shared_exponent_axes(self._layout, self._nodes)
         if self._recipe.place.conventions == "onnxruntime":
             self._take_ranges_of_clips()
+        if not self._recipe.place.isolated:
+            mark_results(self._layout, self._nodes)
         if self._recipe.place.dedicated_pairs:
             _dedicate_pairs(self._layout, self._marks.marked, self._marks.names)
         return self._layout

@@ -252,7 +252,11 @@ def grids_per_batch(layout: Layout, recipe: Recipe) -> dict[str, tuple[PositionG
 
 
 def _activation_ranges(entry: Entry, recipe: Recipe) -> RangeMethod:
-    method = (entry.override or Override()).ranges or recipe.ranges
+    given = (entry.override or Override()).ranges
+    method = given or recipe.ranges
+    if given is None and entry.leaves_model and entry.qtype.is_integer and recipe.scales == "float":
+        per_channel = isinstance(method, MinMax) and method.per_channel
+        method = MinMax(symmetric=method.symmetric, per_channel=per_channel)
     if method.symmetric and recipe.unsigned_relu and _is_never_negative(entry):
         return msgspec.structs.replace(method, symmetric=False)
     return method
