@@ -92,6 +92,13 @@ def image_classification_example(q, s):
     )
 
 
+@pattern("transformer")
+def preprocessed_first(q, s):
+    ready = str(s.folder / "ready.onnx")
+    part(q, "shape_inference").quant_pre_process(s.model, ready, skip_symbolic_shape=True)
+    q.quantize_static(ready, s.out, s.reader())
+
+
 @pattern()
 def uint8_activations_per_channel(q, s):
     q.quantize_static(

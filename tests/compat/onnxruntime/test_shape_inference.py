@@ -143,16 +143,32 @@ def test_verbose_lets_the_inference_log(tmp_path, caplog):
     assert any("symbolic_shape_infer" in record.name for record in caplog.records)
 
 
-def test_a_step_that_cannot_run_is_named_and_the_others_run(tmp_path, monkeypatch):
-    def broken(model, **options):
-        raise bitwright.ModelError("the folder is on strike.")
+def test_optimization_gives_the_nodes_and_names_that_the_peer_gives(tmp_path):
+    from onnxruntime.quantization.shape_inference import quant_pre_process as peer
 
-    monkeypatch.setattr("bitwright.jobs.preprocessing.prepare", broken)
-    with pytest.warns(UserWarning, match="without optimization: the folder is on strike") as seen:
-        ready = process(with_batch_norm(), tmp_path)
-    assert len(seen) == 1
-    assert "BatchNormalization" in ops(ready)
-    assert shapes_of(ready)["n"] == ("n", 4, 8, 8)
+    model = make_transformer()
+    ready = process(model, tmp_path)
+    peer(model, tmp_path / "peer.onnx")
+    expected = onnx.load(tmp_path / "peer.onnx").graph.node
+    assert {item.op_type for item in expected} >= {"Gemm"}
+    assert [(n.name, n.op_type) for n in ready.graph.node] == [
+        (n.name, n.op_type) for n in expected
+    ]
+    samples = make_samples(model)
+    assert sqnr(run(model, samples), run(ready, samples)) > 100
+
+
+@pytest.mark.filterwarnings("ignore:pre-processing went on without symbolic")
+def test_a_step_that_cannot_run_is_named_and_the_others_run(tmp_path):
+    nodes = [
+        node("Relu", ["x"], ["r"], name="relu"),
+        node("Strange", ["r"], ["y"], name="odd", domain="some.where"),
+    ]
+    model = build(nodes, {"x": ["n", 4]}, {"y": None}, domains=("some.where",))
+    with pytest.warns(UserWarning, match="without optimization: .*[Ss]trange"):
+        ready = process(model, tmp_path)
+    assert ops(ready) == ops(model)
+    assert shapes_of(ready)["r"] == ("n", 4)
 
 
 def test_without_sympy_the_other_steps_run(tmp_path, monkeypatch):
@@ -300,8 +316,6 @@ def test_the_old_name_of_the_input_still_works_with_one_warning(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"skip_optimisation": True}, "Did you mean 'skip_optimization'"),
-        ({"input_model_path": "other.onnx"}, "are the same"),
         ({"external_data_size_threshold": -1}, "number of bytes"),
         ({"output_model_path": None}, "needs output_model_path"),
         ({"input_model": None}, "needs input_model"),
@@ -309,9 +323,14 @@ def test_the_old_name_of_the_input_still_works_with_one_warning(tmp_path):
 )
 def test_bad_arguments_are_refused_before_any_work(tmp_path, arguments, message):
     given = {"input_model": make_cnn(), "output_model_path": tmp_path / "ready.onnx", **arguments}
-    with pytest.raises(bitwright.RecipeError, match=message):
+    with pytest.raises(ValueError, match=message):
         quant_pre_process(**given)
     assert not list(tmp_path.iterdir())
+
+
+def test_unknown_arguments_are_ignored_with_a_suggestion(tmp_path):
+    with pytest.warns(UserWarning, match="Did you mean 'skip_optimization'"):
+        process(make_cnn(), tmp_path, skip_optimisation=True)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a model"])

@@ -7,16 +7,26 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
+
+from bitwright import graph
 from bitwright.api import preprocess
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.compat.onnxruntime.errors import raises_builtins
+from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import ExternalData
+from bitwright.support.notices import warn_user
+from bitwright.support.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     import onnx
 
 __all__ = ["quant_pre_process", "read_external_data"]
 
+_LARGE_MODEL = 1 << 31
+_HALF_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
+
+@raises_builtins()
 def quant_pre_process(
     input_model: str | Path | onnx.ModelProto | None = None,
     output_model_path: str | Path | None = None,
@@ -35,10 +45,12 @@ def quant_pre_process(
 ) -> None:
     """Fill in shapes and clean up a model before it is quantized, as ONNX Runtime's tool would.
 
-    The steps are symbolic shape inference, optimization (constants, batch norms, no-ops) and ONNX
-    shape inference. One that cannot run is left out with a warning that says which and why; the
-    others run. Names of tensors and nodes stay. Models over 2 GB are read lazily and are written
-    with external data. `input_model_path`, the old name of the first argument, still works.
+    The steps are symbolic shape inference, the runtime's basic optimizations (constants, batch
+    norms, no-ops; a MatMul and its Add become a Gemm) and ONNX shape inference. One that cannot run
+    is left out with a warning that says which and why; the others run. Models over 2 GB and those
+    in float16 are optimized by Bitwright's own passes: in little memory, and without casts. The
+    former are written with external data. `input_model_path`, the old name of the first argument,
+    still works.
 
     >>> import tempfile, bitwright
     >>> from bitwright.compat.onnxruntime import quant_pre_process
@@ -50,15 +62,11 @@ def quant_pre_process(
     """
     if "input_model_path" in deprecated_kwargs:
         old = deprecated_kwargs.pop("input_model_path")
-        if input_model is not None:
-            raise RecipeError("input_model and input_model_path are the same; give input_model.")
-        warnings.warn(
-            "input_model_path is now called input_model.", DeprecationWarning, stacklevel=2
-        )
-        input_model = old
+        warn_user("input_model_path is now called input_model.", DeprecationWarning)
+        input_model = old if input_model is None else input_model
+    known = [*inspect.signature(quant_pre_process).parameters][:-1]
     for name in deprecated_kwargs:
-        known = [*inspect.signature(quant_pre_process).parameters][:-1]
-        raise RecipeError(f"unknown argument {name!r}.{did_you_mean(name, known)}")
+        warn_user(f"ignored: unknown argument {name!r}.{did_you_mean(name, known)}")
     for name, given in (("input_model", input_model), ("output_model_path", output_model_path)):
         if given is None:
             raise RecipeError(f"quant_pre_process needs {name}.")
@@ -70,18 +78,50 @@ def quant_pre_process(
         external_data_location,
         external_data_size_threshold,
     )
-    preprocess(
+    graph.check_destination(output_model_path, source=input_model)
+    model = preprocess(
         input_model,
-        output_model_path,
-        optimize=not skip_optimization,
-        onnx_shapes=not skip_onnx_shape,
+        optimize=False,
+        onnx_shapes=False,
         symbolic_shapes=not skip_symbolic_shape,
         auto_merge=auto_merge,
         int_max=int_max,
         guess_output_rank=guess_output_rank,
         verbose=verbose,
-        external_data=external,
-    )
+    ).model
+    by_runtime = not (skip_optimization or _is_large(model) or _has_half_floats(model))
+    with ScratchFolder("optimize") as scratch:
+        if by_runtime:
+            model = _optimize(model, scratch.path / "optimized.onnx")
+        preprocess(
+            model,
+            output_model_path,
+            optimize=not (skip_optimization or by_runtime),
+            onnx_shapes=not skip_onnx_shape,
+            symbolic_shapes=False,
+            external_data=external,
+        )
+
+
+def _is_large(model: ir.Model) -> bool:
+    # The runtime takes the weights several times over.
+    return graph.written_size(model) > _LARGE_MODEL
+
+
+def _has_half_floats(model: ir.Model) -> bool:
+    # The runtime writes a Cast wherever its processor has no kernel, and the model is float32 then.
+    values = (*model.graph.inputs, *model.graph.initializers.values())
+    return any(value.dtype in _HALF_FLOATS for value in values)
+
+
+def _optimize(model: ir.Model, file: Path) -> ir.Model:
+    """Return the model after the runtime's basic optimizations, which it writes to a file."""
+    try:
+        graph.open_session(model, level="basic", optimized_to=file)
+    except ModelError as error:
+        warn_user(f"pre-processing went on without optimization: {error}")
+        return model
+    return graph.load_model(file)
 
 
 def read_external_data(
