@@ -130,13 +130,6 @@ WEIGHT_ONLY = (
     ),
     Difference(
         "weight_only.rtn_quantize",
-        "codes of float16 weights are chosen for a scale in float64, which is then stored in "
-        "float16",
-        "for the scale that is stored: one code in a thousand differs, by one",
-        "it is nearer to the weight",
-    ),
-    Difference(
-        "weight_only.rtn_quantize",
         '`algorithm` "TEQ" is in the configurations, and no function for ONNX models has it',
         "refused",
         "nothing would be done",

@@ -1,8 +1,8 @@
 """Quantization, packing and GPTQ of single weights, by Neural Compressor's names.
 
-`quantize_groups` is the plain rule of weight-only quantization, in float64, for any array and any
-group length. Weights of a model are quantized by `bitwright.numerics.blocks`, which knows what
-operators can store.
+`quantize_groups` is the plain rule of weight-only quantization, for any array and any group length:
+ranges in the type of the values, the rest in float64. Weights of a model are quantized by
+`bitwright.numerics.blocks`, which knows what operators can store.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def quantize_groups(
     steps = (1 << bits) - 1
     if symmetric:
         size = np.maximum(np.abs(low), np.abs(high))
-        scales = np.where(size > 0, 2 * size / steps, 1.0)
+        scales = np.where(size > 0, (2 * size).astype(np.float64) / steps, 1.0)
         zeros = np.full_like(scales, 0 if signed else 1 << bits - 1)
     else:
         # The range of a constant begins or ends at zero: without a width it would have no scale.
@@ -115,17 +115,18 @@ def quantize_groups(
             np.where(widened, np.minimum(low, 0), low),
             np.where(widened, np.maximum(high, 0), high),
         )
-        scales = np.where(high > low, (high - low) / steps, 1.0)
+        scales = np.where(high > low, (high - low).astype(np.float64) / steps, 1.0)
         zeros = np.rint(-low / scales)
     codes = np.clip(np.rint(groups / scales + zeros), lowest, lowest + steps)
     return QuantizedGroups(codes, scales, zeros)
 
 
-def _in_groups(values: npt.ArrayLike, length: int) -> F64:
+def _in_groups(values: npt.ArrayLike, length: int) -> Array:
+    """Return groups as floats: the type of the values, whose arithmetic the other tool has too."""
     array: npt.NDArray[Any] = np.asarray(values)
     if array.dtype.kind not in "fiuV":
         raise DataError(f"a weight holds numbers, not {array.dtype}.")
-    array = array.astype(np.float64)
+    array = array if array.dtype.kind == "f" else array.astype(np.float64)
     if isinstance(length, bool) or length < 1:
         raise RecipeError(f"a group has at least one value, not {length!r}.")
     if not array.size or array.size % length:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bitwright.api import quantize
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.awq import apply_awq_clip, apply_awq_scale
+from bitwright.compat.neural_compressor.half_floats import round_for_wide_scales
 from bitwright.compat.neural_compressor.inputs import (
     Loader,
     available_providers,
@@ -223,6 +224,8 @@ def _run(
                 UserWarning,
                 stacklevel=3,
             )
+    if isinstance(weights.rounding, Nearest) and weights.awq is None:
+        round_for_wide_scales(result.model, result.plan, source_of(model))
     rename_packed(result.model, result.plan)
     return ONNXModel(result.model, result.plan)
 
