@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from support.models import make_mlp, ops
+from support.models import constants_of, make_mlp, make_samples, ops, quality
 from support.quark_configs import U8S8, quantize_config
 
 from bitwright.compat.quark import (
@@ -13,8 +13,12 @@ from bitwright.compat.quark import (
     CLEConfig,
     Config,
     GPTQConfig,
+    Int8Spec,
     QConfig,
+    QLayerConfig,
+    QuantGranularity,
     QuantizationConfig,
+    UInt8Spec,
 )
 from bitwright.errors import RecipeError
 
@@ -27,9 +31,24 @@ def test_gptq_rounds_the_weights_of_matmul():
     assert not ops(made)["QuantizeLinear"]
 
 
-def test_gptq_says_how_to_ask_for_it():
-    with pytest.raises(RecipeError, match="UseMatMulNBits"):
-        quantize_config(QConfig(global_config=U8S8, algo_config=[GPTQConfig()]))
+def test_gptq_beside_quantized_activations_rounds_integers_for_the_data():
+    model, samples = make_mlp(), make_samples(make_mlp(), 32)
+    errors = {}
+    for name, steps in {"nearest": [], "gptq": [GPTQConfig(per_channel=True)]}.items():
+        weight = Int8Spec(quant_granularity=QuantGranularity.Channel)
+        layer = QLayerConfig(input_tensors=UInt8Spec(), weight=weight)
+        made = quantize_config(QConfig(global_config=layer, algo_config=steps), model)
+        assert ops(made)["MatMul"] == 2 and ops(made)["QuantizeLinear"]
+        errors[name] = quality(model, made, samples), constants_of(made)["w1_quantized"]
+    assert (errors["gptq"][1] != errors["nearest"][1]).any()
+    assert errors["gptq"][0] > errors["nearest"][0]
+
+
+def test_gptq_warns_of_what_counts_for_nothing_beside_quantized_activations():
+    config = QConfig(global_config=U8S8, algo_config=[GPTQConfig(bits=4, block_size=64)])
+    with pytest.warns(UserWarning, match="Bits in GPTQParams has no effect") as seen:
+        quantize_config(config, make_mlp())
+    assert not any("BlockSize" in str(each.message) for each in seen)
 
 
 def test_a_step_of_another_s_own_is_refused():

@@ -165,10 +165,13 @@ class AdaQuantConfig(_FineTuningConfig):
 
 @dataclass(kw_only=True)
 class GPTQConfig(AlgoConfig):
-    """Round the weights of MatMul by GPTQ; needs `UseMatMulNBits` in `extra_options`.
+    """Round weights by GPTQ: integers beside quantized activations, or low-bit weights alone.
 
-    >>> GPTQConfig(bits=4, group_size=32).options()["MatMulNBitsParams"]["GroupSize"]
-    32
+    The latter with `UseMatMulNBits` in `extra_options`. Otherwise types and scales are those of the
+    configuration, as they are there.
+
+    >>> GPTQConfig(perc_damp=0.1).options()["GPTQParams"]["PercDamp"]
+    0.1
     """
 
     bits: int = 8
@@ -181,7 +184,19 @@ class GPTQConfig(AlgoConfig):
     weight_symmetric: bool = True
 
     def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`."""
+        """Return the same as `extra_options`, for integers beside quantized activations."""
+        return {
+            "UseGPTQ": True,
+            "GPTQParams": {
+                **self._rounding(),
+                "Bits": self.bits,
+                "GroupSize": self.group_size,
+                "WeightSymmetric": self.weight_symmetric,
+            },
+        }
+
+    def weight_only_options(self) -> dict[str, Any]:
+        """Return the same as `extra_options`, for low-bit weights alone."""
         return {
             "MatMulNBitsParams": {
                 "Algorithm": "GPTQ",
@@ -189,13 +204,15 @@ class GPTQConfig(AlgoConfig):
                 "GroupSize": self.group_size,
                 "Symmetric": self.weight_symmetric,
             },
-            "GPTQParams": {
-                "PercDamp": self.perc_damp,
-                "BlockSize": self.block_size,
-                "ActOrder": self.act_order,
-                "PerChannel": self.per_channel,
-                "MSE": self.mse,
-            },
+            "GPTQParams": {**self._rounding(), "PerChannel": self.per_channel},
+        }
+
+    def _rounding(self) -> dict[str, Any]:
+        return {
+            "PercDamp": self.perc_damp,
+            "BlockSize": self.block_size,
+            "ActOrder": self.act_order,
+            "MSE": self.mse,
         }
 
 

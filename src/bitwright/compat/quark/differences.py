@@ -39,9 +39,10 @@ MODELS = (
     ),
     Difference(
         "GPTQConfig",
-        "also rounds weights of 8 bits beside quantized activations (and is rounding to nearest "
-        "in effect)",
-        "GPTQ is for low-bit weights with `UseMatMulNBits`; AdaRound for the rest",
-        "8 bits gain nothing from it",
+        "reads the wrong triangle of its matrix, so that weights are rounded to nearest in effect, "
+        "for the inputs of one batch; `bits` and `group_size` count for nothing",
+        "GPTQ, layer by layer on all samples, also of Conv and Gemm; arguments without effect are "
+        "warned of",
+        "it is what was asked for",
     ),
 )

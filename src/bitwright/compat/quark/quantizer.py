@@ -270,17 +270,13 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
     steps = {type(step): step for step in config.algo_config}
     if config.extra_options.get("UseMatMulNBits"):
         return _only_weights(config, model)
-    if GPTQConfig in steps:
-        raise RecipeError(
-            "GPTQConfig rounds low-bit weights and leaves activations float: set "
-            "extra_options['UseMatMulNBits'] to ask for that, or take AdaRoundConfig."
-        )
+    gptq = steps.get(GPTQConfig)
     return QuantizationConfig(
         calibrate_method=_method(activation),
         quant_format=QuantFormat.QDQ if known else VitisQuantFormat.QDQ,
         activation_type=activation.data_type,
         weight_type=weight.data_type,
-        per_channel=_is_per_channel(weight),
+        per_channel=_is_per_channel(weight) or (isinstance(gptq, GPTQConfig) and gptq.per_channel),
         enable_npu_cnn=in_powers and fits_npu,
         include_cle=CLEConfig in steps,
         include_sq=SmoothQuantConfig in steps,
@@ -302,7 +298,9 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
 
 def _only_weights(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
     """Return the arguments of a configuration with `UseMatMulNBits`: activations stay float."""
-    options = _step_options(config.algo_config)
+    options: dict[str, Any] = {}
+    for step in config.algo_config:
+        options |= step.weight_only_options() if isinstance(step, GPTQConfig) else step.options()
     for key, asked in config.extra_options.items():
         merged = isinstance(asked, Mapping) and key in options
         options[key] = {**options[key], **asked} if merged else asked

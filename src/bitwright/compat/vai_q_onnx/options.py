@@ -42,6 +42,7 @@ from bitwright.recipe import (
     Selection,
     WeightOnly,
 )
+from bitwright.support.notices import warn_user
 
 __all__ = ["OLD_NAMES", "OPTIONS", "REFUSED", "read_options", "weight_recipe"]
 
@@ -243,6 +244,8 @@ OPTIONS: dict[str, Row] = {
     # Theirs compares mean outputs, which is the sequential one here.
     "BiasCorrection": when_on({"recipe.bias_correction": "sequential"}),
     "SmoothAlpha": to("smooth.alpha", number(float, 0.0)),
+    # Theirs rounds the weights of MatMul after all else, as integers of 8 bits.
+    "UseGPTQ": when_on({"recipe.rounding": "gptq"}),
     # Only weights: `weight_recipe` reads these
     "UseMatMulNBits": checked(read_switch),
     "MatMulNBitsParams": lambda _, settings: {},
@@ -255,7 +258,6 @@ _GRAPH_TOOL = "change the model before quantizing it"
 
 # Options of the newest package that nothing here answers to, and why.
 REFUSED = {
-    "UseGPTQ": _WEIGHT_ONLY,
     "WeightsOnly": _WEIGHT_ONLY,
     "AutoMixprecision": _SENSITIVITY,
     "Scenario": "Distribution has one way of reading the standard deviation",
@@ -296,6 +298,7 @@ _WEIGHT_KEYS = {
     "GPTQParams",
     "MatMulNBitsParams",
     "TmpDir",
+    "UseGPTQ",
     "UseMatMulNBits",
     "UseRandomData",
 }
@@ -315,6 +318,14 @@ _GPTQ_SETTINGS = {
     "MSE": False,
     "PerChannel": False,
 }
+# The rounding beside quantized activations has the scales of the model, and refits its codes until
+# neither order nor damping matters. Bits and groups count for nothing there either.
+_GPTQ_WITH_ACTIVATIONS = {
+    **_GPTQ_SETTINGS,
+    "Bits": 8,
+    "GroupSize": -1,
+    "WeightSymmetric": True,
+}
 
 
 def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> Recipe | None:
@@ -326,15 +337,12 @@ def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> R
     (8, 32, True)
     """
     if not options.get("UseMatMulNBits"):
-        for key in ("MatMulNBitsParams", "GPTQParams"):
-            if options.get(key):
-                raise RecipeError(f"{key} goes with UseMatMulNBits=True; add it.")
+        _warn_of_idle_settings(options)
         return None
     for key in options:
         if key not in _WEIGHT_KEYS:
-            raise RecipeError(
-                f"option {key!r} has no effect with UseMatMulNBits, which leaves activations "
-                "float; leave it out."
+            warn_user(
+                f"option {key!r} has no effect with UseMatMulNBits, which leaves activations float."
             )
     given = _read_params(options, "MatMulNBitsParams", _NBITS_SETTINGS)
     tuned = _read_params(options, "GPTQParams", _GPTQ_SETTINGS)
@@ -361,6 +369,23 @@ def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> R
             accuracy_level=given["AccuracyLevel"] or None,
         ),
     )
+
+
+def _warn_of_idle_settings(options: Mapping[str, Any]) -> None:
+    """Warn of what is told about rounding and plays no part in a static model."""
+    if options.get("MatMulNBitsParams"):
+        warn_user("option 'MatMulNBitsParams' has no effect without UseMatMulNBits=True.")
+    if options.get("GPTQParams") and not options.get("UseGPTQ"):
+        warn_user("option 'GPTQParams' has no effect without UseGPTQ=True or UseMatMulNBits=True.")
+    elif options.get("GPTQParams"):
+        given = _read_params(options, "GPTQParams", _GPTQ_WITH_ACTIVATIONS)
+        idle = [key for key, default in _GPTQ_WITH_ACTIVATIONS.items() if given[key] != default]
+        for key in idle:
+            if key != "BlockSize":
+                warn_user(
+                    f"{key} in GPTQParams has no effect beside quantized activations: types and "
+                    "scales are those of the configuration, and codes are refitted in any order."
+                )
 
 
 def _read_params(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import helper
 from support.models import (
+    constants_of,
     make_mlp,
     make_samples,
     ops,
@@ -45,9 +46,6 @@ def test_weights_alone_in_few_bits():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"MatMulNBitsParams": {"Bits": 4}}, "goes with UseMatMulNBits=True"),
-        ({"GPTQParams": {"MSE": True}}, "goes with UseMatMulNBits=True"),
-        ({"UseMatMulNBits": True, "CLESteps": 2}, "'CLESteps' has no effect with UseMatMulNBits"),
         ({"UseMatMulNBits": True, "MatMulNBitsParams": {"Bit": 4}}, "Did you mean 'Bits'?"),
         ({"UseMatMulNBits": True, "MatMulNBitsParams": {"Bits": True}}, "of the type int"),
         ({"UseMatMulNBits": True, "MatMulNBitsParams": 4}, "is a dict of settings, not 4"),
@@ -62,3 +60,34 @@ def test_mistakes_about_weights_alone(options, said):
     with pytest.raises(RecipeError) as caught:
         vai_q_onnx.quantize_static(model, None, make_samples(model), extra_options=options)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"MatMulNBitsParams": {"Bits": 4}}, "no effect without UseMatMulNBits=True"),
+        ({"GPTQParams": {"MSE": True}}, "no effect without UseGPTQ=True or UseMatMulNBits=True"),
+        ({"UseMatMulNBits": True, "CLESteps": 2}, "'CLESteps' has no effect with UseMatMulNBits"),
+    ],
+)
+def test_settings_of_another_mode_are_ignored_with_a_warning(options, said):
+    model = make_mlp()
+    with pytest.warns(UserWarning, match=said):
+        vai_q_onnx.quantize_static(model, None, make_samples(model), extra_options=options)
+
+
+@option("UseGPTQ")
+def test_integers_are_rounded_for_the_data():
+    model = make_mlp()
+    made = [
+        vai_q_onnx.quantize_static(
+            model,
+            None,
+            make_samples(model, 8),
+            per_channel=True,
+            extra_options={"UseGPTQ": asked},
+        )
+        for asked in (True, False)
+    ]
+    codes = [constants_of(each)["w1_quantized"] for each in made]
+    assert codes[0].dtype == codes[1].dtype and (codes[0] != codes[1]).any()
