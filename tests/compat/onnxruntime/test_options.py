@@ -727,6 +727,33 @@ def test_activations_of_four_bits(tmp_path):
     assert quality(model, made, samples) > 10
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_float8_biases_are_cast_as_by_the_peer(tmp_path):
+    model = make_cnn()
+    samples = make_samples(model)
+    made = []
+    for tool, path in ((ours, tmp_path / "ours.onnx"), (peer, tmp_path / "peer.onnx")):
+        kind = tool.QuantType.QFLOAT8E4M3FN
+        tool.quantize_static(
+            model,
+            path,
+            Reader(samples),
+            activation_type=kind,
+            weight_type=kind,
+            calibrate_method=tool.CalibrationMethod.Distribution,
+        )
+        made.append(onnx.load(path))
+    casts = [
+        [(n.name, *n.input, *n.output) for n in each.graph.node if n.op_type == "Cast"]
+        for each in made
+    ]
+    assert sorted(casts[0]) == sorted(casts[1]) and len(casts[0]) == 3
+    stored = constants_of(made[0])["b1_quantized"]
+    np.testing.assert_array_equal(stored, constants_of(model)["b1"])
+    (found,), (expected,) = run_plain(made[0], samples[0]), run(model, samples[0])
+    assert sqnr(expected, found) > 15
+
+
 def test_float8_is_written_for_runtimes_that_take_it(tmp_path):
     model = make_mlp(width=64)
     samples = make_samples(model)

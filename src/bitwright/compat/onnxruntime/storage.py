@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.decide.ops import RULES
+from bitwright.numerics.types import FLOAT8E4M3FN
 from bitwright.plan import NodePlan, QuantPlan
 
 __all__ = ["store_parameters"]
@@ -38,6 +39,8 @@ def store_parameters(model: ir.Model, plan: QuantPlan) -> None:
     [('image_scale', 1)]
     """
     initializers = model.graph.initializers
+    if plan.recipe.weight == FLOAT8E4M3FN and plan.recipe.quantize_bias:
+        _cast_biases(model, plan)
     for name, value in initializers.items():
         if value.const_value is None:
             continue
@@ -55,6 +58,32 @@ def store_parameters(model: ir.Model, plan: QuantPlan) -> None:
         ordered = sorted(initializers.items(), key=lambda item: order.get(item[0], -1))
         initializers.clear()
         initializers.update(ordered)
+
+
+def _cast_biases(model: ir.Model, plan: QuantPlan) -> None:
+    """Put each float bias of a float8 node behind a Cast to its own type, as that tool does."""
+    initializers = model.graph.initializers
+    for node in list(model.graph):
+        planned, rule = plan.nodes.get(node.name or ""), RULES.get(node.op_type)
+        if planned is None or not planned.quantized or rule is None or rule.bias is None:
+            continue
+        bias = node.inputs[rule.bias] if rule.bias < len(node.inputs) else None
+        if bias is None or bias.name not in initializers or bias.const_value is None:
+            continue
+        name, stored = str(bias.name), bias.const_value
+        del initializers[name]
+        bias.name = f"{name}_quantized"
+        bias.const_value = ir.tensor(stored.numpy(), name=bias.name)
+        initializers.add(bias)
+        cast = ir.node(
+            "Cast", [bias], attributes={"to": stored.dtype.value}, name=f"{name}_DequantizeLinear"
+        )
+        result = cast.outputs[0]
+        result.name, result.type, result.shape = name, bias.type, bias.shape
+        for use in list(bias.uses()):
+            if use.node is not cast:
+                use.node.replace_input_with(use.idx, result)
+        model.graph.insert_before(model.graph[0], cast)
 
 
 def _columns(
