@@ -91,7 +91,11 @@ class Smoothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     nodes: tuple[str, ...]
-    factors: tuple[float, ...]
+    factors: tuple[float, ...] = ()
+    """One for each channel; empty: nothing is divided."""
+    shifts: tuple[float, ...] = ()
+    """What is subtracted from the channels before, and given back to the biases of the readers;
+    empty: nothing."""
 
 
 class WeightPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,7 +149,7 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Hash of the prepared float graph that the names refer to."""
     recipe: Recipe
     smoothing: dict[str, Smoothing] = {}
-    """Tensor -> how its channels are scaled before anything is quantized."""
+    """Tensor -> how its channels are shifted and scaled before anything is quantized."""
     bias_shifts: dict[str, list[float]] = {}
     """Bias -> what is added to each of its channels, in float, before it is rounded."""
     weight_gains: dict[str, list[float]] = {}

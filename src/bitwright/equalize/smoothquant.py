@@ -4,30 +4,41 @@ G. Xiao et al., "SmoothQuant" (2022, arXiv:2211.10438), equation 4: the channels
 product reads are divided by s_j = max|X_j|^alpha / max|W_j|^(1 - alpha), and the rows of its
 weight are multiplied by them, so that the product stays the same. The division goes into what
 computes X (a norm's scale, the weight of a product) where that is possible, else into a Mul.
+Before that, channels that do not lie around zero may be shifted: see `shifting.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
+from bitwright.equalize.constants import (
+    Edit,
+    change_lazily,
+    constant_at,
+    fits,
+    matrix_of,
+    read_inline,
+)
+from bitwright.equalize.shifting import find_shift
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import NameScope, weight_of
-from bitwright.graph.constants import constant_tensor, float_constant_of, input_at, is_private
+from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.graph.editing import (
     add_initializer,
+    graph_of,
     insert_after,
     like,
     remove_nodes,
     replace_constant,
 )
-from bitwright.graph.tensors import inline_copy
 from bitwright.plan import Smoothing
 from bitwright.recipe import Recipe, SmoothQuant
 
@@ -63,7 +74,7 @@ def find_smoothing_points(model: ir.Model, nodes: Collection[str]) -> dict[str, 
     for node in model.graph:
         name = node.name or ""
         source = node.inputs[0] if node.inputs else None
-        if name in nodes and _weight_of(node) is not None and source is not None:
+        if name in nodes and matrix_of(node) is not None and source is not None:
             points.setdefault(source.name or "", []).append(name)
     return {tensor: tuple(readers) for tensor, readers in points.items()}
 
@@ -85,136 +96,79 @@ def smoothing_for(
         sketch = sketches.get(tensor)
         if sketch is None or sketch.channel_low is None or sketch.channel_high is None:
             continue
-        largest_input = np.maximum(-sketch.channel_low, sketch.channel_high).astype(np.float64)
-        weights = [w for name in readers if (w := _weight_of(nodes[name])) is not None]
-        arrays = [weight.rows() for weight in weights]
-        sizes = [np.abs(rows.astype(np.float64)).max(axis=1, initial=0.0) for rows in arrays]
-        if any(size.shape != largest_input.shape for size in sizes):
+        ends = (sketch.channel_low, sketch.channel_high)
+        seen = _Extremes(*(end.astype(np.float64) for end in ends))
+        multiplying = [nodes[name] for name in readers]
+        arrays = [matrix.rows() for node in multiplying if (matrix := matrix_of(node)) is not None]
+        if any(len(rows) != seen.low.size for rows in arrays):
             continue
-        largest_weight = np.maximum.reduce(sizes)
-        if smooth.alpha == "auto":
-            choice = _best_factors(largest_input, largest_weight, arrays, recipe)
-            if choice is None:
-                continue
-            factors = choice
-        else:
-            factors = _factors(largest_input, largest_weight, smooth.alpha)
-        if all(_fits(rows * factors[:, None], rows.dtype) for rows in arrays):
-            found[tensor] = Smoothing(nodes=tuple(readers), factors=tuple(factors.tolist()))
+        source, shifts = multiplying[0].inputs[0], seen.centres()
+        assert source is not None
+        if not smooth.shift or find_shift(source, multiplying, shifts) is None:
+            shifts = np.zeros_like(shifts)
+        choice = _choose(seen, shifts, arrays, smooth.alpha, recipe)
+        if choice is None:
+            continue
+        factors = np.array(choice.factors or 1.0).reshape(-1, 1)
+        if all(fits(rows * factors, rows.dtype) for rows in arrays):
+            found[tensor] = msgspec.structs.replace(choice, nodes=tuple(readers))
     return found
 
 
 def apply_smoothing(
     model: ir.Model, smoothing: Mapping[str, Smoothing], *, folding: bool
 ) -> list[str]:
-    """Divide the tensors and multiply the weights, in place; return the nodes that were added.
+    """Shift and divide the tensors, and let the products that read them make up for it, in place.
 
-    Without `folding` every division is a Mul of its own.
+    Return the divisions that were added: without `folding` each is a Mul of its own.
     """
     names = NameScope(model)
     nodes = {node.name or "": node for node in model.graph}
     added = []
     for tensor, planned in smoothing.items():
-        factors = np.array(planned.factors, np.float64)
         readers = [_find(name, nodes) for name in planned.nodes]
-        source = readers[0].inputs[0]
+        source = readers[0].inputs[0] if readers else None
         if source is None or any(node.inputs[0] is not source for node in readers):
             raise PlanError(f"the smoothing of {tensor!r} names nodes that do not all read it.")
-        transposes = [w.through for node in readers if (w := weight_of(node)) and w.through]
-        for node in readers:
-            weight = _weight_of(node)
-            if weight is None or weight.channels != factors.size:
-                raise PlanError(
-                    f"node {node.name!r} has no constant weight with {factors.size} rows, as the "
-                    f"smoothing of {tensor!r} needs."
-                )
-            replace_constant(node, 1, weight.scaled(factors), "weight", names)
-        foldable = folding and _read_only_by(source, readers)
-        edits = _division_before(source, factors) if foldable else None
-        for edit in edits or ():
-            transposes += [w.through for w in [weight_of(edit.node)] if w and w.through]
-            replace_constant(edit.node, edit.at, edit.array, "smoothed", names)
-        # Transposed weights that nothing reads any more go, and the weights with them.
-        unique = dict.fromkeys(transposes)
-        remove_nodes(node for node in unique if not node.outputs[0].uses())
-        if edits is None:
-            added.append(_insert_division(model.graph, source, readers, factors, names))
+        if planned.shifts:
+            shift = find_shift(source, readers, np.array(planned.shifts, np.float64))
+            if shift is None:
+                raise PlanError(f"the channels of {tensor!r} cannot be shifted as the plan says.")
+            shift.apply(names)
+        if planned.factors:
+            factors = np.array(planned.factors, np.float64)
+            added += _divide(tensor, source, readers, factors, names, folding=folding)
     return added
 
 
-# Weights --------------------------------------------------------------------------------------
-
-
-# Bytes from which on a changed weight is computed when it is asked for, and not kept.
-_LARGE = 1 << 20
-
-
-class _Weight(NamedTuple):
-    """The constant matrix of a product."""
-
-    tensor: ir.TensorProtocol
-    transposed: bool
-    """Whether its columns are the input channels, not its rows."""
-
-    @property
-    def channels(self) -> int:
-        """How many input channels it has."""
-        return int(self.tensor.shape.numpy()[1 if self.transposed else 0])
-
-    def rows(self) -> Array:
-        """Return it with one row for each input channel."""
-        array = _read(self.tensor)
-        return array.T if self.transposed else array
-
-    def scaled(self, factors: F64) -> Array | ir.TensorProtocol:
-        """Return it with each input channel times its factor."""
-        column = factors if self.transposed else factors[:, None]
-        return _changed(self.tensor, lambda array: (array * column).astype(array.dtype))
-
-
-def _weight_of(node: ir.Node) -> _Weight | None:
-    """Return the constant matrix that a MatMul or Gemm multiplies its input with."""
-    if node.domain or node.op_type not in MATRIX_PRODUCTS:
-        return None
-    if node.attributes.get_int("transA", 0):
-        return None  # its channels are not the last axis
-    tensor = _constant_at(node, 1)
-    if tensor is None or len(tensor.shape) != 2:
-        return None
-    return _Weight(tensor, bool(node.attributes.get_int("transB", 0)))
-
-
-def _constant_at(node: ir.Node, index: int) -> ir.TensorProtocol | None:
-    """Return the floats that a node reads at an input, also through a Transpose; not read yet."""
-    weight = weight_of(node) if index == 1 else None
-    if weight is not None and weight.through is not None:
-        source = weight.value.const_value
-        assert source is not None
-        return ir.LazyTensor(
-            lambda: ir.Tensor(np.ascontiguousarray(_read(source).T), source.dtype),
-            dtype=source.dtype,
-            shape=ir.Shape(source.shape.numpy()[::-1]),
-            cache=False,
-        )
-    tensor = constant_tensor(input_at(node, index))
-    return tensor if tensor is not None and tensor.dtype.is_floating_point() else None
-
-
-def _changed(
-    tensor: ir.TensorProtocol, change: Callable[[Array], Array]
-) -> Array | ir.TensorProtocol:
-    if tensor.nbytes < _LARGE:
-        return change(_read(tensor))
-    return ir.LazyTensor(
-        lambda: ir.Tensor(np.ascontiguousarray(change(_read(tensor))), tensor.dtype),
-        dtype=tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        cache=False,
-    )
-
-
-def _read(tensor: ir.TensorProtocol) -> Array:
-    return np.asarray(inline_copy(tensor).numpy())
+def _divide(
+    tensor: str,
+    source: ir.Value,
+    readers: Sequence[ir.Node],
+    factors: F64,
+    names: NameScope,
+    *,
+    folding: bool,
+) -> list[str]:
+    """Divide a tensor and multiply the weights of its readers; return the node that was added."""
+    transposes = [w.through for node in readers if (w := weight_of(node)) and w.through]
+    for node in readers:
+        matrix = matrix_of(node)
+        if matrix is None or matrix.channels != factors.size:
+            raise PlanError(
+                f"node {node.name!r} has no constant weight with {factors.size} rows, as the "
+                f"smoothing of {tensor!r} needs."
+            )
+        replace_constant(node, 1, matrix.scaled(factors), "weight", names)
+    foldable = folding and _read_only_by(source, readers)
+    edits = _division_before(source, factors) if foldable else None
+    for edit in edits or ():
+        transposes += [w.through for w in [weight_of(edit.node)] if w and w.through]
+        replace_constant(edit.node, edit.at, edit.array, "smoothed", names)
+    # Transposed weights that nothing reads any more go, and the weights with them.
+    unique = dict.fromkeys(transposes)
+    remove_nodes(node for node in unique if not node.outputs[0].uses())
+    return [] if edits is not None else [_insert_division(source, readers, factors, names)]
 
 
 def _factors(inputs: F64, weights: F64, alpha: float) -> F64:
@@ -228,6 +182,66 @@ def _factors(inputs: F64, weights: F64, alpha: float) -> F64:
 _ALPHAS = tuple(np.linspace(0.2, 0.95, 16).tolist())
 _SPREAD = 3.0
 """The largest value of a channel over its root mean square, as it is for most distributions."""
+
+
+class _Extremes(NamedTuple):
+    """The least and the largest value of each channel; infinite where none was seen."""
+
+    low: F64
+    high: F64
+
+    def centres(self) -> F64:
+        """Return what lies in the middle of each channel, as float32 has it."""
+        with np.errstate(invalid="ignore"):
+            middle = (self.low + self.high) / 2
+        return np.where(np.isfinite(middle), middle, 0.0).astype(np.float32).astype(np.float64)
+
+    def magnitudes(self, shifts: F64) -> F64:
+        return np.maximum(shifts - self.low, self.high - shifts)
+
+    def step(self, shifts: F64, factors: F64, recipe: Recipe) -> float:
+        """Return the step between the levels of the shifted and divided tensor."""
+        low, high = ((end - shifts) / factors for end in self)
+        ends = -float(low.min(initial=0.0)), float(high.max(initial=0.0))
+        span = 2 * max(ends) if recipe.activation_symmetric else sum(ends)
+        return span / float(2**recipe.activation.bits)
+
+
+def _choose(
+    seen: _Extremes,
+    shifts: F64,
+    arrays: Sequence[Array],
+    alpha: float | Literal["auto"],
+    recipe: Recipe,
+) -> Smoothing | None:
+    """Return factors and shifts for channels that may be shifted by so much; None: as they are."""
+    weights = np.maximum.reduce(
+        [np.abs(np.float64(rows)).max(axis=1, initial=0) for rows in arrays]
+    )
+    if alpha != "auto":
+        factors = _factors(seen.magnitudes(shifts), weights, alpha)
+        return _smoothing(factors, shifts)
+    best, chosen = np.inf, None
+    for moved in (np.zeros_like(shifts), shifts)[: 1 + bool(shifts.any())]:
+        inputs = seen.magnitudes(moved)
+        found = _best_factors(inputs, weights, arrays, recipe)
+        factors = np.ones_like(inputs) if found is None else found
+        step = seen.step(moved, factors, recipe)
+        scaled = [factors[:, None] * rows for rows in arrays]
+        noise = _rounding_noise(inputs / factors, scaled, recipe, step)
+        if noise < best:
+            plain = found is None and not moved.any()
+            best, chosen = noise, None if plain else _smoothing(factors, moved)
+    return chosen
+
+
+def _smoothing(factors: F64, shifts: F64) -> Smoothing:
+    """Return the smoothing of a tensor whose readers are named later."""
+    return Smoothing(
+        nodes=(),
+        factors=tuple(factors.tolist()) if (factors != 1).any() else (),
+        shifts=tuple(shifts.tolist()) if shifts.any() else (),
+    )
 
 
 def _best_factors(inputs: F64, weights: F64, arrays: Sequence[Array], recipe: Recipe) -> F64 | None:
@@ -244,9 +258,15 @@ def _best_factors(inputs: F64, weights: F64, arrays: Sequence[Array], recipe: Re
     return candidates[best] if noises[best] < _rounding_noise(inputs, arrays, recipe) else None
 
 
-def _rounding_noise(inputs: F64, arrays: Sequence[Array], recipe: Recipe) -> float:
-    """Return the expected noise of products, relative to that of their signal."""
-    step = inputs.max(initial=0.0) / 2 ** (recipe.activation.bits - 1)
+def _rounding_noise(
+    inputs: F64, arrays: Sequence[Array], recipe: Recipe, step: float | None = None
+) -> float:
+    """Return the expected noise of products, relative to that of their signal.
+
+    Without a step the inputs have one that covers the largest of them on both sides.
+    """
+    if step is None:
+        step = float(inputs.max(initial=0.0)) / 2 ** (recipe.activation.bits - 1)
     power = float(np.sum((inputs / _SPREAD) ** 2))
     noise = 0.0
     for array in arrays:
@@ -255,11 +275,6 @@ def _rounding_noise(inputs: F64, arrays: Sequence[Array], recipe: Recipe) -> flo
         steps = largest / 2 ** (recipe.weight.bits - 1) * np.ones(rows.shape[1])
         noise += float(step**2 * np.sum(rows**2) + power * np.sum(steps**2))
     return noise
-
-
-def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(array.astype(dtype).astype(np.float64)).all())
 
 
 def _find(name: str, nodes: Mapping[str, ir.Node]) -> ir.Node:
@@ -271,21 +286,13 @@ def _find(name: str, nodes: Mapping[str, ir.Node]) -> ir.Node:
 # Divisions ------------------------------------------------------------------------------------
 
 
-class _Edit(NamedTuple):
-    """A constant input of a node, and what it becomes."""
-
-    node: ir.Node
-    at: int
-    array: Array | ir.TensorProtocol
-
-
 def _read_only_by(value: ir.Value, readers: Sequence[ir.Node]) -> bool:
     if value.is_graph_output():
         return False
     return all(use.idx == 0 and use.node in readers for use in value.uses())
 
 
-def _division_before(value: ir.Value, factors: F64) -> list[_Edit] | None:
+def _division_before(value: ir.Value, factors: F64) -> list[Edit] | None:
     """Return the constants whose change makes a tensor come out divided, None if there are none.
 
     The division concerns the last axis, and whatever is changed must write for this tensor only.
@@ -305,13 +312,13 @@ def _division_before(value: ir.Value, factors: F64) -> list[_Edit] | None:
     return _arithmetic_edits(node, factors) if node.op_type in _AFFINE else None
 
 
-def _pass_on(value: ir.Value | None, factors: F64) -> list[_Edit] | None:
+def _pass_on(value: ir.Value | None, factors: F64) -> list[Edit] | None:
     if value is None or not is_private(value):
         return None
     return _division_before(value, factors)
 
 
-def _arithmetic_edits(node: ir.Node, factors: F64) -> list[_Edit] | None:
+def _arithmetic_edits(node: ir.Node, factors: F64) -> list[Edit] | None:
     adds = node.op_type in ("Add", "Sub")
     for index in (1, 0):
         array = float_constant_of(node.inputs[index])
@@ -319,9 +326,9 @@ def _arithmetic_edits(node: ir.Node, factors: F64) -> list[_Edit] | None:
             continue
         if node.op_type == "Div":
             product = array * factors
-            if index == 0 or not _fits(product, array.dtype):
+            if index == 0 or not fits(product, array.dtype):
                 return None
-            return [_Edit(node, 1, product.astype(array.dtype))]
+            return [Edit(node, 1, product.astype(array.dtype))]
         own = _divided_constants(node, (index,), factors)
         if own is None or not adds:
             return own
@@ -336,21 +343,21 @@ def _arithmetic_edits(node: ir.Node, factors: F64) -> list[_Edit] | None:
     return None
 
 
-def _divided_constants(node: ir.Node, indexes: tuple[int, ...], factors: F64) -> list[_Edit] | None:
+def _divided_constants(node: ir.Node, indexes: tuple[int, ...], factors: F64) -> list[Edit] | None:
     """Divide these inputs along their last axis, if all that are there are constant."""
     edits = []
     for index in indexes:
         if input_at(node, index) is None:
             continue
-        tensor = _constant_at(node, index)
+        tensor = constant_at(node, index)
         if tensor is None:
             return None
         transposed = node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
         over = factors[:, None] if transposed and index == 1 else factors
-        array = _read(tensor)
-        if not _fits(array / over, array.dtype):
+        array = read_inline(tensor)
+        if not fits(array / over, array.dtype):
             return None
-        edits.append(_Edit(node, index, _changed(tensor, partial(_divided, over))))
+        edits.append(Edit(node, index, change_lazily(tensor, partial(_divided, over))))
     return edits or None
 
 
@@ -359,8 +366,9 @@ def _divided(over: F64, array: Array) -> Array:
 
 
 def _insert_division(
-    graph: ir.Graph, source: ir.Value, readers: Sequence[ir.Node], factors: F64, names: NameScope
+    source: ir.Value, readers: Sequence[ir.Node], factors: F64, names: NameScope
 ) -> str:
+    graph = graph_of(readers[0].outputs[0])
     label = source.name or "input"
     dtype = np.float32 if source.dtype is None else source.dtype.numpy()
     inverse = (1 / factors).astype(dtype)

@@ -53,6 +53,8 @@ def apply_factors(prepared: Prepared, factors: Mapping[str, Smoothing]) -> Prepa
     divisions = dict.fromkeys(added, "it divides by the smoothing factors")
     tensors = "tensor" if len(factors) == 1 else "tensors"
     note = f"smoothed {len(factors)} {tensors}, {len(factors) - len(added)} without a new node"
+    shifted = sum(bool(planned.shifts) for planned in factors.values())
+    note += f", {shifted} with shifted channels" if shifted else ""
     return replace(
         prepared,
         model=model,

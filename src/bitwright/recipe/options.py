@@ -126,6 +126,10 @@ class SmoothQuant(Settings, frozen=True, kw_only=True):
     folding: bool = True
     """Fold the division into the norm or product that computes the activation, where that is
     possible; else, and elsewhere, a Mul divides."""
+    shift: bool = False
+    """Also shift the channels of what a norm or the Add of a bias gives, so that each lies around
+    zero (Outlier Suppression+): the biases before and behind take it. With alpha "auto" only where
+    that leaves less error."""
 
     def __post_init__(self) -> None:
         if self.alpha != "auto" and not 0 <= self.alpha <= 1:

@@ -1,0 +1,112 @@
+"""Constants of a graph that equalization changes, above all the matrices of products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.decide.ops import MATRIX_PRODUCTS
+from bitwright.graph import weight_of
+from bitwright.graph.constants import constant_tensor, input_at
+from bitwright.graph.tensors import inline_copy
+
+__all__ = ["Edit", "Matrix", "change_lazily", "constant_at", "fits", "matrix_of", "read_inline"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+
+class Edit(NamedTuple):
+    """A constant input of a node, and what it becomes."""
+
+    node: ir.Node
+    at: int
+    array: Array | ir.TensorProtocol
+
+
+# Bytes from which on a changed weight is computed when it is asked for, and not kept.
+_LARGE = 1 << 20
+
+
+class Matrix(NamedTuple):
+    """The constant matrix of a product."""
+
+    tensor: ir.TensorProtocol
+    transposed: bool
+    """Whether its columns are the input channels, not its rows."""
+
+    @property
+    def channels(self) -> int:
+        """How many input channels it has."""
+        return int(self.tensor.shape.numpy()[1 if self.transposed else 0])
+
+    def rows(self) -> Array:
+        """Return it with one row for each input channel."""
+        array = read_inline(self.tensor)
+        return array.T if self.transposed else array
+
+    def scaled(self, factors: F64) -> Array | ir.TensorProtocol:
+        """Return it with each input channel times its factor."""
+        column = factors if self.transposed else factors[:, None]
+        return change_lazily(self.tensor, lambda array: (array * column).astype(array.dtype))
+
+
+def matrix_of(node: ir.Node) -> Matrix | None:
+    """Return the constant matrix that a MatMul or Gemm multiplies its input with."""
+    if node.domain or node.op_type not in MATRIX_PRODUCTS:
+        return None
+    if node.attributes.get_int("transA", 0):
+        return None  # its channels are not the last axis
+    tensor = constant_at(node, 1)
+    if tensor is None or len(tensor.shape) != 2:
+        return None
+    return Matrix(tensor, bool(node.attributes.get_int("transB", 0)))
+
+
+def constant_at(node: ir.Node, index: int) -> ir.TensorProtocol | None:
+    """Return the floats that a node reads at an input, also through a Transpose; not read yet."""
+    weight = weight_of(node) if index == 1 else None
+    if weight is not None and weight.through is not None:
+        source = weight.value.const_value
+        assert source is not None
+        return ir.LazyTensor(
+            lambda: ir.Tensor(np.ascontiguousarray(read_inline(source).T), source.dtype),
+            dtype=source.dtype,
+            shape=ir.Shape(source.shape.numpy()[::-1]),
+            cache=False,
+        )
+    tensor = constant_tensor(input_at(node, index))
+    return tensor if tensor is not None and tensor.dtype.is_floating_point() else None
+
+
+def change_lazily(
+    tensor: ir.TensorProtocol, change: Callable[[Array], Array]
+) -> Array | ir.TensorProtocol:
+    """Return a tensor with a change; a large one is computed each time that it is asked for."""
+    if tensor.nbytes < _LARGE:
+        return change(read_inline(tensor))
+    return ir.LazyTensor(
+        lambda: ir.Tensor(np.ascontiguousarray(change(read_inline(tensor))), tensor.dtype),
+        dtype=tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        cache=False,
+    )
+
+
+def read_inline(tensor: ir.TensorProtocol) -> Array:
+    """Return the array of a tensor, wherever it is stored."""
+    return np.asarray(inline_copy(tensor).numpy())
+
+
+def fits(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether all numbers are finite in a type.
+
+    >>> fits(np.array([1e5]), np.dtype(np.float16))
+    False
+    """
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(array.astype(dtype).astype(np.float64)).all())
