@@ -108,6 +108,10 @@ BROKEN = [
     ({"format": "extended", "weight": "bfp16", **LIMITS}, "limits are about integers"),
     ({"format": "extended", "place": {"contrib_ops": True}}, "name two domains for one op"),
     (
+        {"format": "extended", "place": {"block_rounding": "half-even"}},
+        "place.block_rounding is for shared-exponent formats",
+    ),
+    (
         {"format": "fix-neuron", "place": {"vendor_names": "quark"}},
         "place.vendor_names is about pairs and blocks",
     ),

@@ -25,6 +25,7 @@ from bitwright.emit.qdq import QdqWriter, Rounding, StandardOp
 from bitwright.errors import PlanError
 from bitwright.graph.editing import add_initializer, graph_of, insert_after
 from bitwright.numerics.quantize import dequantize
+from bitwright.numerics.shared_exponent import Rounding as BlockRounding
 from bitwright.numerics.types import BFLOAT16, INT32, QType
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
@@ -54,6 +55,8 @@ def emit_fix_neuron(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -
     return []
 
 
+_ROUNDINGS: dict[str, BlockRounding] = {"half-away": 0, "half-up": 1, "half-even": 2}
+
 # FixNeuron is not among them: it has no name there any more.
 _QUARK_NAMES = {
     "VitisQuantizeLinear": "ExtendedQuantizeLinear",
@@ -69,6 +72,8 @@ class _ExtendedWriter(QdqWriter):
     ) -> None:
         super().__init__(model, plan, round_weights)
         self._fused = fused
+        self._rounding = _ROUNDINGS.get(plan.recipe.place.block_rounding or "")
+        self._as_quark = plan.recipe.place.vendor_names == "quark"
         self._opset = model.opset_imports[""]
         self._scaled_nodes: list[tuple[ir.Node, Op, Use]] = []
         self._block_nodes: list[tuple[ir.Node, QType]] = []
@@ -87,7 +92,7 @@ class _ExtendedWriter(QdqWriter):
         if self._plan.recipe.place.portable:
             self._add_scaled_functions()
             self._add_block_functions()
-        if self._plan.recipe.place.vendor_names == "quark":
+        if self._as_quark:
             self._rename()
 
     def _rename(self) -> None:
@@ -117,7 +122,7 @@ class _ExtendedWriter(QdqWriter):
         for op in dict.fromkeys(node.op_type for node, _ in self._block_nodes):
             nodes = [item for item in self._block_nodes if item[0].op_type == op]
             types = list(dict.fromkeys(qtype for _, qtype in nodes))
-            self._add_function(block_function(types, self._opset))
+            self._add_function(block_function(types, self._opset, rounding=self._rounding))
             for node, qtype in nodes:
                 _add_attributes(node, distinguishing_block_attributes(types, qtype))
 
@@ -135,7 +140,9 @@ class _ExtendedWriter(QdqWriter):
         if parameters.qtype.shares_exponent:
             axis = _axis_within(parameters.axis, source)
             qtype = parameters.qtype
-            attributes = block_attributes(qtype, axis)
+            attributes = block_attributes(qtype, axis, rounding=self._rounding)
+            if self._as_quark:
+                attributes.pop("use_compiler_version_cpu_kernel", None)
             node = ir.node(block_op(qtype), [None], attributes, domain=VENDOR_DOMAIN)
             self._block_nodes.append((node, qtype))
             return self._write_single(entry, source, parameters, result, node)
@@ -163,12 +170,14 @@ class _ExtendedWriter(QdqWriter):
         tensor = self._values[entry.tensor]
         label = tensor.name or ""
         suffix = self._dedicated_suffix(entry)
-        name = f"{label}_{node.op_type}"
+        # Quark calls them as it calls the pairs of other types.
+        name = f"{label}_{'DequantizeLinear' if self._as_quark else node.op_type}"
+        before = f"{label}_{'QuantizeLinear' if self._as_quark else node.op_type}_Input"
         output = node.outputs[0]
         output.name = self._names.fresh(f"{name}_Output{suffix}")
         if result is not None:
             # The public name stays on what the model gives out.
-            tensor.name = self._names.fresh(f"{name}_Input")
+            tensor.name = self._names.fresh(before)
             output.name = label
         output.type, output.shape = source.type, source.shape
         node.name = self._names.fresh(f"{name}{suffix}")

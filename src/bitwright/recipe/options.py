@@ -99,6 +99,9 @@ class Placement(Settings, frozen=True, kw_only=True):
     vendor_names: Literal["vitis-ai", "quark"] = "vitis-ai"
     """Format extended: the domain and names of the vendor's operators, the documented ones or
     those of today's Quark."""
+    block_rounding: Literal["half-away", "half-up", "half-even"] | None = None
+    """Format extended: where mantissas of shared-exponent formats go that lie between two; None:
+    as the format is documented."""
     bfloat16_casts: bool = False
     """Format extended: bfloat16 pairs of the scale 1 are two Casts, which any runtime has."""
     portable: bool = True

@@ -244,6 +244,10 @@ RULES = (
         "contrib_ops and extended_ops name two domains for one op; switch one of them off.",
     ),
     Rule(
+        lambda r: r.place.block_rounding is not None and not _block_type(r),
+        "place.block_rounding is for shared-exponent formats, and no tensor has one; leave it out.",
+    ),
+    Rule(
         lambda r: r.output_format.single_nodes and _changed(r.place, ("vendor_names",)),
         "place.{found} is about pairs and blocks: Quark has no FixNeuron; leave it out.",
     ),

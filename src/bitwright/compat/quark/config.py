@@ -13,6 +13,7 @@ from bitwright.compat.quark.serialization import config_from_dict, config_to_dic
 from bitwright.compat.quark.specs import QLayerConfig
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod, VitisQuantFormat
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat
 from bitwright.numerics.types import QTYPES
 from bitwright.recipe.named import why_no_preset
 
@@ -86,30 +87,44 @@ class Config:
     global_quant_config: QuantizationConfig
 
 
-@dataclass(kw_only=True)
+@dataclass(init=False)
 class QConfig:
     """The new configuration: specs for the model, for single layers and for types of layers.
 
+    Options may stand in `extra_options` or, as there, beside the other arguments.
+
     >>> from bitwright.compat.quark import Int8Spec, QLayerConfig, UInt8Spec
     >>> layer = QLayerConfig(input_tensors=UInt8Spec(), weight=Int8Spec())
-    >>> QConfig(global_config=layer, exclude=["head"]).exclude
-    ['head']
+    >>> QConfig(layer, exclude=["head"], QuantizeBias=False).extra_options
+    {'QuantizeBias': False}
     """
 
     global_config: QLayerConfig
-    specific_layer_config: Mapping[QLayerConfig, Sequence[str]] = field(default_factory=dict)
-    layer_type_config: Mapping[QLayerConfig | None, Sequence[str]] = field(default_factory=dict)
-    exclude: Sequence[Any] = field(default_factory=list)
-    algo_config: Sequence[AlgoConfig] = field(default_factory=list)
-    use_external_data_format: bool = False
-    extra_options: dict[str, Any] = field(default_factory=dict)
+    specific_layer_config: Mapping[QLayerConfig, Sequence[str]]
+    layer_type_config: Mapping[QLayerConfig | None, Sequence[str]]
+    exclude: Sequence[Any]
+    algo_config: Sequence[AlgoConfig]
+    use_external_data_format: bool
+    extra_options: dict[str, Any]
 
-    def __post_init__(self) -> None:
-        # There, None stands for nothing, and callers such as Olive pass it.
-        for name in ("specific_layer_config", "layer_type_config", "extra_options"):
-            setattr(self, name, getattr(self, name) or {})
-        for name in ("exclude", "algo_config"):
-            setattr(self, name, getattr(self, name) or [])
+    def __init__(
+        self,
+        global_config: QLayerConfig,
+        specific_layer_config: Mapping[QLayerConfig, Sequence[str]] | None = None,
+        layer_type_config: Mapping[QLayerConfig | None, Sequence[str]] | None = None,
+        exclude: Sequence[Any] | None = None,
+        algo_config: Sequence[AlgoConfig] | None = None,
+        use_external_data_format: bool = False,
+        extra_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.global_config = global_config
+        self.specific_layer_config = specific_layer_config or {}
+        self.layer_type_config = layer_type_config or {}
+        self.exclude = exclude or []
+        self.algo_config = algo_config or []
+        self.use_external_data_format = use_external_data_format
+        self.extra_options = {**(extra_options or {}), **options}
 
     @staticmethod
     def get_default_config(name: str) -> Config:
@@ -201,6 +216,12 @@ def _floats(qtype: str) -> dict[str, Any]:
     }
 
 
+def _blocks(qtype: str) -> dict[str, Any]:
+    is_float = isinstance(SHARED_EXPONENT_FORMATS[qtype], BlockFloat)
+    option = "BFPAttributes" if is_float else "MXAttributes"
+    return {**_floats(qtype), "extra_options": {option: {"rounding_mode": 2}}}
+
+
 _BLOCKS = "bfp16 mxint8 mxfp8e5m2 mxfp8e4m3 mxfp6e3m2 mxfp6e2m3 mxfp4e2m1 mx4 mx6 mx9".split()
 
 
@@ -239,7 +260,7 @@ _PLAIN: dict[str, dict[str, Any]] = {
     "MATMUL_NBITS": {"extra_options": _FOUR_BITS},
     "FP16": _floats("float16"),
     "BF16": _floats("bfloat16"),
-    **{name.upper(): _floats(name) for name in _BLOCKS},
+    **{name.upper(): _blocks(name) for name in _BLOCKS},
 }
 
 _INTEGERS = ("XINT8", "A8W8", "A16W8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "U16S8_AAWS")

@@ -40,6 +40,7 @@ from bitwright.compat.vai_q_onnx.enums import (
 )
 from bitwright.compat.vai_q_onnx.static import read_subgraphs
 from bitwright.errors import DataError, RecipeError, did_you_mean
+from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 from bitwright.numerics.types import BFLOAT16, FLOAT16, INT8, INT16, INT32, UINT8
 from bitwright.recipe import Recipe, Selection
 from bitwright.recipe.formats import FORMATS
@@ -131,8 +132,10 @@ def _pair_options(config: QuantizationConfig, model: Any) -> dict[str, Any]:
     format, _ = read_format(config.quant_format)
     if FORMATS[format].integer_ops:
         return {}
-    options = dict.fromkeys(fused_options(config), True)
     weight = read_type(config.weight_type, "weight type")
+    # Operators of blocks stand everywhere there, also between Conv and its activation.
+    fused = () if weight.shares_exponent else fused_options(config)
+    options = dict.fromkeys(fused, True)
     wide = 16 in (weight.bits, read_type(config.activation_type, "activation type").bits)
     if weight in (FLOAT16, BFLOAT16):
         options["AddQDQPairToWeight"] = True  # as there: float weights, which their pairs round
@@ -288,7 +291,7 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
             "ActivationSymmetric": activation.symmetric,
             "WeightSymmetric": weight.symmetric,
             **_scales(activation, weight),
-            **_bias(config.global_config.bias),
+            **_bias(config.global_config.bias, weight),
             **_step_options(config.algo_config),
             **_overrides(config, model),
             **config.extra_options,
@@ -341,15 +344,18 @@ def _is_per_channel(weight: Spec) -> bool:
 def _scales(activation: Spec, weight: Spec) -> dict[str, Any]:
     if activation.scale_type is ScaleType.Int16:
         return {"Int16Scale": True}
+    if isinstance(SHARED_EXPONENT_FORMATS.get(weight.data_type.name), Microscaling):
+        return {"MXAttributes": {"rounding_mode": 2}}
     searched = weight.calibration_method is CalibMethod.MinMSE
     if searched and weight.scale_type is ScaleType.Float32:
         return {"WeightCalibrateMethod": "MinMSE"}
     return {}
 
 
-def _bias(spec: Spec | None) -> dict[str, Any]:
-    if spec is None:
-        return {}
+def _bias(spec: Spec | None, weight: Spec) -> dict[str, Any]:
+    like_weight = spec is not None and spec.data_type is weight.data_type
+    if spec is None or (like_weight and not weight.data_type.is_integer):
+        return {}  # a bias is stored like a weight of floats or blocks
     if spec.data_type not in _BIAS:
         raise RecipeError(f"a bias is int8, int16 or int32, not {spec.data_type}.")
     return _BIAS[spec.data_type]

@@ -167,7 +167,7 @@ _CLASSES: dict[str, type[Spec]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class QLayerConfig:
     """The specs of a layer: what it reads, its weight and its bias.
 
@@ -178,10 +178,10 @@ class QLayerConfig:
     """
 
     input_tensors: Spec | None = None
+    activation: Spec | None = None
     weight: Spec | None = None
     bias: Spec | None = None
     output_tensors: Spec | None = None
-    activation: Spec | None = None
 
     def __post_init__(self) -> None:
         if self.activation is not None and self.input_tensors is not None:

@@ -28,6 +28,7 @@ from bitwright.compat.options import (
     translate,
     when_on,
 )
+from bitwright.compat.vai_q_onnx.blocks import block_rounding
 from bitwright.compat.vai_q_onnx.differences import SIMPLIFY_MODEL
 from bitwright.compat.vai_q_onnx.enums import read_type
 from bitwright.compat.vai_q_onnx.finetuning import read_fast_finetune
@@ -139,6 +140,9 @@ OPTIONS: dict[str, Row] = {
         True, "constants of element-wise ops have the type of activations"
     ),
     "BF16QDQToCast": to("place.bfloat16_casts"),
+    # The rest of these says which number type is meant: `read_block_type` reads it.
+    "BFPAttributes": block_rounding,
+    "MXAttributes": block_rounding,
     "BF16WithClip": only(True, "bfloat16 pairs saturate by themselves"),
     "RefineBlockAxis": only(True, "blocks lie along what a product sums up"),
     "UseFP32Scale": only(True, "float16 models are computed in float32 between their ends"),
@@ -272,8 +276,6 @@ REFUSED = {
     "EnableVaimlBF16": "bfloat16 pairs are written as they are",
     "ActivationScaled": "float16 and bfloat16 have the scale 1",
     "WeightScaled": "float16 and bfloat16 have the scale 1",
-    "BFPAttributes": "blocks have the attributes of their number type",
-    "MXAttributes": "blocks have the attributes of their number type",
     "ConvertOpsetVersion": "a model is raised to the opset that it needs, and to no other",
     "ShapeShifterYaml": _GRAPH_TOOL,
     "UserCustomOpLibPath": "a model with custom operators cannot be calibrated",

@@ -10,6 +10,7 @@ from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
 from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
 from bitwright.compat.options import read_names, read_switch
+from bitwright.compat.vai_q_onnx.blocks import read_block_type
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
 from bitwright.compat.vai_q_onnx.options import read_options, weight_recipe
 from bitwright.compat.vai_q_onnx.translate import Hardware, Request, to_recipe
@@ -126,8 +127,8 @@ def quantize_static(
     request = Request(
         quant_format=quant_format,
         calibrate_method=calibrate_method,
-        activation_type=activation_type,
-        weight_type=weight_type,
+        activation_type=read_block_type(activation_type, extra_options),
+        weight_type=read_block_type(weight_type, extra_options),
         hardware=_hardware(
             read_switch("enable_npu_cnn", enable_npu_cnn)
             or old["enable_ipu_cnn"]

@@ -156,6 +156,10 @@ def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
     )
     if parts.place.get("bfloat16_casts") and BFLOAT16 not in (activation, weight):
         parts.drop("place.bfloat16_casts", "neither activations nor weights are bfloat16")
+    if "block_rounding" in parts.place and not (
+        activation.shares_exponent or weight.shares_exponent
+    ):
+        parts.drop("place.block_rounding", "neither activations nor weights have blocks")
     fuses = {**dict.fromkeys(_NPU_FUSED, on_npu), **parts.fuse}
     fused = tuple(op_type for op_type, is_fused in fuses.items() if is_fused)
     # The placement of the tools people come from: every op of a listed type gets its pairs.

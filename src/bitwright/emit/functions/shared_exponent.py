@@ -50,14 +50,18 @@ def block_op(qtype: QType) -> str:
     return "BFPFixNeuron" if isinstance(found, BlockFloat) else "MXFixNeuron"
 
 
-def block_attributes(qtype: QType, axis: int) -> dict[str, int | str]:
-    """Return the attributes that the operator is documented to have.
+def block_attributes(
+    qtype: QType, axis: int, *, rounding: Rounding | None = None
+) -> dict[str, int | str]:
+    """Return the attributes that the operator is documented to have; None: the format's rounding.
 
     >>> from bitwright.numerics.types import MXINT8
     >>> block_attributes(MXINT8, 1)
     {'element_dtype': 'int8', 'axis': 1, 'block_size': 32, 'rounding_mode': 0}
+    >>> block_attributes(MXINT8, 1, rounding=2)["rounding_mode"]
+    2
     """
-    found = SHARED_EXPONENT_FORMATS[qtype.name]
+    found = _format_of(qtype, rounding)
     if isinstance(found, Microscaling):
         return {
             "element_dtype": found.element,
@@ -78,6 +82,11 @@ def block_attributes(qtype: QType, axis: int) -> dict[str, int | str]:
     }
 
 
+def _format_of(qtype: QType, rounding: Rounding | None) -> SharedExponentFormat:
+    found = SHARED_EXPONENT_FORMATS[qtype.name]
+    return found if rounding is None else replace(found, rounding=rounding)
+
+
 def distinguishing_block_attributes(
     types: Collection[QType], qtype: QType
 ) -> dict[str, int | float]:
@@ -95,7 +104,9 @@ def distinguishing_block_attributes(
     return _element_numbers(found)
 
 
-def block_function(types: Collection[QType], opset: int) -> ir.Function:
+def block_function(
+    types: Collection[QType], opset: int, *, rounding: Rounding | None = None
+) -> ir.Function:
     """Return the one body that these formats of one operator need in a model.
 
     Bodies cannot be overloaded (see `scaled`), so formats of one operator must be told apart by
@@ -103,19 +114,20 @@ def block_function(types: Collection[QType], opset: int) -> ir.Function:
     """
     first, *_ = types
     mixed = len(set(types)) > 1
-    found = SHARED_EXPONENT_FORMATS[first.name]
+    found = _format_of(first, rounding)
     if isinstance(found, Microscaling):
         lines = _microscaling_lines(found, opset, mixed=mixed)
     else:
-        _refuse_other_blocks(found, types)
+        _refuse_other_blocks(found, [_format_of(qtype, rounding) for qtype in types], types)
         lines = _block_float_lines(found, opset, mixed=mixed)
     attributes = [*block_attributes(first, 1), *distinguishing_block_attributes(types, first)]
     return write_function(block_op(first), ["x"], lines, attributes=attributes, opset=opset)
 
 
-def _refuse_other_blocks(first: BlockFloat, types: Collection[QType]) -> None:
-    for qtype in types:
-        other = SHARED_EXPONENT_FORMATS[qtype.name]
+def _refuse_other_blocks(
+    first: BlockFloat, formats: Collection[SharedExponentFormat], types: Collection[QType]
+) -> None:
+    for other in formats:
         assert isinstance(other, BlockFloat)
         if replace(other, bit_width=first.bit_width) != first:
             names = " and ".join(sorted({qtype.name for qtype in types}))
