@@ -201,3 +201,32 @@ def test_means_need_the_axis_and_the_same_channels_throughout():
     sketch.update(np.ones((2, 3), np.float32))
     with pytest.raises(DataError, match="changed from 3 to 4"):
         sketch.update(np.ones((2, 4), np.float32))
+
+
+def test_a_thinned_histogram_has_all_extremes_and_nearly_the_same_distribution():
+    batches = np.random.default_rng(0).normal(size=(4, 8, 56, 56)).astype(np.float32)
+    whole, thinned = TensorSketch.empty(), TensorSketch.empty(most_counted=2048)
+    for batch in batches:
+        whole.update(batch)
+        thinned.update(batch)
+    assert (thinned.low, thinned.high, thinned.count) == (whole.low, whole.high, whole.count)
+    assert thinned.counts().sum() == pytest.approx(whole.finite, rel=0.01)
+    for point in (-2.0, -0.5, 0.0, 1.0, 2.5):
+        parts = [s.counts()[s.values() <= point].sum() / s.count for s in (whole, thinned)]
+        assert parts[1] == pytest.approx(parts[0], abs=0.02)
+
+
+def test_small_tensors_are_not_thinned():
+    small = np.linspace(-1, 1, 99, dtype=np.float32)
+    thinned = TensorSketch.empty(most_counted=99)
+    thinned.update(small)
+    assert thinned == TensorSketch.of(small)
+
+
+def test_thinning_does_not_depend_on_how_the_data_is_cut():
+    batches = np.random.default_rng(0).normal(size=(4, 1000)).astype(np.float32)
+    one, *parts = (TensorSketch.empty(most_counted=100) for _ in range(3))
+    for index, batch in enumerate(batches):
+        one.update(batch)
+        parts[index // 2].update(batch)
+    assert parts[0] | parts[1] == one

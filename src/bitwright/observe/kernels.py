@@ -20,6 +20,7 @@ __all__ = [
     "TOP_BIN",
     "Extremes",
     "accumulate",
+    "accumulate_every",
     "channel_extremes",
     "extremes",
     "used_bins",
@@ -81,6 +82,22 @@ def accumulate(values: F32, lanes: I64, *, engine: str | None = None) -> Extreme
     if low > high:
         return Extremes(np.inf, -np.inf, int(nan), int(inf))
     return Extremes(_from_key(low), _from_key(high), int(nan), int(inf))
+
+
+def accumulate_every(values: F32, lanes: I64, every: int) -> Extremes:
+    """Do the same, but count one value in so many, for as many; extremes are those of all.
+
+    >>> lanes = np.zeros((LANES, BINS), np.int64)
+    >>> accumulate_every(np.array([1.0, 1.0, 5.0, 5.0], np.float32), lanes, every=2)
+    Extremes(low=1.0, high=5.0, nan=0, inf=0)
+    >>> lanes.sum(axis=0)[[0x3F80, 0x40A0]]
+    array([2, 2])
+    """
+    found = extremes(values)
+    # Where it starts differs from batch to batch, but depends on nothing else than the batch.
+    start = int(np.float32(found.high).view(np.uint32)) % every
+    _accumulate_numpy(np.ascontiguousarray(values[start::every]), lanes, weight=every)
+    return found
 
 
 class _Progress:
@@ -170,7 +187,7 @@ def values_of(bins: I64) -> F32:
     return (bins.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def _accumulate_numpy(values: F32, lanes: I64) -> Extremes:
+def _accumulate_numpy(values: F32, lanes: I64, weight: int = 1) -> Extremes:
     low, high, nan, inf = np.inf, -np.inf, 0, 0
     buffer = np.empty(min(values.size, _CHUNK), np.uint32)
     for start in range(0, values.size, _CHUNK):
@@ -188,9 +205,12 @@ def _accumulate_numpy(values: F32, lanes: I64) -> Extremes:
         if max(-found.low, found.high) >= _LEAST_ROUNDED_UP:
             # Finite values that would round to infinity stay in the largest finite bin.
             bins -= (bins & np.uint32(0x7FFF)) > TOP_BIN
-        counts = np.bincount(bins)
-        used = np.flatnonzero(counts)  # leaves untouched pages without memory
-        lanes[0, used] += counts[used]
+        if bins.size < BINS:
+            np.add.at(lanes[0], bins.astype(np.intp), weight)
+        else:
+            counts = np.bincount(bins)
+            used = np.flatnonzero(counts != 0)  # leaves untouched pages without memory
+            lanes[0, used] += weight * counts[used]
         low, high = min(low, found.low), max(high, found.high)
         nan, inf = nan + found.nan, inf + found.inf
     return Extremes(low, high, nan, inf)

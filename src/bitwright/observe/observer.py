@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy.typing as npt
 
-from bitwright.errors import DataError
+from bitwright.errors import DataError, did_you_mean
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe.sketch import TensorSketch
 from bitwright.support.progress import Progress, show_progress
@@ -17,9 +17,11 @@ from bitwright.support.wording import counted
 
 __all__ = ["MEMORY_BUDGET", "Detail", "Engine", "Feeds", "Observation", "Runner", "observe"]
 
-Detail = Literal["extremes", "histogram"]
+Detail = Literal["extremes", "thinned", "histogram"]
 Feeds = Mapping[str, npt.NDArray[Any]]
 
+THINNED = 1 << 15
+"""About how many values of a tensor a thinned histogram counts in each sample."""
 MEMORY_BUDGET = 512 << 20
 """Bytes of observed tensors that may be alive at once, where no budget is given."""
 
@@ -113,10 +115,11 @@ def observe(
     """Run the model over the samples, once, and sketch the named tensors.
 
     `model` is a model or a `Runner`. `detail` says what is kept besides extremes: nothing, or
-    the histogram that range methods need. `per_channel` names the tensors that also get extremes
-    for each channel, with the channel axis, `per_batch` those of which is counted how many samples
-    each power-of-two scale is best for, and `means` those that also get the mean of each channel,
-    with the channel axis. `memory_budget` bounds the bytes of observed tensors that
+    the histogram that range methods need, of all values or of a part of large tensors ("thinned"),
+    which costs little beside running the model. `per_channel` names the tensors that also get
+    extremes for each channel, with the channel axis, `per_batch` those of which is counted how many
+    samples each power-of-two scale is best for, and `means` those that also get the mean of each
+    channel, with the channel axis. `memory_budget` bounds the bytes of observed tensors that
     are alive at any time: if one sample's do not fit, they are observed in groups, one run for
     each group. `providers` are the runtime's execution providers. `progress` shows a bar on a
     terminal, or calls a function with (done, total). `sketches` are filled in place of new ones,
@@ -133,8 +136,8 @@ def observe(
     >>> seen.samples, seen.sketches["y"].high, seen.shapes["y"]
     (4, 6.0, (1, 3))
     """
-    if detail not in ("extremes", "histogram"):
-        raise DataError(f"unknown detail {detail!r}. Known: extremes, histogram.")
+    if detail not in get_args(Detail):
+        raise DataError(f"unknown detail {detail!r}.{did_you_mean(detail, get_args(Detail))}")
     if memory_budget <= 0:
         raise DataError(f"the memory budget must be positive, not {memory_budget} bytes.")
     if engine is not None:
@@ -156,10 +159,11 @@ def observe(
     if sketches is None:
         sketches = {
             name: TensorSketch(
-                histogram=detail == "histogram",
+                histogram=detail != "extremes",
                 channel_axis=axes.get(name),
                 mean_axis=(means or {}).get(name),
                 grids=(per_batch or {}).get(name, ()),
+                most_counted=THINNED if detail == "thinned" else None,
             )
             for name in tensors
         }

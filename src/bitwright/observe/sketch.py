@@ -77,6 +77,7 @@ class TensorSketch:
         "inf",
         "low",
         "mean_axis",
+        "most_counted",
         "nan",
         "votes",
     )
@@ -88,6 +89,7 @@ class TensorSketch:
         channel_axis: int | None = None,
         mean_axis: int | None = None,
         grids: Iterable[PositionGrid] = (),
+        most_counted: int | None = None,
     ) -> None:
         self.low = np.inf
         """The least finite value, inf while there is none."""
@@ -96,6 +98,8 @@ class TensorSketch:
         """Values seen, the non-finite ones included."""
         self.nan = 0
         self.inf = 0
+        self.most_counted = most_counted
+        """About how many values of a batch the histogram counts, each for its neighbours, too."""
         self.channel_axis = channel_axis
         self.channel_low: F32 | None = None
         self.channel_high: F32 | None = None
@@ -171,7 +175,11 @@ class TensorSketch:
         if self._lanes is None:
             found = kernels.extremes(flat)
         else:
-            found = kernels.accumulate(flat, self._lanes, engine=engine)
+            every = _step(flat.size, self.most_counted)
+            if every == 1:
+                found = kernels.accumulate(flat, self._lanes, engine=engine)
+            else:
+                found = kernels.accumulate_every(flat, self._lanes, every)
             self._sparse = None
         self.count += flat.size
         self.nan += found.nan
@@ -340,6 +348,11 @@ class TensorSketch:
     def __repr__(self) -> str:
         kept = "histogram" if self.has_histogram else "extremes"
         return f"<TensorSketch of {self.count} values in [{self.low:g}, {self.high:g}], {kept}>"
+
+
+def _step(size: int, most: int | None) -> int:
+    """Return the step that leaves about so many values: odd, as most rows of tensors are not."""
+    return 1 if most is None or size <= most else -(-size // most) | 1
 
 
 def _vote_rows(votes: Mapping[PositionGrid, Counter[int]]) -> I64:

@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.numerics.compiling import compiled, default_engine
 from bitwright.numerics.scales import symmetric_zero_point
 from bitwright.numerics.types import QType
 
@@ -22,9 +21,6 @@ _INTERVALS = 384
 
 _TAIL = 160
 """Bins at either end that are not merged."""
-
-_WORTH_COMPILING = 1 << 14
-"""Sets of levels times intervals from which on compiled code is faster, its loading counted in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +130,8 @@ class Density:
         self._points = points
         self._masses = masses
 
-    def error(self, levels: Levels, *, engine: str | None = None) -> F64:
+    def error(self, levels: Levels) -> F64:
         """Return the sum of squared errors for each set of levels (one-dimensional arrays)."""
-        if engine is None:  # for a few of them the compiler is not worth loading
-            size = levels.scale.size * (self._edges.size + self._points.size)
-            engine = default_engine() if size > _WORTH_COMPILING else "numpy"
-        if engine == "numba":
-            total = np.empty(levels.scale.shape)
-            mass = (self._edges, self._weights, self._points, self._masses)
-            compiled(_sum_errors, reorder=True)(
-                levels.scale, levels.bottom, levels.top, *mass, total
-            )
-            return total
         column = levels.as_column()
         total = np.zeros(levels.scale.shape)
         if self._edges.size:
@@ -189,36 +175,6 @@ class Density:
         spread[1] = _merge(*spread[1])
         edges, weights = _summed_by_parts(*map(np.concatenate, zip(*spread, strict=True)))
         return cls(edges, weights, points, masses)
-
-
-def _sum_errors(
-    scales: Any,
-    bottoms: Any,
-    tops: Any,
-    edges: Any,
-    weights: Any,
-    points: Any,
-    masses: Any,
-    total: Any,
-) -> None:
-    """Compiled body of `Density.error`: integral and squared error of `Levels` in one loop."""
-    for which in range(scales.size):
-        scale, bottom, top = scales[which], bottoms[which], tops[which]
-        cube = scale * scale * scale
-        found = 0.0
-        for i in range(edges.size):
-            inside = min(max(edges[i], bottom), top)
-            outside = edges[i] - inside
-            inside /= scale
-            steps = np.rint(inside)
-            part = inside - steps
-            volume = (part * part * part + 0.25 * steps) * cube
-            found += weights[i] * (volume + outside * outside * outside)
-        found /= 3.0
-        for i in range(points.size):
-            near = min(max(np.rint(points[i] / scale) * scale, bottom), top)
-            found += masses[i] * (points[i] - near) * (points[i] - near)
-        total[which] = found
 
 
 def _spikes(low: F64, high: F64, counts: F64) -> npt.NDArray[np.bool_]:

@@ -27,7 +27,7 @@ from bitwright.jobs.effort.steps import (
     Change,
     Propose,
 )
-from bitwright.jobs.effort.trials import FIRST, HALVES, Trial, Trials
+from bitwright.jobs.effort.trials import FIRST, Trial, Trials
 from bitwright.jobs.fine_tuning.segment import require_torch
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import Planned, assess_model, emit_model
@@ -144,11 +144,13 @@ def _search(
     prepared: Prepared, recipe: Recipe, effort: Effort, kept: Calibration, compute: Compute
 ) -> _Search:
     """Try what an effort tries."""
-    halves = FIRST if effort == "standard" else HALVES
-    search = _Search(Trials(prepared, kept, compute, halves=halves), effort)
     if effort == "standard":
+        means = recipe.bias_correction == "fast"
+        trials = Trials(prepared, kept, compute, halves=FIRST, means=means)
+        search = _Search(trials, effort)
         search.combine(RANGES)
         return search
+    search = _Search(Trials(prepared, kept, compute), effort)
     search.combine(FAMILY)
     if recipe.weight.bits < BYTE:
         search.combine(ROUNDING)

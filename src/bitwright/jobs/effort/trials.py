@@ -80,14 +80,17 @@ class Trials:
         compute: Compute = ON_CPU,
         *,
         halves: Sequence[int] = HALVES,
+        means: bool = True,
     ) -> None:
         """Divide data that can be read twice; `prepared` is the model for the recipe to start.
 
-        A trial is over when it was calibrated on each of these halves.
+        A trial is over when it was calibrated on each of these halves. `means` says whether any
+        trial corrects biases.
         """
         self.prepared = prepared
         self._compute = compute
         self._wanted = halves
+        self._means = means
         self._opened: dict[bytes, Prepared] = {_key(prepared.recipe): prepared}
         self._seen: dict[tuple[bytes, int], _Seen] = {}
         self._expected: dict[int, list[Mapping[str, Any]]] = {}
@@ -188,7 +191,8 @@ class Trials:
         recipe = _observed_as(recipe).replace(select=self.prepared.recipe.select)
         prepared, factors = smooth_activations(self.open(recipe), calibration)
         layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
-        return _Seen(observe_everything(prepared, layout, calibration), factors)
+        found = observe_everything(prepared, layout, calibration, means=self._means)
+        return _Seen(found, factors)
 
 
 def _of(calibration: Calibration, part: Samples) -> Calibration:
