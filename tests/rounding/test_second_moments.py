@@ -8,6 +8,7 @@ from bitwright.rounding.second_moments import (
     fit_scales,
     output_errors,
     round_by_moment,
+    round_each_by_moment,
     trusted_moment,
 )
 
@@ -88,3 +89,57 @@ def test_a_layer_that_reads_zeros_is_rounded_to_nearest():
     weights, moment, grid = tiny(0)
     result, _ = round_by_moment(weights, 0 * moment, grid, fit=True)
     np.testing.assert_array_equal(result, grid.round(weights))
+
+
+def each_with_a_moment(count, rows=5, bits=2):
+    """Columns with a moment each, and a grid for all of them."""
+    parts = [tiny(seed, rows=rows, columns=1, bits=bits) for seed in range(count)]
+    weights = np.concatenate([weight for weight, _, _ in parts], axis=1)
+    scales = np.concatenate([grid.scales for _, _, grid in parts])
+    moments = np.stack([moment for _, moment, _ in parts])
+    return weights, moments, MatrixGrid(bits, scales, np.full(count, 2 ** (bits - 1)))
+
+
+def errors_of_each(change, moments):
+    return np.array(
+        [output_errors(c[:, None], m)[0] for c, m in zip(change.T, moments, strict=True)]
+    )
+
+
+def test_columns_with_moments_of_their_own_gain_most_of_what_all_codes_could():
+    weights, moments, grid = each_with_a_moment(40)
+    result, same = round_each_by_moment(weights, moments, grid, fit=False)
+    np.testing.assert_allclose(same.scales, grid.scales, rtol=1e-7)
+    np.testing.assert_allclose(grid.round(result), result, atol=1e-12)
+    nearest = errors_of_each(weights - grid.round(weights), moments)
+    mine = errors_of_each(weights - result, moments)
+    best = [
+        best_of_all(w[:, None], m, MatrixGrid(2, np.array([s]), np.array([2])))[0]
+        for w, m, s in zip(weights.T, moments, grid.scales, strict=True)
+    ]
+    assert np.all(mine <= nearest + 1e-9)
+    assert np.all(mine >= np.array(best) - 1e-9)
+    assert nearest.sum() - mine.sum() > 0.6 * (nearest.sum() - np.sum(best))
+
+
+def test_columns_with_moments_of_their_own_are_as_close_as_one_by_one():
+    weights, moments, grid = each_with_a_moment(60, rows=9, bits=4)
+    result, fitted = round_each_by_moment(weights, moments, grid, fit=True)
+    np.testing.assert_allclose(fitted.round(result), result, atol=1e-9)
+    assert np.all(fitted.scales > 0)
+    alone = [
+        round_by_moment(w[:, None], m, MatrixGrid(4, np.array([s]), np.array([z])), fit=True)[0][
+            :, 0
+        ]
+        for w, m, s, z in zip(weights.T, moments, grid.scales, grid.zeros, strict=True)
+    ]
+    mine = errors_of_each(weights - result, moments).sum()
+    assert mine < errors_of_each(weights - np.stack(alone, axis=1), moments).sum()
+
+
+def test_a_channel_that_reads_zeros_is_rounded_to_nearest():
+    weights, moments, grid = each_with_a_moment(3)
+    moments[1] = 0
+    result, fitted = round_each_by_moment(weights, moments, grid, fit=True)
+    np.testing.assert_allclose(result[:, 1], grid.round(weights)[:, 1])
+    assert fitted.scales[1] == grid.scales[1]

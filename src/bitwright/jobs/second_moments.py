@@ -33,8 +33,8 @@ from bitwright.plan import QuantPlan
 from bitwright.rounding.bias_correction import find_biased_layers, window_pads
 from bitwright.rounding.second_moments import (
     MatrixGrid,
-    output_errors,
     round_by_moment,
+    round_each_by_moment,
     trusted_moment,
 )
 from bitwright.support.wording import counted
@@ -170,14 +170,22 @@ class _Layer:
         scales = np.broadcast_to(scale, groups * columns).reshape(groups, columns)
         zeros = np.asarray(parameters.zero_point) - int(qtype.lowest)
         zeros = np.broadcast_to(zeros, groups * columns).reshape(groups, columns)
-        result, before, after = np.empty_like(weights), 0.0, 0.0
-        found = scales.copy()
-        for index, (weight, moment) in enumerate(zip(weights, moments, strict=True)):
-            grid = MatrixGrid(qtype.bits, scales[index], zeros[index])
-            result[index], fitted = round_by_moment(weight, moment, grid, fit=fit)
-            found[index] = fitted.scales
-            before += float(output_errors(weight - grid.round(weight), moment).sum())
-            after += float(output_errors(weight - result[index], moment).sum())
+        result, found = np.empty_like(weights), scales.copy()
+        if columns == 1:  # depthwise
+            grid = MatrixGrid(qtype.bits, scales[:, 0], zeros[:, 0])
+            values, fitted = round_each_by_moment(weights[:, :, 0].T, moments, grid, fit=fit)
+            result[:, :, 0], found[:, 0] = values.T, fitted.scales
+            nearest = grid.round(weights[:, :, 0].T).T[:, :, None]
+        else:
+            nearest = np.empty_like(weights)
+            for index, (weight, moment) in enumerate(zip(weights, moments, strict=True)):
+                grid = MatrixGrid(qtype.bits, scales[index], zeros[index])
+                result[index], fitted = round_by_moment(weight, moment, grid, fit=fit)
+                found[index], nearest[index] = fitted.scales, grid.round(weight)
+        before, after = (
+            float(((moments @ change) * change).sum())
+            for change in (weights - nearest, weights - result)
+        )
         gain = 10 * float(np.log10(before / after)) if 0 < after < before else 0.0
         array = np.ascontiguousarray(self._as_stored(result)).astype(self.constant.array.dtype)
         return array, found.reshape(-1) if fit else scale, gain

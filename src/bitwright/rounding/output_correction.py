@@ -63,17 +63,24 @@ class OutputMoments:
     @classmethod
     def of(cls, wanted: Array, given: Array, function: Function, axis: int) -> OutputMoments:
         """Return the sums of one sample: z, y, and the function behind y."""
-        error = by_channel(wanted, axis) - by_channel(function(given), axis)
-        step = float(np.sqrt(np.mean(error**2))) if error.size else 0.0
+        error = _planes(wanted, axis) - _planes(function(given), axis)
+        step = float(np.sqrt(np.vdot(error, error) / error.size)) if error.size else 0.0
         if step == 0.0:
             return cls(1, *(np.zeros(error.shape[1]) for _ in range(5)))
         # Slopes over as much as outputs are off by: what lies closer to a kink is on both sides.
-        slope = by_channel(function(given + given.dtype.type(step)), axis)
-        slope = (slope - by_channel(function(given - given.dtype.type(step)), axis)) / (2 * step)
-        values = by_channel(given, axis)
-        squared, product = slope**2, slope * error
-        sums = (squared, product, squared * values, squared * values**2, product * values)
-        return cls(1, *(terms.sum(axis=0) for terms in sums))
+        slope = _planes(function(given + given.dtype.type(step)), axis)
+        slope -= _planes(function(given - given.dtype.type(step)), axis)
+        slope /= 2 * step
+        values = _planes(given, axis)
+        weighted, product = slope * values, slope * error
+        pairs = (
+            (slope, slope),
+            (slope, error),
+            (slope, weighted),
+            (weighted, weighted),
+            (product, values),
+        )
+        return cls(1, *(np.einsum("ncp,ncp->c", one, other) for one, other in pairs))
 
     def __or__(self, other: OutputMoments) -> OutputMoments:
         return OutputMoments(
@@ -112,6 +119,13 @@ def _divide(one: F64, other: F64) -> F64:
     return np.divide(one, other, out=np.zeros_like(one), where=other > 0)
 
 
+def _planes(array: Array, axis: int) -> F64:
+    """Return an array as planes of (whatever is before, channel, whatever is behind)."""
+    axis %= array.ndim
+    outer = int(np.prod(array.shape[:axis], dtype=np.int64))
+    return array.reshape(outer, array.shape[axis], -1).astype(np.float64)
+
+
 def by_channel(array: Array, axis: int) -> F64:
     """Return an array as rows of one number a channel.
 
@@ -127,4 +141,5 @@ def squared_error(wanted: Array, given: Array) -> float:
     >>> squared_error(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
     4.0
     """
-    return float(np.sum(np.square(wanted.astype(np.float64) - given)))
+    difference = np.subtract(wanted, given, dtype=np.float64)
+    return float(np.vdot(difference, difference))

@@ -26,6 +26,7 @@ __all__ = [
     "fit_scales",
     "output_errors",
     "round_by_moment",
+    "round_each_by_moment",
     "trusted_moment",
 ]
 
@@ -131,3 +132,54 @@ def round_by_moment(
         result[:, better], errors[better] = values[:, better], cost[better]
         scales[better] = np.asarray(blocks.scales, np.float64)[0, better]
     return result, MatrixGrid(grid.bits, scales, grid.zeros)
+
+
+def round_each_by_moment(
+    weights: Array, moments: F64, grid: MatrixGrid, *, fit: bool
+) -> tuple[F64, MatrixGrid]:
+    """Return columns [K, N] on a grid, each by a moment [N, K, K] of its own, and the grid.
+
+    A depthwise convolution has hundreds of columns with few weights and another input for each:
+    all descend at once, row after row, from the nearest codes of several scales. No column is
+    further from the float output than by nearest rounding.
+    """
+    work = np.asarray(weights, np.float64)
+    result, scales = grid.round(work), grid.scales.copy()
+    errors = _errors_of_each(work - result, moments)
+    diagonals = np.einsum("nkk->kn", moments)
+    damped = moments + DAMPING * diagonals.mean(axis=0)[:, None, None] * np.eye(len(work))
+    starts = [MatrixGrid(grid.bits, grid.scales * shrink, grid.zeros) for shrink in SHRINKS]
+    for tried in starts if fit else [grid]:
+        values, found = _descend_together(work, damped, tried, fit=fit)
+        cost = _errors_of_each(work - values, moments)
+        better = (cost < errors) & (found.scales > 0)
+        result[:, better], errors[better] = values[:, better], cost[better]
+        scales[better] = found.scales[better]
+    return result, MatrixGrid(grid.bits, scales, grid.zeros)
+
+
+def _errors_of_each(change: F64, moments: F64) -> F64:
+    return np.asarray(np.einsum("kn,nkl,ln->n", change, moments, change, optimize=True))
+
+
+def _descend_together(
+    work: F64, moments: F64, grid: MatrixGrid, *, fit: bool
+) -> tuple[F64, MatrixGrid]:
+    """Give each row of all columns its best codes, and with `fit` each column its best scale."""
+    scales = grid.scales.astype(np.float32).astype(np.float64)
+    steps = np.rint(grid.round(work) / scales)
+    curvatures = np.einsum("nkk->kn", moments)
+    for _ in range(ROUNDS):
+        slope = np.einsum("nkl,ln->kn", moments, steps * scales - work)
+        for row, curvature in enumerate(curvatures):
+            bend = np.where(curvature > 0, curvature, np.inf) * scales
+            best = np.rint(steps[row] - slope[row] / bend) + grid.zeros
+            best = np.clip(best, 0, 2**grid.bits - 1) - grid.zeros
+            slope += moments[:, :, row].T * ((best - steps[row]) * scales)
+            steps[row] = best
+        if fit:
+            bent = np.einsum("nkl,ln->kn", moments, steps)
+            size = (steps * bent).sum(axis=0)
+            fitted = np.divide((work * bent).sum(axis=0), size, out=scales.copy(), where=size > 0)
+            scales = fitted.astype(np.float32).astype(np.float64)
+    return steps * scales, MatrixGrid(grid.bits, scales, grid.zeros)

@@ -152,10 +152,10 @@ def _search(
         return search
     search = _Search(Trials(prepared, kept, compute), effort)
     search.combine(FAMILY)
+    search.fall_back()  # before what reads the data again for every trial
     if recipe.weight.bits < BYTE:
         search.combine(ROUNDING)
     search.combine(BIAS_CORRECTION)
-    search.fall_back()
     if effort == "high":
         search.learn(recipe.fine_tune)
     return search

@@ -103,13 +103,13 @@ def _roundings(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
 
 
 def _bias_corrections(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
-    """Propose to correct biases by means, or layer by layer, with gains where scales can take them.
+    """Propose to correct biases layer by layer, with gains where scales can take them.
 
-    Gains are accepted layer by layer, so that shifts alone need no trial of their own.
+    Both are accepted layer by layer, so that neither shifts alone nor those that means give need a
+    trial of their own.
     """
     if recipe.bias_correction != "off":
         return
-    yield Change("bias correction by means", {"bias_correction": "fast"})
     if recipe.per_channel and recipe.scales == "float" and recipe.weight.is_integer:
         gains = {"bias_correction": "sequential", "gain_correction": True}
         yield Change("bias and gain correction layer by layer", gains)

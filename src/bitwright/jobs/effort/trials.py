@@ -30,6 +30,8 @@ FIRST = (0,)
 HALVES = (0, 1)
 MAX_CORRECTED = 32
 """How many samples biases are corrected by: layer by layer each takes two runs of every layer."""
+TRIED_CORRECTED = 16
+"""How many it is for a trial, which shows whether they are worth it."""
 MAX_JUDGED = 16
 """How many samples of each half results are judged on."""
 
@@ -161,11 +163,13 @@ class Trials:
         parts = [self._see(recipe, half) for half in HALVES if not smoothed]
         seen = self._observe(recipe, self.calibration) if smoothed else _merge(parts)
         decided = self._decide(recipe, seen)
-        return decided.prepared, self._round(decided, self.calibration)
+        return decided.prepared, self._round(decided, self.calibration, MAX_CORRECTED)
 
     def _plan(self, recipe: Recipe, half: int) -> tuple[Planned, Prepared]:
         decided = self._decide(recipe, self._see(recipe, half))
-        return self._round(decided, self._halves[half]), decided.prepared
+        # Second moments need as many samples as they get.
+        most = MAX_CORRECTED if recipe.rounding == "gptq" else TRIED_CORRECTED
+        return self._round(decided, self._halves[half], most), decided.prepared
 
     def _decide(self, recipe: Recipe, seen: _Seen) -> Decided:
         prepared = apply_factors(self.open(recipe), seen.smoothing)
@@ -174,9 +178,9 @@ class Trials:
         plan = msgspec.structs.replace(plan, smoothing=dict(seen.smoothing))
         return Decided(prepared, seen.calibrated, plan)
 
-    def _round(self, decided: Decided, calibration: Calibration) -> Planned:
+    def _round(self, decided: Decided, calibration: Calibration, most: int) -> Planned:
         if decided.plan.recipe.fine_tune is None:
-            calibration = replace(calibration, limit=MAX_CORRECTED)
+            calibration = replace(calibration, limit=most)
         return round_weights(decided, calibration, self._compute)
 
     def _see(self, recipe: Recipe, half: int) -> _Seen:
