@@ -27,14 +27,15 @@ from support.models import (
 import bitwright
 from bitwright import DataError, QuantPlan, Recipe, RecipeError, Selection, SmoothQuant
 from bitwright.equalize.smoothquant import (
-    _best_factors,
+    _choose,
     _factors,
+    _Seen,
     apply_smoothing,
     find_smoothing_points,
     smoothing_for,
 )
 from bitwright.graph import clone_model, load_model
-from bitwright.numerics.types import INT8
+from bitwright.numerics.types import INT8, UINT8
 from bitwright.observe import observe
 
 WIDTH = 32
@@ -266,27 +267,32 @@ def test_alpha_lies_between_0_and_1(alpha):
 
 @pytest.mark.parametrize("size", [1.0, 8.0, 60.0])
 @pytest.mark.parametrize("per_channel", [True, False])
-def test_the_alpha_of_a_layer_is_nearly_the_best_of_all(size, per_channel):
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_the_alpha_of_a_layer_is_nearly_the_best_of_all(size, per_channel, one_sided):
     """Against a search over the real error of the rounded product."""
     rng = np.random.default_rng(int(size))
     inputs = rng.normal(size=(512, 24))
-    matrix = rng.normal(size=(24, 16))
+    matrix = rng.normal(size=(24, 128))
     inputs[:, [2, 9]] *= size
     matrix[[2, 9]] /= np.sqrt(size)
+    if one_sided:  # the step is half of what it is for both signs, and no mean is zero
+        inputs = np.abs(inputs)
 
     def error(factors):
         x, w = inputs / factors, matrix * factors[:, None]
-        dx = np.abs(x).max() / 127
+        dx = np.abs(x).max() / (255 if one_sided else 127)
         dw = np.abs(w).max(axis=0 if per_channel else None) / 127
         product = (np.round(x / dx) * dx) @ (np.round(w / dw) * dw)
         return float(np.mean((product - inputs @ matrix) ** 2))
 
     extremes = np.abs(inputs).max(axis=0), np.abs(matrix).max(axis=1)
-    recipe = Recipe(per_channel=per_channel, activation=INT8, weight=INT8)
-    chosen = _best_factors(*extremes, [matrix], recipe)
+    types = {"activation": UINT8 if one_sided else INT8, "weight": INT8}
+    recipe = Recipe(per_channel=per_channel, activation_symmetric=not one_sided, **types)
+    seen = _Seen(inputs.min(axis=0), inputs.max(axis=0), inputs.mean(axis=0))
+    chosen = _choose(seen, np.zeros(24), [matrix], "auto", recipe)
     alphas = np.linspace(0, 1, 41)
     best = min(error(_factors(*extremes, alpha)) for alpha in alphas)
-    found = error(np.ones(24) if chosen is None else chosen)
+    found = error(np.ones(24) if chosen is None else np.array(chosen.factors))
     assert found < 1.25 * min(best, error(np.ones(24)))
 
 

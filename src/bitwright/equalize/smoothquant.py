@@ -57,10 +57,13 @@ _AFFINE = op_types(lambda op: op.affine)
 
 
 class Channels(Protocol):
-    """The extremes of each channel of a tensor; `bitwright.observe.TensorSketch` has them."""
+    """Extremes and means of the channels of a tensor; `bitwright.observe.TensorSketch` has them."""
 
     channel_low: npt.NDArray[np.float32] | None
     channel_high: npt.NDArray[np.float32] | None
+
+    @property
+    def channel_mean(self) -> F64 | None: ...
 
 
 def find_smoothing_points(model: ir.Model, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -96,8 +99,9 @@ def smoothing_for(
         sketch = sketches.get(tensor)
         if sketch is None or sketch.channel_low is None or sketch.channel_high is None:
             continue
-        ends = (sketch.channel_low, sketch.channel_high)
-        seen = _Extremes(*(end.astype(np.float64) for end in ends))
+        low, high = (end.astype(np.float64) for end in (sketch.channel_low, sketch.channel_high))
+        mean = sketch.channel_mean
+        seen = _Seen(low, high, np.clip(0.0, low, high) if mean is None else mean)
         multiplying = [nodes[name] for name in readers]
         arrays = [matrix.rows() for node in multiplying if (matrix := matrix_of(node)) is not None]
         if any(len(rows) != seen.low.size for rows in arrays):
@@ -181,14 +185,16 @@ def _factors(inputs: F64, weights: F64, alpha: float) -> F64:
 
 _ALPHAS = tuple(np.linspace(0.2, 0.95, 16).tolist())
 _SPREAD = 3.0
-"""The largest value of a channel over its root mean square, as it is for most distributions."""
+"""Half the range of a channel over its standard deviation, as it is for most distributions."""
 
 
-class _Extremes(NamedTuple):
-    """The least and the largest value of each channel; infinite where none was seen."""
+class _Seen(NamedTuple):
+    """The least and the largest value and the mean of each channel; extremes are infinite where no
+    value was seen."""
 
     low: F64
     high: F64
+    mean: F64
 
     def centres(self) -> F64:
         """Return what lies in the middle of each channel, as float32 has it."""
@@ -201,14 +207,19 @@ class _Extremes(NamedTuple):
 
     def step(self, shifts: F64, factors: F64, recipe: Recipe) -> float:
         """Return the step between the levels of the shifted and divided tensor."""
-        low, high = ((end - shifts) / factors for end in self)
+        low, high = ((end - shifts) / factors for end in (self.low, self.high))
         ends = -float(low.min(initial=0.0)), float(high.max(initial=0.0))
         span = 2 * max(ends) if recipe.activation_symmetric else sum(ends)
         return span / float(2**recipe.activation.bits)
 
+    def power(self, shifts: F64, factors: F64) -> float:
+        """Return what the squared channels add up to."""
+        deviations = (self.high - self.low) / 2 / _SPREAD
+        return float(np.sum(((self.mean - shifts) ** 2 + deviations**2) / factors**2))
+
 
 def _choose(
-    seen: _Extremes,
+    seen: _Seen,
     shifts: F64,
     arrays: Sequence[Array],
     alpha: float | Literal["auto"],
@@ -224,15 +235,14 @@ def _choose(
     best, chosen = np.inf, None
     for moved in (np.zeros_like(shifts), shifts)[: 1 + bool(shifts.any())]:
         inputs = seen.magnitudes(moved)
-        found = _best_factors(inputs, weights, arrays, recipe)
-        factors = np.ones_like(inputs) if found is None else found
-        step = seen.step(moved, factors, recipe)
-        scaled = [factors[:, None] * rows for rows in arrays]
-        noise = _rounding_noise(inputs / factors, scaled, recipe, step)
-        if noise < best:
-            plain = found is None and not moved.any()
-            best, chosen = noise, None if plain else _smoothing(factors, moved)
-    return chosen
+        plain = np.ones_like(inputs)
+        for factors in (plain, *(_factors(inputs, weights, one) for one in _ALPHAS)):
+            scaled = [factors[:, None] * rows for rows in arrays]
+            step = seen.step(moved, factors, recipe)
+            noise = _rounding_noise(step, seen.power(moved, factors), scaled, recipe)
+            if noise < best:
+                best, chosen = noise, _smoothing(factors, moved)
+    return chosen if chosen is not None and (chosen.factors or chosen.shifts) else None
 
 
 def _smoothing(factors: F64, shifts: F64) -> Smoothing:
@@ -244,30 +254,12 @@ def _smoothing(factors: F64, shifts: F64) -> Smoothing:
     )
 
 
-def _best_factors(inputs: F64, weights: F64, arrays: Sequence[Array], recipe: Recipe) -> F64 | None:
-    """Return the factors of the alpha that leaves the least noise behind; None: as it is.
+def _rounding_noise(step: float, power: float, arrays: Sequence[Array], recipe: Recipe) -> float:
+    """Return the expected noise of products of inputs with this step and power, times 12.
 
     For inputs with a step d and weights with a step e for each column, rounding adds d^2 / 12 of
     noise times the squared weights, and e^2 / 12 times the squared inputs.
     """
-    candidates = [_factors(inputs, weights, alpha) for alpha in _ALPHAS]
-    noises = [
-        _rounding_noise(inputs / f, [f[:, None] * w for w in arrays], recipe) for f in candidates
-    ]
-    best = int(np.argmin(noises))
-    return candidates[best] if noises[best] < _rounding_noise(inputs, arrays, recipe) else None
-
-
-def _rounding_noise(
-    inputs: F64, arrays: Sequence[Array], recipe: Recipe, step: float | None = None
-) -> float:
-    """Return the expected noise of products, relative to that of their signal.
-
-    Without a step the inputs have one that covers the largest of them on both sides.
-    """
-    if step is None:
-        step = float(inputs.max(initial=0.0)) / 2 ** (recipe.activation.bits - 1)
-    power = float(np.sum((inputs / _SPREAD) ** 2))
     noise = 0.0
     for array in arrays:
         rows = array.astype(np.float64)

@@ -32,7 +32,9 @@ def smooth_activations(
         note = "found nothing to smooth: no quantized product of a constant weight"
         return replace(prepared, notes=(*prepared.notes, note)), {}
     axes = dict.fromkeys(points, -1)
-    seen = observe_tensors(prepared, list(points), calibration, detail="extremes", per_channel=axes)
+    seen = observe_tensors(
+        prepared, list(points), calibration, detail="extremes", per_channel=axes, means=axes
+    )
     factors = smoothing_for(prepared.model, points, seen.sketches, prepared.recipe)
     return apply_factors(prepared, factors), factors
 

@@ -46,7 +46,7 @@ def _equalizations(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
     if recipe.equalize is not None or recipe.smooth is not None:
         return
     if _has_smoothable_products(prepared) and recipe.activation.is_integer:
-        yield Change("SmoothQuant", {"smooth": SmoothQuant(alpha="auto")})
+        yield Change("SmoothQuant", {"smooth": SmoothQuant(alpha="auto", shift=True)})
     if recipe.per_channel and recipe.weight.bits >= BYTE and recipe.scales == "float":
         return
     fields: dict[str, Any] = {
