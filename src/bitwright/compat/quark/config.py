@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
+from bitwright.compat.onnxruntime.errors import InvalidSettingError
 from bitwright.compat.quark.algorithms import AlgoConfig
 from bitwright.compat.quark.serialization import config_from_dict, config_to_dict
 from bitwright.compat.quark.specs import QLayerConfig
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod, VitisQuantFormat
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.errors import did_you_mean
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat
 from bitwright.numerics.types import QTYPES
 from bitwright.recipe.named import why_no_preset
@@ -73,6 +74,22 @@ class QuantizationConfig:
         """Return the arguments of `quantize_static` that these are."""
         others = ("use_dynamic_quant", "ignore_warnings")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
+
+
+@dataclass(kw_only=True)
+class RefusedPreset(QuantizationConfig):
+    """A preset that can be imported, and is an error when a model is quantized with it.
+
+    >>> RefusedPreset(why="there is no preset 'VINT8'").arguments()
+    Traceback (most recent call last):
+    bitwright.compat.onnxruntime.errors.InvalidSettingError: there is no preset 'VINT8'.
+    """
+
+    why: str
+
+    def arguments(self) -> dict[str, Any]:
+        """Say why there is no such preset."""
+        raise InvalidSettingError(f"{self.why}.")
 
 
 @dataclass
@@ -165,14 +182,15 @@ def get_default_config(name: str) -> QuantizationConfig:
     {'ActivationSymmetric': True}
     >>> get_default_config("BF16_ADAQUANT")
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: there is no preset 'BF16_ADAQUANT': only integer weights learn.
+    bitwright.compat.onnxruntime.errors.InvalidSettingError: there is no preset 'BF16_ADAQUANT': \
+only integer weights learn.
     """
     arguments = PRESET_ARGUMENTS.get(name.upper())
     if arguments is None:
         reason = why_no_preset(name.lower().replace("_", "-"))
         if reason is not None:
-            raise RecipeError(f"there is no preset {name!r}: {reason}.")
-        raise RecipeError(f"unknown preset {name!r}.{did_you_mean(name, PRESET_ARGUMENTS)}")
+            raise InvalidSettingError(f"there is no preset {name!r}: {reason}.")
+        raise InvalidSettingError(f"unknown preset {name!r}.{did_you_mean(name, PRESET_ARGUMENTS)}")
     options = deepcopy(arguments.get("extra_options", {}))
     return QuantizationConfig(**{**arguments, "extra_options": options})
 

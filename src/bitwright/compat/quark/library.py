@@ -9,7 +9,11 @@ import onnxruntime
 
 from bitwright.errors import RecipeError
 
-__all__ = ["get_library_path"]
+__all__ = ["_COP_DOMAIN", "_COP_VERSION", "get_library_path"]
+
+# Scripts import these in spite of their names.
+_COP_DOMAIN = "com.amd.quark"
+_COP_VERSION = 1
 
 _DEVICES = ("CPU", "CUDA", "ROCM")
 _NO_LIBRARY = "bitwright-needs-no-custom-operators"

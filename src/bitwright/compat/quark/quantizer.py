@@ -21,7 +21,7 @@ from bitwright.compat.quark.algorithms import (
     GPTQConfig,
     SmoothQuantConfig,
 )
-from bitwright.compat.quark.config import Config, QConfig, QuantizationConfig
+from bitwright.compat.quark.config import Config, QConfig, QuantizationConfig, RefusedPreset
 from bitwright.compat.quark.specs import (
     CalibMethod,
     QLayerConfig,
@@ -77,6 +77,8 @@ class ModelQuantizer:
     """
 
     def __init__(self, config: Config | QConfig) -> None:
+        if isinstance(config, RefusedPreset):
+            config.arguments()
         if not isinstance(config, Config | QConfig):
             raise RecipeError(
                 f"a configuration is a Config or a QConfig, not a {type(config).__name__}; "

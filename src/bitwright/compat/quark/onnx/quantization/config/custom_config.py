@@ -7,16 +7,22 @@ True
 
 from __future__ import annotations
 
+from bitwright.compat.quark import qconfigs
 from bitwright.compat.quark.config import (
     PRESET_ARGUMENTS,
     QuantizationConfig,
+    RefusedPreset,
     get_default_config,
 )
+from bitwright.compat.quark.qconfigs import *  # noqa: F403
 from bitwright.errors import did_you_mean
+from bitwright.recipe.named import why_no_preset
 
 __all__ = [
     "DefaultConfigMapping",
     "get_default_config",
+    "get_default_config_mapping",
+    *qconfigs.__all__,
     *(f"{name}_CONFIG" for name in PRESET_ARGUMENTS),
 ]
 
@@ -24,9 +30,21 @@ DefaultConfigMapping = {name: get_default_config(name) for name in PRESET_ARGUME
 """The name of a preset -> its configuration. `get_default_config` makes a fresh one."""
 
 
+def get_default_config_mapping() -> dict[str, QuantizationConfig]:
+    """Return the presets by their names.
+
+    >>> "XINT8" in get_default_config_mapping()
+    True
+    """
+    return DefaultConfigMapping
+
+
 def __getattr__(name: str) -> QuantizationConfig:
-    preset = name.removesuffix("_CONFIG")
+    preset = name.removesuffix("_CONFIG").removesuffix("_QCONFIG")
     if name.endswith("_CONFIG") and preset in DefaultConfigMapping:
         return DefaultConfigMapping[preset]
+    reason = why_no_preset(preset.lower().replace("_", "-")) if name.endswith("CONFIG") else None
+    if reason is not None:
+        return RefusedPreset(why=f"there is no preset {preset!r}: {reason}")
     known = [f"{each}_CONFIG" for each in DefaultConfigMapping]
     raise AttributeError(f"module {__name__!r} has no {name!r}.{did_you_mean(name, known)}")

@@ -1,0 +1,5 @@
+"""`quark.onnx.quantization.config.legacy`."""
+
+from bitwright.compat.quark.config import QuantizationConfig
+
+__all__ = ["QuantizationConfig"]

@@ -1,0 +1,3 @@
+"""`quark.onnx.quantization.quant_utils`, where `quark.onnx.quant_utils` is today."""
+
+from bitwright.compat.quark.onnx.quant_utils import *  # noqa: F403
