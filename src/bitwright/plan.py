@@ -84,7 +84,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Smoothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the channels of one tensor are divided by, and the weights of its readers multiplied.
+    """What the channels of one tensor are divided by, and the weights of `nodes` multiplied.
 
     >>> Smoothing(nodes=("query",), factors=(1.0, 8.0)).factors
     (1.0, 8.0)
@@ -94,8 +94,11 @@ class Smoothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     factors: tuple[float, ...] = ()
     """One for each channel; empty: nothing is divided."""
     shifts: tuple[float, ...] = ()
-    """What is subtracted from the channels before, and given back to the biases of the readers;
+    """What is subtracted from the channels before, and given back to the biases of the nodes;
     empty: nothing."""
+    absorbed: tuple[float, ...] = ()
+    """What is subtracted from the channels before a rectifier, and given back to the bias of the
+    node behind it; empty: nothing."""
 
 
 class WeightPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -64,6 +64,7 @@ BROKEN = [
     ({"mode": "dynamic", "activation": "int8"}, "activations in uint8, not int8"),
     ({"mode": "dynamic", "scales": "int16"}, "scales has no effect in dynamic mode"),
     ({"mode": "dynamic", "place": {"isolated": True}}, "place.isolated has no effect in dynamic"),
+    ({"mode": "dynamic", "equalize": {"absorb_biases": True}}, "which reads no data"),
     ({"mode": "weight-only", "per_channel": True}, "per_channel has no effect in weight-only mode"),
     ({"weights": {"bits": 8}}, "weights is for the mode weight-only"),
     ({"bias_correction": "fast", **ADAROUND}, "take 'sequential' with fine_tune"),

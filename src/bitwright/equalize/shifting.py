@@ -17,7 +17,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
-from bitwright.equalize.constants import fits, matrix_of
+from bitwright.decide.ops.linear import LinearNode
+from bitwright.equalize.constants import fits, matrix_of, read_inline
 from bitwright.graph import NameScope
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.graph.editing import add_initializer, insert_behind_value, replace_constant
@@ -54,6 +55,34 @@ class Shift:
             self.biases[place] = self.biases.get(place, np.zeros_like(more)) + more
         return place is not None
 
+    def read_by(self, node: ir.Node, shifts: F64) -> bool:
+        """Let a product of the shifted tensor give what that of the tensor itself did.
+
+        Return whether it can: a Conv that pads with zeros would need other numbers at its border.
+        """
+        result, linear = node.outputs[0], _linear_of(node)
+        if linear is None or linear.in_channels != shifts.size:
+            return False
+        weights = linear.by_channel(linear.weight).astype(np.float64)
+        group, _, inputs, _ = weights.shape
+        more = np.einsum("goik,gi->go", weights, shifts.reshape(group, inputs)).reshape(-1)
+        if node.op_type == "Conv":
+            return self.add((node, 2) if _takes_channels((node, 2), more.size) else None, more)
+        if node.op_type == "Gemm":
+            return self.add(_bias_behind(result, more.size), more)
+        reader = next(iter(result.uses())).node if is_private(result) else None
+        adds = reader is not None and reader.op_type == "Add"
+        place = _bias_behind(reader.outputs[0], more.size) if adds and reader else None
+        if not self.add(place, more):
+            self.sums.append((node, more))
+        return True
+
+    def fits(self) -> bool:
+        """Return whether all constants stay finite."""
+        arrays = [_sum_at(*change) for change in self.biases.items()]
+        arrays += [more.astype(_dtype_of(node)) for node, more in self.sums]
+        return all(fits(array, array.dtype) for array in arrays)
+
 
 def find_shift(source: ir.Value, readers: Sequence[ir.Node], shifts: F64) -> Shift | None:
     """Return what changes where the channels (last axis) of a tensor become smaller by `shifts`.
@@ -66,7 +95,7 @@ def find_shift(source: ir.Value, readers: Sequence[ir.Node], shifts: F64) -> Shi
         return None
     for node, index in source.uses():
         if node in readers and index == 0:
-            complete = _read_shifted(node, shifts, shift)
+            complete = matrix_of(node) is not None and shift.read_by(node, shifts)
         elif node.op_type == "Add" and not node.domain:
             other = node.inputs[1 - index]
             private = other is not None and is_private(other)
@@ -75,8 +104,7 @@ def find_shift(source: ir.Value, readers: Sequence[ir.Node], shifts: F64) -> Shi
             complete = False
         if not complete:
             return None
-    fit = all(fits(array := _sum_at(*change), array.dtype) for change in shift.biases.items())
-    return shift if fit else None
+    return shift if shift.fits() else None
 
 
 def _bias_behind(value: ir.Value | None, channels: int) -> _Place | None:
@@ -106,25 +134,19 @@ def _takes_channels(place: _Place, channels: int) -> bool:
     return array.ndim == 0 or array.shape[-1] in (1, channels)
 
 
-def _read_shifted(node: ir.Node, shifts: F64, shift: Shift) -> bool:
-    """Let a product of the shifted tensor give what that of the tensor itself did."""
+def _linear_of(node: ir.Node) -> LinearNode | None:
+    """Return a product that gives each output a constant more where each input has one more."""
+    if node.domain:
+        return None
+    if node.op_type == "Conv":
+        weight = float_constant_of(node.inputs[1])
+        padded = any(node.attributes.get_ints("pads", []))
+        padded |= node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+        return None if weight is None or padded else LinearNode(node, weight)
     matrix = matrix_of(node)
-    if matrix is None or matrix.channels != shifts.size:
-        return False
-    more = shifts @ matrix.rows().astype(np.float64)
-    result = node.outputs[0]
-    if node.op_type == "Gemm":
-        exact = node.attributes.get_float("alpha", 1.0) == 1
-        return exact and shift.add(_bias_behind(result, more.size), more)
-    reader = next(iter(result.uses())).node if is_private(result) else None
-    adds = reader is not None and reader.op_type == "Add"
-    if (
-        reader is None
-        or not adds
-        or not shift.add(_bias_behind(reader.outputs[0], more.size), more)
-    ):
-        shift.sums.append((node, more))
-    return True
+    if matrix is None or node.attributes.get_float("alpha", 1.0) != 1:
+        return None
+    return LinearNode(node, np.asarray(read_inline(matrix.tensor)))
 
 
 def _sum_at(place: _Place, more: F64) -> Array:

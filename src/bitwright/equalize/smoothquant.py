@@ -19,6 +19,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
+from bitwright.equalize.absorption import find_absorption, find_absorption_points
 from bitwright.equalize.constants import (
     Edit,
     change_lazily,
@@ -27,7 +28,7 @@ from bitwright.equalize.constants import (
     matrix_of,
     read_inline,
 )
-from bitwright.equalize.shifting import find_shift
+from bitwright.equalize.shifting import Shift, find_shift
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import NameScope, weight_of
 from bitwright.graph.constants import float_constant_of, input_at, is_private
@@ -128,21 +129,32 @@ def apply_smoothing(
     """
     names = NameScope(model)
     nodes = {node.name or "": node for node in model.graph}
+    absorbs = any(planned.absorbed for planned in smoothing.values())
+    points = find_absorption_points(model) if absorbs else {}
     added = []
     for tensor, planned in smoothing.items():
         readers = [_find(name, nodes) for name in planned.nodes]
+        if planned.absorbed:
+            point, absorbed = points.get(tensor), np.array(planned.absorbed, np.float64)
+            known = point is not None and planned.nodes == (point.reader,)
+            _apply(find_absorption(point, absorbed) if known and point else None, tensor, names)
+            continue
         source = readers[0].inputs[0] if readers else None
         if source is None or any(node.inputs[0] is not source for node in readers):
             raise PlanError(f"the smoothing of {tensor!r} names nodes that do not all read it.")
         if planned.shifts:
-            shift = find_shift(source, readers, np.array(planned.shifts, np.float64))
-            if shift is None:
-                raise PlanError(f"the channels of {tensor!r} cannot be shifted as the plan says.")
-            shift.apply(names)
+            shifts = np.array(planned.shifts, np.float64)
+            _apply(find_shift(source, readers, shifts), tensor, names)
         if planned.factors:
             factors = np.array(planned.factors, np.float64)
             added += _divide(tensor, source, readers, factors, names, folding=folding)
     return added
+
+
+def _apply(shift: Shift | None, tensor: str, names: NameScope) -> None:
+    if shift is None:
+        raise PlanError(f"the channels of {tensor!r} cannot be shifted as the plan says.")
+    shift.apply(names)
 
 
 def _divide(

@@ -1,4 +1,4 @@
-"""SmoothQuant as a step of a job: factors from one pass over the data, moved into the weights."""
+"""Equalization of activations by data, as a step of a job: SmoothQuant, high-bias absorption."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.calibration import Calibration, observe_tensors
 from bitwright.jobs.opening import Prepared
 from bitwright.plan import Smoothing
+from bitwright.support.wording import counted
 
 __all__ = ["apply_factors", "smooth_activations"]
 
@@ -17,16 +18,52 @@ __all__ = ["apply_factors", "smooth_activations"]
 def smooth_activations(
     prepared: Prepared, calibration: Calibration
 ) -> tuple[Prepared, Mapping[str, Smoothing]]:
-    """Return the model smoothed as its recipe asks, and the factors that did it."""
-    if prepared.recipe.smooth is None:
+    """Return the model with its activations equalized as its recipe asks, and what did it."""
+    if not prepared.recipe.equalizes_by_data:
         return prepared, {}
+    planned = lay_out(prepared.model, prepared.recipe).nodes
+    quantized = {name for name, node in planned.items() if node.action == "quantize"}
+    equalize, absorbed = prepared.recipe.equalize, dict[str, Smoothing]()
+    if equalize is not None and equalize.absorb_biases:
+        prepared, absorbed = _absorb_biases(prepared, quantized, calibration)
+    if prepared.recipe.smooth is None:
+        return prepared, absorbed
+    prepared, factors = _smooth(prepared, quantized, calibration)
+    return prepared, absorbed | factors
+
+
+def _absorb_biases(
+    prepared: Prepared, quantized: set[str], calibration: Calibration
+) -> tuple[Prepared, dict[str, Smoothing]]:
+    """Let layers absorb what the channels before them always have above zero."""
+    from bitwright.equalize.absorption import (  # few recipes ask for it
+        absorption_for,
+        find_absorption_points,
+    )
+
+    points = find_absorption_points(prepared.model, quantized)
+    axes = {tensor: point.axis for tensor, point in points.items()}
+    absorbed: dict[str, Smoothing] = {}
+    if points:
+        seen = observe_tensors(
+            prepared, list(points), calibration, detail="extremes", per_channel=axes
+        )
+        absorbed = absorption_for(points, seen.sketches)
+    if not absorbed:
+        note = "found no biases to absorb: no channel before a rectifier is always above zero"
+        return replace(prepared, notes=(*prepared.notes, note)), {}
+    return apply_factors(prepared, absorbed), absorbed
+
+
+def _smooth(
+    prepared: Prepared, quantized: set[str], calibration: Calibration
+) -> tuple[Prepared, dict[str, Smoothing]]:
+    """Divide what products read, and shift it where that is asked for."""
     from bitwright.equalize.smoothquant import (  # few recipes ask for it
         find_smoothing_points,
         smoothing_for,
     )
 
-    planned = lay_out(prepared.model, prepared.recipe).nodes
-    quantized = {name for name, node in planned.items() if node.action == "quantize"}
     points = find_smoothing_points(prepared.model, quantized)
     if not points:
         note = "found nothing to smooth: no quantized product of a constant weight"
@@ -40,9 +77,9 @@ def smooth_activations(
 
 
 def apply_factors(prepared: Prepared, factors: Mapping[str, Smoothing]) -> Prepared:
-    """Return the model with the channels of these tensors divided by their factors.
+    """Return the model with the channels of these tensors shifted and divided.
 
-    The weights that read them are multiplied: what the model computes stays the same.
+    The layers that read them make up for it: what the model computes stays the same.
     """
     if not factors:
         return prepared
@@ -53,13 +90,28 @@ def apply_factors(prepared: Prepared, factors: Mapping[str, Smoothing]) -> Prepa
     added = apply_smoothing(model, factors, folding=folding)
     # It has to see the outliers in float: behind a quantizer they would be all there is.
     divisions = dict.fromkeys(added, "it divides by the smoothing factors")
-    tensors = "tensor" if len(factors) == 1 else "tensors"
-    note = f"smoothed {len(factors)} {tensors}, {len(factors) - len(added)} without a new node"
-    shifted = sum(bool(planned.shifts) for planned in factors.values())
-    note += f", {shifted} with shifted channels" if shifted else ""
+    # A rectifier cuts off what lies below all that was observed: that counts as an error, too.
+    absorbed = any(planned.absorbed for planned in factors.values())
     return replace(
         prepared,
         model=model,
+        before_simulation=prepared.reference if absorbed else prepared.before_simulation,
         keep_float={**prepared.keep_float, **divisions},
-        notes=(*prepared.notes, note),
+        notes=(*prepared.notes, *_notes(factors, len(added))),
     )
+
+
+def _notes(factors: Mapping[str, Smoothing], added: int) -> list[str]:
+    absorbed = [planned for planned in factors.values() if planned.absorbed]
+    smoothed = [planned for planned in factors.values() if not planned.absorbed]
+    notes = []
+    if absorbed:
+        channels = sum(len(planned.absorbed) - planned.absorbed.count(0.0) for planned in absorbed)
+        layers = counted(len(absorbed), "layer")
+        notes.append(f"{layers} absorbed the biases of {counted(channels, 'channel')}")
+    if smoothed:
+        tensors = counted(len(smoothed), "tensor")
+        note = f"smoothed {tensors}, {len(smoothed) - added} without a new node"
+        shifted = sum(bool(planned.shifts) for planned in smoothed)
+        notes.append(note + (f", {shifted} with shifted channels" if shifted else ""))
+    return notes

@@ -166,7 +166,7 @@ def keep_for_passes(
     recipe = prepared.recipe
     learns = _chooses_weights(recipe)
     corrects = recipe.bias_correction != "off" and (learning or not learns)
-    if recipe.smooth is not None or corrects or (learning and learns):
+    if recipe.equalizes_by_data or corrects or (learning and learns):
         return keep_data(prepared, calibration)
     return calibration
 

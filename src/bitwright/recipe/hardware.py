@@ -110,6 +110,9 @@ class CrossLayerEqualization(Settings, frozen=True, kw_only=True):
     """The bias counts as one more weight of its channel."""
     weight_threshold: float | None = 0.5
     """Do not scale channels whose weights on both sides add up to less; None: scale all."""
+    absorb_biases: bool = False
+    """Then let a layer absorb what the channels before it always have above zero (high-bias
+    absorption), so that their range becomes smaller; takes one more pass over the data."""
 
     def __post_init__(self) -> None:
         if self.steps != -1 and self.steps < 1:

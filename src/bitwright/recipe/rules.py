@@ -129,6 +129,10 @@ RULES = (
         "place.{found} has no effect in dynamic mode; leave it out.",
     ),
     Rule(
+        lambda r: r.mode == "dynamic" and r.equalize is not None and r.equalize.absorb_biases,
+        "equalize.absorb_biases has no effect in dynamic mode, which reads no data; leave it out.",
+    ),
+    Rule(
         lambda r: r.mode == "weight-only" and _without_effect(r, _WEIGHT_ONLY_FIELDS),
         "{found} has no effect in weight-only mode; leave it out.",
     ),

@@ -27,6 +27,17 @@ class Recipe(RecipeFields, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_rules(self)
 
+    @property
+    def equalizes_by_data(self) -> bool:
+        """Whether data is read before ranges are observed, to equalize activations.
+
+        >>> from bitwright.recipe import SmoothQuant
+        >>> Recipe(smooth=SmoothQuant()).equalizes_by_data
+        True
+        """
+        absorbs = self.equalize is not None and self.equalize.absorb_biases
+        return self.smooth is not None or absorbs
+
     def to_json(self, *, indent: int = 2) -> str:
         """Return the recipe as JSON; indent 0 keeps it on one line."""
         return encode(self, indent=indent).decode()

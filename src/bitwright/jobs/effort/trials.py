@@ -159,9 +159,9 @@ class Trials:
 
     def finish(self, recipe: Recipe) -> tuple[Prepared, Planned]:
         """Carry out a recipe with all samples but the holdout."""
-        smoothed = recipe.smooth is not None
-        parts = [self._see(recipe, half) for half in HALVES if not smoothed]
-        seen = self._observe(recipe, self.calibration) if smoothed else _merge(parts)
+        alone = recipe.equalizes_by_data  # by factors of all samples, not of each half
+        parts = [self._see(recipe, half) for half in HALVES if not alone]
+        seen = self._observe(recipe, self.calibration) if alone else _merge(parts)
         decided = self._decide(recipe, seen)
         return decided.prepared, self._round(decided, self.calibration, MAX_CORRECTED)
 
