@@ -4,7 +4,7 @@ import pytest
 def test_quantize_lists_the_steps_of_its_effort(run, model, data, out):
     answer = run("quantize", model, "-o", out, "--data", data, "--effort", "medium", "--json")
     assert answer.code == 0
-    assert sum(note.startswith("effort: ") for note in answer.json["notes"]) == 5
+    assert sum(note.startswith("effort: ") for note in answer.json["notes"]) == 6
     assert answer.json["samples_are_unseen"]
     assert answer.json["output"] == str(out)
 

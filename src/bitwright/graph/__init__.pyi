@@ -41,6 +41,7 @@ from .opsets import upgrade_opset as upgrade_opset
 from .pieces import Piece as Piece
 from .pieces import cut_model as cut_model
 from .pieces import extract_piece as extract_piece
+from .pieces import open_piece as open_piece
 from .saving import EXTERNAL_DATA_THRESHOLD as EXTERNAL_DATA_THRESHOLD
 from .saving import ExternalData as ExternalData
 from .saving import check_destination as check_destination

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.constants import is_transposed_constant
+from bitwright.graph.sessions import open_session, run_session
 from bitwright.graph.subgraphs import subgraphs_of
 
-__all__ = ["Piece", "cut_model", "extract_piece"]
+__all__ = ["Piece", "cut_model", "extract_piece", "open_piece"]
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,27 @@ def extract_piece(
         if name in graph.initializers:
             graph.initializers[name].const_value = tensor
     return ir.Model(graph, ir_version=model.ir_version, functions=tuple(model.functions.values()))
+
+
+def open_piece(
+    model: ir.Model,
+    source: str,
+    result: str,
+    constants: Mapping[str, ir.TensorProtocol] | None = None,
+    *,
+    assumed_type: ir.TypeProtocol | None = None,
+    providers: Sequence[str] | None = None,
+) -> Callable[[Array], Array]:
+    """Return what a model computes from one tensor to another, with nothing but constants beside.
+
+    `assumed_type` is that of the first where the model does not say it.
+    """
+    part = extract_piece(model, Piece("", (source,), (result,)), constants)
+    for value in part.graph.inputs:
+        value.type = value.type or assumed_type
+    # Constants that are put in have been rounded; the runtime must not round them again.
+    session = open_session(part, providers=providers, as_written=True)
+    return lambda array: run_session(session, {source: array})[result]
 
 
 def _read_by(node: ir.Node, outer: ir.Graph) -> Iterator[ir.Value]:

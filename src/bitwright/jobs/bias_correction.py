@@ -23,12 +23,7 @@ from bitwright.data import Sample
 from bitwright.decide.function_behind import function_behind
 from bitwright.decide.scales.biases import fit_biases
 from bitwright.errors import DataError
-from bitwright.graph import (
-    Piece,
-    extract_piece,
-    open_session,
-    run_session,
-)
+from bitwright.graph import open_piece
 from bitwright.jobs.calibration import Calibrated, Calibration, find_input_means
 from bitwright.jobs.fine_tuning.constants import (
     Constant,
@@ -359,11 +354,10 @@ class _Correction:
     def _open(
         self, model: ir.Model, layer: BiasedLayer, source: str, result: str, weights: Weights
     ) -> Function:
-        part = extract_piece(model, Piece(layer.node.name or "", (source,), (result,)), weights)
-        for value in part.graph.inputs:
-            value.type = value.type or layer.source.type
-        session = open_session(part, providers=self._providers, as_written=True)
-        return lambda array: run_session(session, {source: array})[result]
+        given = layer.source.type
+        return open_piece(
+            model, source, result, weights, assumed_type=given, providers=self._providers
+        )
 
     def _keep(
         self,

@@ -68,6 +68,7 @@ def test_each_step_is_listed_with_its_error_and_its_fate(medium):
         "equalization",
         "ranges of activations by least squared error",
         "ranges of weights by least squared error",
+        "ranges of 1 tensor by the error behind what reads them",
         "nodes that fall back to float",
         "bias correction layer by layer",
     ]
@@ -206,7 +207,7 @@ def test_power_of_two_targets_take_their_own_ranges():
 def test_a_data_reader_that_is_read_once_will_do():
     model = make_cnn()
     result = quantized("medium", model, iter(make_samples(model, 16)))
-    assert len(steps_of(result)) == 5
+    assert len(steps_of(result)) == 6
     assert result.data.startswith("14 samples")
 
 
@@ -342,3 +343,22 @@ def test_a_step_that_cannot_be_taken_is_left_out_with_the_reason(monkeypatch):
     note = "effort: bias correction layer by layer: left out, it runs nowhere"
     assert note in result.plan.notes
     assert result.plan.recipe.bias_correction == "off"
+
+
+def test_a_tensor_gets_a_range_of_its_own_where_that_helps_its_reader():
+    """Large channels: of one tensor they are multiplied by zero, of the other they are all."""
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 16, 8)).astype(np.float32)
+    first[0], second[1:] = 0, 0.02 * second[1:]
+    steps = [
+        node("MatMul", ["a", "w"], ["p"], name="blind"),
+        node("MatMul", ["b", "v"], ["q"], name="seeing"),
+    ]
+    inputs, outputs = {"a": [4, 16], "b": [4, 16]}, {"p": [4, 8], "q": [4, 8]}
+    model = build(steps, inputs, outputs, {"w": first, "v": second})
+    size = np.where(np.arange(16) == 0, 4.0, 1.0)
+    rows = (rng.standard_t(3, size=(40, 2, 4, 16)) * size).astype(np.float32)
+    result = quantized("medium", model, [{"a": a, "b": b} for a, b in rows])
+    [note] = [note for note in steps_of(result) if "behind what reads them" in note]
+    assert note.endswith(", kept")
+    assert result.plan.tensors["a"].method != result.plan.tensors["b"].method

@@ -18,6 +18,7 @@ from bitwright.jobs.calibration import Calibration, Evaluation, keep_data
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.effort.levels import Effort, check_effort, has_few, refuse_few
+from bitwright.jobs.effort.readers import better_methods
 from bitwright.jobs.effort.steps import (
     BIAS_CORRECTION,
     BYTE,
@@ -35,7 +36,7 @@ from bitwright.jobs.result import Result
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.jobs.static import make_static_plan, quantize_static, random_data_notes
 from bitwright.plan import QuantPlan
-from bitwright.recipe import AdaRound, Recipe
+from bitwright.recipe import AdaRound, Override, Recipe
 from bitwright.recipe.finetuning import LEARNING_OPS, FineTuning
 from bitwright.support.wording import counted
 
@@ -45,6 +46,8 @@ MIN_GAIN = 0.1
 """The share of the loss that a step must take away where samples are too few for a bootstrap."""
 FINALISTS = 4
 """How many combinations, the best on one half of the samples, are judged on the other, too."""
+READER_SAMPLES = 8
+"""How many samples what reads a tensor is run on, for each range method."""
 MEASURED = 2
 """How many calibration samples the result is measured on where there is no holdout."""
 MIN_REGAINED = 0.05
@@ -152,6 +155,7 @@ def _search(
         return search
     search = _Search(Trials(prepared, kept, compute), effort)
     search.combine(FAMILY)
+    search.range_by_readers()
     search.fall_back()  # before what reads the data again for every trial
     if recipe.weight.bits < BYTE:
         search.combine(ROUNDING)
@@ -187,6 +191,23 @@ class _Search:
         self._notes += [f"effort: {note}" for note in (*empty, *grid.refusals, *map(str, found))]
         self._best = grid.best
         self._trials.forget_all_but(self._best.recipe)
+
+    def range_by_readers(self) -> None:
+        """Give tensors the range method of the least error behind what reads them."""
+        trials, recipe = self._trials, self._best.recipe
+        proposed = RANGES["ranges of activations"](self._given, trials.prepared)
+        others = [change.fields["ranges"] for change in proposed]
+        methods = [recipe.ranges, *(m for m in (self._given.ranges, *others) if m != recipe.ranges)]
+        decided = [trials.decide(recipe.replace(ranges=method)) for method in methods]
+        plans = [one.plan for one in decided]
+        better = better_methods(decided[0].prepared, plans, trials.judged[1][:READER_SAMPLES])
+        overrides = dict(recipe.overrides)
+        for name, index in better.items():
+            given = overrides.get(name, Override())
+            overrides[name] = msgspec.structs.replace(given, ranges=methods[index])
+        title = f"ranges of {counted(len(better), 'tensor')} by the error behind what reads them"
+        changes = [Change(title, {"overrides": overrides})] if better else []
+        self._try_all({"ranges by the error behind what reads them": changes})
 
     def fall_back(self) -> None:
         """Leave the most sensitive nodes float, if that regains much and costs little work."""

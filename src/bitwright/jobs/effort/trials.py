@@ -146,6 +146,10 @@ class Trials:
             self._expected[half] = [run_session(session, sample) for sample in samples]
         return zip(samples, self._expected[half], strict=True)
 
+    def decide(self, recipe: Recipe) -> Decided:
+        """Return the plan of the first half, before anything is rounded by data."""
+        return self._decide(recipe, self._see(recipe, 0))
+
     def coverage(self, recipe: Recipe) -> Coverage | None:
         """Return what the runtime computes in integers of the model that a recipe gives, if any."""
         try:
@@ -203,6 +207,7 @@ def _of(calibration: Calibration, part: Samples) -> Calibration:
     return replace(calibration, data=part, holdout=False)
 
 
+# Of overrides only ranges are tried.
 _WITHOUT_PREPARATION = (
     "ranges",
     "weight_ranges",
@@ -210,6 +215,7 @@ _WITHOUT_PREPARATION = (
     "gain_correction",
     "fine_tune",
     "select",
+    "overrides",
 )
 
 
