@@ -12,7 +12,7 @@ from bitwright.errors import RecipeError, TargetError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, QTYPES, UINT8, UINT16
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
-from bitwright.recipe.methods import MinMSE, Percentile
+from bitwright.recipe.methods import MinMax, MinMSE, Percentile
 from bitwright.recipe.options import Placement, Selection
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, Nearest, WeightOnly
@@ -28,7 +28,12 @@ _PLACE = Placement(isolated=True, float_bias_add=False)
 # or Clip behind the product at all, so that there is nothing to leave between.
 _FUSED = _PLACE.replace(fuse_activations=("Relu", "Clip", "LeakyRelu", "PRelu"))
 _ASYMMETRIC = _PLACE.replace(fuse_activations=("LeakyRelu", "PRelu"))
-_EQUALIZED = Recipe(equalize=CrossLayerEqualization(), place=_ASYMMETRIC)
+_SYMMETRIC = _FUSED.replace(force_shared=True)
+# With 16 bits a Relu or Clip stays there in any case.
+_KEPT = _SYMMETRIC.replace(keep_activations=True)
+_EQUALIZED = Recipe(equalize=CrossLayerEqualization(), place=_ASYMMETRIC.replace(force_shared=True))
+_CLIPPED = _EQUALIZED.replace(ranges=Percentile())
+_CONSTANT_PRODUCTS = Selection(op_types=("Gemm", "MatMul"), constant_weights_only=True)
 
 NPU_CNN = Recipe(
     name="npu-cnn",
@@ -72,33 +77,31 @@ _VENDOR_RECIPES = (
     NPU_CNN,
     Recipe(name="npu-transformer", activation=INT8, place=_PLACE),
     Recipe(name="cpu-cnn", place=_PLACE),
-    NPU_CNN.replace(name="int8-cnn-default", place=_FUSED),
-    NPU_CNN.replace(name="xint8", equalize=CrossLayerEqualization(), place=_FUSED),
-    Recipe(name="int8-transformer-default", activation=INT8, place=_ASYMMETRIC),
-    _EQUALIZED.replace(name="a8w8", activation=INT8, activation_symmetric=True, place=_FUSED),
-    _EQUALIZED.replace(name="s8s8-aaws", activation=INT8),
-    _EQUALIZED.replace(name="u8s8-aaws"),
-    _EQUALIZED.replace(name="u8u8-aawa", weight=UINT8),
-    _EQUALIZED.replace(
-        name="s16s8-asws", activation=INT16, activation_symmetric=True, place=_FUSED
+    NPU_CNN.replace(name="xint8", equalize=CrossLayerEqualization(), place=_SYMMETRIC),
+    _EQUALIZED.replace(name="a8w8", activation=INT8, activation_symmetric=True, place=_SYMMETRIC),
+    _CLIPPED.replace(name="s8s8-aaws", activation=INT8, ranges=Percentile(percentile=99.9999)),
+    _CLIPPED.replace(name="u8s8-aaws"),
+    _CLIPPED.replace(name="u8u8-aawa", weight=UINT8, weight_symmetric=False),
+    _CLIPPED.replace(
+        name="s16s8-asws", activation=INT16, activation_symmetric=True, place=_SYMMETRIC
     ),
-    _EQUALIZED.replace(name="u16s8-aaws", activation=UINT16),
-    Recipe(
-        name="int16-cnn-default",
-        activation=INT16,
-        weight=INT16,
-        activation_symmetric=True,
-        ranges=MinMSE(symmetric=True),
-        weight_ranges=MinMSE(),
-        scales="power-of-two",
-        place=_FUSED,
-    ),
-    Recipe(
-        name="int16-transformer-default",
-        activation=INT16,
-        weight=INT16,
-        activation_symmetric=True,
-        place=_FUSED,
+    _CLIPPED.replace(name="u16s8-aaws", activation=UINT16, place=_KEPT),
+    _EQUALIZED.replace(name="int8-cnn-default"),
+    _EQUALIZED.replace(name="int16-cnn-default", activation=UINT16, weight=INT16, place=_KEPT),
+    *(
+        Recipe(
+            name=f"int{weight.bits}-transformer-default",
+            activation=activation,
+            weight=weight,
+            ranges=MinMax(moving_average=0.01),
+            equalize=CrossLayerEqualization(),
+            select=_CONSTANT_PRODUCTS,
+            place=place,
+        )
+        for activation, weight, place in (
+            (UINT8, INT8, _ASYMMETRIC),
+            (UINT16, INT16, _FUSED.replace(keep_activations=True)),
+        )
     ),
     *(
         _EQUALIZED.replace(
@@ -112,7 +115,7 @@ _VENDOR_RECIPES = (
         for activation, weight in ((UINT8, INT8), (UINT16, INT16))
         for kind, select in (
             ("cnn", Selection()),
-            ("transformer", Selection(op_types=("Gemm", "MatMul"), constant_weights_only=True)),
+            ("transformer", _CONSTANT_PRODUCTS),
         )
     ),
     Recipe(name="uint8-dynamic-quant", mode="dynamic", weight=UINT8),

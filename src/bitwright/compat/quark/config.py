@@ -179,7 +179,7 @@ def get_default_config(name: str) -> QuantizationConfig:
     """Return the arguments of the preset of this name, to change or to use.
 
     >>> get_default_config("A8W8").extra_options
-    {'ActivationSymmetric': True}
+    {'ActivationSymmetric': True, 'ForceQuantizeNoInputCheck': True}
     >>> get_default_config("BF16_ADAQUANT")
     Traceback (most recent call last):
     bitwright.compat.onnxruntime.errors.InvalidSettingError: there is no preset 'BF16_ADAQUANT': \
@@ -197,17 +197,14 @@ only integer weights learn.
 
 # The presets as arguments; `bitwright.recipe` has the same as recipes -----------------------------
 
-_SYMMETRIC = {"ActivationSymmetric": True}
+_FORCED = {"ForceQuantizeNoInputCheck": True}
+_SYMMETRIC = {"ActivationSymmetric": True, **_FORCED}
+# With 16 bits a Relu or Clip stays there in any case.
+_KEPT = {"FoldRelu": False}
 _NPU_CNN: dict[str, Any] = {
     "calibrate_method": PowerOfTwoMethod.MinMSE,
     "activation_type": QuantType.QUInt8,
     "enable_npu_cnn": True,
-    "extra_options": _SYMMETRIC,
-}
-_INT16: dict[str, Any] = {
-    "activation_type": QuantType.QInt16,
-    "weight_type": QuantType.QInt16,
-    "include_cle": False,
     "extra_options": _SYMMETRIC,
 }
 _FOUR_BITS = {
@@ -216,13 +213,22 @@ _FOUR_BITS = {
 }
 
 
-def _integers(activation: QuantType, weight: QuantType, **options: Any) -> dict[str, Any]:
+def _integers(
+    activation: QuantType, weight: QuantType, *, clipped: bool = False, **options: Any
+) -> dict[str, Any]:
+    """Return a preset of integers with float scales; `clipped`: ranges are percentiles."""
+    method = CalibrationMethod.Percentile if clipped else CalibrationMethod.MinMax
     return {
-        "calibrate_method": CalibrationMethod.MinMax,
+        "calibrate_method": method,
         "activation_type": activation,
         "weight_type": weight,
         "extra_options": options,
     }
+
+
+def _for_products(activation: QuantType, weight: QuantType, **options: Any) -> dict[str, Any]:
+    plain = _integers(activation, weight, CalibMovingAverage=True, **options)
+    return {**plain, "enable_npu_transformer": True}
 
 
 def _floats(qtype: str) -> dict[str, Any]:
@@ -256,24 +262,27 @@ def _fine_tuned(arguments: dict[str, Any], method: str) -> dict[str, Any]:
 
 
 def _accurate(activation: QuantType, weight: QuantType) -> dict[str, Any]:
-    plain = _integers(activation, weight, Percentile=99.9999)
-    plain["calibrate_method"] = CalibrationMethod.Percentile
+    plain = _integers(activation, weight, clipped=True, Percentile=99.9999, **_FORCED)
     return _fine_tuned(plain, "adaround")
 
 
 _PLAIN: dict[str, dict[str, Any]] = {
     "XINT8": _NPU_CNN,
-    "INT8_CNN_DEFAULT": {**_NPU_CNN, "include_cle": False},
-    "INT8_TRANSFORMER_DEFAULT": {"include_cle": False},
-    "A8W8": _integers(QuantType.QInt8, QuantType.QInt8, ActivationSymmetric=True),
-    "A16W8": _integers(QuantType.QInt16, QuantType.QInt8, ActivationSymmetric=True),
-    "S8S8_AAWS": _integers(QuantType.QInt8, QuantType.QInt8),
-    "U8S8_AAWS": _integers(QuantType.QUInt8, QuantType.QInt8),
-    "U8U8_AAWA": _integers(QuantType.QUInt8, QuantType.QUInt8),
-    "S16S8_ASWS": _integers(QuantType.QInt16, QuantType.QInt8, ActivationSymmetric=True),
-    "U16S8_AAWS": _integers(QuantType.QUInt16, QuantType.QInt8),
-    "INT16_CNN_DEFAULT": {**_INT16, "calibrate_method": PowerOfTwoMethod.MinMSE},
-    "INT16_TRANSFORMER_DEFAULT": _INT16,
+    "A8W8": _integers(QuantType.QInt8, QuantType.QInt8, **_SYMMETRIC),
+    "A16W8": _integers(QuantType.QInt16, QuantType.QInt8, **_SYMMETRIC),
+    "S8S8_AAWS": _integers(
+        QuantType.QInt8, QuantType.QInt8, clipped=True, Percentile=99.9999, **_FORCED
+    ),
+    "U8S8_AAWS": _integers(QuantType.QUInt8, QuantType.QInt8, clipped=True, **_FORCED),
+    "U8U8_AAWA": _integers(
+        QuantType.QUInt8, QuantType.QUInt8, clipped=True, WeightSymmetric=False, **_FORCED
+    ),
+    "S16S8_ASWS": _integers(QuantType.QInt16, QuantType.QInt8, clipped=True, **_SYMMETRIC),
+    "U16S8_AAWS": _integers(QuantType.QUInt16, QuantType.QInt8, clipped=True, **_KEPT, **_FORCED),
+    "INT8_CNN_DEFAULT": _integers(QuantType.QUInt8, QuantType.QInt8, **_FORCED),
+    "INT16_CNN_DEFAULT": _integers(QuantType.QUInt16, QuantType.QInt16, **_KEPT, **_FORCED),
+    "INT8_TRANSFORMER_DEFAULT": _for_products(QuantType.QUInt8, QuantType.QInt8),
+    "INT16_TRANSFORMER_DEFAULT": _for_products(QuantType.QUInt16, QuantType.QInt16, **_KEPT),
     "UINT8_DYNAMIC_QUANT": {"use_dynamic_quant": True, "weight_type": QuantType.QUInt8},
     "MATMUL_NBITS": {"extra_options": _FOUR_BITS},
     "FP16": _floats("float16"),

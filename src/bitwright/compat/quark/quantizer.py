@@ -156,7 +156,8 @@ def fused_options(config: QuantizationConfig) -> tuple[str, ...]:
     """
     always = ("RemoveQDQConvLeakyRelu", "RemoveQDQConvPRelu")
     symmetric = config.extra_options.get("ActivationSymmetric") or config.enable_npu_cnn
-    if not symmetric and read_format(config.quant_format)[0] == "qdq":
+    stays = config.extra_options.get("FoldRelu") is False
+    if not (symmetric or stays) and read_format(config.quant_format)[0] == "qdq":
         return always  # asymmetric quantizers do what Relu and Clip do
     return ("RemoveQDQConvRelu", "RemoveQDQConvClip", *always)
 
