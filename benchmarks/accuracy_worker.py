@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ class Reader:
         return next(self._left, None)
 
 
-def bitwright(task: dict[str, Any], samples: list[Sample], effort: str | None = None) -> None:
+def bitwright(task: dict[str, Any], samples: list[Sample], **options: Any) -> None:
     import bitwright
 
-    bitwright.quantize(task["model"], task["output"], data=samples, effort=effort, progress=False)
+    bitwright.quantize(task["model"], task["output"], data=samples, progress=False, **options)
 
 
 def onnxruntime(task: dict[str, Any], samples: list[Sample], **options: Any) -> None:
@@ -89,8 +90,14 @@ def onnxsim_pick(task: dict[str, Any], samples: list[Sample]) -> None:
 
 TOOLS: dict[str, Callable[[dict[str, Any], list[Sample]], None]] = {
     "bitwright": bitwright,
-    "bitwright medium": lambda task, samples: bitwright(task, samples, "medium"),
-    "bitwright high": lambda task, samples: bitwright(task, samples, "high"),
+    "bitwright low": partial(bitwright, effort="low"),
+    "bitwright medium": partial(bitwright, effort="medium"),
+    "bitwright high": partial(bitwright, effort="high"),
+    "bitwright npu": partial(bitwright, target="npu-cnn"),
+    "bitwright npu medium": partial(bitwright, target="npu-cnn", effort="medium"),
+    "bitwright a8w4": partial(bitwright, recipe="a8w4"),
+    "bitwright a8w4 medium": partial(bitwright, recipe="a8w4", effort="medium"),
+    "bitwright a8w4 high": partial(bitwright, recipe="a8w4", effort="high"),
     "onnxruntime": onnxruntime,
     "onnxruntime per channel": lambda t, samples: onnxruntime_per_channel(t, samples, "MinMax"),
     "onnxruntime percentile": lambda t, samples: onnxruntime_per_channel(t, samples, "Percentile"),
