@@ -138,7 +138,6 @@ def _passes_shift(node: ir.Node) -> bool:
     rule = OPERATORS[node.op_type]
     if rule.bounds is not None:
         return rule.bounds(node) == (0.0, math.inf)
-    if node.op_type in ("Mul", "Add", "Pad"):
-        return False
-    # Zeros that are counted in an average are no -c.
-    return not node.attributes.get_int("count_include_pad", 0)
+    if rule.pool:  # zeros that are counted in an average are no -c
+        return not node.attributes.get_int("count_include_pad", 0)
+    return rule.homogeneous or rule.reshapes or node.op_type == "ReduceMean"
