@@ -22,6 +22,7 @@ from bitwright.numerics.scales import (
     nearest_int16_scale,
     nearest_power_of_two,
     restricted_asymmetric_parameters,
+    share_zero_point,
     smallest_bias_scale,
     symmetric_zero_point,
 )
@@ -337,3 +338,17 @@ def test_a_bias_at_the_smallest_scale_does_not_saturate(values):
     assert each.max() == one
     if one > 0:
         assert np.abs(bias / np.float32(one)).max() <= 2**31 - 1
+
+
+def test_a_zero_point_for_all_channels_wastes_no_more_than_one_range_would():
+    generator = np.random.default_rng(3)
+    low = -generator.exponential(size=8) * 0.2
+    high = generator.exponential(size=8)
+    shared = share_zero_point(low, high, 255)
+    scale, zero = affine_parameters(*shared, UINT8)
+    assert len(set(zero.tolist())) == 1
+    assert np.all(shared[0] <= low + 1e-12) and np.all(shared[1] >= high - 1e-12)
+    whole, _ = affine_parameters(low.min(), high.max(), UINT8)
+    middle, _ = affine_parameters(low, high, UINT8, symmetric=True)
+    assert (scale**2).sum() < min(8 * whole**2, (middle**2).sum())
+    assert np.all(share_zero_point([0.0, -1.0], [0.0, 1.0], 255)[1] > 0)

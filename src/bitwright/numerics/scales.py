@@ -25,6 +25,7 @@ __all__ = [
     "nearest_int16_scale",
     "nearest_power_of_two",
     "restricted_asymmetric_parameters",
+    "share_zero_point",
     "smallest_bias_scale",
     "symmetric_zero_point",
     "without_last_level",
@@ -202,6 +203,27 @@ def restricted_asymmetric_parameters(
     tiny, largest = _limits(stored)
     scale = np.where(exact < tiny, 1.0, np.minimum(exact, largest)).astype(stored)
     return scale, np.where(positive, np.int64(0), np.int64(middle))
+
+
+def share_zero_point(rmin: npt.ArrayLike, rmax: npt.ArrayLike, steps: int) -> tuple[Array, Array]:
+    """Return ranges of channels widened so that all have one zero point among `steps` + 1 levels.
+
+    It is the one with the least sum of squared scales, to which rounding errors are proportional.
+
+    >>> low, high = share_zero_point([-1.0, 0.0], [2.0, 6.0], 255)
+    >>> (low / (high - low)).round(3).tolist()
+    [-0.231, -0.231]
+    """
+    low = np.minimum(np.asarray(rmin, np.float64), 0)
+    high = np.maximum(np.asarray(rmax, np.float64), 0)
+    zeros = np.arange(steps + 1, dtype=np.float64)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = np.where(low < 0, -low / zeros, 0)
+        above = np.where(high > 0, high / (steps - zeros), 0)
+    scales = np.maximum(below, above)
+    best = int(np.argmin((scales**2).sum(axis=1)))
+    scale = np.where(scales[best] > 0, scales[best], 1)
+    return -best * scale, (steps - best) * scale
 
 
 def symmetric_zero_point(qtype: QType, *, reduced: bool = False) -> int:

@@ -10,9 +10,22 @@ import onnxruntime.quantization as peer
 import pytest
 from onnx import TensorProto
 from support.dynamic_models import make_matmul
-from support.models import element_types, make_cnn, make_mlp, make_transformer, ops, unchanged
+from support.models import (
+    build,
+    element_types,
+    make_cnn,
+    make_mlp,
+    make_samples,
+    make_transformer,
+    node,
+    ops,
+    quality,
+    unchanged,
+    weight,
+)
 
 from bitwright import ModelError, OutputError, RecipeError
+from bitwright.compat import onnxruntime as ours
 from bitwright.compat.onnxruntime import QuantType, quantize_dynamic
 
 
@@ -22,14 +35,14 @@ def quantized(folder, model, **options):
 
 
 def test_the_signature_is_that_of_onnxruntime():
-    ours, theirs = (
+    found, theirs = (
         inspect.signature(f).parameters for f in (quantize_dynamic, peer.quantize_dynamic)
     )
-    assert list(ours) == list(theirs)
+    assert list(found) == list(theirs)
     for name, parameter in theirs.items():
         default = parameter.default
         same = getattr(default, "name", default)
-        assert getattr(ours[name].default, "name", ours[name].default) == same
+        assert getattr(found[name].default, "name", found[name].default) == same
 
 
 def test_a_path_and_a_message_give_the_same(tmp_path):
@@ -138,3 +151,21 @@ def test_nowhere_to_write_is_an_error(tmp_path):
 def test_a_dynamic_model_is_not_quantized_again(tmp_path):
     with pytest.raises(ModelError, match="already quantized"):
         quantize_dynamic(quantized(tmp_path, make_mlp()), tmp_path / "twice.onnx")
+
+
+def test_channels_of_a_conv_of_one_sign_are_better_than_one_range(tmp_path):
+    weights = np.abs(weight(8, 3, 3, 3)) * np.linspace(0.3, 1, 8).reshape(-1, 1, 1, 1)
+    model = build(
+        [node("Conv", ["x", "w"], ["y"], name="conv")],
+        {"x": [1, 3, 9, 9]},
+        {"y": [1, 8, 7, 7]},
+        {"w": weights.astype(np.float32)},
+    )
+    samples = make_samples(model)
+    errors = []
+    for tool in (ours, peer):
+        path = tmp_path / f"{tool.__name__}.onnx"
+        kind = tool.QuantType.QUInt8
+        tool.quantize_dynamic(model, path, weight_type=kind, per_channel=True)
+        errors.append(quality(model, path, samples))
+    assert errors[0] > errors[1]

@@ -87,15 +87,15 @@ class _DynamicBuilder:
         value = node.inputs[index]
         assert value is not None
         override = self._recipe.overrides.get(self._names[value])
+        shared = node.op_type == "Conv"
         if axis is not None:
             asked = self._recipe.weight_symmetric
             symmetric = self._recipe.weight.signed if asked is None else asked
-            symmetric = symmetric or not _takes_zero_points(node, value, block_size)
+            symmetric = symmetric or not (shared or _takes_zero_points(node, value, block_size))
             override = _with(override, symmetric=symmetric)
-        qtype = self._recipe.weight
-        return self._enter(
-            node, Entry(self._names[value], value, "weight", qtype, axis, block_size), override
-        )
+        wanted = Entry(self._names[value], value, "weight", self._recipe.weight, axis, block_size)
+        wanted.shared_zero_point = shared
+        return self._enter(node, wanted, override)
 
     def table(self, node: ir.Node, index: int) -> str:
         """Enter a constant that is read as activations are: uint8, over its own range."""

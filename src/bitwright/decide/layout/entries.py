@@ -57,6 +57,8 @@ class Entry:
     """The Relu or Clip behind this tensor that the quantizer may replace."""
     operand: bool = False
     """A constant beside activations, such as an addend: it is laid out as they are."""
+    shared_zero_point: bool = False
+    """The operator takes a scale for each channel of this weight, and one zero point for all."""
     leaves_model: bool = False
     """Its integers leave the model: whatever the range method, nothing of them is clipped."""
 

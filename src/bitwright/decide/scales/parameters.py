@@ -23,6 +23,7 @@ from bitwright.numerics.scales import (
     ceil_scale,
     float_scale,
     restricted_asymmetric_parameters,
+    share_zero_point,
     smallest_bias_scale,
     without_last_level,
 )
@@ -317,6 +318,9 @@ def _constant_range(array: Array, entry: Entry, choice: _Choice) -> _Range:
         low, high = weight_range(
             array, ranges, entry.qtype, choice.symmetric, axis=axis, reduced=choice.reduced
         )
+        if entry.shared_zero_point and axis is not None and not choice.symmetric:
+            lowest, highest = entry.qtype.bounds(symmetric=False, reduced=choice.reduced)
+            low, high = share_zero_point(low, high, highest - lowest)
         return _Range(low, high, _method_name(ranges))
     if not isinstance(ranges, MinMax):
         raise RecipeError("weights in blocks take the range method minmax only.")
