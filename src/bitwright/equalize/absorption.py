@@ -4,8 +4,9 @@ M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Co
 arXiv:1906.04721), section 4.1.3: for a ReLU f, f(W1 x + b1 - c) = f(W1 x + b1) - c wherever
 W1 x + b1 >= c >= 0, so that c may leave the first bias, and W2 c join the second. The activation
 between gets a smaller range. There, c is max(0, beta - 3 gamma) of a batch norm, which exported
-models have folded; here it is the least value that was observed, if that is positive: exact on all
-that was seen. Where a Conv pads with zeros, its border would have to be padded with -c: it is left.
+models have folded; here it is the least value that was observed, less a tenth of the range for
+values that no sample had: exact on all that was seen. Where a Conv pads with zeros, its border
+would have to be padded with -c: it is left.
 """
 
 from __future__ import annotations
@@ -29,10 +30,15 @@ __all__ = ["AbsorptionPoint", "absorption_for", "find_absorption", "find_absorpt
 F64 = npt.NDArray[np.float64]
 
 
+_MARGIN = 0.1
+"""How much of its range a channel may go below what was observed until a rectifier cuts it off."""
+
+
 class Channels(Protocol):
-    """The least value of each channel of a tensor; `bitwright.observe.TensorSketch` has them."""
+    """The extremes of each channel of a tensor; `bitwright.observe.TensorSketch` has them."""
 
     channel_low: npt.NDArray[np.float32] | None
+    channel_high: npt.NDArray[np.float32] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +83,15 @@ def find_absorption_points(
 def absorption_for(
     points: Mapping[str, AbsorptionPoint], sketches: Mapping[str, Channels]
 ) -> dict[str, Smoothing]:
-    """Return what each point gives away: the least value of each channel, where it is positive."""
+    """Return what each point gives away: what its channels always have above zero."""
     found = {}
     for tensor, point in points.items():
         sketch = sketches.get(tensor)
-        if sketch is None or sketch.channel_low is None:
+        if sketch is None or sketch.channel_low is None or sketch.channel_high is None:
             continue
-        least = np.where(np.isfinite(sketch.channel_low), np.maximum(sketch.channel_low, 0.0), 0.0)
+        low, high = (end.astype(np.float64) for end in (sketch.channel_low, sketch.channel_high))
+        least = np.where(low <= high, np.maximum(low - _MARGIN * (high - low), 0.0), 0.0)
+        least = least.astype(np.float32)  # so that the plan gives the same bytes
         if least.size == point.link.head.out_channels and least.any():
             found[tensor] = Smoothing(nodes=(point.reader,), absorbed=tuple(least.tolist()))
     return found
