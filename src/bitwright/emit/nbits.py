@@ -47,6 +47,7 @@ from bitwright.numerics.nbits import (
     expert_scales,
     expert_zero_points,
     kind_of_zero_points,
+    pack_codes,
     pack_nbits,
     pack_scales,
     pack_table,
@@ -210,12 +211,14 @@ class _Writer:
         tables = [r.node for r in held.readers if r.node.op_type == "Gather"]
         shared: ir.Value | None = None
         packed = pack_nbits(blocks) if products else pack_table(blocks)
-        scales = self._add(held, "scales", pack_scales)
+        scales = self._add(held, "scales", pack_scales, packed=packed.scales)
         zeros = None
         if packed.zero_points is not None:
-            zeros = self._add(held, "zero_points", _packed_zero_points)
+            zeros = self._add(held, "zero_points", _packed_zero_points, packed=packed.zero_points)
         if products:
-            shared = self._add(held, f"q{packed.bits}", lambda b: pack_nbits(widen(b)).codes)
+            shared = self._add(
+                held, f"q{packed.bits}", lambda b: pack_codes(widen(b)), packed=packed.codes
+            )
             level = self._accuracy_level(blocks, packed, name)
             for node in products:
                 to_nbits(node, packed, shared, scales, zeros, level, self._names)
@@ -354,9 +357,18 @@ class _Writer:
 
     # The graph ------------------------------------------------------------------------------------
 
-    def _add(self, held: _Held, suffix: str, pack: Pack, qtype: QType | None = None) -> ir.Value:
+    def _add(
+        self,
+        held: _Held,
+        suffix: str,
+        pack: Pack,
+        qtype: QType | None = None,
+        *,
+        packed: Array | None = None,
+    ) -> ir.Value:
         """Return a constant that is packed from the weight again when the model is written."""
-        load, first = held.load, quantized_tensor(pack(held.blocks), qtype)
+        load = held.load
+        first = quantized_tensor(pack(held.blocks) if packed is None else packed, qtype)
         tensor = ir.LazyTensor(
             lambda: quantized_tensor(pack(load()), qtype),
             dtype=first.dtype,

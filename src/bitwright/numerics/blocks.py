@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bitwright.errors import ModelError, RecipeError
 from bitwright.numerics.arrays import NUMPY, Arrays, Float
+from bitwright.numerics.block_search import is_worth_compiling, search_scales
 
 __all__ = [
     "SHRINKS",
@@ -170,9 +171,28 @@ def fit_block_scales(
     count = format.blocks(rows)
     scales, zeros = xp.empty(count, columns), xp.empty(count, columns)
     measure = metric_in_blocks(metric, format, rows, xp)
+    compiles = (
+        xp is NUMPY
+        and len(shrinks) > 1
+        and measure.ndim == 2
+        and format.scale_type in ("float32", "float16")
+        and is_worth_compiling(work.size, len(shrinks))
+    )
     for blocks, sides, part in block_tiles(work, format, xp):
         low, high = xp.amin(part, 1), xp.amax(part, 1)
         _refuse_broken(low, high, xp)
+        if compiles:
+            scales[blocks, sides], zeros[blocks, sides] = search_scales(
+                part,
+                (low, high),
+                measure[blocks],
+                shrinks,
+                bits=format.bits,
+                symmetric=format.symmetric,
+                negative_scales=format.negative_scales,
+                half=format.scale_type == "float16",
+            )
+            continue
         best = None
         for shrink in shrinks:
             scale, zero = _parameters(low * shrink, high * shrink, format, xp)

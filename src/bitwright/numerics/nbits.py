@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bitwright.errors import TargetError
 from bitwright.numerics.arrays import Float
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
-from bitwright.numerics.packing import pack, unpack
+from bitwright.numerics.packing import pack, pack_rows, unpack
 from bitwright.numerics.stacked import as_stack
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "expert_scales",
     "expert_zero_points",
     "kind_of_zero_points",
+    "pack_codes",
     "pack_nbits",
     "pack_scales",
     "pack_table",
@@ -129,11 +130,26 @@ def pack_nbits(blocks: QuantizedBlocks) -> NBitsTensors:
     blocks = _with_stored_blocks(blocks)
     bits, size = blocks.format.bits, blocks.format.block_size
     check_nbits_support(bits, size, kind_of_zero_points(blocks))
+    return _tensors(blocks, pack_codes(blocks))
+
+
+def pack_codes(blocks: QuantizedBlocks) -> npt.NDArray[np.uint8]:
+    """Return the codes of a weight as MatMulNBits reads them, [N, blocks, bytes].
+
+    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
+    >>> pack_codes(quantize_in_blocks(np.ones((48, 3)), BlockFormat(block_size=16))).shape
+    (3, 3, 8)
+    """
+    blocks = _with_stored_blocks(blocks)
     rows, columns = blocks.shape
-    count = blocks.format.blocks(rows)
-    codes = np.full((columns, count * size), blocks.format.middle, np.uint8)
-    codes[:, :rows] = blocks.codes.T
-    return _tensors(blocks, codes.reshape(columns, count, size))
+    count, size = blocks.format.blocks(rows), blocks.format.block_size
+    codes = blocks.codes
+    if count * size > rows:
+        codes = np.full((count * size, columns), blocks.format.middle, np.uint8)
+        codes[:rows] = blocks.codes
+    # Packed first and transposed then: that moves a fraction of the bytes.
+    packed = pack_rows(codes, blocks.format.bits)
+    return np.ascontiguousarray(packed.T).reshape(columns, count, -1)
 
 
 def pack_table(blocks: QuantizedBlocks) -> NBitsTensors:
@@ -155,13 +171,13 @@ def pack_table(blocks: QuantizedBlocks) -> NBitsTensors:
             f"GatherBlockQuantized reads whole bytes, and {rows} values of {bits} bits end within "
             "one."
         )
-    return _tensors(blocks, np.ascontiguousarray(blocks.codes.T))
+    return _tensors(blocks, np.ascontiguousarray(pack_rows(blocks.codes, bits).T))
 
 
-def _tensors(blocks: QuantizedBlocks, codes: Array) -> NBitsTensors:
+def _tensors(blocks: QuantizedBlocks, codes: npt.NDArray[np.uint8]) -> NBitsTensors:
     bits, size = blocks.format.bits, blocks.format.block_size
     scales, zero_points = pack_scales(blocks), pack_zero_points(blocks)
-    return NBitsTensors(_pack(codes, bits), scales, zero_points, blocks.shape[0], bits, size)
+    return NBitsTensors(codes, scales, zero_points, blocks.shape[0], bits, size)
 
 
 def pack_scales(blocks: QuantizedBlocks) -> Array:

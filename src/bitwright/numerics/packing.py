@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bitwright.errors import RecipeError
 
-__all__ = ["pack", "unpack"]
+__all__ = ["pack", "pack_rows", "unpack"]
 
 Array = npt.NDArray[Any]
 
@@ -32,6 +32,21 @@ def pack(values: npt.ArrayLike, bits: int) -> npt.NDArray[np.uint8]:
     for place in range(1, per_byte):
         part = unsigned[..., place::per_byte]
         packed[..., : part.shape[-1]] |= part << np.uint8(bits * place)
+    return packed
+
+
+def pack_rows(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """Return codes [K, N], whole bytes of each column, packed along the columns: [bytes, N].
+
+    >>> pack_rows(np.array([[1], [2], [3], [4]], np.uint8), 4).tolist()
+    [[33], [67]]
+    """
+    if bits == 8:
+        return codes
+    per_byte = _per_byte(bits)
+    packed = codes[::per_byte].copy()
+    for place in range(1, per_byte):
+        packed |= codes[place::per_byte] << np.uint8(bits * place)
     return packed
 
 
