@@ -199,3 +199,16 @@ def test_operators_have_quark_s_names_and_domain(name, found):
     assert "com.vai.quantize" not in {o.domain for o in made.opset_import}
     onnx.checker.check_model(made)
     assert quality(make_cnn(), made, make_samples(make_cnn())) > 20
+
+
+@pytest.mark.parametrize("name", ["MATMUL_NBITS", "INT8_TRANSFORMER_DEFAULT"])
+def test_a_model_in_which_nothing_is_quantized_is_written_as_it_was(name, tmp_path):
+    model = build([node("Relu", ["x"], ["y"], name="relu")], {"x": [1, 4]}, {"y": [1, 4]})
+    with pytest.warns(UserWarning, match="is written as it was: "):
+        made = quantize_config(QConfig.get_default_config(name), model)
+    assert ops(made) == {"Relu": 1}
+    with pytest.warns(UserWarning, match="is written as it was: "):
+        quantize_config(
+            QConfig.get_default_config(name), model, model_output=tmp_path / "written.onnx"
+        )
+    assert ops(tmp_path / "written.onnx") == {"Relu": 1}

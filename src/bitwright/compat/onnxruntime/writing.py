@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir
+
 from bitwright import graph
 from bitwright.compat.onnxruntime.differences import NOTHING_QUANTIZED, OPTIMIZE_MODEL
 from bitwright.compat.onnxruntime.storage import store_parameters
@@ -15,7 +17,7 @@ from bitwright.jobs.result import Result
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["RETIRED", "write_model"]
+__all__ = ["RETIRED", "float_model", "write_model"]
 
 RETIRED = {"optimize_model": OPTIMIZE_MODEL}
 """Arguments of older releases, and what became of them."""
@@ -44,11 +46,18 @@ def write_model(
     try:
         result = run()
     except NothingQuantizedError as error:
-        NOTHING_QUANTIZED.warn("the model", str(error).removesuffix("."))
-        model = graph.load_model(model_input)
-        graph.infer_shapes(model)
-        graph.save_model(model, model_output, external_data=outside)
+        graph.save_model(float_model(model_input, error), model_output, external_data=outside)
         return None
     store_parameters(result.model, result.plan)
     graph.save_model(result.model, model_output, external_data=outside)
     return result
+
+
+def float_model(
+    model_input: str | Path | onnx.ModelProto, error: NothingQuantizedError
+) -> ir.Model:
+    """Return a model as it was, with its shapes, and warn why nothing of it is quantized."""
+    NOTHING_QUANTIZED.warn("the model", str(error).removesuffix("."))
+    model = graph.load_model(model_input)
+    graph.infer_shapes(model)
+    return model

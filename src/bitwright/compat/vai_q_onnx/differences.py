@@ -22,6 +22,12 @@ STATIC = (
     ),
     Difference(
         "quantize_static",
+        "a model in which nothing is quantized is written as it was, in silence",
+        "is written as it was, with a warning that says why",
+        "every node was left out, or has no rule",
+    ),
+    Difference(
+        "quantize_static",
         "unknown options are ignored in silence",
         "ignored with a warning that has a suggestion",
         "a misspelt option would do nothing, and nobody would know",

@@ -6,16 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import onnx_ir as ir
+
+from bitwright import graph
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
 from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
+from bitwright.compat.onnxruntime.writing import float_model
 from bitwright.compat.options import read_names, read_switch
 from bitwright.compat.vai_q_onnx.blocks import read_block_type
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
 from bitwright.compat.vai_q_onnx.options import read_options, weight_recipe
 from bitwright.compat.vai_q_onnx.translate import Hardware, Request, to_recipe
 from bitwright.data import RandomData
-from bitwright.errors import DataError, RecipeError, did_you_mean
+from bitwright.errors import DataError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.recipe import GPTQ, Recipe, Selection
 from bitwright.support.notices import warn_user
 
@@ -172,18 +176,26 @@ def quantize_static(
         is_needed=_needs_data(recipe) and (sketches is None or not Path(sketches).exists()),
     )
     _warn_once(parts.notes)
-    result = quantize(
-        model_input,
-        model_output,
-        data=data,
-        recipe=recipe,
-        limit=parts.data.get("limit"),
-        holdout=False,
-        sketches=sketches,
-        external_data=read_switch("use_external_data_format", use_external_data_format) or None,
-        providers=execution_providers,
-        device=parts.fine_tune["asked"].device if parts.fine_tune else "cpu",
-    )
+    outside = read_switch("use_external_data_format", use_external_data_format) or None
+    try:
+        result = quantize(
+            model_input,
+            model_output,
+            data=data,
+            recipe=recipe,
+            limit=parts.data.get("limit"),
+            holdout=False,
+            sketches=sketches,
+            external_data=outside,
+            providers=execution_providers,
+            device=parts.fine_tune["asked"].device if parts.fine_tune else "cpu",
+        )
+    except NothingQuantizedError as error:
+        model = float_model(model_input, error)
+        if model_output is None:
+            return ir.to_proto(model)
+        graph.save_model(model, model_output, external_data=outside)
+        return None
     if print_summary:
         print(result.summary())
     return result.to_proto() if model_output is None else None
