@@ -48,7 +48,7 @@ def values(dtype):
     return arrays.arrays(dtype, st.integers(1, 600), elements=elements)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.data(),
     dtype=st.sampled_from([np.float32, np.float16]),
