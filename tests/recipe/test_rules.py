@@ -94,6 +94,20 @@ BROKEN = [
         {"scales": "int16", "fine_tune": {"method": "adaquant", "learn_scales": True}},
         "learn_scales would leave scales='int16'",
     ),
+    (
+        {
+            "scales": "power-of-two",
+            "fine_tune": {"method": "adaround", "learn_activation_scales": True},
+        },
+        "learn_activation_scales would leave scales='power-of-two'",
+    ),
+    (
+        {
+            "activation": "bfloat16",
+            "fine_tune": {"method": "adaround", "learn_activation_scales": True},
+        },
+        "learn_activation_scales is for integers, and bfloat16 activations have no scale",
+    ),
     ({"overrides": {"x": {"ranges": {"method": "min-mse"}}}}, "the range method MinMSE gives"),
     ({"bias": "int16", "quantize_bias": False}, "bias='int16' contradicts quantize_bias=False"),
     (

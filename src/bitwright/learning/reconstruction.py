@@ -22,6 +22,8 @@ __all__ = ["Learner", "Outcome", "reconstruct"]
 
 MIN_THREADED_PRODUCTS = 2e7
 """Products of a step, some 2 ms of one core, from which threads pay."""
+SCALES_FRACTION = 0.25
+"""As many steps, of those for weights, go to activation scales before weights learn."""
 
 
 class Learner(Protocol):
@@ -122,6 +124,7 @@ def reconstruct(
         rate = method.learning_rate_above[1]
     run = _Run(target, learner, method, rate, training, judged, generator)
     with _threads_for(target.products(learner.names, method.batch_size)):
+        scale_steps = run.learn_scales()
         steps = run.learn_layerwise(round(method.iterations * method.layerwise_fraction))
         if not run.is_solved:
             steps += run.learn_jointly(method.iterations - steps)
@@ -130,7 +133,7 @@ def reconstruct(
         hard = learner.hard()
         after = target.error(hard, judged)
     better = after < before or not method.selective
-    return Outcome(before, after, steps, hard if better else None)
+    return Outcome(before, after, scale_steps + steps, hard if better else None)
 
 
 @dataclass(slots=True)
@@ -150,7 +153,7 @@ class _Run:
     """Whether the segment is one layer that was solved without steps."""
 
     def __post_init__(self) -> None:
-        self.best = _Best(self.learner)
+        self.best = _Best([*self.learner.parameters(), *self.target.scales.parameters()])
 
     def learn_layerwise(self, steps: int) -> int:
         """Let weights of linear layers learn one after the other; return the steps of each."""
@@ -169,6 +172,7 @@ class _Run:
                 is_solved = self._learn_layer(layer, name, steps)
                 # Nothing that is learned from there on would be chosen.
                 self.is_solved = is_solved and self.target.is_one_node and self.method.selective
+                self.is_solved &= not self.target.scales
                 learned.update(self.learner.hard([name]))
         if not learned:
             return 0
@@ -182,7 +186,7 @@ class _Run:
         if self.learner.solve(name, layer, stored):
             return True
         optimizer = Adam(self.learner.parameter_groups(self.rate, [name]))
-        best = _Best(self.learner)
+        best = _Best(self.learner.parameters())
 
         def gradient_at(weight: torch.Tensor) -> torch.Tensor:
             change = weight - stored
@@ -199,27 +203,43 @@ class _Run:
         self.learner.polish(name, layer, stored)
         return False
 
+    def learn_scales(self) -> int:
+        """Let the scales of activations learn, weights as they are stored; return the steps.
+
+        Roundings are chosen for what their layers read, and so after it is decided.
+        """
+        scales, method = self.target.scales, self.method
+        if not scales:
+            return 0
+        steps = max(round(method.iterations * SCALES_FRACTION), 1)
+        optimizer = Adam([(scales.parameters(), method.activation_scale_learning_rate)])
+        unit = self.target.distance({}, self.training) or 1.0
+        check = max(steps // 10, 1)
+        best = _Best(scales.parameters())
+        best.offer(self.target.distance({}, self.judged))
+        for step in range(steps):
+            self._batch_loss({}, unit).backward()
+            optimizer.step(1 - step / steps)
+            if step % check == check - 1:
+                best.offer(self.target.distance({}, self.judged))
+        if method.selective:
+            best.restore()
+        return steps
+
     def learn_jointly(self, steps: int) -> int:
         """Let all constants learn for the segment's outputs; return the steps that were taken."""
-        target, learner, method, generator = self.target, self.learner, self.method, self.generator
+        learner, method, scales = self.learner, self.method, self.target.scales
         optimizer = Adam(learner.parameter_groups(self.rate))
-        unit = target.distance({}, self.training) or 1.0
+        scale_optimizer = Adam([(scales.parameters(), method.activation_scale_learning_rate)])
+        unit = self.target.distance({}, self.training) or 1.0
         patience = _Patience(method, steps) if method.early_stop else None
         check = max(steps // 10, 1)
         for step in range(steps):
-            order = torch.randperm(len(self.training), generator=generator)
-            chosen = self.training[order[: method.batch_size]]
-            batches = target.batches(chosen, floats=method.drop_ratio < 1)
-            constants = learner.soft()
-            distance = torch.zeros(())
-            for quantized, floats, targets in batches:
-                feeds = mix(quantized, floats, method.drop_ratio, generator)
-                for name, tensor in target.run(feeds, constants).items():
-                    distance = distance.to(tensor.device) + distance_between(tensor, targets[name])
-            loss = distance / (len(batches) * unit)
+            loss = self._batch_loss(learner.soft(), unit)
             loss.backward()
             regularizer = learner.add_regularizer(step / steps)
             optimizer.step(learner.rate_factor(step / steps))
+            scale_optimizer.step(1 - step / steps)
             if (learner.is_hard and step % check == check - 1) or step == steps - 1:
                 self._offer()
             if patience is not None and patience.is_over(
@@ -229,30 +249,43 @@ class _Run:
                 return step + 1
         return steps
 
+    def _batch_loss(self, constants: Tensors, unit: float) -> torch.Tensor:
+        """Return how far samples that are chosen anew are from their targets, with gradients."""
+        target, ratio, generator = self.target, self.method.drop_ratio, self.generator
+        order = torch.randperm(len(self.training), generator=generator)
+        chosen = self.training[order[: self.method.batch_size]]
+        batches = target.batches(chosen, floats=ratio < 1)
+        distance = torch.zeros(())
+        for quantized, floats, targets in batches:
+            feeds = mix(quantized, floats, ratio, generator)
+            with target.scales.dropping(ratio, generator):
+                found = target.run(feeds, constants)
+            for name, tensor in found.items():
+                distance = distance.to(tensor.device) + distance_between(tensor, targets[name])
+        return distance / (len(batches) * unit)
+
     def _offer(self) -> None:
         self.best.offer(self.target.distance(self.learner.hard(), self.judged))
 
 
 class _Best:
-    """The parameters of a learner when its error was smallest."""
+    """The values of parameters when the error was smallest."""
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._parameters = parameters
         self._error = float("inf")
-        self._parameters: list[torch.Tensor] = []
+        self._kept: list[torch.Tensor] = []
 
     def offer(self, error: float) -> None:
         """Keep the parameters of now if this error is the smallest so far."""
         if error < self._error:
             self._error = error
-            self._parameters = [tensor.detach().clone() for tensor in self._learner.parameters()]
+            self._kept = [tensor.detach().clone() for tensor in self._parameters]
 
     def restore(self) -> None:
-        """Set the learner's parameters to the best ones."""
+        """Set the parameters to the best ones."""
         with torch.no_grad():
-            for tensor, kept in zip(
-                self._learner.parameters(), self._parameters, strict=bool(self._parameters)
-            ):
+            for tensor, kept in zip(self._parameters, self._kept, strict=bool(self._kept)):
                 tensor.copy_(kept)
 
 

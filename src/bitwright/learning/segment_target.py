@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy.typing as npt
 import torch
 
+from bitwright.learning.activation_scales import ActivationScales
 from bitwright.learning.layer_error import LayerError, layer_error
 from bitwright.learning.segments import Segment
 from bitwright.learning.torch_graph.executor import TorchGraph
@@ -36,6 +37,7 @@ class SegmentTarget:
         fixed: constants as they are stored, for all that do not learn.
         read: the quantizers of what single nodes read.
         outputs: the quantizers of outputs, where those are to be compared behind them.
+        scales: those of activations that learn, which `read` quantizes with.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class SegmentTarget:
         fixed: Constants | None = None,
         read: Mapping[tuple[str, int], Change] | None = None,
         outputs: Mapping[str, Change] | None = None,
+        scales: ActivationScales | None = None,
     ) -> None:
         self._graph = graph
+        self.scales = scales or ActivationScales({})
         self.fixed = dict(fixed or {})
         self._read = dict(read or {})
         self._output_quantizers = dict(outputs or {})
@@ -70,6 +74,7 @@ class SegmentTarget:
         device: str,
         read: Mapping[tuple[str, int], Change] | None = None,
         outputs: Mapping[str, Change] | None = None,
+        scales: ActivationScales | None = None,
     ) -> Self:
         """Return the target of a model's segment; an error where torch cannot run a node."""
         graph = TorchGraph(segment.nodes, segment.outputs, opset=opset, device=device)
@@ -81,7 +86,7 @@ class SegmentTarget:
             for rows in (quantized, floats)
         )
         fixed = {name: as_tensor(array, device) for name, array in stored.items()}
-        return cls(graph, *feeds, fixed=fixed, read=read, outputs=outputs)
+        return cls(graph, *feeds, fixed=fixed, read=read, outputs=outputs, scales=scales)
 
     def _stack(self) -> int:
         """Concatenate all samples where the segment computes each row by itself.

@@ -57,6 +57,10 @@ class LayerInputs:
         """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
         self._run.put_weight(name, array)
 
+    def put_model(self, model: ir.Model) -> None:
+        """Run the rest as it is in this model, which has the same tensors."""
+        self._run.put_model(model)
+
 
 class LayerwiseRun(Closing):
     """Iterate over the inputs of a model's layers, in graph order.
@@ -108,6 +112,10 @@ class LayerwiseRun(Closing):
         if isinstance(array, np.ndarray):
             array = ir.tensor(np.asarray(array, order="C"), name=name)
         self.weights[name] = array
+
+    def put_model(self, model: ir.Model) -> None:
+        """Run the pieces to come as they are in this model, which has the same tensors."""
+        self._model = model
 
     def _run_piece(self, piece: Piece) -> None:
         if not piece.outputs:

@@ -53,7 +53,13 @@ class _Learning(Settings, frozen=True, kw_only=True):
     each core, up to eight. The result does not depend on it."""
     drop_ratio: float = 1.0
     """How much of a segment's input comes from the quantized model, element by element; the rest
-    comes from the float model."""
+    comes from the float model. Where activation scales learn, also how much of each activation in
+    the segment is quantized in a step (QDrop); all of it is when errors are measured."""
+    learn_activation_scales: bool = False
+    """Learn the scale of each activation that a segment is the first to read, before its weights
+    and together with them (LSQ). Zero points stay."""
+    activation_scale_learning_rate: float = 0.1
+    """A step of such a scale's logarithm, falling to 0."""
     output_pairs: bool = False
     """Compare outputs behind their quantizers."""
     early_stop: bool = False

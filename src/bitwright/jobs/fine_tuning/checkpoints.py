@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from bitwright.errors import DataError
 from bitwright.jobs.fine_tuning.segment import Learned, SegmentReport
@@ -32,6 +33,10 @@ class Checkpoints(JobFolder):
 
         tensors = {f"constant {key}": array for key, array in learned.constants.items()}
         tensors |= {f"scale {key}": array for key, array in learned.scales.items()}
+        tensors |= {
+            f"activation {key}": np.asarray(scale)
+            for key, scale in learned.activation_scales.items()
+        }
         report = msgspec.json.encode(learned.report).decode()
         write_file(self.path(name), save(tensors, metadata={"report": report}))
 
@@ -40,7 +45,7 @@ class Checkpoints(JobFolder):
         from safetensors import SafetensorError, safe_open
 
         path = self.path(name)
-        found: dict[str, dict[str, object]] = {"constant": {}, "scale": {}}
+        found: dict[str, dict[str, object]] = {"constant": {}, "scale": {}, "activation": {}}
         try:
             with safe_open(path, framework="numpy") as file:
                 report = msgspec.json.decode(file.metadata()["report"], type=SegmentReport)
@@ -51,4 +56,5 @@ class Checkpoints(JobFolder):
             raise DataError(
                 f"{str(path)!r} is no finished segment; delete it to learn that segment again."
             ) from error
-        return Learned(report, found["constant"], found["scale"])  # type: ignore[arg-type]
+        activations = {key: float(scale) for key, scale in found["activation"].items()}  # type: ignore[arg-type]
+        return Learned(report, found["constant"], found["scale"], activations)  # type: ignore[arg-type]

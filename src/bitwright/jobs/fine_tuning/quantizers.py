@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from bitwright.errors import ModelError
+from bitwright.learning.activation_scales import ActivationScales
 from bitwright.learning.fake_quantize import FakeQuantizer, cast_to_type, dequantize
 from bitwright.plan import QuantPlan
 
@@ -18,8 +19,13 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 _FLOATS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def reading_quantizers(nodes: Iterable[ir.Node], plan: QuantPlan) -> dict[tuple[str, int], Change]:
-    """Return (node, input) -> what the plan puts before it, for activations."""
+def reading_quantizers(
+    nodes: Iterable[ir.Node], plan: QuantPlan, scales: ActivationScales | None = None
+) -> dict[tuple[str, int], Change]:
+    """Return (node, input) -> what the plan puts before it, for activations.
+
+    `scales` stand in for those of the plan where they learn.
+    """
     made: dict[str, Change] = {}
     changes = {}
     for node in nodes:
@@ -29,15 +35,16 @@ def reading_quantizers(nodes: Iterable[ir.Node], plan: QuantPlan) -> dict[tuple[
         for index, key in enumerate(planned.inputs):
             if key is not None and plan.tensors[key].role == "activation":
                 if key not in made:
-                    made[key] = quantizers_of(key, plan)
+                    made[key] = quantizers_of(key, plan, scales)
                 changes[node.name or "", index] = made[key]
     return changes
 
 
-def quantizers_of(key: str, plan: QuantPlan) -> Change:
+def quantizers_of(key: str, plan: QuantPlan, scales: ActivationScales | None = None) -> Change:
     """Return the quantizer of an entry, behind that of the entry it is converted from."""
     source = plan.tensors[key].source
-    before = None if source is None else quantizers_of(source, plan)
+    before = None if source is None else quantizers_of(source, plan, scales)
+    root = plan.root(key)
     parameters = plan.parameters(key)
     qtype = parameters.qtype
     if not qtype.is_integer and qtype.name not in _FLOATS:
@@ -54,6 +61,8 @@ def quantizers_of(key: str, plan: QuantPlan) -> Change:
         if place not in quantizers:
             quantizers[place] = FakeQuantizer.of(parameters, tuple(tensor.shape), tensor.device)
         quantizer = quantizers[place]
+        if qtype.is_integer and scales is not None:
+            return scales.quantize(root, tensor, quantizer)
         if qtype.is_integer:
             return quantizer.nearest(tensor)
         stored = cast_to_type(tensor, *quantizer, _FLOATS[qtype.name])

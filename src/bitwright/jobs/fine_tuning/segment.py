@@ -13,7 +13,12 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import opset_of
-from bitwright.jobs.fine_tuning.constants import find_constants
+from bitwright.jobs.fine_tuning.activations import (
+    find_learning_scales,
+    rescale,
+    smallest_factors,
+)
+from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
 from bitwright.learning.reports import SegmentReport, require_torch
 from bitwright.learning.segments import Segment, segments_to_learn
 from bitwright.plan import QuantPlan, TensorPlan
@@ -24,6 +29,7 @@ from bitwright.rounding.bias_correction import find_biased_layers
 if TYPE_CHECKING:
     import torch
 
+    from bitwright.learning.activation_scales import ActivationScales
     from bitwright.learning.fake_quantize import FakeQuantizer
     from bitwright.learning.reconstruction import Learner
     from bitwright.learning.segment_target import Rows, SegmentTarget
@@ -42,6 +48,8 @@ class Learned:
     report: SegmentReport
     constants: dict[str, Array] = field(default_factory=dict)
     scales: dict[str, Array] = field(default_factory=dict)
+    activation_scales: dict[str, float] = field(default_factory=dict)
+    """Entry of the plan -> its scale."""
 
 
 @dataclass(slots=True)
@@ -90,6 +98,10 @@ class SegmentLearner:
         for index, segment in enumerate(self.segments):
             for name in self._names(segment):
                 self._owners.setdefault(name, index)
+        self._model = model
+        self._scale_owners: dict[str, int] = {}
+        if method.learn_activation_scales:
+            self._scale_owners = find_learning_scales(model, plan, self.segments)
 
     def learn(self, index: int, quantized: Rows, floats: Rows) -> Learned:
         """Let a segment learn from what it reads in both models; nothing is changed by it."""
@@ -102,7 +114,7 @@ class SegmentLearner:
             reason = "its weights are learned in another segment"
             return Learned(SegmentReport(segment.first, 0, reason=reason))
         try:
-            target = self._target(segment, names, quantized, floats)
+            target = self._target(index, names, quantized, floats)
         except ModelError as error:
             return Learned(SegmentReport(segment.first, len(mine), reason=str(error).rstrip(".")))
         biases = [n for n in names if self._is_bias(n) and self._is_free(n, index)]
@@ -111,7 +123,13 @@ class SegmentLearner:
         report = outcome.report(segment.first, len(mine))
         if outcome.constants is None:
             return Learned(report)
-        return Learned(report, _to_numpy(outcome.constants), _to_numpy(learner.scales()))
+        activations = {
+            key: float(np.float32(self._plan.parameters(key).scale) * np.float32(factor))
+            for key, factor in target.scales.factors().items()
+            if factor != 1
+        }
+        constants, scales = _to_numpy(outcome.constants), _to_numpy(learner.scales())
+        return Learned(report, constants, scales, activations)
 
     def keep(self, index: int, learned: Learned) -> dict[str, Array]:
         """Take over what a segment learned; return what its constants read as from here on."""
@@ -121,7 +139,9 @@ class SegmentLearner:
         for name, scale in learned.scales.items():
             key = self.constants[name].key
             tensors[key] = _rescaled(tensors[key], scale)
-        if learned.scales:
+        for key, activation_scale in learned.activation_scales.items():
+            tensors[key] = rescale(tensors[key], activation_scale)
+        if learned.scales or learned.activation_scales:
             tuned.plan = msgspec.structs.replace(tuned.plan, tensors=tensors)
         for name, array in learned.constants.items():
             tuned.constants[name] = array.astype(self.constants[name].array.dtype)
@@ -129,14 +149,20 @@ class SegmentLearner:
         if not self._method.sequential or not learned.constants:
             return changed
         self._plan = tuned.plan
-        for name in self._names(self.segments[index]):
+        mine = self._names(self.segments[index])
+        # Other segments have biases at the scales of what they read, too.
+        for name in self.constants if learned.activation_scales else mine:
             constant = self.constants[name]
-            # The scale of a bias follows that of its weight.
+            # The scale of a bias follows those of its weight and of what its layer reads.
             if name in learned.constants or self._is_bias(name):
                 parameters = tuned.plan.parameters(constant.key)
                 changed[name] = constant.stored(parameters, tuned.constants.get(name))
         self.stored.update(changed)
         return changed
+
+    def quantized_model(self) -> ir.Model:
+        """Return the model with activations quantized as they were learned so far."""
+        return with_quantized_activations(self._model, self._plan, self.constants)
 
     def _names(self, segment: Segment) -> list[str]:
         """Return the plan's constants that a segment reads."""
@@ -152,12 +178,13 @@ class SegmentLearner:
         return self._owners[name] == index
 
     def _target(
-        self, segment: Segment, names: Sequence[str], quantized: Rows, floats: Rows
+        self, index: int, names: Sequence[str], quantized: Rows, floats: Rows
     ) -> SegmentTarget:
         from bitwright.jobs.fine_tuning.quantizers import quantizers_of, reading_quantizers
         from bitwright.learning.segment_target import SegmentTarget
 
-        plan, outputs = self._plan, {}
+        segment, plan, outputs = self.segments[index], self._plan, {}
+        scales = self._activation_scales(index)
         if self._method.output_pairs:
             keys = {e.tensor: k for k, e in plan.tensors.items() if e.source is None}
             outputs = {n: quantizers_of(keys[n], plan) for n in segment.outputs if n in keys}
@@ -168,9 +195,19 @@ class SegmentLearner:
             stored={name: self.stored[name] for name in names},
             opset=self._opset,
             device=self._device,
-            read=reading_quantizers(segment.nodes, plan),
+            read=reading_quantizers(segment.nodes, plan, scales),
             outputs=outputs,
+            scales=scales,
         )
+
+    def _activation_scales(self, index: int) -> ActivationScales | None:
+        """Return the scales of activations that learn in a segment; None where none shall."""
+        from bitwright.learning.activation_scales import ActivationScales
+
+        if not self._method.learn_activation_scales:
+            return None
+        roots = [root for root, owner in self._scale_owners.items() if owner == index]
+        return ActivationScales(smallest_factors(self._model, self._plan, roots), self._device)
 
     def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> Learner:
         from bitwright.learning.adaquant import AdaQuantLearner

@@ -25,7 +25,6 @@ from bitwright.graph import fingerprint
 from bitwright.jobs.calibration import Calibration, Evaluation
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
-from bitwright.jobs.fine_tuning.constants import with_quantized_activations
 from bitwright.jobs.fine_tuning.segment import SegmentLearner, Tuned
 from bitwright.jobs.fine_tuning.workers import Workers
 from bitwright.jobs.opening import Prepared
@@ -96,7 +95,7 @@ def fine_tune(
         inputs = stack.enter_context(
             run_side_by_side(
                 model,
-                with_quantized_activations(model, plan, learner.constants),
+                learner.quantized_model(),
                 starts,
                 lambda: _digested(islice(samples, method.samples), digest),
                 weights=learner.stored,
@@ -134,6 +133,8 @@ def _learn_in_sequence(
                     store.put(name, learned)
             for constant, array in learner.keep(index, learned).items():
                 quantized.put_weight(constant, array)
+            if learned.activation_scales:
+                quantized.put_model(learner.quantized_model())
             done += 1
             report(done, str(learned.report))
 
