@@ -103,3 +103,9 @@ def test_a_channel_that_does_not_vary_has_no_gain():
     given = np.full((8, 1), 3.0)
     gain, shift = OutputMoments.of(given + 0.5, given, identity, -1).gain_and_shift()
     assert gain[0] == 1 and shift[0] == pytest.approx(0.5)
+
+
+def test_a_sample_without_rows_says_nothing():
+    nothing = np.zeros((0, 4), np.float32)
+    seen = OutputMoments.of(nothing, nothing, lambda array: array, -1)
+    assert seen.shift().tolist() == [0.0] * 4

@@ -15,6 +15,7 @@ Few samples say little about a slope: what g differs from 1 by is shrunk by n / 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -122,8 +123,8 @@ def _divide(one: F64, other: F64) -> F64:
 def _planes(array: Array, axis: int) -> F64:
     """Return an array as planes of (whatever is before, channel, whatever is behind)."""
     axis %= array.ndim
-    outer = int(np.prod(array.shape[:axis], dtype=np.int64))
-    return array.reshape(outer, array.shape[axis], -1).astype(np.float64)
+    before, behind = (math.prod(part) for part in (array.shape[:axis], array.shape[axis + 1 :]))
+    return array.reshape(before, array.shape[axis], behind).astype(np.float64)
 
 
 def by_channel(array: Array, axis: int) -> F64:
