@@ -193,3 +193,11 @@ def test_the_step_of_a_configuration_is_the_option():
     layer = QLayerConfig(input_tensors=Int8Spec(), weight=Int8Spec())
     config = QConfig(global_config=layer, algo_config=[BiasCorrectionConfig()])
     assert flatten(config, make_cnn()).extra_options["BiasCorrection"] is True
+
+
+def test_parameters_are_stored_where_scripts_read_them():
+    made = quantize_config(QConfig.get_default_config("U8S8_AAWS"))
+    stored = {tensor.name: tensor for tensor in made.graph.initializer}
+    assert len(stored["x_scale"].float_data) == len(stored["x_zero_point"].int32_data) == 1
+    assert list(stored["b1_quantized_scale"].dims) == [1]
+    assert next(iter(stored)) == "x_zero_point"

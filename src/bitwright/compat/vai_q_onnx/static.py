@@ -12,6 +12,7 @@ from bitwright import graph
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
 from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
+from bitwright.compat.onnxruntime.storage import store_parameters
 from bitwright.compat.onnxruntime.writing import float_model
 from bitwright.compat.options import read_names, read_switch
 from bitwright.compat.vai_q_onnx.blocks import read_block_type
@@ -177,16 +178,16 @@ def quantize_static(
     )
     _warn_once(parts.notes)
     outside = read_switch("use_external_data_format", use_external_data_format) or None
+    if model_output is not None:
+        graph.check_destination(model_output, source=model_input)
     try:
         result = quantize(
             model_input,
-            model_output,
             data=data,
             recipe=recipe,
             limit=parts.data.get("limit"),
             holdout=False,
             sketches=sketches,
-            external_data=outside,
             providers=execution_providers,
             device=parts.fine_tune["asked"].device if parts.fine_tune else "cpu",
         )
@@ -196,6 +197,10 @@ def quantize_static(
             return ir.to_proto(model)
         graph.save_model(model, model_output, external_data=outside)
         return None
+    if recipe.mode == "static" and recipe.output_format.standard_pairs:
+        store_parameters(result.model, result.plan)
+    if model_output is not None:
+        result.save(model_output, external_data=outside)
     if print_summary:
         print(result.summary())
     return result.to_proto() if model_output is None else None
