@@ -17,7 +17,8 @@ import bitwright
 from bitwright import AdaRound, CrossLayerEqualization, RandomData, load_recipe
 from bitwright.assess.judge import compare_losses
 from bitwright.errors import ModelError
-from bitwright.jobs.effort.search import Step
+from bitwright.jobs.effort.search import Step, default_learning
+from bitwright.numerics.types import UINT4
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
 
@@ -247,6 +248,13 @@ def test_high_fine_tunes_the_blocks_that_hurt(monkeypatch):
     layers = {name for name, node in result.plan.nodes.items() if node.op in ("Conv", "Gemm")}
     assert 0 < len(learning.nodes) < len(layers)
     assert set(learning.nodes) < layers
+
+
+def test_high_lets_low_bit_activation_scales_learn_where_they_may():
+    low_bit = load_recipe("a8w4").replace(activation=UINT4)
+    assert default_learning(low_bit).learn_activation_scales
+    assert not default_learning(low_bit.replace(scales="power-of-two")).learn_activation_scales
+    assert default_learning(load_recipe("a8w4")) == AdaRound()
 
 
 def test_a_step_reads_as_a_sentence():

@@ -40,7 +40,7 @@ from bitwright.recipe import AdaRound, Override, Recipe
 from bitwright.recipe.finetuning import LEARNING_OPS, FineTuning
 from bitwright.support.wording import counted
 
-__all__ = ["Step", "plan_with_effort", "quantize_with_effort"]
+__all__ = ["Step", "default_learning", "plan_with_effort", "quantize_with_effort"]
 
 MIN_GAIN = 0.1
 """The share of the loss that a step must take away where samples are too few for a bootstrap."""
@@ -239,7 +239,7 @@ class _Search:
         if not nodes:
             self._notes.append("effort: AdaRound: nothing to try")
             return
-        learning = msgspec.structs.replace(learning or AdaRound(), nodes=nodes)
+        learning = msgspec.structs.replace(learning or default_learning(recipe), nodes=nodes)
         corrected = "off" if recipe.bias_correction == "off" else "sequential"
         rounding = self._given.rounding  # what learns is not rounded by second moments before
         learned = recipe.replace(fine_tune=learning, bias_correction=corrected, rounding=rounding)
@@ -373,6 +373,17 @@ class _Grid:
             return False
         self._known[combination] = trial
         return True
+
+
+def default_learning(recipe: Recipe) -> AdaRound:
+    """Return how weights learn where the recipe does not say: activation scales too, if low-bit.
+
+    >>> from bitwright.recipe import load_recipe
+    >>> default_learning(load_recipe("int8")).learn_activation_scales
+    False
+    """
+    low_bit = recipe.activation.is_integer and recipe.activation.bits < 8
+    return AdaRound(learn_activation_scales=low_bit and recipe.scales == "float")
 
 
 def _compare(name: str, before: Trial, after: Trial) -> Step:
