@@ -25,7 +25,7 @@ from support.vai_q_onnx import (
     zero_point,
 )
 
-from bitwright.compat.vai_q_onnx import VitisQuantType
+from bitwright.compat.vai_q_onnx import VitisQuantFormat, VitisQuantType
 from bitwright.errors import RecipeError
 
 
@@ -110,3 +110,20 @@ def test_a_bias_has_the_scale_of_its_product():
     assert constants_of(made)["b1_quantized_scale"] == pytest.approx(product)
     with pytest.raises(RecipeError, match="must be True"):
         quantize_vai(make_cnn(), {"AdjustBiasScale": False})
+
+
+@option("BFPAttributes", "MXAttributes")
+@pytest.mark.parametrize(("kind", "key"), [("QBFP", "BFPAttributes"), ("QMX", "MXAttributes")])
+def test_halves_of_shared_exponents_go_where_the_attributes_say(kind, key):
+    def rounding_modes(options):
+        types = dict.fromkeys(("activation_type", "weight_type"), VitisQuantType[kind])
+        made = quantize_vai(make_cnn(), options, quant_format=VitisQuantFormat.QDQ, **types)
+        return {
+            attribute.i
+            for each in made.graph.node
+            for attribute in each.attribute
+            if attribute.name == "rounding_mode"
+        }
+
+    assert rounding_modes({key: {"rounding_mode": 2}}) == {2}
+    assert rounding_modes({key: {"rounding_mode": 0}}) == {0}
