@@ -159,7 +159,7 @@ def _search(
     search.fall_back()  # before what reads the data again for every trial
     if recipe.weight.bits < BYTE:
         search.combine(ROUNDING)
-    search.combine(BIAS_CORRECTION)
+    search.combine(BIAS_CORRECTION, FIRST)  # each layer's is accepted on its own already
     if effort == "high":
         search.learn(recipe.fine_tune)
     return search
@@ -176,14 +176,22 @@ class _Search:
         if (note := self._best.judgement.note) is not None:
             self._notes.append(f"steps of effort are {note}")
 
-    def combine(self, steps: Mapping[str, Propose]) -> None:
-        """Try all combinations of what these steps propose, and go on with the best of them."""
+    def combine(self, steps: Mapping[str, Propose], halves: Sequence[int] | None = None) -> None:
+        """Try all combinations of what these steps propose, and go on with the best of them.
+
+        `halves` are those to calibrate on and to judge by, if not as for all others.
+        """
         recipe = self._best.recipe
         prepared = self._trials.open(recipe)
-        self._try_all({name: list(step(recipe, prepared)) for name, step in steps.items()})
+        proposed = {name: list(step(recipe, prepared)) for name, step in steps.items()}
+        if halves is not None and any(proposed.values()):
+            self._best = self._trials.carry_out(self._trials.start(recipe), halves)
+        self._try_all(proposed, halves)
 
-    def _try_all(self, proposed: Mapping[str, Sequence[Change]]) -> None:
-        grid = _Grid(self._trials, self._best, list(filter(None, proposed.values())))
+    def _try_all(
+        self, proposed: Mapping[str, Sequence[Change]], halves: Sequence[int] | None = None
+    ) -> None:
+        grid = _Grid(self._trials, self._best, list(filter(None, proposed.values())), halves)
         found = grid.choose()
         empty = [f"{name}: nothing to try" for name, changes in proposed.items() if not changes]
         if self._effort == "standard":  # what nobody asked for is told where it made a difference
@@ -306,8 +314,14 @@ Combination = tuple[int, ...]
 class _Grid:
     """All combinations of some changes, and the best of them."""
 
-    def __init__(self, trials: Trials, base: Trial, steps: Sequence[Sequence[Change]]) -> None:
-        self._trials, self._steps = trials, steps
+    def __init__(
+        self,
+        trials: Trials,
+        base: Trial,
+        steps: Sequence[Sequence[Change]],
+        halves: Sequence[int] | None = None,
+    ) -> None:
+        self._trials, self._steps, self._halves = trials, steps, halves
         nothing = (0,) * len(steps)
         self._known: dict[Combination, Trial] = {nothing: base}
         self.refusals: list[str] = []
@@ -354,7 +368,7 @@ class _Grid:
         return (*self._best[:index], choice, *self._best[index + 1 :])
 
     def _complete(self, combination: Combination) -> Trial:
-        return self._trials.carry_out(self._known[combination])
+        return self._trials.carry_out(self._known[combination], self._halves)
 
     def _try(self, combination: Combination) -> bool:
         """Judge a combination on one half; whether it can be carried out at all."""
