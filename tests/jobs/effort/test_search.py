@@ -18,6 +18,7 @@ from bitwright import AdaRound, CrossLayerEqualization, RandomData, load_recipe
 from bitwright.assess.judge import compare_losses
 from bitwright.errors import ModelError
 from bitwright.jobs.effort.search import Step, default_learning
+from bitwright.jobs.effort.trials import Trials
 from bitwright.numerics.types import UINT4
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
@@ -248,6 +249,31 @@ def test_high_fine_tunes_the_blocks_that_hurt(monkeypatch):
     layers = {name for name, node in result.plan.nodes.items() if node.op in ("Conv", "Gemm")}
     assert 0 < len(learning.nodes) < len(layers)
     assert set(learning.nodes) < layers
+
+
+def test_high_lets_all_weights_learn_in_place_of_second_moments(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr("bitwright.jobs.effort.search.FAMILY", {})
+    monkeypatch.setattr("bitwright.jobs.effort.search.BIAS_CORRECTION", {})
+    tried = []
+    start = Trials.start
+    monkeypatch.setattr(Trials, "start", lambda self, r: tried.append(r) or start(self, r))
+    equalized = load_recipe("a8w4").replace(
+        fine_tune=AdaRound(iterations=20), equalize=CrossLayerEqualization(steps=-1)
+    )
+    result = quantized("high", recipe=equalized)
+    [note] = [note for note in steps_of(result) if "second moments" in note]
+    assert note.endswith(", kept")
+    [learning] = [recipe for recipe in tried if recipe.fine_tune is not None]
+    assert learning.fine_tune.nodes is None
+    assert learning.rounding == equalized.rounding
+
+
+def test_low_bit_weights_have_no_integer_kernels_to_leave():
+    model = make_cnn()
+    result = quantized("medium", model, make_samples(model, 16), "a8w4")
+    assert "effort: nodes that fall back to float: nothing to try" in steps_of(result)
+    assert not result.plan.recipe.select.exclude
 
 
 def test_high_lets_low_bit_activation_scales_learn_where_they_may():

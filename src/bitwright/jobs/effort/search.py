@@ -219,21 +219,25 @@ class _Search:
 
     def fall_back(self) -> None:
         """Leave the most sensitive nodes float, if that regains much and costs little work."""
+        recipe = self._best.recipe
+        whole = self._integer_share(recipe)
+        # Where the runtime has no integer kernels, or their work is not known, so is not its price.
+        names = self._worst_nodes() if whole > 0 else []
+        changes = []
+        for count in range(1, len(names) + 1):
+            exclude = (*recipe.select.exclude, *names[:count])
+            title = f"{counted(count, 'most sensitive node')} float ({', '.join(names[:count])})"
+            fields = {"select": msgspec.structs.replace(recipe.select, exclude=exclude)}
+            if self._integer_share(recipe.replace(**fields)) >= whole - MAX_FLOAT_SHARE:
+                changes.append(Change(title, fields))
+        self._try_all({"nodes that fall back to float": changes})
+
+    def _worst_nodes(self) -> list[str]:
+        """Return the nodes that would regain most, the worst first."""
         measured = self._measure_nodes(FALLBACK_NODES, FALLBACK_SAMPLES)
         worst = [node for node in measured if node.regained >= MIN_REGAINED]
         ranked = sorted(worst, key=lambda node: node.regained, reverse=True)
-        names = [node.name for node in ranked[:MAX_FALLBACK]]
-        select = self._best.recipe.select
-        changes = []
-        for count in range(1, len(names) + 1):
-            exclude = (*select.exclude, *names[:count])
-            title = f"{counted(count, 'most sensitive node')} float ({', '.join(names[:count])})"
-            fields = {"select": msgspec.structs.replace(select, exclude=exclude)}
-            changes.append(Change(title, fields))
-        recipe = self._best.recipe
-        least = self._integer_share(recipe) - MAX_FLOAT_SHARE if changes else 0.0
-        cheap = [c for c in changes if self._integer_share(recipe.replace(**c.fields)) >= least]
-        self._try_all({"nodes that fall back to float": cheap})
+        return [node.name for node in ranked[:MAX_FALLBACK]]
 
     def _integer_share(self, recipe: Recipe) -> float:
         """Return the share of multiply-adds that the runtime computes in integers, or NaN."""
@@ -241,15 +245,22 @@ class _Search:
         return math.nan if found is None or found.share is None else found.share
 
     def learn(self, learning: FineTuning | None) -> None:
-        """Let the weights of the most sensitive segments learn, if that helps."""
+        """Let the weights of the most sensitive segments learn, if that helps.
+
+        All of them do in place of second moments, or those that do not learn would be the worse.
+        """
         trials, recipe = self._trials, self._best.recipe
-        nodes = () if learning is None and not recipe.weight.is_integer else self._most_sensitive()
-        if not nodes:
+        nodes: tuple[str, ...] | None = ()
+        if recipe.rounding != self._given.rounding:
+            nodes = None
+        elif learning is not None or recipe.weight.is_integer:
+            nodes = self._most_sensitive()
+        if nodes == ():
             self._notes.append("effort: AdaRound: nothing to try")
             return
         learning = msgspec.structs.replace(learning or default_learning(recipe), nodes=nodes)
         corrected = "off" if recipe.bias_correction == "off" else "sequential"
-        rounding = self._given.rounding  # what learns is not rounded by second moments before
+        rounding = self._given.rounding
         learned = recipe.replace(fine_tune=learning, bias_correction=corrected, rounding=rounding)
         try:
             found = trials.carry_out(trials.start(learned), FIRST)
