@@ -73,12 +73,13 @@ def emit_weight_only(
 ) -> list[str]:
     """Store the weights that a plan names as its recipe asks for; see `emit_blocks`."""
     options = plan.recipe.weights
+    level = options.accuracy_level
     return emit_blocks(
         model,
         weights,
         readers={name: planned.nodes for name, planned in plan.weights.items()},
         output=options.output,
-        accuracy_level=options.accuracy_level,
+        accuracy_level=None if level == "auto" else level,  # who measures sets the level
     )
 
 

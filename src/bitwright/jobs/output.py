@@ -64,6 +64,8 @@ class Written:
     plan: QuantPlan
     session: Any = None
     """None: it cannot be run here, as the plan's notes say."""
+    compared: ComparedOutputs | None = None
+    """What it gave beside the float model, where deciding about it has measured that already."""
 
 
 def emit_model(prepared: Prepared, planned: Planned) -> Written:
@@ -149,6 +151,8 @@ def _note_lost_outputs(outputs: Sequence[OutputComparison]) -> list[str]:
 def _run_beside_float(
     prepared: Prepared, written: Written, evaluation: Evaluation
 ) -> ComparedOutputs:
+    if written.compared is not None:
+        return written.compared
     if not evaluation.samples:
         _try_out(prepared, written.session)
     return compare_outputs(

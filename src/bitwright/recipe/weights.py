@@ -144,9 +144,10 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     output: Literal["matmul-nbits", "qdq", "float"] = "matmul-nbits"
     """The runtime's n-bit product, blocked DequantizeLinear, or float weights with the rounded
     values, for study."""
-    accuracy_level: int | None = None
+    accuracy_level: int | Literal["auto"] | None = "auto"
     """What the n-bit product computes in: 0 float32, 4 int8 (faster, inputs rounded to 8 bits);
-    None: 4 where nothing else is fast, else 0."""
+    None: 4 where nothing else is fast, else 0; auto: 4 also where samples show that it costs next
+    to nothing. The plan of the result has what was chosen."""
     embeddings: bool | None = None
     """Quantize constant tables that are gathered from, too. None: those that a quantized product
     reads as well, which would else be in the model twice."""
@@ -175,7 +176,7 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
                 )
         if self.refine < 0:
             raise RecipeError(f"refine of weights must not be negative, as {self.refine} is.")
-        if self.accuracy_level is not None and not 0 <= self.accuracy_level <= 4:
+        if isinstance(self.accuracy_level, int) and not 0 <= self.accuracy_level <= 4:
             raise RecipeError(f"accuracy_level must lie in 0..4, not {self.accuracy_level}.")
 
     @property

@@ -15,7 +15,7 @@ from bitwright.data import HoldoutSplit
 from bitwright.decide.layout.weight_only import plan_weights
 from bitwright.emit import EMITTERS
 from bitwright.errors import DataError
-from bitwright.jobs.calibration import Calibration, Evaluation, unseen_samples
+from bitwright.jobs.calibration import NO_SAMPLES, Calibration, Evaluation, unseen_samples
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.fine_tuning.segment import require_torch
 from bitwright.jobs.opening import Prepared, open_model
@@ -23,6 +23,7 @@ from bitwright.jobs.output import Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import apply_factors
 from bitwright.jobs.static import random_data_notes
+from bitwright.jobs.weight_only.accuracy_level import choose_accuracy_level
 from bitwright.jobs.weight_only.fine_tuning import tune_weights
 from bitwright.jobs.weight_only.sequence import find_scaling, round_weights
 from bitwright.learning.reports import notes_of
@@ -112,7 +113,16 @@ def write_weight_only(
         data = f"{counted(split.count, 'sample')} of {split.description}"
     else:
         evaluation, data = unseen_samples(prepared, calibration), "no data"
-    return assess_model(prepared, _emit(prepared, plan, store), evaluation, data)
+    if plan.recipe.weights.accuracy_level == "auto":
+        written = choose_accuracy_level(
+            prepared,
+            plan,
+            lambda chosen: _emit(prepared, chosen, store),
+            NO_SAMPLES if calibration.is_random else evaluation,
+        )
+    else:
+        written = _emit(prepared, plan, store)
+    return assess_model(prepared, written, evaluation, data)
 
 
 def _emit(prepared: Prepared, plan: QuantPlan, store: BlockStore) -> Written:

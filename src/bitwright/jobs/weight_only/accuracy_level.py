@@ -1,0 +1,126 @@
+"""The accuracy level of n-bit products, chosen by what it costs on samples.
+
+At level 4 MatMulNBits rounds what it reads to int8, which is about twice as fast on CPUs and moves
+the answers a little. How fast it is here is not asked: the same model and data give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright.assess.judge import Judgement, OutputJudgement
+from bitwright.assess.judge.judgement import combine_losses
+from bitwright.assess.outputs import ComparedOutputs, OutputErrors
+from bitwright.graph.constants import input_at
+from bitwright.jobs.calibration import Evaluation
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.output import Written
+from bitwright.plan import QuantPlan
+from bitwright.support.wording import counted
+
+__all__ = ["MAX_ADDED_LOSS", "choose_accuracy_level", "with_accuracy_level"]
+
+MAX_ADDED_LOSS = 0.05
+"""The part of the loss that level 4 may add to it; of a KL divergence that is about a tenth."""
+
+Emit = Callable[[QuantPlan], Written]
+
+
+def choose_accuracy_level(
+    prepared: Prepared, plan: QuantPlan, emit: Emit, evaluation: Evaluation
+) -> Written:
+    """Write a plan at level 4 where the answers stay as they are without it.
+
+    The plan of the result has the level that was chosen, and a note that gives both losses.
+    """
+    written = emit(with_accuracy_level(plan, None))
+    if not _can_choose(written.model):
+        return written
+    reason = _why_not_measured(written, evaluation)
+    if reason is not None:
+        note = (
+            f"accuracy level 4 of 4-bit products, which is faster on CPUs, was not tried: {reason}"
+        )
+        return replace(written, plan=written.plan.with_notes([note]))
+    fast = emit(with_accuracy_level(plan, 4))
+    floats, ints = _compare(prepared, (written, fast), evaluation)
+    before, after = _loss(floats.judgement), _loss(ints.judgement)
+    taken = after <= (1 + MAX_ADDED_LOSS) * before
+    chosen, compared = (fast, ints) if taken else (written, floats)
+    note = (
+        f"accuracy level {4 if taken else 0} of 4-bit products: int8 inputs change the loss from "
+        f"{100 * before:#.3g} to {100 * after:#.3g} %"
+        f"{_figures(floats.judgement, ints.judgement)} on "
+        f"{counted(len(evaluation.samples), 'sample')}, "
+        f"{'within' if taken else 'beyond'} the {100 * MAX_ADDED_LOSS:.0f} % that they may add"
+    )
+    return replace(chosen, plan=chosen.plan.with_notes([note]), compared=compared)
+
+
+def with_accuracy_level(plan: QuantPlan, level: int | None) -> QuantPlan:
+    """Return a plan whose recipe has this level."""
+    weights = msgspec.structs.replace(plan.recipe.weights, accuracy_level=level)
+    return msgspec.structs.replace(
+        plan, recipe=msgspec.structs.replace(plan.recipe, weights=weights)
+    )
+
+
+def _can_choose(model: ir.Model) -> bool:
+    """Whether level 4 is the faster of two kernels of any product."""
+    return any(
+        node.op_type == "MatMulNBits"
+        and node.attributes.get_int("accuracy_level", 0) != 4
+        and not _has_float_zero_points(node)
+        for node in model.graph.all_nodes()
+    )
+
+
+def _has_float_zero_points(node: ir.Node) -> bool:
+    zeros = input_at(node, 3)
+    return zeros is not None and zeros.dtype != ir.DataType.UINT8
+
+
+def _why_not_measured(written: Written, evaluation: Evaluation) -> str | None:
+    if any(node.op_type == "QMoE" for node in written.model.graph.all_nodes()):
+        return "QMoE has it from ONNX Runtime 1.31 on only; set weights.accuracy_level for it"
+    if written.session is None:
+        return "the model was not run here"
+    return None if evaluation else "there are no real samples to measure it by"
+
+
+def _compare(
+    prepared: Prepared, models: Sequence[Written], evaluation: Evaluation
+) -> list[ComparedOutputs]:
+    """Run models beside the float one, which runs once for all."""
+    errors = [OutputErrors(prepared.reference) for _ in models]
+    for sample in evaluation.samples:
+        expected = graph.run_session(prepared.reference_session, sample)
+        for each, written in zip(errors, models, strict=True):
+            each.add(sample, expected, graph.run_session(written.session, sample))
+    return [each.finish() for each in errors]
+
+
+def _answers(judgement: Judgement) -> list[OutputJudgement]:
+    """Return the outputs with scores of classes, which would else be few beside caches; or all."""
+    scores = [output for output in judgement.outputs if output.agreements is not None]
+    return scores or list(judgement.outputs)
+
+
+def _loss(judgement: Judgement) -> float:
+    losses = combine_losses([output.losses for output in _answers(judgement)])
+    return float(np.mean(losses)) if losses.size else 0.0
+
+
+def _figures(floats: Judgement, ints: Judgement) -> str:
+    """Return the KL divergence of the first scores at both levels, where there are scores."""
+    first = next((output for output in _answers(floats) if output.agreements is not None), None)
+    other = None if first is None else ints.output(first.name)
+    if first is None or other is None:
+        return ""
+    return f" ({first.worst.show_figure()} -> {other.worst.figure:.3g})"
