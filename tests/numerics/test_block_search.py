@@ -14,7 +14,7 @@ def error(weights, grid, format, metric):
     return (np.square(change) * (1 if metric is None else metric[:, None])).sum()
 
 
-@pytest.mark.parametrize("scale_type", ["float32", "float16"])
+@pytest.mark.parametrize("scale_type", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("negative_scales", [False, True])
 @pytest.mark.parametrize("size", [1.0, 1e-6, 0.0])

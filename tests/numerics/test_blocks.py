@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from bitwright.errors import ModelError, RecipeError
 from bitwright.numerics.arrays import arrays_on
+from bitwright.numerics.block_search import SHRINK_STEPS
 from bitwright.numerics.blocks import (
     SHRINKS,
     BlockFormat,
@@ -177,7 +178,35 @@ def test_the_search_takes_the_best_of_what_it_tries():
             )
 
         tried = [costs(quantize_in_blocks(weights, format, shrinks=(s,))) for s in SHRINKS]
+        best = np.asarray(SHRINKS)[np.argmin(tried, axis=0)]
+        for step in SHRINK_STEPS:
+            around = best
+            for candidates in (around - step, np.minimum(around + step, 1)):
+                shrinks = np.unique(candidates).tolist()
+                each = [costs(quantize_in_blocks(weights, format, shrinks=(s,))) for s in shrinks]
+                mine = np.choose(np.searchsorted(shrinks, candidates), each)
+                best = np.where(mine < np.min(tried, axis=0), candidates, best)
+                tried.append(mine)
         np.testing.assert_allclose(costs(found), np.min(tried, axis=0), rtol=1e-4)
+
+
+def test_nine_shrinks_leave_no_more_error_than_twenty_one():
+    rng = np.random.default_rng(3)
+    evenly = tuple(1 - 0.025 * step for step in range(21))
+    for weights in (rng.standard_normal((512, 64)), rng.standard_t(4, (512, 64))):
+        for format in (BlockFormat(), BlockFormat(bits=3, symmetric=True)):
+            few, many = (
+                np.square(
+                    round_to_codes(
+                        weights,
+                        fit_block_scales(weights, format, shrinks=shrinks, steps=steps),
+                        format,
+                    ).dequantize()
+                    - weights
+                ).sum()
+                for shrinks, steps in ((SHRINKS, SHRINK_STEPS), (evenly, ()))
+            )
+            assert few < many
 
 
 def test_tiles_change_nothing(monkeypatch):

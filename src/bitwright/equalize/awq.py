@@ -122,7 +122,7 @@ def _error_measure(
         error = 0.0
         for part in originals:
             scaled = part * column
-            grid = fit_block_scales(scaled, format, shrinks=shrinks, metric=metric, xp=xp)
+            grid = fit_block_scales(scaled, format, shrinks=shrinks, steps=(), metric=metric, xp=xp)
             stored = round_to_codes(scaled, grid, format, xp=xp).dequantize(np.float32)
             change = (xp.array(stored) - scaled) / column
             error += float(output_error(change, second_moment, xp=xp).mean())

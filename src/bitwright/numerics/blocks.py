@@ -7,7 +7,7 @@ may be shorter. A weight reads back as (code - zero point) * scale.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,12 @@ import numpy.typing as npt
 
 from bitwright.errors import ModelError, RecipeError
 from bitwright.numerics.arrays import NUMPY, Arrays, Float
-from bitwright.numerics.block_search import is_worth_compiling, search_scales
+from bitwright.numerics.block_search import (
+    SHRINK_STEPS,
+    Search,
+    is_worth_compiling,
+    search_blocks,
+)
 
 __all__ = [
     "SHRINKS",
@@ -36,8 +41,12 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-SHRINKS = tuple(1.0 - 0.025 * step for step in range(21))
-"""How much of a block's range is tried when it may be clipped: all of it down to a half."""
+SHRINKS = (1.0, 0.92, 0.84, 0.74, 0.6)
+"""How much of a block's range is tried when it may be clipped, and then what is around the best.
+
+With `SHRINK_STEPS`, these nine leave less error than 21 in equal steps from 1 down to a half: on
+normal, Laplace and Student-t weights of 2 to 8 bits, in blocks of 32 and 128.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,55 +166,87 @@ def fit_block_scales(
     format: BlockFormat,
     *,
     shrinks: Sequence[float] = (1.0,),
+    steps: Sequence[float] = SHRINK_STEPS,
     metric: Any = None,
     xp: Arrays = NUMPY,
 ) -> BlockScales:
     """Return the scale and zero point of each block: of those tried, the ones with least error.
 
-    Each of `shrinks` is a part of the block's range to spread the codes over. The error is the sum
-    of squares; with a `metric` [K] weighted by row, with one [blocks, length, length] the
-    quadratic form of each block (see `block_diagonals`).
+    Each of `shrinks` is a part of the block's range to spread the codes over; where there are
+    several, the parts that are each of `steps` less and more than the best of them are tried next.
+    The error is the sum of squares; with a `metric` [K] weighted by row, with one [blocks, length,
+    length] the quadratic form of each block (see `block_diagonals`).
     """
     work = xp.array(weights)
     rows, columns = work.shape
     count = format.blocks(rows)
     scales, zeros = xp.empty(count, columns), xp.empty(count, columns)
     measure = metric_in_blocks(metric, format, rows, xp)
-    compiles = (
-        xp is NUMPY
-        and len(shrinks) > 1
-        and measure.ndim == 2
-        and format.scale_type in ("float32", "float16")
-        and is_worth_compiling(work.size, len(shrinks))
-    )
+    if xp is NUMPY and measure.ndim == 2 and _compiles(work.size, shrinks, steps):
+        search = search_of(format, rows, shrinks, steps)
+        if not search_blocks(work, search, measure.reshape(-1), scales, zeros):
+            raise ModelError(_BROKEN)
+        return BlockScales(scales, zeros)
     for blocks, sides, part in block_tiles(work, format, xp):
         low, high = xp.amin(part, 1), xp.amax(part, 1)
         _refuse_broken(low, high, xp)
-        if compiles:
-            scales[blocks, sides], zeros[blocks, sides] = search_scales(
-                part,
-                (low, high),
-                measure[blocks],
-                shrinks,
-                bits=format.bits,
-                symmetric=format.symmetric,
-                negative_scales=format.negative_scales,
-                half=format.scale_type == "float16",
-            )
-            continue
-        best = None
-        for shrink in shrinks:
-            scale, zero = _parameters(low * shrink, high * shrink, format, xp)
-            if len(shrinks) > 1:
-                cost = _cost(part, scale, zero, measure[blocks], format, xp)
-                if best is not None:
-                    better = cost < best[0]
-                    cost = xp.where(better, cost, best[0])
-                    scale = xp.where(better, scale, best[1])
-                    zero = xp.where(better, zero, best[2])
-                best = (cost, scale, zero)
-        scales[blocks, sides], zeros[blocks, sides] = scale, zero
+
+        def attempt(shrink: Any, blocks: slice = blocks, part: Any = part) -> Any:
+            scale, zero = _parameters(low * shrink, high * shrink, format, xp)  # noqa: B023
+            return _cost(part, scale, zero, measure[blocks], format, xp), scale, zero
+
+        if len(shrinks) == 1:
+            found = _parameters(low * shrinks[0], high * shrinks[0], format, xp)
+        else:
+            found = _best(attempt, shrinks, steps, low, xp)
+        scales[blocks, sides], zeros[blocks, sides] = found
     return BlockScales(scales, zeros)
+
+
+def search_of(
+    format: BlockFormat, rows: int, shrinks: Sequence[float], steps: Sequence[float] = SHRINK_STEPS
+) -> Search:
+    """Return what compiled code tries for the blocks of columns of `rows` weights."""
+    return Search(
+        bits=format.bits,
+        length=format.length(rows),
+        symmetric=format.symmetric,
+        negative_scales=format.negative_scales,
+        scale_type=format.scale_type,
+        shrinks=tuple(shrinks),
+        steps=tuple(steps) if len(shrinks) > 1 else (),
+    )
+
+
+def _best(
+    attempt: Callable[[Any], tuple[Any, Any, Any]],
+    shrinks: Sequence[float],
+    steps: Sequence[float],
+    like: Any,
+    xp: Arrays,
+) -> tuple[Any, Any]:
+    """Return the scales and zero points of least cost of all that `fit_block_scales` tries.
+
+    `attempt` gives cost, scales and zero points for the part of each range that is kept.
+    """
+    best: tuple[Any, ...] | None = None
+    nothing = xp.zeros(*like.shape)
+
+    def consider(shrink: Any) -> tuple[Any, ...]:
+        found = (*attempt(shrink), shrink)
+        if best is None:
+            return found
+        better = found[0] < best[0]
+        return tuple(xp.where(better, new, old) for new, old in zip(found, best, strict=True))
+
+    for shrink in shrinks:
+        best = consider(nothing + shrink)
+    assert best is not None
+    for step in steps:
+        around = best[3]
+        best = consider(around - step)
+        best = consider(xp.minimum(around + step, nothing + 1))
+    return best[1], best[2]
 
 
 def fit_shared_scales(
@@ -230,22 +271,21 @@ def fit_shared_scales(
         high[blocks, 0] = xp.maximum(high[blocks, 0], xp.amax(xp.amax(part, 2), 1))
     _refuse_broken(low, high, xp)
     measure = metric_in_blocks(metric, format, rows, xp)
-    best = None
-    for shrink in shrinks:
+
+    def attempt(shrink: Any) -> tuple[Any, Any, Any]:
         scale, zero = _parameters(low * shrink, high * shrink, format, xp)
         cost = xp.zeros(count, 1)
-        if len(shrinks) > 1:
-            for blocks, _, part in block_tiles(work, format, xp):
-                found = _cost(part, scale[blocks], zero[blocks], measure[blocks], format, xp)
-                cost[blocks, 0] += found.sum(axis=1)
-        if best is None:
-            best = (cost, scale, zero)
-        better = cost < best[0]
-        pairs = zip((cost, scale, zero), best, strict=True)
-        best = tuple(xp.where(better, new, old) for new, old in pairs)
-    assert best is not None
+        for blocks, _, part in block_tiles(work, format, xp):
+            found = _cost(part, scale[blocks], zero[blocks], measure[blocks], format, xp)
+            cost[blocks, 0] += found.sum(axis=1)
+        return cost, scale, zero
+
+    if len(shrinks) == 1:
+        scale, zero = _parameters(low * shrinks[0], high * shrinks[0], format, xp)
+    else:
+        scale, zero = _best(attempt, shrinks, SHRINK_STEPS, low, xp)
     spread = xp.zeros(count, columns)
-    return BlockScales(best[1] + spread, best[2] + spread)
+    return BlockScales(scale + spread, zero + spread)
 
 
 def round_to_codes(
@@ -298,9 +338,17 @@ def block_diagonals(matrix: Any, format: BlockFormat, *, xp: Arrays = NUMPY) -> 
     return result
 
 
+_BROKEN = "the weight holds NaN or infinity; fix the model or leave it float."
+
+
 def _refuse_broken(low: Any, high: Any, xp: Arrays) -> None:
     if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
-        raise ModelError("the weight holds NaN or infinity; fix the model or leave it float.")
+        raise ModelError(_BROKEN)
+
+
+def _compiles(size: int, shrinks: Sequence[float], steps: Sequence[float]) -> bool:
+    grids = len(shrinks) + 2 * len(steps)
+    return len(shrinks) > 1 and is_worth_compiling(size, grids)
 
 
 def _parameters(low: Any, high: Any, format: BlockFormat, xp: Arrays) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.numerics.blocks import SHRINKS, BlockFormat, BlockScales
+from bitwright.numerics.blocks import BlockFormat, BlockScales
 from bitwright.rounding.gptq import factor_hessian, gptq
 from bitwright.rounding.refinement import refine
 
@@ -33,6 +33,8 @@ __all__ = [
 ROWS_PER_WEIGHT = 4
 DAMPING = 0.01
 ROUNDS = 3
+SHRINKS = tuple(1.0 - 0.025 * step for step in range(21))
+"""How much of a scale is tried."""
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
