@@ -44,6 +44,7 @@ from .errors import OutputError as OutputError
 from .errors import PlanError as PlanError
 from .errors import RecipeError as RecipeError
 from .errors import TargetError as TargetError
+from .jobs.folder import FolderResult as FolderResult
 from .jobs.report import Report as Report
 from .jobs.report import save_report as save_report
 from .jobs.report import write_report as write_report

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 __all__ = [
     "RENAMED",
+    "AlreadyQuantizedError",
     "ArgumentError",
     "BitwrightError",
     "DataError",
@@ -59,6 +60,14 @@ class NothingQuantizedError(ModelError):
     ... # doctest: +ELLIPSIS
     Traceback (most recent call last):
     bitwright.errors.NothingQuantizedError: nothing in this model was quantized (...
+    """
+
+
+class AlreadyQuantizedError(ModelError):
+    """The model has quantizers or integer operators, and a float one is wanted.
+
+    >>> issubclass(AlreadyQuantizedError, ModelError)
+    True
     """
 
 

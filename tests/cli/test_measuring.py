@@ -60,6 +60,6 @@ def test_weights_of_one_are_put_back(language, to, capsys):
 def test_options_that_clash_are_told(language, capsys):
     pair = [str(language / name) for name in ("model.onnx", "q.onnx")]
     assert main(["compare", *pair, "--tokens", "8"]) == 2
-    assert "--tokens goes with --tokenizer only" in capsys.readouterr().err
+    assert "--tokens is for a text; give it with --data" in capsys.readouterr().err
     assert main(["compare", *pair, "--random-data", "2", "--memory-budget", "many"]) == 2
     assert "is no size" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def test_a_tokenizer_makes_a_text_of_the_data():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"tokens": 8}, "--tokens goes with --tokenizer only"),
+        ({"tokens": 8}, "--tokens is for a text; give it with --data"),
         ({"tokenizer": Path("t.json")}, "give it with --data"),
         ({"tokenizer": Path("t.json"), "random_data": 1}, "--random-data and --tokenizer exclude"),
         (

@@ -1,8 +1,11 @@
 """`bitwright quantize` with weight-only recipes: arrays, texts, folders of finished weights."""
 
+import json
+
 import numpy as np
 import onnx
 import pytest
+from support.folders import make_folder, make_text, make_vision_tower
 from support.language_models import VOCABULARY, make_block, make_samples
 
 from bitwright.cli import main
@@ -36,12 +39,16 @@ def test_data_plans_and_work_folders_go_together(model, tmp_path):
     assert onnx.load(other).graph == onnx.load(output).graph
 
 
-def test_a_text_and_a_tokenizer_are_data(model, tmp_path):
+def save_tokenizer(folder):
     tokenizers = pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     vocabulary = {chr(32 + index): index for index in range(VOCABULARY - 1)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def test_a_text_and_a_tokenizer_are_data(model, tmp_path):
+    save_tokenizer(tmp_path)
+    make_text(tmp_path / "text.txt", 1800)
     command = ["quantize", str(model), "--recipe", "int4-gptq", "-o", str(tmp_path / "o.onnx")]
     text = ["--data", str(tmp_path / "text.txt"), "--tokenizer", str(tmp_path / "tokenizer.json")]
     assert main([*command, *text, "--tokens", "64", "--quiet"]) == 0
@@ -50,7 +57,8 @@ def test_a_text_and_a_tokenizer_are_data(model, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tokens", "64"], "--tokens goes with --tokenizer only"),
+        (["--tokens", "64"], "--tokens is for a text; give it with --data"),
+        (["--tokens", "64", "--data", "t.txt", "--recipe", "int4"], "needs the tokenizer of"),
         (["--tokenizer", "t.json"], "give it with --data"),
         (["--tokenizer", "t.json", "--random-data", "4"], "exclude each other"),
         (["--recipe", "int4-gptq"], "needs calibration data"),
@@ -62,3 +70,28 @@ def test_options_that_do_not_fit_are_refused(model, tmp_path, options, message, 
     assert main(["quantize", str(model), "-o", str(output), *options]) != 0
     assert message in " ".join(capsys.readouterr().err.split())
     assert not output.exists()
+
+
+def test_a_folder_is_quantized_with_its_own_tokenizer_and_listed_model_by_model(tmp_path, capsys):
+    folder, output = make_folder(tmp_path / "model"), tmp_path / "small"
+    save_tokenizer(folder)
+    onnx.save(make_vision_tower(), folder / "vision.onnx")
+    command = ["quantize", str(folder), "--recipe", "int4", "-o", str(output)]
+    text = ["--data", str(make_text(tmp_path / "text.txt")), "--tokens", "32"]
+    assert main([*command, *text]) == 0
+    shown = capsys.readouterr().out
+    assert "Models\n  model " in shown and "top-1 agreement" in shown
+    assert "Note: vision.onnx: its weights were rounded to the nearest, without data" in shown
+    assert f"Written to: {output}, with 3 other files" in shown
+    assert main([*command, *text, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document["models"]) == ["model.onnx", "vision.onnx"]
+    assert main([*command, *text, "--verbose"]) == 0
+    assert "because" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--qat", "--plan-out=plan.json", "--sketches=seen.safetensors"])
+def test_options_for_one_model_are_refused_for_a_folder(tmp_path, capsys, option):
+    folder = make_folder(tmp_path / "model")
+    assert main(["quantize", str(folder), "-o", str(tmp_path / "small"), option]) == 2
+    assert f"{option.partition('=')[0]} is for one model" in capsys.readouterr().err

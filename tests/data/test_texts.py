@@ -224,3 +224,8 @@ def test_an_input_that_text_cannot_fill_is_refused(text):
 def test_impossible_windows_are_refused():
     with pytest.raises(DataError, match="at least 2 tokens"):
         TextData(text="a", tokenizer=Letters(), length=1)
+
+
+def test_a_text_without_a_tokenizer_says_what_it_needs(text):
+    with pytest.raises(DataError, match="needs the tokenizer of the model; give its"):
+        TextData(text=text).samples([TOKENS])

@@ -204,3 +204,38 @@ def test_threads_wait_in_a_loop_only_where_speed_is_what_counts(builders):
     options = open_session(builders.mlp(), memory_arena=True).get_session_options()
     with pytest.raises(RuntimeError):
         options.get_session_config_entry(spinning)  # as the runtime has it
+
+
+def test_attention_with_a_ring_of_slots_runs_on_an_empty_cache(monkeypatch):
+    """As onnxruntime-genai's builder writes layers with a sliding window (Gemma)."""
+    cache = [helper.make_tensor_value_info(f"past_{n}", 1, [1, 1, "past", 16]) for n in "kv"]
+    attention = helper.make_node(
+        "GroupQueryAttention",
+        ["q", "k", "v", "past_k", "past_v", "seqlens", "total"],
+        ["y", "present_k", "present_v"],
+        domain="com.microsoft",
+        num_heads=1,
+        kv_num_heads=1,
+        local_window_size=8,
+        sliding_window_cache=1,
+    )
+    graph = helper.make_graph(
+        [attention],
+        "ring",
+        [helper.make_tensor_value_info(name, 1, [1, "n", 16]) for name in "qkv"]
+        + cache
+        + [helper.make_tensor_value_info("seqlens", 6, [1])]
+        + [helper.make_tensor_value_info("total", 6, [])],
+        [helper.make_tensor_value_info(name, 1, None) for name in ("y", "present_k", "present_v")],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = load_model(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    tokens = {name: np.ones((1, 4, 16), np.float32) for name in "qkv"}
+    empty = {f"past_{name}": np.zeros((1, 1, 0, 16), np.float32) for name in "kv"}
+    sizes = {"seqlens": np.array([3], np.int32), "total": np.array(4, np.int32)}
+    for limit in (sessions.IN_MEMORY_LIMIT, -1):  # as a message, and through a file
+        monkeypatch.setattr(sessions, "IN_MEMORY_LIMIT", limit)
+        found = run_session(open_session(model), {**tokens, **empty, **sizes})
+        assert found["present_k"].shape == (1, 1, 4, 16)
+        np.testing.assert_allclose(found["y"], 1)
+    assert model.graph[0].attributes.get_int("sliding_window_cache") == 1

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from bitwright.errors import OutputError
-from bitwright.support.files import Closing, make_folder, temporary_beside, write_file
+from bitwright.support.files import (
+    Closing,
+    make_folder,
+    replace_folder,
+    temporary_beside,
+    temporary_folder_beside,
+    write_file,
+)
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -75,3 +82,34 @@ def test_a_failure_leaves_nothing(tmp_path):
         assert path.parent == tmp_path and Path(path).exists()
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_takes_the_place_of_another_and_nothing_else_is_left(tmp_path):
+    target = tmp_path / "small"
+    for content in ("old", "new"):
+        with temporary_folder_beside(target) as folder:
+            (folder / "model").write_text(content)
+            replace_folder(folder, target)
+    assert (target / "model").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_that_is_not_finished_is_removed(tmp_path):
+    with pytest.raises(ValueError, match="inside"), temporary_folder_beside(tmp_path / "small"):
+        raise ValueError("inside")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_a_killed_job_leaves_of_a_folder_goes_and_the_old_one_comes_back(tmp_path, swapped):
+    target, name = tmp_path / "small", ".small.0123456789ab"
+    (tmp_path / f"{name}.tmp").touch()
+    for ending in (".new", ".old"):
+        (tmp_path / f"{name}{ending}").mkdir()
+        (tmp_path / f"{name}{ending}" / "model").write_text(ending)
+    if swapped:  # killed when the new folder was in its place
+        (tmp_path / f"{name}.new").rename(target)
+    with temporary_folder_beside(target):
+        pass
+    assert list(tmp_path.iterdir()) == [target]
+    assert (target / "model").read_text() == (".new" if swapped else ".old")

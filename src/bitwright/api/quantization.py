@@ -6,12 +6,15 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
 from bitwright.data import ImagePreprocess
+from bitwright.errors import ArgumentError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.modes import apply_to_model, mode_of
@@ -25,6 +28,7 @@ from bitwright.support.progress import Progress
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
     from bitwright.jobs.effort import Effort
+    from bitwright.jobs.folder import FolderResult
     from bitwright.jobs.preprocessing import Preprocessed
     from bitwright.jobs.qat import Format
 
@@ -53,13 +57,19 @@ def quantize(
     work: str | Path | None = None,
     device: str = "cpu",
     progress: Progress = True,
-) -> Result:
+) -> Result | Any:
     """Quantize a model with calibration data, prove that it runs, and write it.
+
+    Given a folder, as exporters of language models write it, it quantizes all models in it, writes
+    a folder with them and copies of all other files, and returns a `FolderResult`. (Its type does
+    not say so: else whoever gives a file would have to ask which of the two it is.)
 
     Args:
         model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
         output: where to write the result; None writes nothing.
-        data: anything `bitwright.open_data` takes, or `RandomData()`.
+        data: anything `bitwright.open_data` takes, or `RandomData()`; for a folder also a text
+            file, for which it has the tokenizer, or a dict with the data for each model by its
+            path in the folder.
         recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
         target: where the model will run, `"cpu"` if not given.
         effort: what to try on top of the recipe, `"low"`: nothing, `"standard"`: other ranges,
@@ -91,8 +101,6 @@ def quantize(
     True
     """
     chosen = load_recipe(recipe, target)
-    if output is not None:
-        graph.check_destination(output, source=model)
     calibration = Calibration(
         data,
         limit,
@@ -104,18 +112,54 @@ def quantize(
         progress=progress,
     )
     compute = Compute(device, work)
-    effort = _choose_effort(effort, recipe, chosen, calibration)
-    if effort != "high" and chosen.mode == "static" and chosen.fine_tune is None:
-        compute.refuse_for_plain_rounding()
-    if effort == "low":
-        result = mode_of(chosen).quantize(model, chosen, calibration, providers, compute)
-    else:
+
+    def run(
+        model: ModelSource, chosen: Recipe, calibration: Calibration, compute: Compute
+    ) -> Result:
+        made = _choose_effort(effort, recipe, chosen, calibration)
+        if made != "high" and chosen.mode == "static" and chosen.fine_tune is None:
+            compute.refuse_for_plain_rounding()
+        if made == "low":
+            return mode_of(chosen).quantize(model, chosen, calibration, providers, compute)
         from bitwright.jobs.effort import quantize_with_effort
 
-        result = quantize_with_effort(
-            model, chosen, effort, calibration, providers=providers, compute=compute
+        return quantize_with_effort(
+            model, chosen, made, calibration, providers=providers, compute=compute
         )
-    return _save(result, output, external_data)
+
+    if isinstance(model, str | os.PathLike) and Path(model).is_dir():
+        return _quantize_folder(model, output, chosen, calibration, compute, external_data, run)
+    if output is not None:
+        graph.check_destination(output, source=model)
+    return _save(run(model, chosen, calibration, compute), output, external_data)
+
+
+def _quantize_folder(
+    folder: str | os.PathLike[str],
+    output: str | Path | None,
+    recipe: Recipe,
+    calibration: Calibration,
+    compute: Compute,
+    external_data: bool | None,
+    run: Callable[[ModelSource, Recipe, Calibration, Compute], Result],
+) -> FolderResult:
+    from bitwright.jobs.folder import ModelFolder, quantize_folder
+
+    if calibration.sketches is not None:
+        raise ArgumentError("sketches are of one model; leave them out for a folder.")
+    opened = ModelFolder.open(folder)
+    if output is not None:
+        opened.check_output(output)
+
+    def quantize_model(name: str, path: Path, recipe: Recipe, data: Any) -> Result:
+        work = None if compute.work is None else Path(compute.work) / name
+        own = replace(calibration, data=data)
+        return run(path, recipe, own, replace(compute, work=work))
+
+    result = quantize_folder(opened, recipe, calibration.data, quantize_model)
+    if output is not None:
+        result.save(output, external_data=external_data)
+    return result
 
 
 def _choose_effort(

@@ -22,6 +22,7 @@ __all__ = [
     "Limit",
     "MeasuringOptions",
     "Model",
+    "ModelOrFolder",
     "PlanPath",
     "Preprocess",
     "Provider",
@@ -36,6 +37,14 @@ __all__ = [
 ]
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an .onnx file.")]
+ModelOrFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL",
+        help="The float model, an .onnx file; or a folder of models, as exporters of language "
+        "models write it: all of it goes to a folder OUT.",
+    ),
+]
 FloatModel = Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.")]
 QuantizedModel = Annotated[
     Path, typer.Argument(metavar="QUANT", help="The quantized model, whoever made it.")
@@ -123,7 +132,8 @@ class DataOptions:
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Calibration data: a .npy or .npz file, an image, or a folder of these.",
+            help="Calibration data: a .npy or .npz file, an image, or a folder of these; a text "
+            "file for a language model.",
         ),
     ] = None
     preprocess: Preprocess = None
@@ -131,7 +141,8 @@ class DataOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The tokenizer.json of a language model: --data is then a text file.",
+            help="The tokenizer.json of a language model: --data is then a text file. A folder "
+            "of models has its own.",
         ),
     ] = None
     tokens: Annotated[
@@ -149,19 +160,15 @@ class DataOptions:
 
     def source(self) -> Path | RandomData | TextData | ShapedData | None:
         """Return the data that the options name; options that clash are refused."""
-        if self.tokenizer is not None:
-            return self._text(self.tokenizer)
-        if self.tokens is not None:
-            raise typer.BadParameter("--tokens goes with --tokenizer only")
-        return self.data
-
-    def _text(self, tokenizer: Path) -> TextData:
-        _exclude("--tokenizer", {"--preprocess": self.preprocess})
+        if self.tokenizer is None and self.tokens is None:
+            return self.data
+        option = "--tokens" if self.tokenizer is None else "--tokenizer"
+        _exclude(option, {"--preprocess": self.preprocess})
         if self.data is None:
-            raise typer.BadParameter("--tokenizer reads a text; give it with --data")
+            raise typer.BadParameter(f"{option} is for a text; give it with --data")
         from bitwright.data import TextData
 
-        return TextData(text=self.data, tokenizer=tokenizer, length=self.tokens)
+        return TextData(text=self.data, tokenizer=self.tokenizer, length=self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

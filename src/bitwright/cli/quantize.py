@@ -18,7 +18,7 @@ _GO_WITH_QAT = {"format", "exclude", "op_types"}
 
 
 def quantize_command(
-    model: opt.Model,
+    model: opt.ModelOrFolder,
     *,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
@@ -40,25 +40,30 @@ def quantize_command(
     device: opt.Device = "cpu",
     screen: Screen,
 ) -> None:
-    """Quantize a model with calibration data, prove that it runs, and write it."""
+    """Quantize a model, or a folder of models, with data, prove that it runs, and write it."""
     given, running = samples.arguments(), run.arguments()
     named = [path.absolute() for path in (output, plan_out, sketches) if path is not None]
     if len(set(named)) < len(named):
         raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
 
+    if model.is_dir():
+        for option, value in (("--qat", qat), ("--plan-out", plan_out), ("--sketches", sketches)):
+            if value:
+                raise typer.BadParameter(f"{option} is for one model, and {model} is a folder")
     if qat:
         later = {"effort": effort, "sketches": sketches, "memory_budget": run.memory_budget}
         _refuse_calibration({**asdict(recipe), **later})
 
     from bitwright import graph
     from bitwright.api import import_qat, quantize
-    from bitwright.cli.summary import result_parts
+    from bitwright.cli.summary import folder_parts, result_parts
 
     chosen = recipe.load()
     # All destinations before the work starts, not after it.
     for destination in (output, plan_out, sketches):
-        if destination is not None:
+        if destination is not None and not model.is_dir():
             graph.check_destination(destination, source=model)
+    result: Any  # a Result, or the FolderResult of a folder
     if qat:
         if chosen.format not in ("qdq", "qoperator"):
             raise typer.BadParameter(f"--qat writes qdq or qoperator, not {chosen.format}")
@@ -86,6 +91,9 @@ def quantize_command(
             **given,
             **running,
         )
+    if model.is_dir():
+        screen.show(result.to_dict(), folder_parts(result, verbose=screen.verbose))
+        return
     if plan_out is not None:
         result.plan.save(plan_out)
     shown_plan = None if plan_out is None else str(plan_out)

@@ -9,10 +9,11 @@ from bitwright.cli.screen import Facts, Part, Table, show_bytes
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
+    from bitwright.jobs.folder import FolderResult
     from bitwright.jobs.result import Result
     from bitwright.plan import QuantPlan
 
-__all__ = ["plan_document", "plan_parts", "result_parts"]
+__all__ = ["folder_parts", "plan_document", "plan_parts", "result_parts"]
 
 
 def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None) -> list[Part]:
@@ -36,6 +37,33 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
     if result.path is not None:
         rows.append(("Written to", str(result.path)))
     return [*_node_tables(plan, verbose), Facts(rows)]
+
+
+def folder_parts(result: FolderResult, *, verbose: bool) -> list[Part]:
+    """Return the summary of a folder of models; with `verbose`, what became of every node, too."""
+    models = [
+        (
+            name,
+            show_bytes(one.float_size),
+            show_bytes(one.size),
+            f"{one.quantized.total()} of {len(one.plan.nodes)}",
+            one.measured or "-",
+        )
+        for name, one in result.results.items()
+    ]
+    nodes = [
+        part
+        for name, one in result.results.items()
+        if verbose
+        for part in (name, *_node_tables(one.plan, verbose))
+    ]
+    sizes = f"{show_bytes(result.float_size)} -> {show_bytes(result.size)}"
+    copies = counted(len(result.folder.others), "other file")
+    facts = [("Size", f"{sizes} ({result.shrinkage})"), *(("Note", n) for n in result.notes)]
+    if result.path is not None:
+        facts.append(("Written to", f"{result.path}, with {copies}"))
+    columns = ("model", "float", "quantized", "nodes quantized", "against float")
+    return [*nodes, Table("Models", columns, models), Facts(facts)]
 
 
 def plan_parts(plan: QuantPlan, path: str, *, verbose: bool) -> list[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from bitwright.data.specs import Array, InputSpec, Sample, split_stack
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.wording import counted
 
-__all__ = ["FileSamples", "load_arrays", "open_path"]
+__all__ = ["FileSamples", "is_sample_file", "load_arrays", "open_path"]
 
 _NamedSample: TypeAlias = tuple[Mapping[str, Any], str | None]
 
@@ -28,6 +29,16 @@ class FileSamples:
     produce: Callable[[], Iterator[_NamedSample]]
     description: str
     count: int | None
+
+
+def is_sample_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file holds arrays or an image, by its name.
+
+    >>> is_sample_file("images/cat.JPG"), is_sample_file("text.txt")
+    (True, False)
+    """
+    suffix = Path(path).suffix.lower()
+    return suffix in IMAGE_SUFFIXES or suffix in ARRAY_READERS
 
 
 def open_path(

@@ -27,16 +27,16 @@ __all__ = ["TextData"]
 class TextData:
     """A text and the tokenizer of a language model, as samples of `length` tokens each.
 
-    `tokenizer` is a `tokenizer.json` file, or anything with `encode(text)`. Besides the tokens, a
-    model gets the mask, positions and token types that it asks for by their usual names, and an
-    empty cache.
+    `tokenizer` is a `tokenizer.json` file, or anything with `encode(text)`; None is for a folder of
+    models that has its own. Besides the tokens, a model gets the mask, positions and token types
+    that it asks for by their usual names, and an empty cache.
 
     >>> TextData(text="calibration.txt", tokenizer="tokenizer.json", length=128).batch
     1
     """
 
     text: str | Path
-    tokenizer: Any
+    tokenizer: Any = None
     length: int | None = None
     """Tokens in a window; None: as many as the model's inputs fix, or 512."""
     batch: int = 1
@@ -78,6 +78,15 @@ class TextData:
             limit=limit,
         )
 
+    def unfilled(self, specs: Sequence[InputSpec]) -> list[InputSpec]:
+        """Return the inputs that no text fills.
+
+        >>> image = InputSpec("pixel_values", np.dtype("float32"), (1, 3, 8, 8))
+        >>> print(*TextData(text="calibration.txt").unfilled([image]))
+        'pixel_values' float32[1,3,8,8]
+        """
+        return [spec for spec in specs if _find_maker(spec) is None]
+
     def _tokens(self) -> Array:
         found = self._load_tokenizer().encode(self._read())
         return np.asarray(getattr(found, "ids", found), np.int64)
@@ -103,6 +112,11 @@ class TextData:
         return _Heads()
 
     def _load_tokenizer(self) -> Any:
+        if self.tokenizer is None:
+            raise DataError(
+                f"the text {str(self.text)!r} needs the tokenizer of the model; give its "
+                "tokenizer.json (tokenizer, --tokenizer)."
+            )
         if not isinstance(self.tokenizer, (str, os.PathLike)):
             return self.tokenizer
         try:
@@ -122,7 +136,7 @@ class TextData:
 
 def _fixed_length(specs: Sequence[InputSpec]) -> int | None:
     """Return how many tokens the model takes, where its inputs fix it."""
-    tokens = (spec.shape for spec in specs if _maker(spec) is _make_tokens)
+    tokens = (spec.shape for spec in specs if _find_maker(spec) is _make_tokens)
     return next((s[1] for s in tokens if s and len(s) == 2 and isinstance(s[1], int)), None)
 
 
@@ -282,9 +296,13 @@ _MAKERS: tuple[tuple[str, Maker], ...] = (
 )
 
 
-def _maker(spec: InputSpec) -> Maker:
+def _find_maker(spec: InputSpec) -> Maker | None:
     name = spec.name.lower()
-    found = next((make for pattern, make in _MAKERS if re.search(pattern, name)), None)
+    return next((make for pattern, make in _MAKERS if re.search(pattern, name)), None)
+
+
+def _maker(spec: InputSpec) -> Maker:
+    found = _find_maker(spec)
     if found is None:
         raise DataError(
             f"the model's input {spec} is none that text fills (tokens, mask, positions, token "

@@ -29,6 +29,7 @@ from .inner_values import SessionRunner as SessionRunner
 from .inner_values import expose as expose
 from .loading import ModelSource as ModelSource
 from .loading import file_size as file_size
+from .loading import files_of as files_of
 from .loading import load_model as load_model
 from .loading import source_path as source_path
 from .names import NameScope as NameScope
@@ -45,6 +46,7 @@ from .pieces import open_piece as open_piece
 from .saving import EXTERNAL_DATA_THRESHOLD as EXTERNAL_DATA_THRESHOLD
 from .saving import ExternalData as ExternalData
 from .saving import check_destination as check_destination
+from .saving import check_parent as check_parent
 from .saving import save_model as save_model
 from .saving import serialized_size as serialized_size
 from .saving import written_size as written_size

@@ -16,7 +16,7 @@ from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
 
-__all__ = ["SOURCE_KEY", "ModelSource", "file_size", "load_model", "source_path"]
+__all__ = ["SOURCE_KEY", "ModelSource", "file_size", "files_of", "load_model", "source_path"]
 
 ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
@@ -74,10 +74,14 @@ def file_size(source: ModelSource) -> int:
     if isinstance(source, ir.Model):
         path = source_path(source)
         return file_size(path) if path is not None and path.is_file() else serialized_size(source)
-    path = Path(source)
-    proto, _ = read_proto(path)
-    files = {path.parent / location for location in external_locations(proto)}
-    return path.stat().st_size + sum(file.stat().st_size for file in files if file.is_file())
+    return sum(file.stat().st_size for file in files_of(source) if file.is_file())
+
+
+def files_of(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the files that a model consists of: its own, and its external data."""
+    model = Path(path)
+    proto, _ = read_proto(model)
+    return [model, *(model.parent / location for location in sorted(external_locations(proto)))]
 
 
 def external_locations(proto: onnx.ModelProto) -> set[str]:

@@ -11,7 +11,7 @@ from onnx_ir.passes.common import (
     RemoveUnusedFunctionsPass,
 )
 
-from bitwright.errors import ModelError
+from bitwright.errors import AlreadyQuantizedError, ModelError
 from bitwright.graph.checking import is_in_order
 from bitwright.graph.editing import add_initializer, insert_before, remove_unused_initializers
 from bitwright.graph.names import NameScope
@@ -97,7 +97,7 @@ def refuse_unsupported(model: ir.Model, *, allow_quantized: bool = False) -> Non
         first = quantized[0]
         count = f"{len(quantized)} nodes such as" if len(quantized) > 1 else "node"
         name = first.name or "(unnamed)"
-        raise ModelError(
+        raise AlreadyQuantizedError(
             f"the model is already quantized ({count} {first.op_type} {name!r}); "
             "give the float model it was made from, or keep its scales with import_qat (--qat)."
         )

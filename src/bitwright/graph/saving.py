@@ -26,7 +26,7 @@ from bitwright.graph.extents import (
     field_header,
     tensor_header,
 )
-from bitwright.graph.loading import ModelSource, external_locations, read_proto, source_path
+from bitwright.graph.loading import ModelSource, files_of, source_path
 from bitwright.graph.tensors import (
     AttributeSlot,
     TensorSlot,
@@ -42,6 +42,7 @@ __all__ = [
     "EXTERNAL_DATA_THRESHOLD",
     "ExternalData",
     "check_destination",
+    "check_parent",
     "save_model",
     "serialized_size",
     "written_size",
@@ -64,9 +65,16 @@ def check_destination(path: str | os.PathLike[str], *, source: ModelSource | Non
 create it or choose another.
     """
     target = Path(path)
-    folder = target.parent
     if not target.name or target.is_dir():
         raise OutputError(f"{str(target)!r} is a folder; give the path of a file in it.")
+    check_parent(target)
+    if source is not None:
+        _check_not_input(target, source)
+
+
+def check_parent(target: Path) -> None:
+    """Raise an OutputError if nothing can be written beside this path."""
+    folder = target.parent
     if not folder.exists():
         raise OutputError(
             f"there is no folder {str(folder)!r} to write {target.name!r} in; "
@@ -75,8 +83,6 @@ create it or choose another.
     if not folder.is_dir():
         raise OutputError(f"{str(folder)!r} is a file, not a folder; choose another output path.")
     _check_writable(folder)
-    if source is not None:
-        _check_not_input(target, source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,12 +194,10 @@ def _files_of(source: ModelSource) -> list[Path]:
         files = {external_path(t) for t in tensors if isinstance(t, ir.ExternalTensor)}
         path = source_path(source)
         return [*([path] if path is not None else []), *map(Path, sorted(files))]
-    path = Path(source)
     try:
-        proto, _ = read_proto(path)
+        return files_of(source)
     except Exception:  # noqa: BLE001 (a broken input is reported when it is loaded)
-        return [path]
-    return [path, *(path.parent / location for location in sorted(external_locations(proto)))]
+        return [Path(source)]
 
 
 def _check_location(layout: ExternalData, target: Path) -> None:

@@ -111,7 +111,7 @@ def open_session(
                 raise
     if isinstance(model, onnx.ModelProto):
         return _open_message(model, options, chosen)
-    return _open_model(model, options, chosen)
+    return _open_model(model, options, chosen, plain_caches=optimized_to is None)
 
 
 def run_session(
@@ -261,7 +261,7 @@ def _open_message(
 
 
 def _open_model(
-    model: ir.Model, options: ort.SessionOptions, providers: list[str]
+    model: ir.Model, options: ort.SessionOptions, providers: list[str], *, plain_caches: bool
 ) -> ort.InferenceSession:
     folders = set()
     external = _external_initializers(model)
@@ -278,12 +278,15 @@ def _open_model(
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if external:
             options.add_external_initializers(list(external), values)
-        session = _open_message(_message_without(model, external), options, providers)
+        message = _message_without(model, external)
+        if plain_caches:
+            _use_plain_caches(message)
+        session = _open_message(message, options, providers)
         session._bitwright_weights = values  # the runtime reads them where they are
         return session
     with ScratchFolder("session") as scratch:
         with scratch.writing():
-            path = _spill(model, scratch.path)
+            path = _spill(model, scratch.path, plain_caches=plain_caches)
         return _open(str(path), options, providers)
 
 
@@ -321,7 +324,20 @@ def _message_without(model: ir.Model, external: Mapping[str, ir.TensorProtocol])
     )
 
 
-def _spill(model: ir.Model, folder: Path) -> Path:
+def _use_plain_caches(message: onnx.ModelProto) -> None:
+    """Let attention with a sliding window take a cache of any length, an empty one, too.
+
+    With the attribute, the cache is a ring of slots as onnxruntime-genai holds it: at least as long
+    as the window, and what it returns in slots without a token is not defined.
+    """
+    for node in message.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            kept = [one for one in node.attribute if one.name != "sliding_window_cache"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+
+def _spill(model: ir.Model, folder: Path, *, plain_caches: bool) -> Path:
     """Write the model with all big tensors outside; files that already hold some are linked."""
     clone = clone_model(model)
     clone.ir_version = min(clone.ir_version, runtime_limits().ir_version)
@@ -350,7 +366,10 @@ def _spill(model: ir.Model, folder: Path) -> Path:
                 )
             )
     path = folder / "model.onnx"
-    path.write_bytes(ir.to_proto(clone).SerializeToString())
+    message = ir.to_proto(clone)
+    if plain_caches:
+        _use_plain_caches(message)
+    path.write_bytes(message.SerializeToString())
     return path
 
 

@@ -23,7 +23,7 @@ from bitwright.support.wording import counted
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Result"]
+__all__ = ["Result", "show_shrinkage"]
 
 
 @dataclass(slots=True)
@@ -83,8 +83,22 @@ class Result:
     @property
     def shrinkage(self) -> str:
         """The ratio of sizes, in words; Q/DQ nodes can outweigh the weights of a tiny model."""
-        ratio = max(self.float_size, 1) / max(self.size, 1)
-        return f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
+        return show_shrinkage(self.float_size, self.size)
+
+    @property
+    def measured(self) -> str:
+        """The output with scores of classes, or else the worst one, against float in a few words.
+
+        Empty where nothing was measured.
+        """
+        scores = [output for output in self.outputs if output.agreement is not None]
+        output = min(scores or self.outputs, key=lambda output: output.sqnr, default=None)
+        if output is None:
+            return ""
+        if output.agreement is None or output.judged is None:
+            return f"{output.sqnr:.1f} dB SQNR"
+        agreement = f"{output.agreement:.1%}".replace("%", " %")
+        return f"top-1 agreement {agreement}, {output.judged.worst.show_figure()}"
 
     def to_proto(self) -> onnx.ModelProto:
         """Return the model as a protobuf message (below 2 GB)."""
@@ -190,6 +204,16 @@ class Result:
             "notes": list(self.plan.notes),
             "output": None if self.path is None else str(self.path),
         }
+
+
+def show_shrinkage(float_size: int, size: int) -> str:
+    """Return the ratio of two sizes, in words.
+
+    >>> show_shrinkage(300, 100), show_shrinkage(100, 150)
+    ('3.00x smaller', '1.50x larger')
+    """
+    ratio = max(float_size, 1) / max(size, 1)
+    return f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
 
 
 def _show_size(size: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +15,15 @@ from typing import IO, Self
 
 from bitwright.errors import OutputError
 
-__all__ = ["Closing", "make_folder", "temporary_beside", "try_lock", "write_file"]
+__all__ = [
+    "Closing",
+    "make_folder",
+    "replace_folder",
+    "temporary_beside",
+    "temporary_folder_beside",
+    "try_lock",
+    "write_file",
+]
 
 
 class Closing:
@@ -94,8 +103,50 @@ def temporary_beside(target: Path) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
+@contextmanager
+def temporary_folder_beside(target: Path) -> Iterator[Path]:
+    """Give an empty folder beside the target, and see to it that nothing is left there.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     with temporary_folder_beside(Path(parent) / "small") as folder:
+    ...         replace_folder(folder, Path(parent) / "small")
+    ...     [path.name for path in Path(parent).iterdir()]
+    ['small']
+    """
+    with temporary_beside(target) as lock:
+        folder = lock.with_suffix(_NEW)
+        try:
+            folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+_NEW, _OLD = ".new", ".old"
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Put a folder of `temporary_folder_beside` in the place of its target, if there is one.
+
+    Two folders cannot be swapped in one step: the next job restores the old one where this is
+    killed in between.
+    """
+    if not target.exists():
+        new.rename(target)
+        return
+    old = new.with_suffix(_OLD)
+    target.rename(old)
+    try:
+        new.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def _remove_abandoned(target: Path) -> None:
-    """Remove what killed jobs left while they wrote this model, or data beside it.
+    """Remove what killed jobs left while they wrote this model or folder, or data beside it.
 
     The lock of a living one tells; on Windows, that its file is open.
     """
@@ -105,6 +156,11 @@ def _remove_abandoned(target: Path) -> None:
             with path.open("r+b") as file:
                 abandoned = sys.platform == "win32" or try_lock(file)
             if abandoned:
+                old = path.with_suffix(_OLD)
+                if old.exists() and not target.exists():
+                    old.rename(target)
+                for folder in (old, path.with_suffix(_NEW)):
+                    shutil.rmtree(folder, ignore_errors=True)
                 path.unlink()
 
 
