@@ -3,6 +3,7 @@
 from ._version import __version__ as __version__
 from .api import apply_plan as apply_plan
 from .api import bench as bench
+from .api import bench_generation as bench_generation
 from .api import compare as compare
 from .api import find_sensitivity as find_sensitivity
 from .api import import_qat as import_qat
@@ -14,8 +15,10 @@ from .api import verify as verify
 from .assess import Benchmark as Benchmark
 from .assess import Comparison as Comparison
 from .assess import Finding as Finding
+from .assess import GenerationBenchmark as GenerationBenchmark
 from .assess import Inspection as Inspection
 from .assess import ModelBenchmark as ModelBenchmark
+from .assess import ModelGeneration as ModelGeneration
 from .assess import NodeComparison as NodeComparison
 from .assess import NodeSensitivity as NodeSensitivity
 from .assess import OutputComparison as OutputComparison

@@ -1,5 +1,6 @@
 import onnx
 import pytest
+from support.language_models import make_decoder
 from support.pair_models import make_conv
 
 
@@ -66,3 +67,35 @@ def test_models_of_one_name_are_told_apart_by_their_paths(run, model, tmp_path):
     answer = run("bench", model, other, "--runs", "1", "--no-profile")
     assert str(model) in answer.out
     assert str(other) in answer.out
+
+
+@pytest.fixture
+def decoder(tmp_path):
+    path = tmp_path / "decoder.onnx"
+    onnx.save(make_decoder(), path)
+    return path
+
+
+TOKENS = ("--prompt-tokens", "6", "--new-tokens", "4")
+
+
+def test_a_decoder_is_timed_in_tokens(run, decoder):
+    answer = run("bench", decoder, decoder, *TOKENS, "--runs", "2")
+    assert (answer.code, answer.err) == (0, "")
+    assert "prefill tokens/s" in answer.out and "decoding tokens/s" in answer.out
+    assert f"Against {decoder}" in answer.out
+    document = run("bench", decoder, "--runs", "1", "--json").json
+    assert (document["prompt_tokens"], document["new_tokens"]) == (128, 64)
+
+
+def test_a_decoder_with_shapes_is_timed_as_any_model(run, decoder):
+    shapes = ("n=4", "past=3", "total=7")
+    words = [word for shape in shapes for word in ("--input-shape", shape)]
+    answer = run("bench", decoder, "--runs", "2", "--no-profile", *words)
+    assert answer.code == 0 and "median ms" in answer.out
+
+
+@pytest.mark.parametrize("words", [("--batch", "2"), ("--profile",), ("--limit", "2")])
+def test_options_of_samples_are_not_for_tokens(run, decoder, words):
+    answer = run("bench", decoder, *TOKENS, *words)
+    assert answer.code == 2 and f"{words[0]} is not for tokens" in answer.err

@@ -4,9 +4,11 @@ import gzip
 import json
 
 import numpy as np
+import onnxruntime
 import pytest
+from support.language_models import make_decoder
 
-from bitwright.data import InputSpec, TextData
+from bitwright.data import InputSpec, TextData, fill_token_inputs, session_inputs
 from bitwright.errors import DataError
 
 INT64 = np.dtype("int64")
@@ -229,3 +231,31 @@ def test_impossible_windows_are_refused():
 def test_a_text_without_a_tokenizer_says_what_it_needs(text):
     with pytest.raises(DataError, match="needs the tokenizer of the model; give its"):
         TextData(text=text).samples([TOKENS])
+
+
+def test_tokens_one_by_one_give_what_all_at_once_give():
+    session = onnxruntime.InferenceSession(make_decoder().SerializeToString())
+    specs = session_inputs(session)
+    tokens = np.random.default_rng(0).integers(0, 48, size=(1, 9))
+    wanted = session.run(["logits"], fill_token_inputs(tokens, specs))[0]
+    found, caches = [], {}
+    for done, count in ((0, 4), (4, 1), (5, 2), (7, 1), (8, 1)):
+        part = tokens[:, done : done + count]
+        feeds = fill_token_inputs(part, specs, done=done)
+        logits, key, value = session.run(None, feeds | caches)
+        caches = {"past_key_values.0.key": key, "past_key_values.0.value": value}
+        found.append(logits)
+    np.testing.assert_allclose(np.concatenate(found, axis=1), wanted, atol=1e-5)
+
+
+def test_numbers_and_masks_of_other_exporters_count_the_tokens_before():
+    specs = [
+        InputSpec("use_cache_branch", np.dtype(bool), (1,)),
+        InputSpec("seqlens_k", np.dtype("int32"), ("batch",)),
+        InputSpec("total_sequence_length", np.dtype("int32"), ()),
+        InputSpec("attention_mask", np.dtype("float32"), (1, 1, "query", "key")),
+    ]
+    feeds = fill_token_inputs(np.array([[5, 6]]), specs, done=3)
+    assert feeds["use_cache_branch"].tolist() == [True]
+    assert feeds["seqlens_k"].tolist() == [4] and feeds["total_sequence_length"] == 5
+    assert (feeds["attention_mask"] == 0).tolist() == [[[[True] * 4 + [False], [True] * 5]]]

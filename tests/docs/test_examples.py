@@ -6,8 +6,10 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import typer
+from support.language_models import make_decoder
 
 import bitwright
 from bitwright.cli import main
@@ -31,6 +33,7 @@ def workplace(tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_bytes(demo.model_path.read_bytes())
     trained = ROOT / "tests" / "fixtures" / "qat_functions_script.onnx"
     (tmp_path / "trained.onnx").write_bytes(trained.read_bytes())
+    onnx.save(make_decoder(), tmp_path / "decoder.onnx")
     np.save(tmp_path / "calibration.npy", demo.calibration[:16])
     (tmp_path / "images").mkdir()
     for index, image in enumerate(demo.calibration[:10]):

@@ -1,6 +1,7 @@
 """The verbs and where each is defined."""
 
 from .assessment import bench as bench
+from .assessment import bench_generation as bench_generation
 from .assessment import compare as compare
 from .assessment import find_sensitivity as find_sensitivity
 from .assessment import inspect as inspect

@@ -11,6 +11,7 @@ from bitwright import graph
 from bitwright.assess import (
     Benchmark,
     Comparison,
+    GenerationBenchmark,
     Inspection,
     Sensitivity,
     Verification,
@@ -18,6 +19,7 @@ from bitwright.assess import (
     inspect_model,
     verify_model,
 )
+from bitwright.assess import bench_generation as time_generation
 from bitwright.data import ImagePreprocess
 from bitwright.jobs.comparison import Measuring, compare_pair
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
@@ -29,7 +31,7 @@ from bitwright.support.progress import Progress
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
 
-__all__ = ["bench", "compare", "find_sensitivity", "inspect", "verify"]
+__all__ = ["bench", "bench_generation", "compare", "find_sensitivity", "inspect", "verify"]
 
 
 @check_arguments
@@ -176,9 +178,8 @@ def bench(
     >>> len(found.models[0].times)
     5
     """
-    single = isinstance(models, (str, os.PathLike)) or not isinstance(models, Sequence)
     return bench_models(
-        [models] if single else models,  # type: ignore[list-item, arg-type]
+        _as_list(models),
         data=data,
         limit=limit,
         preprocess=preprocess,
@@ -192,6 +193,66 @@ def bench(
         profile=profile,
         progress=progress,
     )
+
+
+@check_arguments
+def bench_generation(
+    models: ModelSource | Sequence[ModelSource],
+    *,
+    prompt_tokens: int = 128,
+    new_tokens: int = 64,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    seconds: float = 10.0,
+    runs: int | None = None,
+    warm_up: int = 1,
+    threads: int | None = None,
+    providers: Sequence[str] | None = None,
+    progress: Progress = True,
+) -> GenerationBenchmark:
+    """Time language models against each other: tokens in a second, of a prompt and behind it.
+
+    A run reads a prompt of random tokens at once (prefill), then new tokens one by one, each with
+    the cache that the one before made (decoding). Each model has a process of its own, and they
+    run in turns.
+
+    Args:
+        models: decoders with a cache (inputs like `past_key_values.0.key`), which ONNX Runtime
+            runs, or folders with a `genai_config.json`. Where only folders are given and
+            onnxruntime-genai is installed, it runs them. The first is what the others are held
+            against.
+        prompt_tokens: tokens that are read at once.
+        new_tokens: tokens that are generated one by one.
+        shapes: name of an open dimension -> size, where no configuration beside a model says it.
+        seconds: time for each model, if that is enough for five runs.
+        runs: runs of each model, instead of `seconds`.
+        warm_up: runs before, which are not counted.
+        threads: threads of each model; None means all cores.
+        providers: execution providers of ONNX Runtime; folders name their own.
+        progress: show a bar on a terminal, or call this with (rounds done, rounds in all).
+
+    >>> import bitwright
+    >>> bitwright.bench_generation(bitwright.load_demo().model_path)
+    Traceback (most recent call last):
+    bitwright.errors.ModelError: ... has no cache of tokens (inputs like past_key_values.0.key), \
+and does not generate one by one; leave the numbers of tokens out, or export it with its cache.
+    """
+    return time_generation(
+        _as_list(models),
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        shapes=shapes,
+        seconds=seconds,
+        runs=runs,
+        warm_up=warm_up,
+        threads=threads,
+        providers=providers,
+        progress=progress,
+    )
+
+
+def _as_list(models: ModelSource | Sequence[ModelSource]) -> Sequence[ModelSource]:
+    single = isinstance(models, (str, os.PathLike)) or not isinstance(models, Sequence)
+    return [models] if single else models  # type: ignore[list-item, return-value]
 
 
 @check_arguments

@@ -1,6 +1,10 @@
 """What `jobs` and `api` use of this package, and where it is defined."""
 
 from .bench import bench_models as bench_models
+from .bench.generation import bench_generation as bench_generation
+from .bench.generation import is_decoder as is_decoder
+from .bench.generation_results import GenerationBenchmark as GenerationBenchmark
+from .bench.generation_results import ModelGeneration as ModelGeneration
 from .bench.results import Benchmark as Benchmark
 from .bench.results import ModelBenchmark as ModelBenchmark
 from .comparison.nodes import match_weights as match_weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -13,7 +13,7 @@ from bitwright.cli import options as opt
 from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
 
 if TYPE_CHECKING:
-    from bitwright.assess import Benchmark, ModelBenchmark
+    from bitwright.assess import Benchmark, GenerationBenchmark, ModelBenchmark
 
 __all__ = ["bench_command"]
 
@@ -23,7 +23,10 @@ _MOST_ROWS = 8
 def bench_command(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL...", help="The models; the first is the yardstick."),
+        typer.Argument(
+            metavar="MODEL...",
+            help="The models, or folders with a genai_config.json; the first is the yardstick.",
+        ),
     ],
     *,
     data: Annotated[
@@ -43,28 +46,85 @@ def bench_command(
     batch: Annotated[
         int | None, typer.Option(metavar="N", help="Run N samples at once, in one batch.")
     ] = None,
-    seconds: Annotated[float, typer.Option(metavar="S", help="Time for each model.")] = 3.0,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Language models: tokens of the prompt; 128 if not given."),
+    ] = None,
+    new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Language models: tokens generated one by one; 64 if not given."
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Time for each model: 3; 10 for language models."),
+    ] = None,
     runs: Annotated[
         int | None, typer.Option(metavar="N", help="Runs of each model, instead of --seconds.")
     ] = None,
     warm_up: Annotated[
-        int, typer.Option(metavar="N", help="Runs before, which are not counted.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            metavar="N", help="Runs before, which are not counted: 3; 1 for language models."
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Threads of each model; all cores if not given.")
     ] = None,
     provider: opt.Provider = None,
-    profile: Annotated[bool, typer.Option(help="Say which ops take the time.")] = True,
+    profile: Annotated[
+        bool | None,
+        typer.Option(
+            "--profile/--no-profile",
+            help="Say which ops take the time: yes, but for language models.",
+        ),
+    ] = None,
     screen: Screen,
 ) -> None:
     """Time models against each other, and name the ops that became slower or stayed float.
 
     Each model has a process of its own, and they run in turns, so that a machine that slows down
-    slows all of them alike.
+    slows all of them alike. Of language models, folders and decoders with a cache, it shows tokens
+    in a second, for the prompt and behind it; with --data, --input-shape or --batch a decoder is
+    timed as any other model.
     """
     if data is not None and input_shape:
         raise typer.BadParameter("--input-shape is for random samples; give it or --data")
     shapes = opt.read_shapes(input_shape or ())
+    plain = {"--data": data, "--limit": limit, "--preprocess": preprocess, "--batch": batch}
+    named = [name for name, value in plain.items() if value is not None]
+    if prompt_tokens is not None or new_tokens is not None:
+        if named or profile:
+            raise typer.BadParameter(
+                f"{named[0] if named else '--profile'} is not for tokens; leave it or the numbers "
+                "of tokens out"
+            )
+        generation = True
+    else:
+        from bitwright.assess import is_decoder
+
+        generation = not (named or shapes or profile) and all(map(is_decoder, models))
+    common: dict[str, Any] = {
+        "shapes": shapes,
+        "runs": runs,
+        "threads": threads,
+        "providers": provider or None,
+        "progress": screen.wants_progress,
+    }
+    if generation:
+        from bitwright.api import bench_generation
+
+        tokens = bench_generation(
+            models,
+            prompt_tokens=128 if prompt_tokens is None else prompt_tokens,
+            new_tokens=64 if new_tokens is None else new_tokens,
+            seconds=10.0 if seconds is None else seconds,
+            warm_up=1 if warm_up is None else warm_up,
+            **common,
+        )
+        screen.show(tokens.to_dict(), _token_parts(_with_short_names(tokens)))
+        return
 
     from bitwright.api import bench
 
@@ -73,26 +133,56 @@ def bench_command(
         data=data,
         limit=limit,
         preprocess=preprocess,
-        shapes=shapes,
         batch=batch,
-        seconds=seconds,
-        runs=runs,
-        warm_up=warm_up,
-        threads=threads,
-        providers=provider or None,
-        profile=profile,
-        progress=screen.wants_progress,
+        seconds=3.0 if seconds is None else seconds,
+        warm_up=3 if warm_up is None else warm_up,
+        profile=profile is not False,
+        **common,
     )
     screen.show(found.to_dict(), _parts(_with_short_names(found), screen.verbose))
 
 
-def _with_short_names(found: Benchmark) -> Benchmark:
+_Found = TypeVar("_Found", "Benchmark", "GenerationBenchmark")
+
+
+def _with_short_names(found: _Found) -> _Found:
     """Return the same with file names instead of paths, where they tell the models apart."""
     names = [Path(model.name).name for model in found.models]
     if len(set(names)) < len(names):
         return found
     models = (replace(m, name=name) for m, name in zip(found.models, names, strict=True))
     return replace(found, models=tuple(models))
+
+
+def _token_parts(found: GenerationBenchmark) -> list[Part]:
+    columns = ("model", "prefill tokens/s", "decoding tokens/s", "size", "memory", "runs")
+    figures = [
+        (
+            model.name,
+            model.prefill.describe(),
+            model.decode.describe(),
+            show_bytes(model.size),
+            "-" if model.peak_memory is None else show_bytes(model.peak_memory),
+            str(len(model.prefill_seconds)),
+        )
+        for model in found.models
+    ]
+    ratios = [
+        (
+            model.name,
+            show_ratio(found.prefill_speedup(index), "faster", "slower"),
+            show_ratio(found.decode_speedup(index), "faster", "slower"),
+            show_ratio(found.shrinkage(index), "smaller", "larger"),
+        )
+        for index, model in enumerate(found.models)
+        if index
+    ]
+    columns_of_ratios = ("model", "prefill", "decoding", "size")
+    return [
+        Table("Tokens in a second", columns, figures),
+        Table(f"Against {found.models[0].name}", columns_of_ratios, ratios),
+        Facts([("Measured", found.detail)]),
+    ]
 
 
 def _parts(found: Benchmark, verbose: bool) -> list[Part]:

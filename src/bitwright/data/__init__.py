@@ -15,7 +15,7 @@ from bitwright.data.sources import (
     to_channels_last,
 )
 from bitwright.data.specs import InputSpec, Sample, session_inputs
-from bitwright.data.texts import TextData
+from bitwright.data.texts import TextData, fill_token_inputs, is_cache
 
 __all__ = [
     "PREPROCESS_PRESETS",
@@ -29,6 +29,8 @@ __all__ = [
     "TextData",
     "cache_samples",
     "channels_first_specs",
+    "fill_token_inputs",
+    "is_cache",
     "open_data",
     "random_samples",
     "read_data",

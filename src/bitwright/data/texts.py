@@ -15,11 +15,11 @@ import numpy as np
 
 from bitwright.data.shapes import Shapes, fix_shapes
 from bitwright.data.sources import Samples
-from bitwright.data.specs import Array, InputSpec
+from bitwright.data.specs import Array, InputSpec, Sample
 from bitwright.errors import DataError, MissingPackageError
 from bitwright.support.arguments import check_arguments
 
-__all__ = ["TextData"]
+__all__ = ["TextData", "fill_token_inputs", "is_cache"]
 
 
 @check_arguments
@@ -85,7 +85,7 @@ class TextData:
         >>> print(*TextData(text="calibration.txt").unfilled([image]))
         'pixel_values' float32[1,3,8,8]
         """
-        return [spec for spec in specs if _find_maker(spec) is None]
+        return [spec for spec in specs if _find_maker(spec.name) is None]
 
     def _tokens(self) -> Array:
         found = self._load_tokenizer().encode(self._read())
@@ -136,7 +136,7 @@ class TextData:
 
 def _fixed_length(specs: Sequence[InputSpec]) -> int | None:
     """Return how many tokens the model takes, where its inputs fix it."""
-    tokens = (spec.shape for spec in specs if _find_maker(spec) is _make_tokens)
+    tokens = (spec.shape for spec in specs if _find_maker(spec.name) is _make_tokens)
     return next((s[1] for s in tokens if s and len(s) == 2 and isinstance(s[1], int)), None)
 
 
@@ -181,6 +181,8 @@ class _Window(NamedTuple):
     """Those that were given."""
     heads: _Heads
     """Those that the model's configuration has."""
+    done: int = 0
+    """Tokens before these, of which the cache knows."""
 
     @property
     def batch(self) -> int:
@@ -189,6 +191,10 @@ class _Window(NamedTuple):
     @property
     def length(self) -> int:
         return int(self.tokens.shape[1])
+
+    @property
+    def total(self) -> int:
+        return self.done + self.length
 
     @property
     def past(self) -> int:
@@ -204,14 +210,14 @@ def _make_tokens(window: _Window, spec: InputSpec) -> Array:
 def _make_mask(window: _Window, spec: InputSpec) -> Array:
     """Return a mask that lets a token see those before it, and no slot of a cache, all empty."""
     total = None if spec.shape is None else spec.shape[-1]
-    past = total - window.length if isinstance(total, int) else window.past
+    past = total - window.total if isinstance(total, int) else window.past
     if past < 0:
-        raise DataError(f"the mask {spec} is shorter than a sample of {window.length} tokens.")
-    seen = np.concatenate([np.zeros(past, bool), np.ones(window.length, bool)])
+        raise DataError(f"the mask {spec} is shorter than a sample of {window.total} tokens.")
+    seen = np.concatenate([np.zeros(past, bool), np.ones(window.total, bool)])
     if spec.shape is None or len(spec.shape) < 3:
         return np.broadcast_to(seen, (window.batch, seen.size)).astype(spec.dtype)
     # Of four axes, (batch, 1, query, key): added to the scores where it is float.
-    causal = np.tri(window.length, seen.size, past, dtype=bool) & seen
+    causal = np.tri(window.length, seen.size, past + window.done, dtype=bool) & seen
     shape = (window.batch, 1, *causal.shape)[-len(spec.shape) :]
     if spec.dtype.kind == "f":
         causal = np.where(causal, 0, np.finfo(spec.dtype).min)
@@ -219,10 +225,10 @@ def _make_mask(window: _Window, spec: InputSpec) -> Array:
 
 
 def _make_positions(window: _Window, spec: InputSpec) -> Array:
-    """Return 0, 1, 2, ...: along the last axis, the same for every batch and kind of position."""
+    """Return 0, 1, 2, ... along the last axis, the same for every batch and kind of position."""
     shape = (*(d for d in (spec.shape or ())[:-2] if isinstance(d, int)), *window.tokens.shape)
     rank = 2 if spec.shape is None else len(spec.shape)
-    positions = np.arange(window.length, dtype=spec.dtype)
+    positions = np.arange(window.done, window.total, dtype=spec.dtype)
     return np.broadcast_to(positions, shape[-rank:]).copy()
 
 
@@ -288,24 +294,63 @@ _MAKERS: tuple[tuple[str, Maker], ...] = (
     (r"position", _make_positions),
     (r"token_type|segment", _make_zeros),
     (r"(input_ids|tokens|ids)$", _make_tokens),
-    (r"use_cache_branch$", _make_number(lambda window: 0)),
+    (r"use_cache_branch$", _make_number(lambda window: window.done > 0)),
     (r"logits_to_keep$", _make_number(lambda window: 0)),  # 0: all of them
-    (r"seqlens_k$", _make_number(lambda window: window.length - 1)),
-    (r"total_seq(uence)?_len(gth)?$", _make_number(lambda window: window.length)),
+    (r"seqlens_k$", _make_number(lambda window: window.total - 1)),
+    (r"total_seq(uence)?_len(gth)?$", _make_number(lambda window: window.total)),
     (r"past_key|past_value|past\.|past_\d|past_(conv|ssm|recurrent)|cache", _make_cache),
 )
 
 
-def _find_maker(spec: InputSpec) -> Maker | None:
-    name = spec.name.lower()
-    return next((make for pattern, make in _MAKERS if re.search(pattern, name)), None)
+def _find_maker(name: str) -> Maker | None:
+    return next((make for pattern, make in _MAKERS if re.search(pattern, name.lower())), None)
 
 
 def _maker(spec: InputSpec) -> Maker:
-    found = _find_maker(spec)
+    found = _find_maker(spec.name)
     if found is None:
         raise DataError(
             f"the model's input {spec} is none that text fills (tokens, mask, positions, token "
             "types, cache); give arrays instead."
         )
     return found
+
+
+# Token by token -------------------------------------------------------------------------------
+
+
+def is_cache(name: str) -> bool:
+    """Whether an input of this name holds what a decoder keeps of the tokens before.
+
+    >>> is_cache("past_key_values.0.key"), is_cache("input_ids")
+    (True, False)
+    """
+    return _find_maker(name) is _make_cache
+
+
+def fill_token_inputs(
+    tokens: Array,
+    specs: Sequence[InputSpec],
+    *,
+    done: int = 0,
+    shapes: Shapes | None = None,
+    config: Path | None = None,
+) -> Sample:
+    """Return what a model reads for tokens, [batch, length], behind `done` others.
+
+    The cache is empty before the first, and not part of it afterwards: then it is what the model
+    made. `config` is a configuration that says of which size its heads are.
+
+    >>> specs = [InputSpec("input_ids", np.dtype("int64"), (1, "n")),
+    ...          InputSpec("position_ids", np.dtype("int64"), (1, "n"))]
+    >>> fill_token_inputs(np.array([[7, 8]]), specs, done=3)["position_ids"].tolist()
+    [[3, 4]]
+    """
+    specs, symbols = fix_shapes(specs, shapes)
+    heads = _Heads() if config is None else _Heads.read(config)
+    window = _Window(tokens, symbols, heads, done)
+    return {
+        spec.name: _maker(spec)(window, spec)
+        for spec in specs
+        if not (done and is_cache(spec.name))
+    }

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from bitwright import graph
+from bitwright.assess.bench.models import TimedModel, check_options
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.profile import profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
 from bitwright.assess.bench.samples import check_shapes, samples_for, write_samples
 from bitwright.data import ImagePreprocess, InputSpec, Sample
-from bitwright.errors import ModelError, TargetError
 from bitwright.graph.sessions import checked_providers
 from bitwright.support.progress import Progress, show_progress
 from bitwright.support.scratch import ScratchFolder
@@ -28,24 +25,6 @@ __all__ = ["bench_models"]
 WARM_UP = 3
 """Runs of each model that are not counted."""
 _ROUNDS_SHOWN = 10
-
-
-class _TimedModel:
-    """A model to be timed: where it lies, and what it is called."""
-
-    def __init__(self, source: graph.ModelSource, index: int, folder: Path) -> None:
-        path = Path(source) if isinstance(source, (str, os.PathLike)) else None
-        self.model: ir.Model = graph.load_model(source)
-        self.name = str(path) if path is not None else f"model {index + 1}"
-        self.size = graph.file_size(source)
-        # What is in memory must be written for the worker; so must what is too new for the runtime.
-        too_new = self.model.ir_version > graph.runtime_limits().ir_version
-        if path is None or too_new:
-            copy = graph.clone_model(self.model)
-            copy.ir_version = min(copy.ir_version, graph.runtime_limits().ir_version)
-            path = folder / f"{index}.onnx"
-            graph.save_model(copy, path)
-        self.path = path
 
 
 def bench_models(
@@ -65,10 +44,10 @@ def bench_models(
     progress: Progress = True,
 ) -> Benchmark:
     """Time models against each other, and say where their time goes."""
-    _check_options(models, runs=runs, seconds=seconds, warm_up=warm_up, threads=threads)
+    check_options(models, runs=runs, seconds=seconds, warm_up=warm_up, threads=threads)
     chosen = checked_providers(providers)
     with ScratchFolder("bench") as scratch, contextlib.ExitStack() as stack:
-        timed = [_TimedModel(model, index, scratch.path) for index, model in enumerate(models)]
+        timed = [TimedModel(model, index, scratch.path) for index, model in enumerate(models)]
         processes = [
             stack.enter_context(ModelProcess(m.name, m.path, threads=threads, providers=chosen))
             for m in timed
@@ -121,7 +100,7 @@ def _load_samples(
 
 
 def _figures(
-    model: _TimedModel, process: ModelProcess, times: list[float], samples: list[Sample]
+    model: TimedModel, process: ModelProcess, times: list[float], samples: list[Sample]
 ) -> ModelBenchmark:
     peak, source = process.peak_memory()
     return ModelBenchmark(
@@ -140,20 +119,3 @@ def _figures(
 def _items(sample: Sample) -> int:
     first = next(iter(sample.values()), None)
     return int(first.shape[0]) if first is not None and first.ndim else 1
-
-
-def _check_options(
-    models: Sequence[graph.ModelSource],
-    *,
-    runs: int | None,
-    seconds: float,
-    warm_up: int,
-    threads: int | None,
-) -> None:
-    if not models:
-        raise ModelError("there is no model to time; give at least one.")
-    for name, value, least in (("runs", runs, 1), ("threads", threads, 1), ("warm-up", warm_up, 0)):
-        if value is not None and value < least:
-            raise TargetError(f"{name} must be at least {least}, not {value}.")
-    if not seconds > 0:
-        raise TargetError(f"seconds must be above 0, not {seconds:g}.")

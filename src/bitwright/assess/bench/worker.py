@@ -1,12 +1,14 @@
-"""The worker process of one model: opens it, times its runs, measures its memory.
+"""The worker process of one model: opens it, times its runs or tokens, measures its memory.
 
-It imports numpy and ONNX Runtime, and nothing of ours.
+It imports numpy and ONNX Runtime, or onnxruntime-genai, and nothing of ours.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ class Worker:
 
     def __init__(self) -> None:
         self.session: Any = None
+        self.generator: Any = None
         self.samples: list[dict[str, Any]] = []
         self.next = 0
+        self.generate_once: Callable[[], tuple[float, float]]
 
     def open(self, model: str, threads: int | None, providers: list[str]) -> dict[str, Any]:
         """Open the model as a program would that leaves all options as they are."""
@@ -37,11 +41,22 @@ class Worker:
             "seconds": time.perf_counter() - start,
             "memory_before": before[0],
             "providers": self.session.get_providers(),
-            "inputs": [
-                {"name": each.name, "type": each.type, "shape": each.shape}
-                for each in self.session.get_inputs()
-            ],
+            "inputs": [_describe(each) for each in self.session.get_inputs()],
+            "outputs": [_describe(each) for each in self.session.get_outputs()],
         }
+
+    def open_folder(self, folder: str, threads: int | None) -> dict[str, Any]:
+        """Open a folder with onnxruntime-genai."""
+        import onnxruntime_genai as genai
+
+        before = _resident_peak()
+        config = genai.Config(folder)
+        if threads is not None:
+            options = {"intra_op_num_threads": threads}
+            config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
+        start = time.perf_counter()
+        self.generator = genai.Model(config)
+        return {"seconds": time.perf_counter() - start, "memory_before": before[0]}
 
     def load(self, files: list[str]) -> int:
         """Read the samples from .npz files."""
@@ -75,10 +90,65 @@ class Worker:
         self.session.run(None, sample)
         return time.perf_counter() - start
 
+    def load_tokens(self, files: list[str], caches: dict[str, str]) -> None:
+        """Read what is fed for a prompt and for each token behind it, and which outputs go on.
+
+        Values stay where the runtime has them: a cache is not copied between two tokens.
+        """
+        import onnxruntime as ort
+
+        self.load(files)
+        feeds = [
+            {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in sample.items()}
+            for sample in self.samples
+        ]
+        outputs = [output.name for output in self.session.get_outputs()]
+        kept = {past: outputs.index(present) for past, present in caches.items()}
+
+        def generate() -> tuple[float, float]:
+            start = time.perf_counter()
+            found = self.session.run_with_ort_values(outputs, feeds[0])
+            middle = time.perf_counter()
+            for step in feeds[1:]:
+                cache = {past: found[place] for past, place in kept.items()}
+                found = self.session.run_with_ort_values(outputs, {**step, **cache})
+            return middle - start, time.perf_counter() - middle
+
+        self.generate_once = generate
+
+    def load_prompt(self, tokens: list[int], new_tokens: int, cache_length: int) -> None:
+        """Take the prompt of a folder, and how many tokens are generated behind the first."""
+        import onnxruntime_genai as genai
+
+        options = {"do_sample": False, "max_length": cache_length}
+        options["min_length"] = cache_length  # no token ends the text earlier
+
+        def generate() -> tuple[float, float]:
+            parameters = genai.GeneratorParams(self.generator)
+            parameters.set_search_options(**options)
+            generator = genai.Generator(self.generator, parameters)
+            start = time.perf_counter()
+            generator.append_tokens(tokens)
+            generator.generate_next_token()
+            middle = time.perf_counter()
+            for _ in range(new_tokens):
+                generator.generate_next_token()
+            return middle - start, time.perf_counter() - middle
+
+        self.generate_once = generate
+
+    def generate(self, runs: int) -> list[tuple[float, float]]:
+        """Return the seconds of the prompt and of the tokens behind it, of each run."""
+        return [self.generate_once() for _ in range(runs)]
+
     def memory(self) -> dict[str, Any]:
         """Return the largest resident size of this process so far, and who says so."""
         size, source = _resident_peak()
         return {"bytes": size, "source": source}
+
+
+def _describe(node: Any) -> dict[str, Any]:
+    return {"name": node.name, "type": node.type, "shape": node.shape}
 
 
 def _resident_peak() -> tuple[int | None, str]:
