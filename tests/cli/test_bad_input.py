@@ -61,7 +61,7 @@ def test_a_missing_file(refuse, data, tmp_path):
 
 
 def test_a_folder_instead_of_a_file(refuse, data, tmp_path):
-    refuse(tmp_path, "--data", data, says=("is a folder",))
+    refuse(tmp_path, "--data", data, says=("has no ONNX model",))
 
 
 def test_an_empty_file(refuse, data, tmp_path):

@@ -48,7 +48,14 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGeneration:
-    """The figures of one language model."""
+    """The figures of one language model.
+
+    >>> figures = ModelGeneration(
+    ...     name="m.onnx", size=100, prompt_tokens=128, new_tokens=64, prefill_seconds=(0.5, 0.5),
+    ...     decode_seconds=(2.0, 2.0), open_seconds=0.1, peak_memory=None)
+    >>> figures.prefill.median, figures.decode.median
+    (256.0, 32.0)
+    """
 
     name: str
     size: int
