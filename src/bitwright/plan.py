@@ -11,13 +11,22 @@ import msgspec
 import numpy as np
 
 from bitwright.errors import PlanError, RecipeError, did_you_mean
+from bitwright.numerics.orthogonal import OrthogonalKind
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, RoundingMethod
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import write_file
 from bitwright.support.settings import convert, encode
 
-__all__ = ["NodePlan", "Parameters", "QuantPlan", "Smoothing", "TensorPlan", "WeightPlan"]
+__all__ = [
+    "NodePlan",
+    "Parameters",
+    "QuantPlan",
+    "Rotation",
+    "Smoothing",
+    "TensorPlan",
+    "WeightPlan",
+]
 
 Role = Literal["activation", "weight", "bias"]
 Action = Literal["quantize", "absorb", "float"]
@@ -101,6 +110,20 @@ class Smoothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     node behind it; empty: nothing."""
 
 
+class Rotation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The orthogonal matrices that a model is rotated with: a seed gives them again.
+
+    >>> Rotation(seed=0, streams=("hadamard",), attentions=30).seed
+    0
+    """
+
+    seed: int
+    streams: tuple[OrthogonalKind, ...] = ()
+    """The kind of matrix for each residual stream."""
+    attentions: int = 0
+    """How many attentions have rotated values."""
+
+
 class WeightPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one weight is stored in blocks while activations stay float; its scales come with it.
 
@@ -151,6 +174,8 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     fingerprint: str
     """Hash of the prepared float graph that the names refer to."""
     recipe: Recipe
+    rotation: Rotation | None = None
+    """How the model is rotated before anything else happens; None: it is not."""
     smoothing: dict[str, Smoothing] = {}
     """Tensor -> how its channels are shifted and scaled before anything is quantized."""
     bias_shifts: dict[str, list[float]] = {}
