@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -12,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from bitwright.errors import ModelError
 from bitwright.graph import file_size, load_model, normalize, source_path, tensor_slots
+from bitwright.graph.tensors import row_reader
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -236,3 +238,18 @@ def test_a_tensor_that_nobody_provides_is_named(builders, convert):
     del proto.graph.initializer[0]
     with pytest.raises(ModelError, match=f"reads '{missing}', which no node makes"):
         load_model(convert(proto))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_rows_are_read_from_the_data_file(tmp_path, dtype):
+    array = np.arange(12).reshape(4, 3).astype(dtype)
+    (tmp_path / "w.data").write_bytes(b"\0" * 8 + array.tobytes())
+    kind = ir.DataType.from_numpy(array.dtype)
+    tensor = ir.ExternalTensor(
+        "w.data", 8, array.nbytes, kind, shape=ir.Shape((4, 3)), name="w", base_dir=tmp_path
+    )
+    np.testing.assert_array_equal(row_reader(tensor)(1, 3), array[1:3])
+    np.testing.assert_array_equal(row_reader(ir.tensor(array))(0, 4), array)
+    (tmp_path / "w.data").write_bytes(b"\0" * 12)
+    with pytest.raises(OSError, match="cut off"):
+        row_reader(tensor)(0, 4)

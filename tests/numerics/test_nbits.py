@@ -1,5 +1,7 @@
 """Packed weights, held against ONNX Runtime's kernels and a float64 product of what is stored."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import onnxruntime
@@ -11,11 +13,14 @@ from support.models import FLOAT, FLOAT16, INT64, build, info, node, normal, run
 from bitwright.errors import TargetError
 from bitwright.numerics.blocks import BlockFormat, BlockScales, quantize_in_blocks, round_to_codes
 from bitwright.numerics.nbits import (
+    LazyBlocks,
     check_nbits_support,
+    check_table_support,
     kind_of_zero_points,
+    nbits_form,
     pack_nbits,
-    pack_table,
     slow_reason,
+    table_codes,
     unpack_nbits,
     widen,
 )
@@ -159,18 +164,29 @@ def lookup(packed, *, dtype=FLOAT):
 def test_embeddings_are_looked_up_as_stored(bits, symmetric, width, block_size):
     blocks = make_blocks(width, 11, bits=bits, block_size=block_size, symmetric=symmetric)
     at = np.array([3, 0, 10, 3])
-    (actual,) = run(lookup(pack_table(blocks)), {"at": at})
+    packed = pack_nbits(blocks)
+    table = replace(packed, codes=table_codes(packed))
+    (actual,) = run(lookup(table), {"at": at})
     np.testing.assert_allclose(actual, blocks.dequantize().T[at], rtol=1e-6)
 
 
-def test_a_head_has_the_bytes_of_its_embedding_where_blocks_are_full():
-    for symmetric in (True, False):
-        blocks = make_blocks(96, 10, symmetric=symmetric)
-        head, table = pack_nbits(blocks), pack_table(blocks)
-        np.testing.assert_array_equal(head.codes.reshape(10, -1), table.codes)
-        np.testing.assert_array_equal(head.scales, table.scales)
-        if not symmetric:
-            np.testing.assert_array_equal(head.zero_points, table.zero_points)
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("bits", "block_size"), [(3, 32), (4, -1), (8, 16), (2, 64)])
+def test_what_a_weight_will_look_like_is_known_before_it_is_made(symmetric, bits, block_size):
+    blocks = make_blocks(100, 7, bits=bits, block_size=block_size, symmetric=symmetric)
+    lazy = LazyBlocks.of(lambda: blocks)
+    packed, form = lazy.pack(), lazy.form
+    assert packed.codes.shape == form.codes_shape and packed.scales.shape == form.scales_shape
+    if packed.zero_points is None:
+        assert form.zero_points == "none"
+    else:
+        assert packed.zero_points.shape == form.zero_points_shape
+    assert (packed.rows, packed.columns, packed.bits, packed.block_size) == (
+        form.rows,
+        form.columns,
+        form.bits,
+        form.block_size,
+    )
 
 
 @pytest.mark.parametrize("bits", [3, 5, 6, 7])
@@ -193,7 +209,9 @@ def test_what_the_table_excludes_is_refused_with_the_reason():
     with pytest.raises(TargetError, match="8 bits fails when it first runs"):
         check_nbits_support(8, 32, "float")
     with pytest.raises(TargetError, match="3 values of 4 bits end within one"):
-        pack_table(make_blocks(3, 2))
+        check_table_support(nbits_form(BlockFormat(), (3, 2)))
+    with pytest.raises(TargetError, match="integer zero points only"):
+        check_table_support(nbits_form(BlockFormat(), (4, 2), "float"))
 
 
 def test_slow_kernels_are_named():

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,21 +40,18 @@ from bitwright.graph import (
     opset_of,
     remove_unused_initializers,
 )
-from bitwright.graph.tensors import shape_of
+from bitwright.numerics.arrays import float_type
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import (
-    NBitsTensors,
+    LazyBlocks,
+    NBitsForm,
     check_nbits_support,
+    check_table_support,
     expert_codes,
     expert_scales,
     expert_zero_points,
-    kind_of_zero_points,
-    pack_codes,
-    pack_nbits,
-    pack_scales,
-    pack_table,
-    pack_zero_points,
     slow_reason,
+    table_codes,
     widen,
 )
 from bitwright.numerics.stacked import as_stack
@@ -62,15 +61,13 @@ from bitwright.plan import QuantPlan
 __all__ = ["FORMS", "emit_blocks", "emit_weight_only"]
 
 Array = npt.NDArray[Any]
-Pack = Callable[[QuantizedBlocks], Array]
+Blocks = QuantizedBlocks | LazyBlocks
 
 _SIGNED = {2: INT2, 4: INT4, 8: INT8}
 _UNSIGNED = {2: UINT2, 4: UINT4, 8: UINT8}
 
 
-def emit_weight_only(
-    model: ir.Model, plan: QuantPlan, weights: Mapping[str, QuantizedBlocks]
-) -> list[str]:
+def emit_weight_only(model: ir.Model, plan: QuantPlan, weights: Mapping[str, Blocks]) -> list[str]:
     """Store the weights that a plan names as its recipe asks for; see `emit_blocks`."""
     options = plan.recipe.weights
     level = options.accuracy_level
@@ -85,7 +82,7 @@ def emit_weight_only(
 
 def emit_blocks(
     model: ir.Model,
-    weights: Mapping[str, QuantizedBlocks],
+    weights: Mapping[str, Blocks],
     *,
     readers: Mapping[str, Sequence[str]] | None = None,
     output: str = "matmul-nbits",
@@ -95,9 +92,9 @@ def emit_blocks(
 
     `weights` maps the (qualified) names of constants to their blocks, [K, N] as a product reads
     them, whichever way round the model holds them. It is asked for one weight at a time, and again
-    when the model is written, so that it may keep them on disk. `readers` names the nodes that
-    read each weight in blocks; without it all do that can (MatMul, Gemm and Gather by rows). The
-    accuracy level None is 4 where nothing else is fast, else 0.
+    when the model is written, so that it may keep them on disk, or make them only then. `readers`
+    names the nodes that read each weight in blocks; without it all do that can (MatMul, Gemm and
+    Gather by rows). The accuracy level None is 4 where nothing else is fast, else 0.
     """
     values = dict(iter_values(model))
     for name in weights:
@@ -111,7 +108,7 @@ def emit_blocks(
     writer = _Writer(model, output, accuracy_level)
     for name in weights:
         wanted = None if readers is None else frozenset(readers.get(name, ()))
-        writer.write(values[name], lambda name=name: weights[name], wanted)  # type: ignore[misc]
+        writer.write(values[name], _lazy(weights, name), wanted)
     writer.write_experts()
     if writer.uses_domain:
         model.opset_imports.setdefault(MICROSOFT, 1)
@@ -119,12 +116,25 @@ def emit_blocks(
     return list(dict.fromkeys(writer.notes))
 
 
+def _lazy(weights: Mapping[str, Blocks], name: str) -> LazyBlocks:
+    found = weights[name]
+    if isinstance(found, LazyBlocks):
+        return found
+    waiting = [found]  # what was read to see what it looks like is not read twice for that
+
+    def load() -> QuantizedBlocks:
+        blocks = waiting.pop() if waiting else weights[name]
+        assert isinstance(blocks, QuantizedBlocks)
+        return blocks
+
+    return LazyBlocks.of(load)
+
+
 class _Held(NamedTuple):
-    """A weight, its blocks, how to get them again, and the nodes that will read them."""
+    """A weight, its blocks, and the nodes that will read them."""
 
     value: ir.Value
-    blocks: QuantizedBlocks
-    load: Callable[[], QuantizedBlocks]
+    blocks: LazyBlocks
     readers: list[Reader]
     transposed: bool
     """Whether the nodes read [N, K]."""
@@ -154,12 +164,12 @@ class _Writer:
     def write(
         self,
         weight: ir.Value,
-        load: Callable[[], QuantizedBlocks],
+        blocks: LazyBlocks,
         wanted: frozenset[str] | None,
     ) -> None:
         """Store one weight for those of its readers that take it in blocks."""
         taken = self._choose_readers(weight, wanted)
-        held = _Held(weight, load(), load, taken, taken[0].transposed)
+        held = _Held(weight, blocks, taken, taken[0].transposed)
         _check_shape(held)
         self._write_form(self, held)
         for reader in taken:
@@ -198,58 +208,69 @@ class _Writer:
 
     def write_nbits(self, held: _Held) -> None:
         """Turn products and lookups into the runtime's own."""
-        name, blocks = held.name, widen(held.blocks)
-        if blocks.format.bits != held.blocks.format.bits:
+        name, form, bits = held.name, held.blocks.form, held.blocks.format.bits
+        if form.bits != bits:
             self.notes.append(
-                f"weight {name!r} has {held.blocks.format.bits} bits and is stored in "
-                f"{blocks.format.bits}: there are no kernels for its own width."
+                f"weight {name!r} has {bits} bits and is stored in {form.bits}: there are no "
+                "kernels for its own width."
             )
         self.uses_domain = True
         if held.leading:
-            self._keep_experts(held, blocks)
+            self._keep_experts(held)
             return
         products = [r.node for r in held.readers if r.node.op_type != "Gather"]
         tables = [r.node for r in held.readers if r.node.op_type == "Gather"]
-        shared: ir.Value | None = None
-        packed = pack_nbits(blocks) if products else pack_table(blocks)
-        scales = self._add(held, "scales", pack_scales, packed=packed.scales)
-        zeros = None
-        if packed.zero_points is not None:
-            zeros = self._add(held, "zero_points", _packed_zero_points, packed=packed.zero_points)
-        if products:
-            shared = self._add(
-                held, f"q{packed.bits}", lambda b: pack_codes(widen(b)), packed=packed.codes
-            )
-            level = self._accuracy_level(blocks, packed, name)
-            for node in products:
-                to_nbits(node, packed, shared, scales, zeros, level, self._names)
+        level = self._accuracy_level(form, name) if products else 0
         if tables:
-            data = self._table(held, packed, shared)
+            check_table_support(form)
+        # One table and its head share the bytes where these are the same.
+        shares = bool(products) and form.rows % form.block_size == 0
+        width = form.rows * form.bits // 8
+        uint8, numbers = np.dtype(np.uint8), np.dtype(float_type(form.scale_type))
+        parts = {"scales": _Part(lambda p: p.scales, form.scales_shape, numbers)}
+        if form.zero_points != "none":
+            kind = numbers if form.zero_points == "float" else uint8
+            parts["zero_points"] = _Part(lambda p: p.zero_points, form.zero_points_shape, kind)
+        if products:
+            parts[f"q{form.bits}"] = _Part(lambda p: p.codes, form.codes_shape, uint8)
+        if tables and not shares:
+            table = (form.columns, width)
+            parts[f"table_q{form.bits}"] = _Part(table_codes, table, uint8)
+        stored = self._add(held, held.blocks.pack, parts)
+        scales, zeros = stored["scales"], stored.get("zero_points")
+        for node in products:
+            to_nbits(node, form, stored[f"q{form.bits}"], scales, zeros, level, self._names)
+        if tables:
+            codes = stored.get(f"table_q{form.bits}")
+            data = self._as_table(held, stored[f"q{form.bits}"]) if codes is None else codes
             for node in tables:
-                to_lookup(node, packed, data, scales, zeros)
+                to_lookup(node, form, data, scales, zeros)
 
-    def _keep_experts(self, held: _Held, blocks: QuantizedBlocks) -> None:
+    def _keep_experts(self, held: _Held) -> None:
         """Store one weight of all experts, until their node has all of its weights."""
         name, (experts, *others) = held.name, held.leading
+        load = held.blocks.load
+        format, form = held.blocks.format, held.blocks.form
         if others or any(reader.node.op_type != "MoE" for reader in held.readers):
             raise PlanError(f"weight {name!r} is a stack of matrices, which MatMulNBits has not.")
-        parts: dict[str, Callable[[QuantizedBlocks, int], Array]] = {
-            f"q{blocks.format.bits}": expert_codes,
-            "scales": expert_scales,
-        }
-        if blocks.zero_points is not None:
-            parts["zero_points"] = expert_zero_points
-        codes, scales, *zeros = (
-            self._add(held, suffix, lambda b, pack=pack: pack(widen(b), experts))  # type: ignore[misc]
-            for suffix, pack in parts.items()
-        )
-        stored = StoredExperts(codes, scales, next(iter(zeros), None), blocks.format)
+        packs = {f"q{form.bits}": expert_codes, "scales": expert_scales}
+        if form.zero_points != "none":
+            packs["zero_points"] = expert_zero_points
+
+        def make() -> dict[str, Array]:
+            blocks = widen(load())
+            return {suffix: pack(blocks, experts) for suffix, pack in packs.items()}
+
+        stored = self._add(held, make, _parts_of(make()))
+        codes, scales, *zeros = (stored[suffix] for suffix in packs)
+        format = replace(format, bits=form.bits)
+        kept = StoredExperts(codes, scales, next(iter(zeros), None), format)
         for reader in held.readers:
-            self._experts.setdefault(reader.node, {})[reader.place] = stored
-        if blocks.format.bits < 8 and blocks.format.block_size == -1:
+            self._experts.setdefault(reader.node, {})[reader.place] = kept
+        if format.bits < 8 and format.block_size == -1:
             # 4 bits, 8 experts of 512 by 1024, one token: 10 times as long as the float MoE.
             self.notes.append(f"weight {name!r} will be slow on CPUs: QMoE is fast in blocks only.")
-        if blocks.format.bits == 8 and blocks.format.block_size != -1:
+        if format.bits == 8 and format.block_size != -1:
             self.notes.append(
                 "experts of 8 bits in blocks: ONNX Runtime from 1.31 on rounds what they read to "
                 "8 bits, too; whole columns (block_size=-1) read floats"
@@ -261,8 +282,8 @@ class _Writer:
             to_experts(node, stored, self._names, accuracy_level=self._level or 0)
             self.notes.append("QMoE needs ONNX Runtime 1.27 or newer, and is laid out for CPUs")
 
-    def _accuracy_level(self, blocks: QuantizedBlocks, packed: NBitsTensors, name: str) -> int:
-        bits, size, kind = packed.bits, packed.block_size, kind_of_zero_points(blocks)
+    def _accuracy_level(self, form: NBitsForm, name: str) -> int:
+        bits, size, kind = form.bits, form.block_size, form.zero_points
         level = self._level
         if level is None:
             slow = slow_reason(bits, size, kind) is not None
@@ -273,13 +294,10 @@ class _Writer:
             self.notes.append(f"weight {name!r} will be slow on CPUs: {reason}.")
         return level
 
-    def _table(self, held: _Held, packed: NBitsTensors, shared: ir.Value | None) -> ir.Value:
-        """Return the codes of a table [entries, bytes]; those of a product where they serve."""
-        width, entries = held.blocks.shape
-        if shared is None or width % packed.block_size:
-            return self._add(held, f"table_q{packed.bits}", lambda b: pack_table(widen(b)).codes)
+    def _as_table(self, held: _Held, shared: ir.Value) -> ir.Value:
+        """Return the codes of a product as those of a table, [entries, bytes]."""
         # The same bytes in another shape: the runtime reshapes a constant when it loads the model.
-        sizes = np.array([entries, -1], np.int64)
+        sizes = np.array([held.blocks.form.columns, -1], np.int64)
         shape = add_initializer(
             graph_of(held.value), self._names, f"{held.name}_table_shape", sizes
         )
@@ -291,43 +309,39 @@ class _Writer:
     def write_dequantize(self, held: _Held) -> None:
         """Put a DequantizeLinear before the nodes."""
         name = held.name
-        if kind_of_zero_points(held.blocks) == "float":
+        if held.blocks.form.zero_points == "float":
             raise TargetError(
                 f"weight {name!r} has zero points that are floats, which DequantizeLinear does not "
                 "take."
             )
         least = 2 if self._opset >= 25 else 4  # types of 2 bits came with opset 25
-        format = widen(held.blocks, least).format
+        load = held.blocks.load
+        first = widen(load(), least)
+        format = first.format
         whole = format.block_size == -1
         # Along the rows for products, which is what the runtime fuses; tables keep their own way.
         rowwise = any(reader.rowwise for reader in held.readers)
         leading = held.leading
         axis = len(leading) + (1 if rowwise else 0)
         # One scale for each of several axes is one for each block of all inputs.
-        block_size = held.blocks.shape[0] if whole and leading else format.block_size
+        block_size = first.shape[0] if whole and leading else format.block_size
 
-        def parts(blocks: QuantizedBlocks) -> list[Array]:
+        def made(blocks: QuantizedBlocks) -> dict[str, Array]:
             """Return codes, scales and, where there are any, zero points."""
             codes, zeros = blocks.codes, blocks.zero_points
             if zeros is None:
                 # A missing zero point means zero here, so the codes must have a sign.
                 codes = (codes.astype(np.int16) - blocks.format.middle).astype(np.int8)
-            rest = [blocks.scales] if zeros is None else [blocks.scales, zeros]
+            rest = {"scales": blocks.scales} | ({} if zeros is None else {"zero_points": zeros})
             if whole and not leading:
-                return [as_stack(codes, (), transposed=rowwise), *(a.reshape(-1) for a in rest)]
-            return [as_stack(array, leading, transposed=rowwise) for array in (codes, *rest)]
+                codes = as_stack(codes, (), transposed=rowwise)
+                return {"quantized": codes} | {key: a.reshape(-1) for key, a in rest.items()}
+            every = {"quantized": codes} | rest
+            return {k: as_stack(a, leading, transposed=rowwise) for k, a in every.items()}
 
-        count = len(parts(widen(held.blocks, least)))
-        qtype = (_SIGNED if count == 2 else _UNSIGNED)[format.bits]
-        inputs = [
-            self._add(
-                held,
-                suffix,
-                lambda blocks, place=place: parts(widen(blocks, least))[place],  # type: ignore[misc]
-                None if suffix == "scales" else qtype,
-            )
-            for place, suffix in enumerate(("quantized", "scales", "zero_points")[:count])
-        ]
+        qtype = (_SIGNED if first.zero_points is None else _UNSIGNED)[format.bits]
+        parts = _parts_of(made(first), {"quantized": qtype, "zero_points": qtype})
+        inputs = list(self._add(held, lambda: made(widen(load(), least)), parts).values())
         attributes = {"axis": axis, "block_size": block_size}
         if whole and not leading:
             attributes = {"axis": 1 - axis}
@@ -348,35 +362,41 @@ class _Writer:
         assert held.value.dtype is not None
         dtype = held.value.dtype.numpy()
 
-        def restore(blocks: QuantizedBlocks) -> Array:
-            array = blocks.dequantize(np.float32)
-            return as_stack(array, held.leading, transposed=held.transposed).astype(dtype)
+        load = held.blocks.load
 
-        rounded = self._add(held, "rounded", restore)
+        def restore() -> dict[str, Array]:
+            array = load().dequantize(np.float32)
+            stacked = as_stack(array, held.leading, transposed=held.transposed)
+            return {"rounded": stacked.astype(dtype)}
+
+        assert held.value.const_value is not None
+        shape = tuple(held.value.const_value.shape.numpy())
+        part = _Part(itemgetter("rounded"), shape, np.dtype(dtype))
+        rounded = self._add(held, restore, {"rounded": part})["rounded"]
         for reader in held.readers:
             read_matrix(reader, rounded, transposed=held.transposed, names=self._names)
 
     # The graph ------------------------------------------------------------------------------------
 
     def _add(
-        self,
-        held: _Held,
-        suffix: str,
-        pack: Pack,
-        qtype: QType | None = None,
-        *,
-        packed: Array | None = None,
-    ) -> ir.Value:
-        """Return a constant that is packed from the weight again when the model is written."""
-        load = held.load
-        first = quantized_tensor(pack(held.blocks) if packed is None else packed, qtype)
-        tensor = ir.LazyTensor(
-            lambda: quantized_tensor(pack(load()), qtype),
-            dtype=first.dtype,
-            shape=shape_of(first),
-            cache=False,
-        )
-        return add_initializer(graph_of(held.value), self._names, f"{held.name}_{suffix}", tensor)
+        self, held: _Held, make: Callable[[], Any], parts: Mapping[str, _Part]
+    ) -> dict[str, ir.Value]:
+        """Return constants by their suffixes, made all at once when the model is written."""
+        shared = _Shared(make, frozenset(parts))
+        added = {}
+        for suffix, part in parts.items():
+            dtype = None if part.qtype is None else ir.DataType(part.qtype.onnx_type)
+            tensor = ir.LazyTensor(
+                lambda suffix=suffix, part=part: quantized_tensor(  # type: ignore[misc]
+                    part.take(shared.get(suffix)), part.qtype
+                ),
+                dtype=dtype or ir.DataType.from_numpy(part.dtype),
+                shape=ir.Shape(part.shape),
+                cache=False,
+            )
+            graph, name = graph_of(held.value), f"{held.name}_{suffix}"
+            added[suffix] = add_initializer(graph, self._names, name, tensor)
+        return added
 
     def _insert_first(
         self,
@@ -396,6 +416,45 @@ class _Writer:
         return result
 
 
+class _Part(NamedTuple):
+    """One of the constants that are made of a weight."""
+
+    take: Callable[[Any], Array]
+    """Takes it from what was made."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    qtype: QType | None = None
+
+
+def _parts_of(
+    made: Mapping[str, Array], qtypes: Mapping[str, QType] | None = None
+) -> dict[str, _Part]:
+    """Return parts that are made as a mapping, given what was made once."""
+    return {
+        suffix: _Part(itemgetter(suffix), array.shape, array.dtype, (qtypes or {}).get(suffix))
+        for suffix, array in made.items()
+    }
+
+
+class _Shared:
+    """Makes the parts of a weight together, and keeps them until each has been asked for."""
+
+    def __init__(self, make: Callable[[], Any], parts: frozenset[str]) -> None:
+        self._make, self._parts = make, parts
+        self._missing: set[str] = set()
+        self._made: Any = None
+
+    def get(self, part: str) -> Any:
+        """Return what was made, for one part."""
+        if part not in self._missing:
+            self._made, self._missing = self._make(), set(self._parts)
+        self._missing.remove(part)
+        made = self._made
+        if not self._missing:
+            self._made = None
+        return made
+
+
 FORMS: dict[str, Callable[[_Writer, _Held], None]] = {
     "matmul-nbits": _Writer.write_nbits,
     "qdq": _Writer.write_dequantize,
@@ -409,14 +468,9 @@ def _check_shape(held: _Held) -> None:
     shape = tuple(held.value.const_value.shape.numpy())
     *leading, first, second = shape if len(shape) > 1 else (0, 0)
     inputs, outputs = (second, first) if held.transposed else (first, second)
-    if held.blocks.shape != (inputs, math.prod(leading) * outputs):
+    form = held.blocks.form
+    if (form.rows, form.columns) != (inputs, math.prod(leading) * outputs):
         raise PlanError(
-            f"weight {held.value.name!r} has shape {shape}, its blocks {held.blocks.shape}"
+            f"weight {held.value.name!r} has shape {shape}, its blocks {(form.rows, form.columns)}"
             f"{' for its transpose' if held.transposed else ''}."
         )
-
-
-def _packed_zero_points(blocks: QuantizedBlocks) -> Array:
-    packed = pack_zero_points(widen(blocks))
-    assert packed is not None
-    return packed

@@ -17,7 +17,7 @@ from bitwright.graph.editing import (
     insert_before,
     insert_behind_value,
 )
-from bitwright.numerics.nbits import NBitsTensors
+from bitwright.numerics.nbits import NBitsForm
 
 __all__ = [
     "Reader",
@@ -102,7 +102,7 @@ def read_matrix(reader: Reader, matrix: ir.Value, *, transposed: bool, names: Na
 
 def to_nbits(
     node: ir.Node,
-    packed: NBitsTensors,
+    form: NBitsForm,
     codes: ir.Value,
     scales: ir.Value,
     zeros: ir.Value | None,
@@ -116,13 +116,13 @@ def to_nbits(
         inputs.append(zeros)
     behind = None
     if bias is not None:
-        vector = _as_vector(bias, packed.columns, node, names)
+        vector = _as_vector(bias, form.columns, node, names)
         if vector is None:
             behind = bias
         else:
             inputs += [None] * (5 - len(inputs)) + [vector]
-    numbers = {"K": packed.rows, "N": packed.columns, "bits": packed.bits}
-    numbers |= {"block_size": packed.block_size}
+    numbers = {"K": form.rows, "N": form.columns, "bits": form.bits}
+    numbers |= {"block_size": form.block_size}
     numbers |= {"accuracy_level": level} if level else {}
     convert_to_contrib(node, "MatMulNBits", inputs, numbers)
     if behind is not None:
@@ -133,14 +133,14 @@ def to_nbits(
 
 def to_lookup(
     node: ir.Node,
-    packed: NBitsTensors,
+    form: NBitsForm,
     data: ir.Value,
     scales: ir.Value,
     zeros: ir.Value | None,
 ) -> None:
     """Turn a Gather into GatherBlockQuantized."""
     inputs = [data, node.inputs[1], scales] + ([] if zeros is None else [zeros])
-    numbers = {"bits": packed.bits, "block_size": packed.block_size}
+    numbers = {"bits": form.bits, "block_size": form.block_size}
     numbers |= {"gather_axis": 0, "quantize_axis": 1}
     convert_to_contrib(node, "GatherBlockQuantized", inputs, numbers)
 

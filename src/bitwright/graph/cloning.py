@@ -9,7 +9,7 @@ from typing import NamedTuple
 import onnx
 import onnx_ir as ir
 
-from bitwright.errors import ModelError
+from bitwright.errors import BitwrightError, ModelError
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import inline_copy
@@ -76,20 +76,23 @@ def to_message(
         name=graph.name,
         metadata_props=graph.metadata_props,
     )
-    return ir.to_proto(
-        ir.Model(
-            view,  # type: ignore[arg-type]  # onnx-ir writes a view as it does a graph
-            ir_version=model.ir_version,
-            producer_name=model.producer_name,
-            producer_version=model.producer_version,
-            domain=model.domain,
-            model_version=model.model_version,
-            doc_string=model.doc_string,
-            functions=tuple(model.functions.values()),
-            metadata_props=model.metadata_props,
-            device_configurations=model.device_configurations,
-        )
+    whole = ir.Model(
+        view,  # type: ignore[arg-type]  # onnx-ir writes a view as it does a graph
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=tuple(model.functions.values()),
+        metadata_props=model.metadata_props,
+        device_configurations=model.device_configurations,
     )
+    try:
+        return ir.to_proto(whole)
+    except ir.serde.SerdeError as error:
+        # A tensor that is made only now may be refused, and says why.
+        raise _own_error(error) or error from error
 
 
 def value_with_tensor(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
@@ -195,3 +198,11 @@ def _lift_from_bodies(model: ir.Model) -> tuple[ir.Model, list[tuple[ir.Value, i
             value.replace_all_uses_with(stand_in)
             lifted.append((stand_in, graph.initializers[name]))
     return clone, lifted
+
+
+def _own_error(error: BaseException) -> BitwrightError | None:
+    """Return our error that another was raised from."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, BitwrightError):
+        cause = cause.__cause__
+    return cause

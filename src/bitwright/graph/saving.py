@@ -7,12 +7,16 @@ import hashlib
 import os
 import re
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -54,6 +58,8 @@ EXTERNAL_DATA_THRESHOLD = 2_000_000_000
 _SMALLEST_EXTERNAL_TENSOR = 1024
 
 _CHUNK = 64 << 20
+
+_Item = TypeVar("_Item")
 
 
 def check_destination(path: str | os.PathLike[str], *, source: ModelSource | None = None) -> None:
@@ -277,12 +283,13 @@ def _refuse_own_files(clone: ir.Model, files: set[Path]) -> None:
 
 def _write_data(slots: list[TensorSlot], plain: Path, temporary: Path, target: Path) -> Path:
     """Write tensors to a temporary file, point them at its final one, and return that."""
-    digest = hashlib.sha256()
     ranges: list[tuple[int, int]] = []
-    _write_file(temporary, lambda file: _write_tensors(slots, file, ranges, digest.update))
+    _write_file(temporary, lambda file: _write_tensors(slots, file, ranges))
     data = plain
-    if plain.exists() and _digest_of(plain) != digest.digest():
-        data = plain.with_name(f"{plain.stem}.{digest.hexdigest()[:12]}{plain.suffix}")
+    if plain.exists():
+        digest = _digest_of(temporary)
+        if plain.stat().st_size != temporary.stat().st_size or _digest_of(plain) != digest:
+            data = plain.with_name(f"{plain.stem}.{digest.hex()[:12]}{plain.suffix}")
     for slot, (offset, length) in zip(slots, ranges, strict=True):
         tensor = slot.tensor
         slot.put(
@@ -305,28 +312,30 @@ def _remove(files: list[Path]) -> None:
             file.unlink()
 
 
-def _write_tensors(
-    slots: list[TensorSlot],
-    file: BinaryIO,
-    ranges: list[tuple[int, int]],
-    digest: Callable[[bytes | memoryview], None],
-) -> None:
+def _write_tensors(slots: list[TensorSlot], file: BinaryIO, ranges: list[tuple[int, int]]) -> None:
     """Stream tensors one after another, in constant memory."""
-    offset = 0
-    for slot in slots:
-        length = 0
-        for chunk in _chunks(slot.tensor):
-            file.write(chunk)
-            digest(chunk)
-            length += len(chunk)
-        ranges.append((offset, length))
-        offset += length
+    lengths = [0] * len(slots)
+    parts = ((i, chunk) for i, slot in enumerate(slots) for chunk in _chunks(slot.tensor))
+    for index, chunk in _read_ahead(parts):
+        file.write(chunk)
+        lengths[index] += len(chunk)
+    ends = list(accumulate(lengths))
+    ranges += [(end - length, length) for end, length in zip(ends, lengths, strict=True)]
+
+
+def _read_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
+    """Yield items, each next one made in a thread while the last is at work."""
+    with ThreadPoolExecutor(1, thread_name_prefix="bitwright-read") as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
 
 
 def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
     if not isinstance(tensor, ir.ExternalTensor):
         # Lazy tensors are made here and dropped again before the next one.
-        data = memoryview(tensor.tobytes())
+        data = _bytes_of(tensor)
         for start in range(0, len(data), _CHUNK):
             yield data[start : start + _CHUNK]
         return
@@ -340,6 +349,13 @@ def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
                 raise OSError(errno.EIO, f"the data file {tensor.path!r} is cut off")
             remaining -= len(chunk)
             yield chunk
+
+
+def _bytes_of(tensor: ir.TensorProtocol) -> memoryview:
+    """Return a tensor's bytes as a file has them, without a copy where they lie so."""
+    if tensor.dtype.itemsize < 1 or sys.byteorder != "little":
+        return memoryview(tensor.tobytes())
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
 
 
 def written_size(model: ir.Model) -> int:

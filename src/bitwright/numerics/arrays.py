@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bitwright.errors import MissingPackageError, RecipeError, did_you_mean
 
-__all__ = ["NUMPY", "Arrays", "Float", "arrays_on"]
+__all__ = ["NUMPY", "Arrays", "Float", "arrays_on", "float_type"]
 
 Float = Literal["float16", "bfloat16", "float32", "float64"]
 
@@ -207,6 +207,15 @@ _NUMPY_FLOATS: dict[str, Any] = {
     "float32": np.float32,
     "float64": np.float64,
 }
+
+
+def float_type(name: Float) -> Any:
+    """Return numpy's type of this name.
+
+    >>> float_type("bfloat16")(1)
+    1
+    """
+    return _NUMPY_FLOATS[name]
 
 
 def arrays_on(name: str) -> Arrays:

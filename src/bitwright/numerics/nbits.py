@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -15,18 +16,21 @@ from bitwright.numerics.packing import pack, pack_rows, unpack
 from bitwright.numerics.stacked import as_stack
 
 __all__ = [
+    "LazyBlocks",
+    "NBitsForm",
     "NBitsTensors",
     "check_nbits_support",
+    "check_table_support",
     "expert_codes",
     "expert_scales",
     "expert_zero_points",
     "kind_of_zero_points",
+    "nbits_form",
     "pack_codes",
+    "pack_each",
     "pack_nbits",
-    "pack_scales",
-    "pack_table",
-    "pack_zero_points",
     "slow_reason",
+    "table_codes",
     "unpack_nbits",
     "widen",
 ]
@@ -59,6 +63,82 @@ class NBitsTensors:
     def columns(self) -> int:
         """N, the number of outputs."""
         return int(self.codes.shape[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NBitsForm:
+    """The shapes of what a MatMulNBits node reads of a weight [rows, columns]."""
+
+    rows: int
+    columns: int
+    bits: int
+    block_size: int
+    zero_points: ZeroPoints
+    scale_type: Float
+
+    @property
+    def codes_shape(self) -> tuple[int, int, int]:
+        """[N, blocks, bytes]."""
+        return *self.scales_shape, self.block_size * self.bits // 8
+
+    @property
+    def scales_shape(self) -> tuple[int, int]:
+        """[N, blocks]."""
+        return self.columns, -(-self.rows // self.block_size)
+
+    @property
+    def zero_points_shape(self) -> tuple[int, int]:
+        """[N, bytes], or [N, blocks] where they are floats."""
+        columns, count = self.scales_shape
+        return columns, count if self.zero_points == "float" else -(-count * self.bits // 8)
+
+
+def nbits_form(
+    format: BlockFormat, shape: tuple[int, int], zero_points: ZeroPoints | None = None
+) -> NBitsForm:
+    """Return the form of a weight [K, N] in the next width that there are kernels for.
+
+    Zero points that are not named are integers, or none where the format is symmetric.
+
+    >>> nbits_form(BlockFormat(bits=3), (48, 2)).codes_shape
+    (2, 2, 16)
+    """
+    bits = _stored_bits(format)
+    kind = zero_points or ("none" if format.symmetric else "packed")
+    return NBitsForm(
+        rows=shape[0],
+        columns=shape[1],
+        bits=bits,
+        block_size=_COLUMN_BLOCK if format.block_size == -1 else format.block_size,
+        # The middle of fewer codes is another one, so it must be said.
+        zero_points="packed" if kind == "none" and bits != format.bits else kind,
+        scale_type=format.scale_type,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LazyBlocks:
+    """A weight in blocks that is made each time it is asked for, and what it will look like.
+
+    >>> from bitwright.numerics.blocks import quantize_in_blocks
+    >>> lazy = LazyBlocks.of(lambda: quantize_in_blocks(np.ones((48, 3)), BlockFormat()))
+    >>> lazy.form.codes_shape, lazy.pack().codes.shape
+    ((3, 2, 16), (3, 2, 16))
+    """
+
+    format: BlockFormat
+    form: NBitsForm
+    load: Callable[[], QuantizedBlocks]
+    """Gives codes, scales and zero points."""
+    pack: Callable[[], NBitsTensors]
+    """Gives what MatMulNBits reads, of this form."""
+
+    @classmethod
+    def of(cls, load: Callable[[], QuantizedBlocks]) -> LazyBlocks:
+        """Return a weight that can be loaded, once to see what it looks like."""
+        first = load()
+        form = nbits_form(first.format, first.shape, kind_of_zero_points(first))
+        return cls(first.format, form, load, lambda: pack_nbits(widen(load())))
 
 
 def check_nbits_support(
@@ -152,53 +232,41 @@ def pack_codes(blocks: QuantizedBlocks) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(packed.T).reshape(columns, count, -1)
 
 
-def pack_table(blocks: QuantizedBlocks) -> NBitsTensors:
-    """Return a table of embeddings as GatherBlockQuantized reads it in uint8.
+def table_codes(packed: NBitsTensors) -> npt.NDArray[np.uint8]:
+    """Return codes as GatherBlockQuantized reads those of a table in uint8, [entries, bytes].
 
-    `blocks` holds the table transposed, [width, entries], so that a block is part of one entry. The
-    bytes are those of MatMulNBits, [entries, bytes], without the filling of the last block: where
-    the width is a multiple of the block size, a head can share them with its embedding.
+    The weight is the table transposed, [width, entries], so that a block is part of one entry. The
+    bytes are those of MatMulNBits without the filling of the last block: where the width is a
+    multiple of the block size, a head can share them with its embedding.
     """
-    blocks = _with_stored_blocks(blocks)
-    bits, size = blocks.format.bits, blocks.format.block_size
-    kind = kind_of_zero_points(blocks)
-    check_nbits_support(bits, size, kind, op_type="GatherBlockQuantized")
-    rows = blocks.shape[0]
+    size = packed.rows * packed.bits // 8
+    return np.ascontiguousarray(packed.codes.reshape(packed.columns, -1)[:, :size])
+
+
+def check_table_support(form: NBitsForm) -> None:
+    """Raise a TargetError for a table that GatherBlockQuantized cannot look up.
+
+    >>> check_table_support(nbits_form(BlockFormat(), (64, 1000)))
+    """
+    bits, kind = form.bits, form.zero_points
+    check_nbits_support(bits, form.block_size, kind, op_type="GatherBlockQuantized")
     if kind == "float":
         raise TargetError("GatherBlockQuantized has integer zero points only.")
-    if rows * bits % 8:
+    if form.rows * bits % 8:
         raise TargetError(
-            f"GatherBlockQuantized reads whole bytes, and {rows} values of {bits} bits end within "
-            "one."
+            f"GatherBlockQuantized reads whole bytes, and {form.rows} values of {bits} bits end "
+            "within one."
         )
-    return _tensors(blocks, np.ascontiguousarray(pack_rows(blocks.codes, bits).T))
 
 
 def _tensors(blocks: QuantizedBlocks, codes: npt.NDArray[np.uint8]) -> NBitsTensors:
     bits, size = blocks.format.bits, blocks.format.block_size
-    scales, zero_points = pack_scales(blocks), pack_zero_points(blocks)
-    return NBitsTensors(codes, scales, zero_points, blocks.shape[0], bits, size)
-
-
-def pack_scales(blocks: QuantizedBlocks) -> Array:
-    """Return the scales of a weight as the operators read them, [N, blocks]."""
-    return np.ascontiguousarray(_with_stored_blocks(blocks).scales.T)
-
-
-def pack_zero_points(blocks: QuantizedBlocks) -> Array | None:
-    """Return the zero points of a weight as the operators read them, each output's from a byte on.
-
-    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-    >>> pack_zero_points(quantize_in_blocks(np.ones((48, 3)), BlockFormat(block_size=16))).shape
-    (3, 2)
-    """
-    blocks = _with_stored_blocks(blocks)
-    if blocks.zero_points is None:
-        return None
-    rows = np.ascontiguousarray(blocks.zero_points.T)
-    if rows.dtype == np.uint8:
-        return _pack(rows, blocks.format.bits)
-    return rows.astype(blocks.scales.dtype)
+    scales = np.ascontiguousarray(blocks.scales.T)
+    zeros = None
+    if blocks.zero_points is not None:
+        zeros = np.ascontiguousarray(blocks.zero_points.T)
+        zeros = pack_each(zeros, bits) if zeros.dtype == np.uint8 else zeros.astype(scales.dtype)
+    return NBitsTensors(codes, scales, zeros, blocks.shape[0], bits, size)
 
 
 def expert_codes(blocks: QuantizedBlocks, experts: int) -> Array:
@@ -207,7 +275,7 @@ def expert_codes(blocks: QuantizedBlocks, experts: int) -> Array:
     `blocks` holds the weights of all experts side by side, [K, experts * N].
     """
     codes = as_stack(blocks.codes, (experts,), transposed=True)
-    return _pack(codes, blocks.format.bits)
+    return pack_each(codes, blocks.format.bits)
 
 
 def expert_scales(blocks: QuantizedBlocks, experts: int) -> Array:
@@ -229,7 +297,7 @@ def expert_zero_points(blocks: QuantizedBlocks, experts: int) -> Array:
     zeros = as_stack(blocks.zero_points, (experts,), transposed=True)
     if blocks.format.block_size == -1:
         zeros = zeros[..., 0]
-    return _pack(zeros, blocks.format.bits)
+    return pack_each(zeros, blocks.format.bits)
 
 
 def widen(blocks: QuantizedBlocks, least: int = 2) -> QuantizedBlocks:
@@ -242,7 +310,7 @@ def widen(blocks: QuantizedBlocks, least: int = 2) -> QuantizedBlocks:
     >>> wide.format.bits, wide.zero_points.tolist()
     (4, [[4]])
     """
-    bits = next(width for width in _BITS if width >= max(blocks.format.bits, least))
+    bits = _stored_bits(blocks.format, least)
     if bits == blocks.format.bits:
         return blocks
     zeros = blocks.zero_points
@@ -300,7 +368,16 @@ def _with_stored_blocks(blocks: QuantizedBlocks) -> QuantizedBlocks:
     )
 
 
-def _pack(values: Array, bits: int) -> npt.NDArray[np.uint8]:
+def _stored_bits(format: BlockFormat, least: int = 2) -> int:
+    return next(width for width in _BITS if width >= max(format.bits, least))
+
+
+def pack_each(values: Array, bits: int) -> npt.NDArray[np.uint8]:
+    """Return codes packed along the last axis, each row from a byte on; 8 bits stay as they are.
+
+    >>> pack_each(np.array([[1, 2, 3]], np.uint8), 4).tolist()
+    [[33, 3]]
+    """
     return np.ascontiguousarray(values) if bits == 8 else pack(values, bits)
 
 

@@ -11,6 +11,14 @@ import numpy as np
 
 from bitwright.errors import DataError, OutputError
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
+from bitwright.numerics.nbits import (
+    LazyBlocks,
+    NBitsTensors,
+    ZeroPoints,
+    nbits_form,
+    pack_nbits,
+    widen,
+)
 from bitwright.support.files import Closing, write_file
 from bitwright.support.scratch import ScratchFolder
 
@@ -108,18 +116,40 @@ class BlockStore(JobFolder):
         from safetensors import safe_open
 
         with safe_open(self.path(name), framework="numpy") as file:
-            described = file.metadata()
+            form = _format_of(file.metadata())
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        form = BlockFormat(
-            bits=int(described["bits"]),
-            block_size=int(described["block_size"]),
-            symmetric=described["symmetric"] == "True",
-            negative_scales=described["negative_scales"] == "True",
-            scale_type=described["scale_type"],
-        )
         scales = tensors["scales"]
         if form.scale_type == "bfloat16":
             import ml_dtypes
 
             scales = scales.view(ml_dtypes.bfloat16)
         return QuantizedBlocks(form, tensors["codes"], scales, tensors.get("zero_points"))
+
+    def lazy(self, name: str) -> LazyBlocks:
+        """Return a weight that is read when it is asked for."""
+        from safetensors import safe_open
+
+        with safe_open(self.path(name), framework="numpy") as file:
+            form = _format_of(file.metadata())
+            rows, columns = file.get_slice("codes").get_shape()
+            kind: ZeroPoints = "none"
+            if "zero_points" in file.keys():  # noqa: SIM118
+                dtype = file.get_slice("zero_points").get_dtype()
+                kind = "packed" if dtype == "U8" else "float"
+
+        def pack() -> NBitsTensors:
+            return pack_nbits(widen(self.get(name)))
+
+        return LazyBlocks(
+            form, nbits_form(form, (rows, columns), kind), lambda: self.get(name), pack
+        )
+
+
+def _format_of(described: dict[str, str]) -> BlockFormat:
+    return BlockFormat(
+        bits=int(described["bits"]),
+        block_size=int(described["block_size"]),
+        symmetric=described["symmetric"] == "True",
+        negative_scales=described["negative_scales"] == "True",
+        scale_type=described["scale_type"],  # type: ignore[arg-type]
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from bitwright.jobs.smoothing import apply_factors
 from bitwright.jobs.static import random_data_notes
 from bitwright.jobs.weight_only.accuracy_level import choose_accuracy_level
 from bitwright.jobs.weight_only.fine_tuning import tune_weights
+from bitwright.jobs.weight_only.lazy import can_round_lazily, keep_in_memory, round_lazily
 from bitwright.jobs.weight_only.sequence import find_scaling, round_weights
 from bitwright.learning.reports import notes_of
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
-from bitwright.numerics.blocks import QuantizedBlocks
+from bitwright.numerics.nbits import LazyBlocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.rounding.store import BlockStore
@@ -91,23 +92,12 @@ def write_weight_only(
     prepared: Prepared, plan: QuantPlan, calibration: Calibration, compute: Compute = ON_CPU
 ) -> Result:
     """Round every weight, emit the model, prove that it runs, and measure it."""
-    learns = plan.recipe.fine_tune is not None
-    needs_data = plan.recipe.weights.needs_data or learns
+    needs_data = plan.recipe.weights.needs_data or plan.recipe.fine_tune is not None
     calibration = _keep_for_passes(prepared, calibration)
     split = _calibration_pass(prepared, calibration) if needs_data else None
-    store = BlockStore(compute.work, job=_job_name(prepared, plan, compute))
-    notes = round_weights(
-        prepared.model,
-        plan,
-        split,
-        store,
-        xp=_arrays(compute),
-        providers=prepared.providers,
-        progress=_progress(calibration),
-    )
-    plan = plan.with_notes(notes)
-    if learns:
-        store, plan = _fine_tune(prepared, plan, store, calibration, compute)
+    weights, plan = _round(prepared, plan, split, calibration, compute)
+    if prepared.float_size <= MAX_MEASURED_BYTES:
+        weights = {name: keep_in_memory(blocks) for name, blocks in weights.items()}
     if split is not None:
         evaluation = Evaluation.of(split)
         data = f"{counted(split.count, 'sample')} of {split.description}"
@@ -117,18 +107,46 @@ def write_weight_only(
         written = choose_accuracy_level(
             prepared,
             plan,
-            lambda chosen: _emit(prepared, chosen, store),
+            lambda chosen: _emit(prepared, chosen, weights),
             NO_SAMPLES if calibration.is_random else evaluation,
         )
     else:
-        written = _emit(prepared, plan, store)
+        written = _emit(prepared, plan, weights)
     return assess_model(prepared, written, evaluation, data)
 
 
-def _emit(prepared: Prepared, plan: QuantPlan, store: BlockStore) -> Written:
+def _round(
+    prepared: Prepared,
+    plan: QuantPlan,
+    split: HoldoutSplit | None,
+    calibration: Calibration,
+    compute: Compute,
+) -> tuple[Mapping[str, LazyBlocks], QuantPlan]:
+    """Return the rounded weights, or what rounds them, and the plan with what there is to note."""
+    xp, progress = _arrays(compute), _progress(calibration)
+    learns = plan.recipe.fine_tune is not None
+    if compute.work is None and not learns and can_round_lazily(plan):
+        return round_lazily(prepared.model, plan, xp=xp, progress=progress), plan
+    store = BlockStore(compute.work, job=_job_name(prepared, plan, compute))
+    notes = round_weights(
+        prepared.model,
+        plan,
+        split,
+        store,
+        xp=xp,
+        providers=prepared.providers,
+        progress=progress,
+    )
+    plan = plan.with_notes(notes)
+    if learns:
+        store, plan = _fine_tune(prepared, plan, store, calibration, compute)
+    return {name: store.lazy(name) for name in plan.weights}, plan
+
+
+def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]) -> Written:
     quantized = graph.clone_model(prepared.model)
     emit = EMITTERS["weight-only", plan.recipe.weights.output]
-    notes = emit(quantized, plan, _Stored(store, plan))
+    notes = emit(quantized, plan, weights)
     sign_model(quantized, plan)
     plan = plan.with_notes(notes)
     if prepared.float_size > MAX_MEASURED_BYTES:
@@ -202,20 +220,3 @@ def _job_name(prepared: Prepared, plan: QuantPlan, compute: Compute) -> str:
     chosen = (plan.weights, plan.smoothing, plan.recipe.weights, plan.recipe.fine_tune)
     digest.update(msgspec.json.encode(chosen))
     return digest.hexdigest()
-
-
-class _Stored(Mapping[str, QuantizedBlocks]):
-    """The weights of a plan, each read from the store when it is asked for."""
-
-    def __init__(self, store: BlockStore, plan: QuantPlan) -> None:
-        self._store = store
-        self._names = tuple(plan.weights)
-
-    def __getitem__(self, name: str) -> QuantizedBlocks:
-        return self._store.get(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)

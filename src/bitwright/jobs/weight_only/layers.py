@@ -52,11 +52,15 @@ class PlannedWeight:
         # A copy: a file that stays mapped counts as memory, and there is one for each weight.
         array = inline_copy(tensor).numpy()
         if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
-            raise ModelError(
-                f"weight {self.name!r} holds NaN or infinite values; repair the model or exclude "
-                f"the nodes that read it ({', '.join(map(repr, self.plan.nodes[:3]))})."
-            )
+            raise self.not_finite()
         return as_matrix(array, transposed=self.transposed)
+
+    def not_finite(self) -> ModelError:
+        """Return the error of a weight that holds no numbers."""
+        return ModelError(
+            f"weight {self.name!r} holds NaN or infinite values; repair the model or exclude "
+            f"the nodes that read it ({', '.join(map(repr, self.plan.nodes[:3]))})."
+        )
 
     def format(self) -> BlockFormat:
         """Return the form of its blocks; scales have the weight's own type."""

@@ -26,7 +26,7 @@ from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
 from bitwright.rounding.hqq import hqq
 from bitwright.rounding.refinement import refine
 
-__all__ = ["ROUNDINGS", "InputMoments", "Task", "round_weight"]
+__all__ = ["ROUNDINGS", "InputMoments", "Task", "round_weight", "shrinks_of"]
 
 
 class InputMoments:
@@ -72,8 +72,12 @@ def _round_to_nearest(task: Task, method: Nearest) -> QuantizedBlocks:
     if task.inputs is not None and (task.awq_clip or method.clip):
         grid = awq_clip(task.weight, task.inputs.matrix, task.format, xp=task.xp)
         return round_to_codes(task.weight, grid, task.format, xp=task.xp)
-    shrinks: Sequence[float] = SHRINKS if method.clip else (method.shrink,)
-    return quantize_in_blocks(task.weight, task.format, shrinks=shrinks, xp=task.xp)
+    return quantize_in_blocks(task.weight, task.format, shrinks=shrinks_of(method), xp=task.xp)
+
+
+def shrinks_of(method: Nearest) -> Sequence[float]:
+    """Return the parts of a block's range that are tried without data."""
+    return SHRINKS if method.clip else (method.shrink,)
 
 
 def _round_by_gptq(task: Task, method: GPTQ) -> QuantizedBlocks:

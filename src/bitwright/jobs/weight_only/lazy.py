@@ -1,0 +1,88 @@
+"""Weights that need no data, rounded when the model is written: nothing waits on disk for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import onnx_ir as ir
+
+from bitwright.errors import ModelError
+from bitwright.graph.tensors import row_reader
+from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
+from bitwright.jobs.weight_only.rounding import round_weight, shrinks_of
+from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.numerics.blocks import QuantizedBlocks
+from bitwright.numerics.nbits import LazyBlocks, NBitsTensors, nbits_form, pack_nbits, widen
+from bitwright.numerics.nearest_blocks import pack_nearest
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Nearest, WeightOnly
+
+__all__ = ["can_round_lazily", "keep_in_memory", "round_lazily"]
+
+
+def can_round_lazily(plan: QuantPlan) -> bool:
+    """Whether all weights are rounded so fast that it may be done again each time one is read."""
+    rounders = [weight.rounding for weight in plan.weights.values()]
+    return not plan.recipe.weights.needs_data and all(
+        isinstance(rounder, Nearest) and not rounder.needs_data for rounder in rounders
+    )
+
+
+def round_lazily(
+    model: ir.Model,
+    plan: QuantPlan,
+    *,
+    xp: Arrays = NUMPY,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, LazyBlocks]:
+    """Return the weights of a plan, each read from the model and rounded when it is asked for."""
+    done: set[str] = set()
+
+    def report(name: str) -> None:
+        if progress is not None and name not in done:
+            done.add(name)
+            progress(len(done), len(plan.weights))
+
+    found = {
+        w.name: _lazy(w, plan.recipe.weights, xp, report) for w in planned_weights(model, plan)
+    }
+    return {name: found[name] for name in plan.weights}
+
+
+def keep_in_memory(blocks: LazyBlocks) -> LazyBlocks:
+    """Return a weight that is made once, for a model that is opened and written."""
+    return replace(blocks, load=cache(blocks.load), pack=cache(blocks.pack))
+
+
+def _lazy(
+    weight: PlannedWeight, options: WeightOnly, xp: Arrays, report: Callable[[str], None]
+) -> LazyBlocks:
+    format, method = weight.format(), weight.plan.rounding
+    assert isinstance(method, Nearest)
+
+    def load() -> QuantizedBlocks:
+        blocks = round_weight(weight, None, options, xp)
+        report(weight.name)
+        return blocks
+
+    def pack() -> NBitsTensors:
+        tensor = weight.value.const_value
+        assert tensor is not None
+        if len(tensor.shape) != 2 or xp is not NUMPY:
+            return pack_nbits(widen(load()))
+        try:
+            packed = pack_nearest(
+                row_reader(tensor),
+                weight.shape,
+                format,
+                shrinks=shrinks_of(method),
+                transposed=weight.transposed,
+            )
+        except ModelError as error:
+            raise weight.not_finite() from error
+        report(weight.name)
+        return packed
+
+    return LazyBlocks(format, nbits_form(format, weight.shape), load, pack)

@@ -1,0 +1,101 @@
+"""Round a weight to the nearest codes and pack it, piece by piece as its rows are read.
+
+Neither the float weight nor its unpacked codes are in memory as a whole, and several threads read
+and round at once. What is written depends on neither.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import ModelError
+from bitwright.numerics.arrays import NUMPY
+from bitwright.numerics.block_search import SHRINK_STEPS, is_worth_compiling, search_blocks
+from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks, search_of
+from bitwright.numerics.nbits import NBitsTensors, nbits_form, pack_each, pack_nbits, widen
+
+__all__ = ["RowReader", "pack_nearest"]
+
+RowReader = Callable[[int, int], npt.NDArray[Any]]
+"""Gives the rows of a matrix from the first to before the second; threads call it at once."""
+
+_PIECE = 1 << 20
+"""Weights that are read at once."""
+_MAX_THREADS = 8
+
+
+def pack_nearest(
+    read: RowReader,
+    shape: tuple[int, int],
+    format: BlockFormat,
+    *,
+    shrinks: Sequence[float] = (1.0,),
+    transposed: bool = False,
+    threads: int | None = None,
+) -> NBitsTensors:
+    """Return a weight [K, N] as MatMulNBits reads it; `transposed` ones are read as [N, K].
+
+    These are the bytes of `quantize_in_blocks`, widened and packed.
+
+    >>> weight = np.eye(32, dtype=np.float32)
+    >>> pack_nearest(lambda start, stop: weight[start:stop], (32, 32), BlockFormat()).codes.shape
+    (32, 1, 16)
+    """
+    rows, columns = shape
+    grids = len(shrinks) + (2 * len(SHRINK_STEPS) if len(shrinks) > 1 else 0)
+    if format.block_size == -1 or not is_worth_compiling(rows * columns, grids):
+        array = read(0, columns if transposed else rows)
+        matrix = array.T if transposed else array
+        return pack_nbits(widen(quantize_in_blocks(matrix, format, shrinks=shrinks)))
+    form = nbits_form(format, shape)
+    search = search_of(format, rows, shrinks)
+    length, count = search.length, format.blocks(rows)
+    codes = np.empty(form.codes_shape, np.uint8)
+    scales, zeros = (np.empty(form.scales_shape, np.float32) for _ in range(2))
+    measure = np.ones(count * length, np.float32)
+
+    def work(start: int) -> None:
+        stop = min(start + step, columns if transposed else rows)
+        part = NUMPY.array(read(start, stop))
+        outputs = slice(start, stop) if transposed else slice(None)
+        blocks = slice(None) if transposed else slice(start // length, -(-stop // length))
+        if not search_blocks(
+            part.T if transposed else part,
+            search,
+            measure,
+            scales[outputs, blocks].T,
+            zeros[outputs, blocks].T,
+            codes=codes[outputs, blocks],
+            code_bits=form.bits,
+            fill=1 << (form.bits - 1),
+        ):
+            raise ModelError("the weight holds NaN or infinity; fix the model or leave it float.")
+
+    # Whole blocks, and four of them where a column's codes would else share a cache line.
+    unit = 1 if transposed else 4 * length
+    step = max(unit, _PIECE // (rows if transposed else columns) // unit * unit)
+    starts = range(0, columns if transposed else rows, step)
+    with ThreadPoolExecutor(min(threads or _count_threads(), len(starts))) as pool:
+        for _ in pool.map(work, starts):
+            pass
+    stored = NUMPY.array(scales, format.scale_type)
+    packed = None
+    if form.zero_points == "packed":
+        packed = pack_each(zeros.astype(np.uint8), form.bits)
+    return NBitsTensors(codes, stored, packed, rows, form.bits, form.block_size)
+
+
+def _count_threads() -> int:
+    """Return how many threads may compute here, by the variable that other libraries read too."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked):
+        return min(int(asked), _MAX_THREADS)
+    return min(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS
+    )
