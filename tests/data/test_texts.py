@@ -259,3 +259,13 @@ def test_numbers_and_masks_of_other_exporters_count_the_tokens_before():
     assert feeds["use_cache_branch"].tolist() == [True]
     assert feeds["seqlens_k"].tolist() == [4] and feeds["total_sequence_length"] == 5
     assert (feeds["attention_mask"] == 0).tolist() == [[[[True] * 4 + [False], [True] * 5]]]
+
+
+def test_a_cache_of_what_an_encoder_gave_is_as_long_as_that(text):
+    shape = ("batch", 2, "encoder_sequence_length", 8)
+    cache = InputSpec("past_key_values.0.encoder.key", FLOAT, shape)
+    hidden = InputSpec("encoder_hidden_states", FLOAT, ("batch", "encoder_sequence_length", 16))
+    assert only(text, [cache])[cache.name].shape == (1, 2, 5, 8)
+    data = TextData(text=text, tokenizer=Letters())
+    assert data.unfilled([TOKENS, cache]) == [cache]  # it reads the encoder through this alone
+    assert data.unfilled([TOKENS, cache, hidden]) == [hidden]

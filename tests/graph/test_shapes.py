@@ -12,6 +12,7 @@ from bitwright.graph import (
     load_model,
     normalize,
     static_shape,
+    subgraphs_of,
 )
 
 
@@ -129,3 +130,39 @@ def test_axes_that_are_an_input_do_not_drop_every_dimension_of_one(builders):
     model = load_model(builders.build([node], inputs, [builders.info("y", 1, None)], {}))
     infer_symbolic_shapes(model)
     assert len(values(model)["y"].shape) == 3
+
+
+def test_branches_with_the_same_names_do_not_lend_each_other_their_shapes():
+    """As optimum merges a decoder without and with a cache: ONNX's inference mixes them up."""
+
+    def branch(name, read):
+        body = [
+            helper.make_node("Shape", [read], ["size"]),
+            helper.make_node("ConstantOfShape", ["size"], ["ones"]),
+            helper.make_node("ReduceSum", ["ones"], [f"{name}_y"], keepdims=0),
+        ]
+        out = helper.make_tensor_value_info(f"{name}_y", 1, [])
+        return helper.make_graph(body, name, [], [out])
+
+    choose = helper.make_node(
+        "If",
+        ["c"],
+        ["y"],
+        name="if",
+        else_branch=branch("without", "x"),
+        then_branch=branch("with", "cache"),
+    )
+    graph = helper.make_graph(
+        [choose],
+        "merged",
+        [
+            helper.make_tensor_value_info("c", 9, []),
+            helper.make_tensor_value_info("x", 1, None),
+            helper.make_tensor_value_info("cache", 1, [2, 3, 4]),
+        ],
+        [helper.make_tensor_value_info("y", 1, [])],
+    )
+    model = load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    infer_shapes(model)
+    shapes = {body.name: body[1].outputs[0].shape for _, body in subgraphs_of(model.graph[0])}
+    assert shapes["without"] is None or not shapes["without"].is_static()

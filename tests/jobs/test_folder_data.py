@@ -2,8 +2,16 @@
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
-from support.folders import Letters, make_folder, make_text, make_vision_tower
+from support.folders import (
+    Letters,
+    make_decoder,
+    make_encoder,
+    make_folder,
+    make_text,
+    make_vision_tower,
+)
 
 import bitwright
 from bitwright import TextData
@@ -56,3 +64,42 @@ def test_data_can_be_given_for_each_model(folder, tmp_path):
     assert only.for_model("model.onnx") == (None, "the data has none for this model")
     with pytest.raises(DataError, match=r"no model of the folder\. Did you mean 'vision\.onnx'"):
         FolderData.open(folder, MODELS, {"vison.onnx": images})
+
+
+@pytest.mark.parametrize("reads", ["encoder_hidden_states", "inputs_embeds"])
+def test_a_model_gets_what_another_one_makes_of_the_text(tmp_path, reads):
+    onnx.save(make_encoder(images=reads == "inputs_embeds"), tmp_path / "encoder.onnx")
+    onnx.save(make_decoder(reads), tmp_path / "decoder.onnx")
+    text = make_text(tmp_path / "text.txt")
+    data = TextData(text=text, tokenizer=Letters(), length=32)
+    source = FolderData.open(tmp_path, ("decoder.onnx", "encoder.onnx"), data)
+    samples, reason = source.for_model("decoder.onnx")
+    assert reason is None and samples.len_hint == len(list(samples)) == 600 // 32
+    encoder = ort.InferenceSession(tmp_path / "encoder.onnx")
+    feeds = {"input_ids": np.array([Letters().encode(text.read_text()[32:64])])}
+    if reads == "inputs_embeds":
+        feeds["image_features"] = np.zeros((0, 64), np.float32)
+    second = list(samples)[1]
+    np.testing.assert_array_equal(second[reads], encoder.run(None, feeds)[0])
+    assert second["attention_mask"].shape == (1, 32)
+    result = bitwright.quantize(tmp_path, recipe="int4-gptq", data=data)
+    assert (
+        result.results["decoder.onnx"].data
+        == "16 samples of the text text.txt through encoder.onnx"
+    )
+    assert result.results["decoder.onnx"].outputs[0].agreement > 0.5
+
+
+def test_a_model_that_fails_on_the_text_makes_nothing_of_it(tmp_path):
+    onnx.save(make_encoder(), tmp_path / "encoder.onnx")
+    onnx.save(make_decoder(), tmp_path / "decoder.onnx")
+    text = make_text(tmp_path / "text.txt")
+
+    class Foreign(Letters):
+        def encode(self, text):
+            return [10**6] * len(text)  # a tokenizer of another model
+
+    data = TextData(text=text, tokenizer=Foreign(), length=32)
+    source = FolderData.open(tmp_path, ("decoder.onnx", "encoder.onnx"), data)
+    given, reason = source.for_model("decoder.onnx")
+    assert given is None and "encoder.onnx makes none of it (the model does not run" in reason

@@ -66,3 +66,45 @@ def make_idle():
         opset=21,
         ir_version=10,
     )
+
+
+def make_encoder(*, images=False):
+    """Token ids in, a vector for each token out, as `last_hidden_state` or `inputs_embeds`.
+
+    With `images`, features of images stand behind those of the tokens, as many as there are.
+    """
+    table = np.random.default_rng(1).normal(size=(VOCABULARY, 64)).astype(np.float32)
+    inputs, constants = [info("input_ids", ["batch", "n"], 7)], {"table": table}
+    if not images:
+        nodes = [node("Gather", ["table", "input_ids"], ["last_hidden_state"], "embed")]
+        outputs = [info("last_hidden_state", ["batch", "n", 64])]
+        return build(nodes, inputs, outputs, constants, opset=21, ir_version=10)
+    nodes = [
+        node("Gather", ["table", "input_ids"], ["tokens"], "embed"),
+        node("Unsqueeze", ["image_features", "axis"], ["images"], "rows"),
+        node("Concat", ["tokens", "images"], ["inputs_embeds"], "both", axis=1),
+    ]
+    constants["axis"] = np.array([0], np.int64)
+    inputs.append(info("image_features", ["images", 64]))
+    outputs = [info("inputs_embeds", ["batch", "all", 64])]
+    return build(nodes, inputs, outputs, constants, opset=21, ir_version=10)
+
+
+def make_decoder(reads="encoder_hidden_states"):
+    """What another model makes of a text in, logits out; an encoder's comes with a cache."""
+    weight = np.random.default_rng(2).normal(size=(64, VOCABULARY)).astype(np.float32)
+    inputs = [
+        info(reads, ["batch", "encoder_sequence_length", 64]),
+        info("attention_mask", ["batch", "encoder_sequence_length"], 7),
+    ]
+    if reads == "encoder_hidden_states":
+        shape = ["batch", 2, "encoder_sequence_length", 8]
+        inputs.append(info("past_key_values.0.encoder.key", shape))
+    return build(
+        [node("MatMul", [reads, "w"], ["logits"], "head/MatMul")],
+        inputs,
+        [info("logits", ["batch", "encoder_sequence_length", VOCABULARY])],
+        {"w": weight},
+        opset=21,
+        ir_version=10,
+    )

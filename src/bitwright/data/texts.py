@@ -54,7 +54,7 @@ class TextData:
     def samples(self, specs: Sequence[InputSpec], *, limit: int | None = None) -> Samples:
         """Return the samples for a model with these inputs."""
         specs, symbols = fix_shapes(specs, self.shapes)
-        tokens, length = self._tokens(), self.length or _fixed_length(specs) or 512
+        tokens, length = self._tokens(), self.window(specs)
         size = length * self.batch
         count = len(tokens) // size
         if not count:
@@ -78,14 +78,30 @@ class TextData:
             limit=limit,
         )
 
+    def window(self, specs: Sequence[InputSpec]) -> int:
+        """Return how many tokens a window has for a model with these inputs.
+
+        >>> TextData(text="calibration.txt").window([])
+        512
+        """
+        return self.length or _fixed_length(specs) or 512
+
     def unfilled(self, specs: Sequence[InputSpec]) -> list[InputSpec]:
         """Return the inputs that no text fills.
+
+        An empty cache of what an encoder gave is as good as none where the model reads that, too.
 
         >>> image = InputSpec("pixel_values", np.dtype("float32"), (1, 3, 8, 8))
         >>> print(*TextData(text="calibration.txt").unfilled([image]))
         'pixel_values' float32[1,3,8,8]
         """
-        return [spec for spec in specs if _find_maker(spec.name) is None]
+        reads_encoder = any(spec.name == "encoder_hidden_states" for spec in specs)
+        return [
+            spec
+            for spec in specs
+            if _find_maker(spec.name) is None
+            or (re.search(r"past.*encoder", spec.name.lower()) and not reads_encoder)
+        ]
 
     def _tokens(self) -> Array:
         found = self._load_tokenizer().encode(self._read())
@@ -264,6 +280,8 @@ def _cache_size(window: _Window, spec: InputSpec, axis: int, dim: int | str | No
     name = (dim or "").lower()
     if "batch" in name and not re.search(r"[*x]", name.replace("batch", "")):
         return window.batch
+    if "encoder" in name and "decoder" not in name:
+        return window.length  # what an encoder gives, of the same text
     of_heads = re.search(r"head|dim|hidden", name)
     known = window.heads.size if re.search(r"dim|size", name) else window.heads.number
     if of_heads and known:

@@ -158,7 +158,9 @@ def _infer_by_onnx(model: ir.Model) -> str | None:
     proto = strip_weights(model).proto
     stand_in_for_shapes(proto)
     problem: Exception | None = None
-    for data_prop in (True, False):  # propagating data fails on some odd models
+    # Propagating data fails on some odd models, and takes tensors of one name in two branches of an
+    # If, as optimum's merged decoders have them, for one.
+    for data_prop in (False,) if _repeats_names(proto.graph) else (True, False):
         try:
             inferred = onnx.shape_inference.infer_shapes(
                 proto, check_type=False, strict_mode=False, data_prop=data_prop
@@ -169,6 +171,18 @@ def _infer_by_onnx(model: ir.Model) -> str | None:
             continue
         return None
     return (str(problem).strip().splitlines() or [type(problem).__name__])[0][:200]
+
+
+def _repeats_names(graph: onnx.GraphProto) -> bool:
+    """Return whether two graphs of a model define tensors of the same name."""
+    defined = [
+        name
+        for _, body in _iter_messages("", graph)
+        for node in body.node
+        for name in node.output
+        if name
+    ]
+    return len(set(defined)) < len(defined)
 
 
 def _merge(graph: ir.Graph, learned: onnx.GraphProto) -> None:

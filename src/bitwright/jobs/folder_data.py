@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.data import ShapedData, TextData
+from bitwright.data import InputSpec, Samples, ShapedData, TextData
 from bitwright.data.files import is_sample_file
-from bitwright.errors import DataError, did_you_mean
+from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs
 
 __all__ = ["FolderData"]
+
+# Inputs that another model of the folder makes of a text, and its outputs: an encoder's, as optimum
+# names them, and the embeddings of tokens where a model also reads images or audio.
+_MADE_BY_MODELS = {
+    "encoder_hidden_states": ("last_hidden_state", "encoder_hidden_states"),
+    "inputs_embeds": ("inputs_embeds",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +57,78 @@ class FolderData:
             if name not in data:
                 return None, "the data has none for this model"
             return data[name], None
-        if isinstance(data, TextData):
-            unfilled = data.unfilled(input_specs(graph.load_model(self.root / name)))
-            if unfilled:
-                return None, f"text does not fill its input {unfilled[0]}"
-        return data, None
+        if not isinstance(data, TextData):
+            return data, None
+        specs = input_specs(graph.load_model(self.root / name))
+        unfilled = data.unfilled(specs)
+        if not unfilled:
+            return data, None
+        reason = f"text does not fill its input {unfilled[0]}"
+        maker = self._find_maker(data, unfilled)
+        if maker is None:
+            return None, reason
+        samples = _samples_through(maker, data, specs)
+        try:
+            next(iter(samples))
+        except ModelError as error:
+            return None, f"{reason}, and {maker.name} makes none of it ({error})"
+        return samples, None
+
+    def _find_maker(self, text: TextData, unfilled: Sequence[InputSpec]) -> _Maker | None:
+        """Return the model of the folder that makes the one missing input of the text."""
+        if len(unfilled) > 1 or unfilled[0].name not in _MADE_BY_MODELS:
+            return None
+        for name in self.models:
+            model = graph.load_model(self.root / name)
+            outputs = [value.name for value in model.graph.outputs]
+            output = next((o for o in _MADE_BY_MODELS[unfilled[0].name] if o in outputs), None)
+            # Images and audio besides the text are optional: there may be none of them.
+            needed = [spec for spec in text.unfilled(input_specs(model)) if not _can_be_empty(spec)]
+            if output is not None and not needed:
+                return _Maker(name, model, unfilled[0].name, output)
+        return None
+
+
+class _Maker(NamedTuple):
+    """A model that makes an input of another one of the text."""
+
+    name: str
+    model: ir.Model
+    input: str
+    output: str
+
+
+def _samples_through(maker: _Maker, text: TextData, specs: Sequence[InputSpec]) -> Samples:
+    """Return samples of a text for a model of which another model makes one input."""
+    given = [spec for spec in specs if spec.name != maker.input]
+    theirs = input_specs(maker.model)
+    empty = text.unfilled(theirs)
+    filled = [spec for spec in theirs if spec not in empty]
+    text = replace(text, length=text.window([*given, *filled]))
+
+    def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
+        session = graph.open_session(maker.model)
+        nothing = {spec.name: _nothing(spec) for spec in empty}
+        for ours, feeds in zip(text.samples(given), text.samples(filled), strict=True):
+            found = graph.run_session(session, {**feeds, **nothing}, [maker.output])
+            yield {**ours, maker.input: found[maker.output]}, None
+
+    described = text.samples(filled)
+    return Samples(
+        produce,
+        specs,
+        description=f"{described.description} through {maker.name}",
+        len_hint=described.len_hint,
+    )
+
+
+def _can_be_empty(spec: InputSpec) -> bool:
+    return spec.shape is not None and any(not isinstance(size, int) for size in spec.shape)
+
+
+def _nothing(spec: InputSpec) -> npt.NDArray[Any]:
+    shape = tuple(size if isinstance(size, int) else 0 for size in spec.shape or ())
+    return np.zeros(shape, spec.dtype)
 
 
 def _is_by_model(data: Any) -> bool:

@@ -98,10 +98,10 @@ def write_weight_only(
     weights, plan = _round(prepared, plan, split, calibration, compute)
     if prepared.float_size <= MAX_MEASURED_BYTES:
         weights = {name: keep_in_memory(blocks) for name, blocks in weights.items()}
-    if split is not None:
+    if split is not None and split.count:
         evaluation = Evaluation.of(split)
         data = f"{counted(split.count, 'sample')} of {split.description}"
-    else:
+    else:  # none was needed: products inside bodies are rounded to the nearest, too
         evaluation, data = unseen_samples(prepared, calibration), "no data"
     if plan.recipe.weights.accuracy_level == "auto":
         written = choose_accuracy_level(
