@@ -70,18 +70,3 @@ def test_unknown_places_are_refused():
 def test_torch_is_not_loaded_before_it_is_asked_for():
     code = "import sys, bitwright.numerics.arrays; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.parametrize("rows", [1, 7, 8, 33])
-def test_a_large_matrix_is_factored_in_its_own_memory(rows, monkeypatch):
-    monkeypatch.setattr("bitwright.numerics.arrays._SMALL", 0)
-    monkeypatch.setattr("bitwright.numerics.arrays._PANEL", 8)
-    inputs = np.random.default_rng(0).standard_normal((rows, 2 * rows + 1))
-    matrix = inputs @ inputs.T
-    wanted = np.linalg.cholesky(matrix)
-    found = NUMPY.cholesky(matrix)
-    assert found is matrix
-    np.testing.assert_allclose(found, wanted, atol=1e-10)
-    broken = np.eye(rows)
-    broken[-1, -1] = -1
-    assert NUMPY.cholesky(broken) is None

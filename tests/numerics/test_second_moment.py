@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bitwright.errors import DataError
+from bitwright.numerics import second_moment, wide_matrices
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.second_moment import SecondMoment, output_error
 
@@ -64,3 +65,20 @@ def test_empty_wrong_and_broken_data_are_refused():
         SecondMoment(4).update([[np.nan, 0, 0, 0]])
     with pytest.raises(DataError, match="do not merge"):
         SecondMoment(4) | SecondMoment(5)
+
+
+@pytest.mark.parametrize("panel", [3, 8])
+def test_wide_ones_are_summed_in_panels(monkeypatch, panel):
+    x = np.random.default_rng(3).standard_normal((40, 20)).astype(np.float32)
+    plain, wide = SecondMoment(20), SecondMoment(20)
+    plain.update(x)
+    monkeypatch.setattr(second_moment, "WIDE", 0)
+    monkeypatch.setattr(wide_matrices, "PANEL", panel)
+    wide.update(x[:15])
+    wide.update(x[15:])
+    reference = x.astype(np.float64).T @ x.astype(np.float64) / 40
+    np.testing.assert_allclose(wide.matrix(), reference, atol=1e-6)
+    np.testing.assert_allclose((wide | wide).matrix(), reference, atol=1e-6)
+    np.testing.assert_allclose(plain.take_matrix(), wide.take_matrix(), atol=1e-6)
+    with pytest.raises(DataError, match="NaN or infinity"):
+        SecondMoment(20).update(np.full((1, 20), np.inf))

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.weights import column_errors, make_layer, total_error
 
+import bitwright.rounding.gptq as rounding
 from bitwright.errors import DataError, RecipeError
+from bitwright.numerics import wide_matrices
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import (
     SHRINKS,
@@ -248,3 +250,39 @@ def test_all_columns_can_share_the_scales_of_a_block():
     plain = round_to_codes(weights, BlockScales(found.scales, found.zero_points), BlockFormat())
     hessian = moment.matrix()
     assert total_error(weights, found, hessian) < 0.8 * total_error(weights, plain, hessian)
+
+
+@pytest.mark.parametrize("act_order", [True, False])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_wide_hessian_is_factored_in_its_own_memory(monkeypatch, act_order, overwrite):
+    weights, moment = make_layer(100)
+    matrix = moment.matrix()
+    plain = factor_hessian(matrix, act_order=act_order)
+    monkeypatch.setattr(rounding, "WIDE", 0)
+    monkeypatch.setattr(wide_matrices, "PANEL", 16)
+    given = matrix.copy()
+    wide = factor_hessian(given, act_order=act_order, overwrite=overwrite)
+    assert overwrite or np.array_equal(given, matrix)
+    np.testing.assert_array_equal(wide.order, plain.order)
+    np.testing.assert_allclose(wide.lower, plain.lower, atol=1e-6)
+    np.testing.assert_allclose(wide.costs, plain.costs, rtol=1e-6)
+    # M' of H = M M', by its definition in float64.
+    order = plain.order
+    damped = matrix[np.ix_(order, order)] + 0.01 * np.diag(matrix).mean() * np.eye(100)
+    rebuilt = (wide.lower.T.astype(np.float64) * wide.costs) @ wide.lower
+    np.testing.assert_allclose(rebuilt, damped, atol=1e-5 * np.abs(damped).max())
+    codes = [gptq(weights, factor, BlockFormat()).codes for factor in (plain, wide)]
+    assert (codes[0] == codes[1]).mean() > 0.999
+
+
+def test_more_damping_is_tried_on_a_wide_hessian_too(monkeypatch):
+    monkeypatch.setattr(rounding, "WIDE", 0)
+    monkeypatch.setattr(wide_matrices, "PANEL", 8)
+    matrix = np.eye(30)
+    matrix[4, 4] = -0.05  # 1 % of the mean is too little, 10 % is enough
+    found = factor_hessian(matrix.copy(), act_order=False)
+    mean = np.diag(matrix).mean()
+    expected = np.diag(matrix) + 0.1 * mean
+    np.testing.assert_allclose(found.costs, expected, rtol=1e-6)
+    with pytest.raises(DataError, match="not positive definite, even with 100 times"):
+        factor_hessian(np.eye(30) - 0.9999 * np.ones((30, 30)) * np.eye(30)[::-1] * 2e4)

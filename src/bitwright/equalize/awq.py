@@ -77,7 +77,8 @@ def awq_scales(
             f"{[part.shape[0] for part in parts]} rows: give layers that read these inputs."
         )
     measure = _error_measure(parts, moment, format, shrinks, xp)
-    roots = np.sqrt(np.maximum(np.diagonal(np.asarray(moment, np.float64)), 0))
+    diagonal = xp.numpy(xp.array(moment, "float64").diagonal())
+    roots = np.sqrt(np.maximum(diagonal, 0))
     families = _families(sizes, roots, _range_fractions(parts, format))
     errors: dict[tuple[int, int], float] = {}
 

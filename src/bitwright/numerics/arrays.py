@@ -22,11 +22,6 @@ Float = Literal["float16", "bfloat16", "float32", "float64"]
 # Elements that are worked on at once: a few arrays of this size fit the cache of one core.
 _CHUNK = 1 << 16
 
-# Rows up to which a matrix is factored by numpy; larger ones are in their own memory, this many
-# columns at once, which takes a fifth more time.
-_SMALL = 4096
-_PANEL = 512
-
 
 class Arrays:
     """Operations on numpy arrays; a class below has the same ones for torch.
@@ -100,12 +95,9 @@ class Arrays:
         return np.argsort(-values, kind="stable")
 
     def cholesky(self, matrix: Any) -> Any:
-        """Return the lower factor, or None if the matrix is not positive definite.
-
-        The matrix may be overwritten: numpy takes three times the memory of a large one.
-        """
+        """Return the lower factor, or None if the matrix is not positive definite."""
         try:
-            return np.linalg.cholesky(matrix) if len(matrix) <= _SMALL else _factor_(matrix)
+            return np.linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
             return None
 
@@ -114,23 +106,6 @@ class Arrays:
         if dtype in ("float32", "float64"):
             return values
         return values.astype(_NUMPY_FLOATS[dtype]).astype(np.float32)
-
-
-def _factor_(matrix: Any) -> Any:
-    """Turn a matrix into its lower Cholesky factor, panel by panel (right-looking)."""
-    rows = len(matrix)
-    for start in range(0, rows, _PANEL):
-        stop = min(start + _PANEL, rows)
-        corner = np.linalg.cholesky(matrix[start:stop, start:stop])
-        matrix[start:stop, start:stop] = corner
-        matrix[start:stop, stop:] = 0
-        if stop < rows:
-            below = matrix[stop:, start:stop] @ np.linalg.inv(corner).T
-            matrix[stop:, start:stop] = below
-            for left in range(stop, rows, _PANEL):
-                part = below[left - stop : left - stop + _PANEL]
-                matrix[left:, left : left + _PANEL] -= below[left - stop :] @ part.T
-    return matrix
 
 
 class _TorchArrays(Arrays):

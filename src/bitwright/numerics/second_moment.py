@@ -13,8 +13,12 @@ import numpy.typing as npt
 
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.numerics.wide_matrices import add_products_, mirror_
 
-__all__ = ["SecondMoment", "output_error"]
+__all__ = ["WIDE", "SecondMoment", "output_error"]
+
+WIDE = 4096
+"""Channels above which the products on a CPU are summed and factored in place."""
 
 
 class SecondMoment:
@@ -50,11 +54,15 @@ class SecondMoment:
                 f"{self.channels} channels."
             )
         rows = rows.reshape(-1, self.channels)
-        # The product of a matrix with its own transpose: numpy and cuBLAS do half of the work.
-        products = rows.T @ rows
-        if not bool(xp.isfinite(products.sum())):
+        if self._is_wide:
+            finite = add_products_(self._products, rows)
+        else:
+            # The product of a matrix with its own transpose: numpy and cuBLAS do half of the work.
+            products = rows.T @ rows
+            self._products += products
+            finite = bool(xp.isfinite(products.sum()))
+        if not finite:
             raise DataError("a layer's input holds NaN or infinity, or its squares overflow.")
-        self._products += products
         self._magnitudes += xp.abs(rows).sum(axis=0)
         self.count += rows.shape[0]
 
@@ -73,9 +81,32 @@ class SecondMoment:
         merged._magnitudes = self._magnitudes + sizes
         return merged
 
+    @property
+    def _is_wide(self) -> bool:
+        """Whether no copy of the products may be made; their lower half is summed then."""
+        return self._xp is NUMPY and self.channels > WIDE
+
     def matrix(self) -> npt.NDArray[np.float64]:
         """Return the mean of x x'."""
-        return np.asarray(self._xp.numpy(self._products / self._checked()), np.float64)
+        mean = np.asarray(self._xp.numpy(self._products / self._checked()), np.float64)
+        if self._is_wide:
+            mirror_(mean)
+        return mean
+
+    def take_matrix(self) -> Any:
+        """Return the mean of x x' as an array of `xp`, in the memory of the sums: the moment ends.
+
+        >>> moment = SecondMoment(2)
+        >>> moment.update([[1.0, 2.0], [3.0, 0.0]])
+        >>> moment.take_matrix().tolist(), moment.count
+        ([[5.0, 1.0], [1.0, 2.0]], 0)
+        """
+        mean = self._products
+        mean /= self._checked()
+        if self._is_wide:
+            mirror_(mean)
+        self.count, self._products = 0, self._xp.array(np.zeros((0, 0)), "float64")
+        return mean
 
     def mean_magnitudes(self) -> npt.NDArray[np.float64]:
         """Return the mean of |x| for each channel."""

@@ -33,6 +33,8 @@ from bitwright.numerics.blocks import (
     fit_shared_scales,
     round_to_codes,
 )
+from bitwright.numerics.second_moment import WIDE
+from bitwright.numerics.wide_matrices import factor_, permute_, unit_rows_
 
 __all__ = ["HessianFactor", "factor_hessian", "gptq"]
 
@@ -66,6 +68,7 @@ def factor_hessian(
     *,
     damping: float = 0.01,
     act_order: bool = True,
+    overwrite: bool = False,
     xp: Arrays = NUMPY,
 ) -> HessianFactor:
     """Return a Hessian [K, K] (a layer's `SecondMoment`) factored for `gptq`.
@@ -73,6 +76,7 @@ def factor_hessian(
     `damping` times the mean of the diagonal is added to it; ten times as much, and so on, where
     that is not enough. It also stands in for channels that were zero throughout: these are
     rounded to nearest. With `act_order` the rows with the largest inputs are rounded first.
+    `overwrite` lets the factor take the memory of the Hessian, if that is numpy's and large.
 
     >>> factor_hessian(np.diag([1.0, 4.0])).order.tolist()
     [1, 0]
@@ -88,33 +92,56 @@ def factor_hessian(
     if mean <= 0:
         raise DataError("the layer's inputs are all zero: give calibration data that reaches it.")
     places = xp.descending(diagonal) if act_order else xp.indices(np.arange(rows))
-    backwards = xp.indices(xp.numpy(places)[::-1].copy())
-    ends = np.arange(rows)
-    for attempt in range(_TRIES):
-        added = damping * 10**attempt * mean
-        reversed_ = matrix[backwards[:, None], backwards]
-        reversed_[ends, ends] += added
-        factor = xp.cholesky(reversed_)
-        if factor is not None:
-            break
-    else:
-        raise DataError(
-            f"the Hessian is not positive definite, even with {added / mean:g} times the mean of "
-            "its diagonal added; is it a mean of x x'?"
-        )
-    # M' = J L' J with J the reversal; each row over its own diagonal element.
-    sizes = xp.copy(factor.diagonal())
-    factor /= sizes
-    costs = xp.array(sizes[xp.indices(ends[::-1].copy())] ** 2)
+    factor_by = _factor_in_place if xp is NUMPY and rows > WIDE else _factor
+    if factor_by is _factor_in_place and not overwrite:
+        matrix = xp.copy(matrix)
+    lower, sizes = factor_by(matrix, places, damping * mean, xp)
+    costs = xp.array(sizes**2)
     metric = xp.zeros(rows)
     metric[places] = costs
     return HessianFactor(
         order=places,
-        lower=xp.copy(xp.array(xp.flip(factor.T))),
+        lower=lower,
         costs=costs,
         metric=metric,
         act_order=act_order,
         xp=xp,
+    )
+
+
+def _factor(matrix: Any, places: Any, damping: float, xp: Arrays) -> tuple[Any, Any]:
+    """Return M' with each row over its diagonal element, and the diagonal."""
+    rows = matrix.shape[0]
+    backwards = xp.indices(xp.numpy(places)[::-1].copy())
+    ends = np.arange(rows)
+    for attempt in range(_TRIES):
+        reversed_ = matrix[backwards[:, None], backwards]
+        reversed_[ends, ends] += damping * 10**attempt
+        factor = xp.cholesky(reversed_)
+        if factor is not None:
+            break
+    else:
+        raise _indefinite(matrix, damping)
+    # M' = J L' J with J the reversal; each row over its own diagonal element.
+    sizes = xp.copy(factor.diagonal())
+    factor /= sizes
+    lower = xp.copy(xp.array(xp.flip(factor.T)))
+    return lower, sizes[xp.indices(ends[::-1].copy())]
+
+
+def _factor_in_place(matrix: Any, places: Any, damping: float, xp: Arrays) -> tuple[Any, Any]:
+    """Return the same as `_factor`, in the memory of the matrix."""
+    permute_(matrix, xp.numpy(places))
+    if any(factor_(matrix, damping * 10**attempt) for attempt in range(_TRIES)):
+        return unit_rows_(matrix)
+    raise _indefinite(matrix, damping)
+
+
+def _indefinite(matrix: Any, damping: float) -> DataError:
+    most = damping * 10 ** (_TRIES - 1) * len(matrix) / float(matrix.diagonal().sum())
+    return DataError(
+        f"the Hessian is not positive definite, even with {most:g} times the mean of its diagonal "
+        "added; is it a mean of x x'?"
     )
 
 

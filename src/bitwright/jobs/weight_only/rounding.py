@@ -26,13 +26,21 @@ from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
 from bitwright.rounding.hqq import hqq
 from bitwright.rounding.refinement import refine
 
-__all__ = ["ROUNDINGS", "InputMoments", "Task", "round_weight", "shrinks_of"]
+__all__ = ["ROUNDINGS", "InputMoments", "Task", "is_factored_once", "round_weight", "shrinks_of"]
 
 
 class InputMoments:
     """The moments of a layer's inputs, made once for all layers that read them."""
 
-    def __init__(self, inputs: LayerInputs, source: str, channels: int, xp: Arrays) -> None:
+    def __init__(
+        self,
+        inputs: LayerInputs,
+        source: str,
+        channels: int,
+        xp: Arrays,
+        *,
+        factored_once: bool = False,
+    ) -> None:
         moment = SecondMoment(channels, xp=xp)
         for array in inputs.values(source):
             moment.update(array)
@@ -40,9 +48,10 @@ class InputMoments:
         """Whether any input reached the layer: an expert may get no token. Else nothing is here."""
         if not self.seen:
             return
-        self.matrix = moment.matrix()
         self.magnitudes = moment.mean_magnitudes()
-        self._xp = xp
+        self.matrix = moment.take_matrix()
+        """The second moment, an array of `xp`; gone with `factored_once` when it was factored."""
+        self._xp, self._once = xp, factored_once
         self._factors: dict[tuple[float, bool], HessianFactor] = {}
 
     def factor(self, method: GPTQ) -> HessianFactor:
@@ -50,9 +59,22 @@ class InputMoments:
         key = (method.damping, method.act_order)
         if key not in self._factors:
             self._factors[key] = factor_hessian(
-                self.matrix, damping=method.damping, act_order=method.act_order, xp=self._xp
+                self.matrix,
+                damping=method.damping,
+                act_order=method.act_order,
+                overwrite=self._once,
+                xp=self._xp,
             )
+            if self._once:
+                del self.matrix
         return self._factors[key]
+
+
+def is_factored_once(weights: Sequence[PlannedWeight], options: WeightOnly) -> bool:
+    """Whether rounding these weights takes nothing but one factor of their inputs' moment."""
+    methods = {weight.plan.rounding for weight in weights}
+    plain = options.awq is None and not options.refine
+    return plain and len(methods) == 1 and all(isinstance(method, GPTQ) for method in methods)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from bitwright.equalize.awq import CLIPPED, awq_scales
 from bitwright.errors import DataError
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
-from bitwright.jobs.weight_only.rounding import InputMoments, round_weight
+from bitwright.jobs.weight_only.rounding import InputMoments, is_factored_once, round_weight
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.observe import LayerwiseRun
@@ -87,7 +87,8 @@ def _rounded(
             group = groups[source]
             missing = [weight for weight in group if weight.name not in store]
             if missing:
-                moments = InputMoments(inputs, source, group[0].shape[0], xp)
+                once = is_factored_once(missing, options)
+                moments = InputMoments(inputs, source, group[0].shape[0], xp, factored_once=once)
                 if not moments.seen:
                     unreached += [weight.name for weight in missing]
                 for weight in missing:
