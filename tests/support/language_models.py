@@ -139,7 +139,15 @@ HEADS, GROUPS, HEAD = 4, 2, 16
 
 
 def make_llama(
-    *, norm="rms", tied=False, cache=False, biases=False, scaled=False, positions=False, seed=0
+    *,
+    norm="rms",
+    tied=False,
+    cache=False,
+    biases=False,
+    scaled=False,
+    positions=False,
+    depth=2,
+    seed=0,
 ):
     """Token ids in, logits out: attention of grouped heads, gated layers, a residual stream.
 
@@ -256,7 +264,7 @@ def make_llama(
         places = rng.normal(size=(40, WIDTH)).astype(np.float32)
         x = add("Add", [x, add("Gather", [constant("places", places), "at"], "place")], "placed")
     normed = normalize(x, "norm0")
-    for layer in range(2):
+    for layer in range(depth):
         x, normed = sum_and_norm(x, attend(normed, f"attention{layer}"), f"middle{layer}")
         x, normed = sum_and_norm(x, feed_forward(normed, f"mlp{layer}"), f"end{layer}")
     head = "embedding"

@@ -112,7 +112,12 @@ def open_for_plan(source: Any, plan: QuantPlan, providers: Sequence[str] | None 
         )
         if prepared.fingerprint == plan.fingerprint:
             return apply_factors(prepared, plan.smoothing)
-    return apply_factors(open_model(source, plan.recipe, providers), plan.smoothing)
+    prepared = open_model(source, plan.recipe, providers)
+    if plan.rotation is not None:
+        from bitwright.jobs.weight_only.rotation import apply_rotation  # few plans have one
+
+        prepared = apply_rotation(prepared, plan.rotation)
+    return apply_factors(prepared, plan.smoothing)
 
 
 def _open_reference(

@@ -136,6 +136,9 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     symmetric: bool = False
     """No zero points: smaller, and less accurate."""
     rounding: RoundingMethod = Nearest()
+    rotate: bool | Literal["auto"] = False
+    """Rotate the residual stream of a language model and the values of its attention first, which
+    spreads outliers; auto: where samples show that the rounded model loses less by it."""
     awq: AWQ | None = None
     refine: int = 0
     """How often the scales and values of all blocks are fitted again to what the layer reads."""

@@ -6,21 +6,17 @@ the answers a little. How fast it is here is not asked: the same model and data 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
-import numpy as np
 import onnx_ir as ir
 
-from bitwright import graph
-from bitwright.assess.judge import Judgement, OutputJudgement
-from bitwright.assess.judge.judgement import combine_losses
-from bitwright.assess.outputs import ComparedOutputs, OutputErrors
 from bitwright.graph.constants import input_at
 from bitwright.jobs.calibration import Evaluation
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written
+from bitwright.jobs.weight_only.answers import answer_loss, compare_answers, show_figures
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import counted
 
@@ -49,14 +45,14 @@ def choose_accuracy_level(
         )
         return replace(written, plan=written.plan.with_notes([note]))
     fast = emit(with_accuracy_level(plan, 4))
-    floats, ints = _compare(prepared, (written, fast), evaluation)
-    before, after = _loss(floats.judgement), _loss(ints.judgement)
+    floats, ints = compare_answers(prepared, (written, fast), evaluation.samples)
+    before, after = answer_loss(floats.judgement), answer_loss(ints.judgement)
     taken = after <= (1 + MAX_ADDED_LOSS) * before
     chosen, compared = (fast, ints) if taken else (written, floats)
     note = (
         f"accuracy level {4 if taken else 0} of 4-bit products: int8 inputs change the loss from "
         f"{100 * before:#.3g} to {100 * after:#.3g} %"
-        f"{_figures(floats.judgement, ints.judgement)} on "
+        f"{show_figures(floats.judgement, ints.judgement)} on "
         f"{counted(len(evaluation.samples), 'sample')}, "
         f"{'within' if taken else 'beyond'} the {100 * MAX_ADDED_LOSS:.0f} % that they may add"
     )
@@ -92,35 +88,3 @@ def _why_not_measured(written: Written, evaluation: Evaluation) -> str | None:
     if written.session is None:
         return "the model was not run here"
     return None if evaluation else "there are no real samples to measure it by"
-
-
-def _compare(
-    prepared: Prepared, models: Sequence[Written], evaluation: Evaluation
-) -> list[ComparedOutputs]:
-    """Run models beside the float one, which runs once for all."""
-    errors = [OutputErrors(prepared.reference) for _ in models]
-    for sample in evaluation.samples:
-        expected = graph.run_session(prepared.reference_session, sample)
-        for each, written in zip(errors, models, strict=True):
-            each.add(sample, expected, graph.run_session(written.session, sample))
-    return [each.finish() for each in errors]
-
-
-def _answers(judgement: Judgement) -> list[OutputJudgement]:
-    """Return the outputs with scores of classes, which would else be few beside caches; or all."""
-    scores = [output for output in judgement.outputs if output.agreements is not None]
-    return scores or list(judgement.outputs)
-
-
-def _loss(judgement: Judgement) -> float:
-    losses = combine_losses([output.losses for output in _answers(judgement)])
-    return float(np.mean(losses)) if losses.size else 0.0
-
-
-def _figures(floats: Judgement, ints: Judgement) -> str:
-    """Return the KL divergence of the first scores at both levels, where there are scores."""
-    first = next((output for output in _answers(floats) if output.agreements is not None), None)
-    other = None if first is None else ints.output(first.name)
-    if first is None or other is None:
-        return ""
-    return f" ({first.worst.show_figure()} -> {other.worst.figure:.3g})"

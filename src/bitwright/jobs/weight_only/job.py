@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,13 @@ from bitwright.jobs.static import random_data_notes
 from bitwright.jobs.weight_only.accuracy_level import choose_accuracy_level
 from bitwright.jobs.weight_only.fine_tuning import tune_weights
 from bitwright.jobs.weight_only.lazy import can_round_lazily, keep_in_memory, round_lazily
+from bitwright.jobs.weight_only.rotation import choose_rotation
 from bitwright.jobs.weight_only.sequence import find_scaling, round_weights
 from bitwright.learning.reports import notes_of
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.numerics.nbits import LazyBlocks
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Recipe
+from bitwright.recipe import Nearest, Recipe
 from bitwright.rounding.store import BlockStore
 from bitwright.support.wording import counted
 
@@ -68,7 +71,10 @@ def make_weight_only_plan(
 def plan_weight_only(
     prepared: Prepared, calibration: Calibration, compute: Compute = ON_CPU
 ) -> tuple[Prepared, QuantPlan]:
-    """Decide about every weight; with AWQ, the model that is returned is scaled."""
+    """Decide about every weight; the model that is returned is rotated, and scaled by AWQ."""
+    runs = prepared.float_size <= MAX_MEASURED_BYTES
+    attempt = partial(_round_to_nearest, compute=compute) if runs else None
+    prepared, rotation = choose_rotation(prepared, calibration, attempt)
     plan = _decide(prepared)
     awq = prepared.recipe.weights.awq
     if awq is not None and awq.scale:
@@ -85,7 +91,9 @@ def plan_weight_only(
             plan = msgspec.structs.replace(_decide(prepared), smoothing=scaling)
     random = calibration.is_random and prepared.recipe.weights.needs_data
     notes = [*prepared.notes, *random_data_notes(random), *plan.notes]
-    return prepared, msgspec.structs.replace(plan, notes=notes, random_data=random)
+    return prepared, msgspec.structs.replace(
+        plan, rotation=rotation, notes=notes, random_data=random
+    )
 
 
 def write_weight_only(
@@ -143,6 +151,21 @@ def _round(
     return {name: store.lazy(name) for name in plan.weights}, plan
 
 
+def _round_to_nearest(prepared: Prepared, compute: Compute) -> Written:
+    """Return a model as it is without data: what two float models can be told apart by."""
+    options = prepared.recipe.weights
+    overrides = {
+        name: msgspec.structs.replace(override, rounding=None)
+        for name, override in options.overrides.items()
+    }
+    plain = msgspec.structs.replace(
+        options, rounding=Nearest(), awq=None, refine=0, output="float", overrides=overrides
+    )
+    recipe = prepared.recipe.replace(weights=plain, fine_tune=None)
+    plan = _decide(replace(prepared, recipe=recipe))
+    return _emit(prepared, plan, round_lazily(prepared.model, plan, xp=_arrays(compute)))
+
+
 def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]) -> Written:
     quantized = graph.clone_model(prepared.model)
     emit = EMITTERS["weight-only", plan.recipe.weights.output]
@@ -190,7 +213,8 @@ def _keep_for_passes(prepared: Prepared, calibration: Calibration) -> Calibratio
     """Return the data in a form that as many passes can read as the recipe takes."""
     recipe = prepared.recipe
     scales = recipe.weights.awq is not None and recipe.weights.awq.scale
-    if calibration.data is not None and (scales or recipe.fine_tune is not None):
+    several = scales or recipe.fine_tune is not None or recipe.weights.rotate == "auto"
+    if calibration.data is not None and several:
         return calibration.keep(prepared.model)
     return calibration
 
