@@ -1,5 +1,7 @@
 """Each model of a folder gets the data that it can use."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -36,7 +38,8 @@ def test_a_text_file_is_read_with_the_tokenizer_of_the_folder(folder, tmp_path, 
     (folder / place).parent.mkdir(exist_ok=True)
     (folder / place).write_text("{}")
     data, reason = FolderData.open(folder, MODELS, text).for_model("model.onnx")
-    assert data == TextData(text=text, tokenizer=folder / place) and reason is None
+    assert data == TextData(text=text, tokenizer=folder / place, config=folder)
+    assert reason is None
     shaped = ShapedData(data=str(text), shapes={"past": 0})
     data, _ = FolderData.open(folder, MODELS, shaped).for_model("model.onnx")
     assert data.shapes == {"past": 0}
@@ -50,7 +53,7 @@ def test_a_text_without_a_tokenizer_is_refused(folder, tmp_path):
 def test_only_models_whose_inputs_are_filled_get_the_text(folder, tmp_path):
     text = TextData(text=make_text(tmp_path / "text.txt"), tokenizer=Letters())
     source = FolderData.open(folder, MODELS, text)
-    assert source.for_model("model.onnx") == (text, None)
+    assert source.for_model("model.onnx") == (replace(text, config=folder), None)
     assert source.for_model("vision.onnx")[0] is None
 
 

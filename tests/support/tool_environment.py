@@ -15,14 +15,15 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "tests" / "peers" / "tools"
 # optimum-onnx 0.1.0 takes transformers below 4.58, and Olive 0.13.0 takes those too.
 REQUIREMENTS = ("optimum-onnx==0.1.0", "olive-ai==0.13.0")
+GENAI = ("onnxruntime-genai==0.18.0",)
 
 
-def tool_python() -> Path:
+def tool_python(needs: tuple[str, ...] = REQUIREMENTS) -> Path:
     """Return the interpreter of the environment, which is made once, in the ignored `build`.
 
     It sees the packages that the tests run with, so only what the tools need besides is installed.
     """
-    key = hashlib.sha256(" ".join((*REQUIREMENTS, sys.version)).encode()).hexdigest()[:12]
+    key = hashlib.sha256(" ".join((*needs, sys.version)).encode()).hexdigest()[:12]
     folder = ROOT / "build" / "tools" / key
     folder.mkdir(parents=True, exist_ok=True)
     python, stamp = folder / "bin" / "python", folder / ".installed"
@@ -33,7 +34,7 @@ def tool_python() -> Path:
             site = _run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
             (Path(site.strip()) / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
             constraints = ("--constraint", ROOT / "constraints.txt")
-            _run([python, "-m", "pip", "install", "--quiet", *constraints, *REQUIREMENTS])
+            _run([python, "-m", "pip", "install", "--quiet", *constraints, *needs])
             stamp.touch()
     return python
 
@@ -46,9 +47,14 @@ def run_cases(script: str, folder: Path) -> dict[str, dict[str, dict]]:
     found = {}
     for which in ("peer", "ours"):
         (folder / which).mkdir()
-        _run([tool_python(), SCRIPTS / script, which, folder / which])
+        run_script(script, which, folder / which)
         found[which] = json.loads((folder / which / "results.json").read_text())
     return found
+
+
+def run_script(script: str, *words: object, needs: tuple[str, ...] = REQUIREMENTS) -> None:
+    """Run a script of `peers/tools` in an environment with these packages."""
+    _run([tool_python(needs), SCRIPTS / script, *words])
 
 
 def _run(command: list[object]) -> str:

@@ -43,6 +43,9 @@ class TextData:
     """Windows in one sample."""
     shapes: Shapes | None = None
     """Input name -> shape, or name of an open dimension -> size, where text does not say it."""
+    config: str | Path | None = None
+    """The folder with the model's configuration, which has the sizes of a cache; None: that of the
+    tokenizer."""
 
     def __post_init__(self) -> None:
         if (self.length is not None and self.length < 2) or self.batch < 1:
@@ -119,13 +122,13 @@ class TextData:
             raise DataError(f"{str(path)!r} is not a text in UTF-8.") from error
 
     def _read_heads(self) -> _Heads:
-        """Return what the configuration beside the tokenizer says of the cache."""
-        if isinstance(self.tokenizer, (str, os.PathLike)):
-            for name in ("genai_config.json", "config.json"):
-                path = Path(self.tokenizer).with_name(name)
-                if path.is_file():
-                    return _Heads.read(path)
-        return _Heads()
+        """Return what the configuration of the model says of the cache."""
+        folder = None if self.config is None else Path(self.config)
+        if folder is None and isinstance(self.tokenizer, (str, os.PathLike)):
+            folder = Path(self.tokenizer).parent
+        names = () if folder is None else ("genai_config.json", "config.json")
+        paths = [path for path in (Path(folder or "", name) for name in names) if path.is_file()]
+        return _Heads.read(paths[0]) if paths else _Heads()
 
     def _load_tokenizer(self) -> Any:
         if self.tokenizer is None:

@@ -147,7 +147,11 @@ def _as_text(data: Any) -> Any:
 
 
 def _with_tokenizer(data: Any, root: Path) -> Any:
-    if not isinstance(data, TextData) or data.tokenizer is not None:
+    """Return a text with the tokenizer and the configuration of the folder, if it has no others."""
+    if not isinstance(data, TextData):
+        return data
+    data = replace(data, config=data.config or root)
+    if data.tokenizer is not None:
         return data
     found = sorted(root.rglob("tokenizer.json"), key=lambda path: (len(path.parts), path))
     if not found:
