@@ -6,6 +6,7 @@ operators (`@`, `+`, slices) and the methods here, and gives numpy back with `xp
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
 import ml_dtypes
@@ -74,6 +75,26 @@ class Arrays:
         """Return a copy of its own."""
         return np.array(values)
 
+    def codes(self, values: Any) -> Any:
+        """Return whole numbers from 0 to 255 as bytes.
+
+        >>> NUMPY.codes(np.float32([3, 255])).dtype
+        dtype('uint8')
+        """
+        return np.asarray(values).astype(np.uint8)
+
+    def empty_codes(self, *shape: int) -> Any:
+        """Return an array of bytes without values."""
+        return np.empty(shape, np.uint8)
+
+    def captured(self, name: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of arrays that a GPU can start as one piece of work.
+
+        It takes arrays only, may overwrite them, and neither looks at their values nor keeps any.
+        What it returns holds until the next call. Functions of one name do the same.
+        """
+        return function
+
     def clip_(self, values: Any, low: Any, high: Any) -> Any:
         """Limit the values in place, by numbers or by arrays."""
         if np.ndim(low) == 0:
@@ -125,6 +146,7 @@ class _TorchArrays(Arrays):
         super().__init__(torch)
         self._torch = torch
         self.device = device
+        self._captured: dict[Hashable, Callable[..., Any]] = {}
         # A GPU has no cache worth tiling for; fewer, larger launches are what counts.
         self.chunk = _CHUNK if device == "cpu" else 1 << 26
 
@@ -135,6 +157,9 @@ class _TorchArrays(Arrays):
         array = np.asarray(values)
         if array.dtype == ml_dtypes.bfloat16:  # torch does not know numpy's stand-in
             array = array.astype(np.float32)
+        if self.device != "cpu" and array.flags.writeable and array.flags.c_contiguous:
+            # As it is over the bus, and widened there.
+            return torch.from_numpy(array).to(self.device).to(getattr(torch, dtype))
         return torch.tensor(array, dtype=getattr(torch, dtype), device=self.device)
 
     def indices(self, values: Any) -> Any:
@@ -151,6 +176,19 @@ class _TorchArrays(Arrays):
 
     def copy(self, values: Any) -> Any:
         return values.clone()
+
+    def codes(self, values: Any) -> Any:
+        return values.to(self._torch.uint8)
+
+    def empty_codes(self, *shape: int) -> Any:
+        return self._torch.empty(shape, dtype=self._torch.uint8, device=self.device)
+
+    def captured(self, name: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self.device == "cpu":
+            return function
+        if name not in self._captured:
+            self._captured[name] = _CapturedOnGPU(self._torch, self.device, function)
+        return self._captured[name]
 
     def clip_(self, values: Any, low: Any, high: Any) -> Any:
         return values.clamp_(low, high)
@@ -172,6 +210,40 @@ class _TorchArrays(Arrays):
         if dtype in ("float32", "float64"):
             return values
         return values.to(getattr(self._torch, dtype)).to(self._torch.float32)
+
+
+class _CapturedOnGPU:
+    """A function as one CUDA graph for each shape of its arrays: a thousand launches become one."""
+
+    def __init__(self, torch: Any, device: str, function: Callable[..., Any]) -> None:
+        self._torch, self._device, self._function = torch, device, function
+        self._graphs: dict[Any, tuple[Any, list[Any], Any]] = {}
+
+    def __call__(self, *arrays: Any) -> Any:
+        key = tuple((tuple(array.shape), array.dtype) for array in arrays)
+        with self._torch.cuda.device(self._device):
+            if key not in self._graphs:
+                self._graphs[key] = self._capture(arrays)
+            graph, inputs, results = self._graphs[key]
+            for own, given in zip(inputs, arrays, strict=True):
+                own.copy_(given)
+            graph.replay()
+        return results
+
+    def _capture(self, arrays: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+        cuda = self._torch.cuda
+        inputs = [array.clone() for array in arrays]
+        # Once beforehand, beside the main stream: libraries allocate when they are first used,
+        # which they may not in a graph.
+        beside = cuda.Stream()
+        beside.wait_stream(cuda.current_stream())
+        with cuda.stream(beside):
+            self._function(*(array.clone() for array in inputs))
+        cuda.current_stream().wait_stream(beside)
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            results = self._function(*inputs)
+        return graph, inputs, results
 
 
 NUMPY = Arrays()

@@ -34,9 +34,12 @@ __all__ = [
     "fit_block_scales",
     "fit_shared_scales",
     "metric_in_blocks",
+    "nearest_codes",
     "quantize_in_blocks",
     "round_to_codes",
+    "search_of",
     "usable_scales",
+    "values_of",
 ]
 
 Array = npt.NDArray[Any]
@@ -101,7 +104,9 @@ class BlockFormat:
         [[1], [2]]
         """
         length = self.length(rows)
-        return values[[row // length for row in range(rows)]]
+        if isinstance(values, np.ndarray):
+            return np.repeat(values, length, axis=0)[:rows]
+        return values.repeat_interleave(length, dim=0)[:rows]  # torch's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -292,8 +297,12 @@ def round_to_codes(
     weights: npt.ArrayLike, grid: BlockScales, format: BlockFormat, *, xp: Arrays = NUMPY
 ) -> QuantizedBlocks:
     """Return the nearest codes of a weight on a grid."""
-    work = xp.array(weights)
-    codes = np.empty(work.shape, np.uint8)
+    return collect(nearest_codes(xp.array(weights), grid, format, xp), grid, format, xp)
+
+
+def nearest_codes(work: Any, grid: BlockScales, format: BlockFormat, xp: Arrays) -> Any:
+    """Return the nearest codes of a weight on a grid, as bytes of `xp`."""
+    codes = xp.empty_codes(*work.shape)
     length = format.length(work.shape[0])
     whole = _integers(grid.zero_points, format, xp)
     for blocks, sides, part in block_tiles(work, format, xp):
@@ -302,16 +311,23 @@ def round_to_codes(
         found = xp.rint_(steps) + zero if whole else xp.rint_(steps + zero)
         xp.clip_(found, 0, format.highest)
         target = codes[blocks.start * length : blocks.stop * length, sides]
-        flat = xp.numpy(found).reshape(-1, found.shape[-1])
-        target[:] = flat[: len(target)]
-    return collect(codes, grid, format, xp)
+        target[:] = found.reshape(-1, found.shape[-1])[: len(target)]
+    return codes
+
+
+def values_of(codes: Any, grid: BlockScales, format: BlockFormat, xp: Arrays) -> Any:
+    """Return what codes on a grid stand for, in float32 of `xp`."""
+    rows = codes.shape[0]
+    values = xp.array(codes) - format.per_weight(grid.zero_points, rows)
+    values *= format.per_weight(grid.scales, rows)
+    return values
 
 
 def collect(
-    codes: Array, grid: BlockScales, format: BlockFormat, xp: Arrays = NUMPY
+    codes: Any, grid: BlockScales, format: BlockFormat, xp: Arrays = NUMPY
 ) -> QuantizedBlocks:
     """Return codes and a grid as one value in numpy, its scales in the format's own type."""
-    scales = NUMPY.array(xp.numpy(grid.scales), format.scale_type)
+    codes, scales = xp.numpy(codes), NUMPY.array(xp.numpy(grid.scales), format.scale_type)
     if format.symmetric:
         return QuantizedBlocks(format, codes, scales, None)
     zeros = xp.numpy(grid.zero_points)

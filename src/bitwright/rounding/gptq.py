@@ -31,7 +31,8 @@ from bitwright.numerics.blocks import (
     collect,
     fit_block_scales,
     fit_shared_scales,
-    round_to_codes,
+    nearest_codes,
+    values_of,
 )
 from bitwright.numerics.second_moment import WIDE
 from bitwright.numerics.wide_matrices import factor_, permute_, unit_rows_
@@ -182,9 +183,9 @@ def gptq(
         fit = fit_block_scales if per_column else fit_shared_scales
         grid = fit(work, format, shrinks=shrinks, metric=factor.metric, xp=xp)
     codes, losses = _sweep(work, factor, format, grid, shrinks if moving else None)
-    result = collect(codes, grid, format, xp)
-    # The other rounding has a scale for each column.
-    return _guarded(result, losses, work, factor) if guard and per_column else result
+    if guard and per_column:  # the other rounding has a scale for each column
+        codes, grid = _guarded(codes, grid, losses, work, factor, format)
+    return collect(codes, grid, format, xp)
 
 
 def _sweep(
@@ -193,48 +194,64 @@ def _sweep(
     format: BlockFormat,
     grid: BlockScales,
     shrinks: Sequence[float] | None,
-) -> tuple[npt.NDArray[np.uint8], Any]:
+) -> tuple[Any, Any]:
     """Return codes [K, N] and each column's loss; with `shrinks` the grid is filled on the way."""
     xp, lower = factor.xp, factor.lower
     rows, columns = weights.shape
     length = format.length(rows)
-    order = xp.numpy(factor.order)
-    costs = xp.numpy(factor.costs).tolist()
-    work = weights[factor.order] if factor.act_order else weights
+    order = factor.order
+    places = xp.indices(xp.numpy(order) // length)
+    work = weights[order] if factor.act_order else weights
     changes = xp.empty(rows, columns)
     losses = xp.zeros(columns)
-    codes = np.empty((rows, columns), np.uint8)
+    codes = xp.empty_codes(rows, columns)
+
+    def round_rows(target: Any, work: Any, within: Any, scales: Any, zeros: Any) -> Any:
+        return _round_rows(target, work, within, scales, zeros, format.highest, xp)
+
+    round_block = xp.captured(("gptq", format.highest), round_rows)
     # Scales that move are chosen at the start of a block, so both kinds of block must agree.
     block = length if shrinks is not None else _BLOCK
     for start in range(0, rows, block):
-        stop = min(start + block, rows)
-        target = work[start:stop] + lower[start:stop, :start] @ changes[:start]
+        own = slice(start, min(start + block, rows))
+        target = work[own] + lower[own, :start] @ changes[:start]
         if shrinks is not None:
-            _refit(grid, start // length, target - work[start:stop], work, factor, format, shrinks)
-        found = xp.empty(stop - start, columns)
-        for top in range(start, stop, _STRIPE):
-            end = min(top + _STRIPE, stop)
-            stripe = target[top - start : end - start]
-            if top > start:
-                stripe += lower[top:end, start:top] @ changes[start:top]
-            for row in range(top, end):
-                value = stripe[row - top]
-                if row > top:
-                    value += lower[row, top:row] @ changes[top:row]
-                place = order[row] // length
-                scale, zero = grid.scales[place], grid.zero_points[place]
-                code = xp.rint_(value / scale)
-                code += zero
-                found[row - start] = xp.clip_(code, 0, format.highest)
-                code -= zero
-                code *= scale
-                changes[row] = work[row] - code
-                value -= code
-                value *= value
-                value *= costs[row]
-                losses += value
-        codes[order[start:stop]] = xp.numpy(found)
+            _refit(grid, start // length, target - work[own], work, factor, format, shrinks)
+        scales, zeros = grid.scales[places[own]], grid.zero_points[places[own]]
+        found, changes[own], errors = round_block(target, work[own], lower[own, own], scales, zeros)
+        codes[order[own]] = xp.codes(found)
+        errors *= errors
+        losses += factor.costs[own] @ errors
     return codes, losses
+
+
+def _round_rows(
+    target: Any, work: Any, within: Any, scales: Any, zeros: Any, highest: int, xp: Arrays
+) -> tuple[Any, Any, Any]:
+    """Return the codes of some rows, by how much they change the weights, and rounding errors.
+
+    `target` is what to round as far as the rows before these decide it, `within` what the changes
+    of these do to each other.
+    """
+    rows, columns = target.shape
+    codes, changes = xp.empty(rows, columns), xp.empty(rows, columns)
+    for top in range(0, rows, _STRIPE):
+        end = min(top + _STRIPE, rows)
+        stripe = target[top:end]
+        if top:
+            stripe += within[top:end, :top] @ changes[:top]
+        for row in range(top, end):
+            value, scale, zero = target[row], scales[row], zeros[row]
+            if row > top:
+                value += within[row, top:row] @ changes[top:row]
+            code = xp.rint_(value / scale)
+            code += zero
+            codes[row] = xp.clip_(code, 0, highest)
+            code -= zero
+            code *= scale
+            changes[row] = work[row] - code
+            value -= code
+    return codes, changes, target
 
 
 def _refit(
@@ -264,13 +281,18 @@ def _refit(
 
 
 def _guarded(
-    result: QuantizedBlocks, losses: Any, weights: Any, factor: HessianFactor
-) -> QuantizedBlocks:
-    """Return the result with nearest rounding in the columns where that loses less."""
-    xp, format = factor.xp, result.format
-    grid = fit_block_scales(weights, format, xp=xp)
-    nearest = round_to_codes(weights, grid, format, xp=xp)
-    changes = (weights - xp.array(nearest.dequantize(np.float32)))[factor.order]
+    codes: Any,
+    grid: BlockScales,
+    losses: Any,
+    weights: Any,
+    factor: HessianFactor,
+    format: BlockFormat,
+) -> tuple[Any, BlockScales]:
+    """Return codes and grid with nearest rounding in the columns where that loses less."""
+    xp = factor.xp
+    plain = fit_block_scales(weights, format, xp=xp)
+    nearest = nearest_codes(weights, plain, format, xp)
+    changes = (weights - values_of(nearest, plain, format, xp))[factor.order]
     columns = xp.indices(np.arange(weights.shape[1]))
     spent = xp.zeros(weights.shape[1])
     # The loss is a sum over rows of (M' d)^2. A column is out as soon as a part of the sum exceeds
@@ -284,13 +306,12 @@ def _guarded(
             changes, columns = changes[:, open_still], columns[open_still]
             spent, losses = spent[open_still], losses[open_still]
         if not columns.shape[0]:
-            return result
-    better = xp.numpy(columns)
+            return codes, grid
+    scales, zeros = xp.copy(grid.scales), xp.copy(grid.zero_points)
     for mine, theirs in (
-        (result.codes, nearest.codes),
-        (result.scales, nearest.scales),
-        (result.zero_points, nearest.zero_points),
+        (codes, nearest),
+        (scales, plain.scales),
+        (zeros, plain.zero_points),
     ):
-        if mine is not None and theirs is not None:
-            mine[:, better] = theirs[:, better]
-    return result
+        mine[:, columns] = theirs[:, columns]
+    return codes, BlockScales(scales, zeros)

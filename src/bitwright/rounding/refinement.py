@@ -87,7 +87,7 @@ def refine(
             # The rows of the block itself have been kept up to date.
             slope[:start] += matrix[:start, start:stop] @ moved
             slope[stop:] += matrix[stop:, start:stop] @ moved
-    found = xp.numpy(xp.rint(steps + format.per_weight(offsets, rows))).astype(np.uint8)
+    found = xp.codes(xp.rint(steps + format.per_weight(offsets, rows)))
     return collect(found, BlockScales(scales, offsets), format, xp)
 
 
