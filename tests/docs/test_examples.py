@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import typer
+from support.folders import make_folder
 from support.language_models import make_decoder
 
 import bitwright
@@ -26,7 +27,7 @@ def blocks(page):
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """A folder with what the examples take for granted: models, an array, a folder of images."""
+    """A folder with what the examples take for granted: models, an array, images, an export."""
     from PIL import Image
 
     demo = bitwright.load_demo()
@@ -34,6 +35,7 @@ def workplace(tmp_path, monkeypatch):
     trained = ROOT / "tests" / "fixtures" / "qat_functions_script.onnx"
     (tmp_path / "trained.onnx").write_bytes(trained.read_bytes())
     onnx.save(make_decoder(), tmp_path / "decoder.onnx")
+    make_folder(tmp_path / "exported")
     np.save(tmp_path / "calibration.npy", demo.calibration[:16])
     (tmp_path / "images").mkdir()
     for index, image in enumerate(demo.calibration[:10]):
