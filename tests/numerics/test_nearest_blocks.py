@@ -5,6 +5,7 @@ import pytest
 
 from bitwright.errors import ModelError
 from bitwright.numerics import block_search, nearest_blocks
+from bitwright.numerics.arrays import NUMPY, arrays_on
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks
 from bitwright.numerics.nbits import pack_nbits, widen
 from bitwright.numerics.nearest_blocks import pack_nearest
@@ -83,3 +84,26 @@ def test_threads_are_as_many_as_asked_for(monkeypatch):
     assert nearest_blocks._count_threads() == 1
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert nearest_blocks._count_threads() >= 1
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("block_size", [16, -1])
+def test_torch_gives_the_bytes_of_numpy(transposed, bits, symmetric, block_size):
+    pytest.importorskip("torch")
+    weights = np.random.default_rng(3).standard_normal((100, 40)).astype(np.float32)
+    format = BlockFormat(bits=bits, symmetric=symmetric, block_size=block_size)
+    shape = (40, 100) if transposed else (100, 40)
+    here, there = (
+        pack_nearest(
+            lambda a, b: weights[a:b], shape, format, shrinks=SHRINKS, transposed=transposed, xp=xp
+        )
+        for xp in (NUMPY, arrays_on("torch"))
+    )
+    np.testing.assert_array_equal(here.codes, there.codes)
+    np.testing.assert_array_equal(here.scales, there.scales)
+    assert (here.zero_points is None) == (there.zero_points is None)
+    if here.zero_points is not None:
+        np.testing.assert_array_equal(here.zero_points, there.zero_points)
+    assert (here.rows, here.bits, here.block_size) == (there.rows, there.bits, there.block_size)

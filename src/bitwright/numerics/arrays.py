@@ -75,6 +75,10 @@ class Arrays:
         """Return a copy of its own."""
         return np.array(values)
 
+    def bytes(self, values: npt.NDArray[np.uint8]) -> Any:
+        """Return bytes of numpy as an array, without a copy where they are that already."""
+        return values
+
     def codes(self, values: Any) -> Any:
         """Return whole numbers from 0 to 255 as bytes.
 
@@ -86,6 +90,10 @@ class Arrays:
     def empty_codes(self, *shape: int) -> Any:
         """Return an array of bytes without values."""
         return np.empty(shape, np.uint8)
+
+    def transposed(self, values: Any) -> Any:
+        """Return a matrix transposed, its rows one after the other in memory."""
+        return np.ascontiguousarray(values.T)
 
     def captured(self, name: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of arrays that a GPU can start as one piece of work.
@@ -157,9 +165,12 @@ class _TorchArrays(Arrays):
         array = np.asarray(values)
         if array.dtype == ml_dtypes.bfloat16:  # torch does not know numpy's stand-in
             array = array.astype(np.float32)
-        if self.device != "cpu" and array.flags.writeable and array.flags.c_contiguous:
-            # As it is over the bus, and widened there.
-            return torch.from_numpy(array).to(self.device).to(getattr(torch, dtype))
+        if self.device != "cpu" and array.ndim == 2 and array.T.flags.c_contiguous:
+            return self.array(array.T, dtype).T.contiguous()  # turned there
+        if self.device != "cpu" and array.flags.c_contiguous:
+            # As it is over the bus, and widened there. Torch warns of what it must not write to.
+            own = array if array.flags.writeable else array.copy()
+            return torch.from_numpy(own).to(self.device).to(getattr(torch, dtype))
         return torch.tensor(array, dtype=getattr(torch, dtype), device=self.device)
 
     def indices(self, values: Any) -> Any:
@@ -177,8 +188,15 @@ class _TorchArrays(Arrays):
     def copy(self, values: Any) -> Any:
         return values.clone()
 
+    def bytes(self, values: npt.NDArray[np.uint8]) -> Any:
+        own = values if values.flags.writeable else values.copy()
+        return self._torch.from_numpy(own).to(self.device)
+
     def codes(self, values: Any) -> Any:
         return values.to(self._torch.uint8)
+
+    def transposed(self, values: Any) -> Any:
+        return values.T.contiguous()
 
     def empty_codes(self, *shape: int) -> Any:
         return self._torch.empty(shape, dtype=self._torch.uint8, device=self.device)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import TargetError
-from bitwright.numerics.arrays import Float
+from bitwright.numerics.arrays import NUMPY, Arrays, Float
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.numerics.packing import pack, pack_rows, unpack
 from bitwright.numerics.stacked import as_stack
@@ -196,8 +196,8 @@ def slow_reason(
     return None
 
 
-def pack_nbits(blocks: QuantizedBlocks) -> NBitsTensors:
-    """Return a weight as MatMulNBits reads it.
+def pack_nbits(blocks: QuantizedBlocks, *, xp: Arrays = NUMPY) -> NBitsTensors:
+    """Return a weight as MatMulNBits reads it, its codes packed on `xp`.
 
     Whole columns become blocks of 128 with the same scale. The last block is filled with the middle
     code, which the operator does not read.
@@ -210,26 +210,24 @@ def pack_nbits(blocks: QuantizedBlocks) -> NBitsTensors:
     blocks = _with_stored_blocks(blocks)
     bits, size = blocks.format.bits, blocks.format.block_size
     check_nbits_support(bits, size, kind_of_zero_points(blocks))
-    return _tensors(blocks, pack_codes(blocks))
+    packed = pack_codes(xp.bytes(blocks.codes), bits, size, xp=xp)
+    return _tensors(blocks, xp.numpy(packed))
 
 
-def pack_codes(blocks: QuantizedBlocks) -> npt.NDArray[np.uint8]:
-    """Return the codes of a weight as MatMulNBits reads them, [N, blocks, bytes].
+def pack_codes(codes: Any, bits: int, block_size: int, *, xp: Arrays = NUMPY) -> Any:
+    """Return codes [K, N], bytes of `xp`, as MatMulNBits reads them, [N, blocks, bytes].
 
-    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-    >>> pack_codes(quantize_in_blocks(np.ones((48, 3)), BlockFormat(block_size=16))).shape
+    >>> pack_codes(np.ones((48, 3), np.uint8), 4, 16).shape
     (3, 3, 8)
     """
-    blocks = _with_stored_blocks(blocks)
-    rows, columns = blocks.shape
-    count, size = blocks.format.blocks(rows), blocks.format.block_size
-    codes = blocks.codes
-    if count * size > rows:
-        codes = np.full((count * size, columns), blocks.format.middle, np.uint8)
-        codes[:rows] = blocks.codes
+    rows, columns = codes.shape
+    count = -(-rows // block_size)
+    if count * block_size > rows:
+        whole = xp.empty_codes(count * block_size, columns)
+        whole[:rows], whole[rows:] = codes, 1 << (bits - 1)
+        codes = whole
     # Packed first and transposed then: that moves a fraction of the bytes.
-    packed = pack_rows(codes, blocks.format.bits)
-    return np.ascontiguousarray(packed.T).reshape(columns, count, -1)
+    return xp.transposed(pack_rows(codes, bits)).reshape(columns, count, -1)
 
 
 def table_codes(packed: NBitsTensors) -> npt.NDArray[np.uint8]:

@@ -15,10 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import ModelError
-from bitwright.numerics.arrays import NUMPY
+from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.block_search import SHRINK_STEPS, is_worth_compiling, search_blocks
-from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks, search_of
-from bitwright.numerics.nbits import NBitsTensors, nbits_form, pack_each, pack_nbits, widen
+from bitwright.numerics.blocks import (
+    BlockFormat,
+    fit_block_scales,
+    nearest_codes,
+    quantize_in_blocks,
+    search_of,
+)
+from bitwright.numerics.nbits import (
+    NBitsTensors,
+    nbits_form,
+    pack_codes,
+    pack_each,
+    pack_nbits,
+    widen,
+)
 
 __all__ = ["RowReader", "pack_nearest"]
 
@@ -38,10 +51,12 @@ def pack_nearest(
     shrinks: Sequence[float] = (1.0,),
     transposed: bool = False,
     threads: int | None = None,
+    xp: Arrays = NUMPY,
 ) -> NBitsTensors:
     """Return a weight [K, N] as MatMulNBits reads it; `transposed` ones are read as [N, K].
 
-    These are the bytes of `quantize_in_blocks`, widened and packed.
+    These are the bytes of `quantize_in_blocks`, widened and packed. On torch the whole weight is
+    rounded at once, and what is packed comes back.
 
     >>> weight = np.eye(32, dtype=np.float32)
     >>> pack_nearest(lambda start, stop: weight[start:stop], (32, 32), BlockFormat()).codes.shape
@@ -49,10 +64,13 @@ def pack_nearest(
     """
     rows, columns = shape
     grids = len(shrinks) + (2 * len(SHRINK_STEPS) if len(shrinks) > 1 else 0)
-    if format.block_size == -1 or not is_worth_compiling(rows * columns, grids):
+    if xp is not NUMPY and format.block_size != -1:
+        return _pack_on(xp, read(0, columns if transposed else rows), format, shrinks, transposed)
+    if xp is not NUMPY or format.block_size == -1 or not is_worth_compiling(rows * columns, grids):
         array = read(0, columns if transposed else rows)
         matrix = array.T if transposed else array
-        return pack_nbits(widen(quantize_in_blocks(matrix, format, shrinks=shrinks)))
+        blocks = quantize_in_blocks(matrix, format, shrinks=shrinks, xp=xp)
+        return pack_nbits(widen(blocks), xp=xp)
     form = nbits_form(format, shape)
     search = search_of(format, rows, shrinks)
     length, count = search.length, format.blocks(rows)
@@ -89,6 +107,22 @@ def pack_nearest(
     if form.zero_points == "packed":
         packed = pack_each(zeros.astype(np.uint8), form.bits)
     return NBitsTensors(codes, stored, packed, rows, form.bits, form.block_size)
+
+
+def _pack_on(
+    xp: Arrays, array: Any, format: BlockFormat, shrinks: Sequence[float], transposed: bool
+) -> NBitsTensors:
+    """Return a weight that is searched, rounded and packed where `xp` computes."""
+    work = xp.transposed(xp.array(array)) if transposed else xp.array(array)
+    form = nbits_form(format, tuple(work.shape))
+    grid = fit_block_scales(work, format, shrinks=shrinks, xp=xp)
+    codes = nearest_codes(work, grid, format, xp)
+    packed = xp.numpy(pack_codes(codes, form.bits, form.block_size, xp=xp))
+    scales = NUMPY.array(xp.numpy(xp.transposed(grid.scales)), format.scale_type)
+    zeros = None
+    if form.zero_points == "packed":
+        zeros = pack_each(xp.numpy(xp.codes(xp.transposed(grid.zero_points))), form.bits)
+    return NBitsTensors(packed, scales, zeros, form.rows, form.bits, form.block_size)
 
 
 def _count_threads() -> int:

@@ -35,8 +35,10 @@ def pack(values: npt.ArrayLike, bits: int) -> npt.NDArray[np.uint8]:
     return packed
 
 
-def pack_rows(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+def pack_rows(codes: Any, bits: int) -> Any:
     """Return codes [K, N], whole bytes of each column, packed along the columns: [bytes, N].
+
+    They are bytes of numpy or of torch, and stay that.
 
     >>> pack_rows(np.array([[1], [2], [3], [4]], np.uint8), 4).tolist()
     [[33], [67]]
@@ -44,9 +46,9 @@ def pack_rows(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
     if bits == 8:
         return codes
     per_byte = _per_byte(bits)
-    packed = codes[::per_byte].copy()
-    for place in range(1, per_byte):
-        packed |= codes[place::per_byte] << np.uint8(bits * place)
+    packed = codes[::per_byte] | (codes[1::per_byte] << bits)
+    for place in range(2, per_byte):
+        packed |= codes[place::per_byte] << (bits * place)
     return packed
 
 

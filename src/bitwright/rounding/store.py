@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.errors import DataError, OutputError
+from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.numerics.nbits import (
     LazyBlocks,
@@ -109,7 +110,12 @@ class BlockStore(JobFolder):
             "negative_scales": str(form.negative_scales),
             "scale_type": form.scale_type,
         }
-        write_file(self.path(name), save(tensors, metadata=described))
+        content = save(tensors, metadata=described)
+        if self._lent is None:
+            write_file(self.path(name), content)
+        else:  # gone with this process anyway: there is nothing to keep through a power cut
+            with self._lent.writing():
+                self.path(name).write_bytes(content)
 
     def get(self, name: str) -> QuantizedBlocks:
         """Return a weight, read from its file."""
@@ -125,8 +131,8 @@ class BlockStore(JobFolder):
             scales = scales.view(ml_dtypes.bfloat16)
         return QuantizedBlocks(form, tensors["codes"], scales, tensors.get("zero_points"))
 
-    def lazy(self, name: str) -> LazyBlocks:
-        """Return a weight that is read when it is asked for."""
+    def lazy(self, name: str, *, xp: Arrays = NUMPY) -> LazyBlocks:
+        """Return a weight that is read when it is asked for, and packed on `xp`."""
         from safetensors import safe_open
 
         with safe_open(self.path(name), framework="numpy") as file:
@@ -138,7 +144,7 @@ class BlockStore(JobFolder):
                 kind = "packed" if dtype == "U8" else "float"
 
         def pack() -> NBitsTensors:
-            return pack_nbits(widen(self.get(name)))
+            return pack_nbits(widen(self.get(name)), xp=xp)
 
         return LazyBlocks(
             form, nbits_form(form, (rows, columns), kind), lambda: self.get(name), pack

@@ -148,7 +148,7 @@ def _round(
     plan = plan.with_notes(notes)
     if learns:
         store, plan = _fine_tune(prepared, plan, store, calibration, compute)
-    return {name: store.lazy(name) for name in plan.weights}, plan
+    return {name: store.lazy(name, xp=xp) for name in plan.weights}, plan
 
 
 def _round_to_nearest(prepared: Prepared, compute: Compute) -> Written:

@@ -70,8 +70,8 @@ def _lazy(
     def pack() -> NBitsTensors:
         tensor = weight.value.const_value
         assert tensor is not None
-        if len(tensor.shape) != 2 or xp is not NUMPY:
-            return pack_nbits(widen(load()))
+        if len(tensor.shape) != 2:
+            return pack_nbits(widen(load()), xp=xp)
         try:
             packed = pack_nearest(
                 row_reader(tensor),
@@ -79,6 +79,7 @@ def _lazy(
                 format,
                 shrinks=shrinks_of(method),
                 transposed=weight.transposed,
+                xp=xp,
             )
         except ModelError as error:
             raise weight.not_finite() from error
