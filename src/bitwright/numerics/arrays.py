@@ -32,6 +32,7 @@ class Arrays:
     """
 
     name = "numpy"
+    device = "cpu"
     chunk = _CHUNK
 
     def __init__(self, module: Any = np) -> None:

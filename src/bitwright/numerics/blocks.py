@@ -40,6 +40,7 @@ __all__ = [
     "search_of",
     "usable_scales",
     "values_of",
+    "values_of_blocks",
 ]
 
 Array = npt.NDArray[Any]
@@ -135,6 +136,14 @@ class QuantizedBlocks:
         """K and N."""
         rows, columns = self.codes.shape
         return rows, columns
+
+    def columns(self, start: int, stop: int) -> QuantizedBlocks:
+        """Return the weights of some outputs."""
+        zeros = self.zero_points
+        parts = (None if a is None else a[:, start:stop] for a in (self.codes, self.scales, zeros))
+        codes, scales, zeros = (None if p is None else np.ascontiguousarray(p) for p in parts)
+        assert codes is not None and scales is not None
+        return QuantizedBlocks(self.format, codes, scales, zeros)
 
     def dequantize(self, dtype: npt.DTypeLike = np.float64) -> Array:
         """Return the weights that are stored here, computed in `dtype`."""
@@ -321,6 +330,19 @@ def values_of(codes: Any, grid: BlockScales, format: BlockFormat, xp: Arrays) ->
     values = xp.array(codes) - format.per_weight(grid.zero_points, rows)
     values *= format.per_weight(grid.scales, rows)
     return values
+
+
+def values_of_blocks(blocks: QuantizedBlocks, xp: Arrays = NUMPY) -> Any:
+    """Return the weights that are stored, in float32 of `xp`.
+
+    >>> values_of_blocks(quantize_in_blocks([[1.0], [-1.0]], BlockFormat())).round(1).tolist()
+    [[1.0], [-1.0]]
+    """
+    scales = xp.array(blocks.scales)
+    zeros = blocks.zero_points
+    whole = scales * 0 + blocks.format.middle if zeros is None else xp.array(zeros)
+    grid = BlockScales(scales, whole)
+    return values_of(xp.bytes(blocks.codes), grid, blocks.format, xp)
 
 
 def collect(

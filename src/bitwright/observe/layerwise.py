@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,20 @@ from bitwright.graph import Piece, cut_model, extract_piece, open_session, run_s
 from bitwright.observe.spool import SharedRow, Spool
 from bitwright.support.files import Closing
 
-__all__ = ["LayerInputs", "LayerwiseRun", "run_side_by_side"]
+__all__ = ["LayerInputs", "LayerwiseRun", "Pieces", "run_side_by_side"]
 
 Array = npt.NDArray[Any]
 Samples = Iterable[Mapping[str, Array]]
+
+
+class Pieces(Protocol):
+    """Runs pieces of a model in another way than as sessions, and keeps what is between them."""
+
+    def make_spool(self) -> Any:
+        """Return what has the methods of a `Spool`."""
+
+    def open(self, part: ir.Model) -> Callable[[Mapping[str, Any]], dict[str, Any]] | None:
+        """Return what runs a model on one sample, None where it cannot be run so."""
 
 
 class LayerInputs:
@@ -71,6 +81,7 @@ class LayerwiseRun(Closing):
         samples: what is fed; read once.
         folder: where the spool lies, the system's temporary folder if not given.
         pieces: where to cut, if not as this model is: the pieces of another with the same tensors.
+        engine: what runs the pieces that it can; others are sessions, as all are without it.
     """
 
     def __init__(
@@ -82,13 +93,14 @@ class LayerwiseRun(Closing):
         providers: Sequence[str] | None = None,
         folder: str | Path | None = None,
         pieces: Sequence[Piece] | None = None,
+        engine: Pieces | None = None,
     ) -> None:
-        self._model = model
+        self._model, self._engine = model, engine
         self._pieces = cut_model(model, layers) if pieces is None else list(pieces)
         self._layers = frozenset(layers)
         self._providers = providers
         self.weights: dict[str, ir.TensorProtocol] = {}
-        self.spool = Spool(folder)
+        self.spool: Spool = Spool(folder) if engine is None else engine.make_spool()
         self._count = 0
         for sample in samples:
             for name, array in sample.items():
@@ -124,12 +136,18 @@ class LayerwiseRun(Closing):
         for value in part.graph.inputs:
             if value.type is None:
                 value.type = ir.TensorType(self.spool.data_type(value.name or ""))
+        run = self._open(part)
+        for index in range(self._count):
+            for name, array in run(self.spool.sample(piece.inputs, index)).items():
+                self.spool.append(name, array)
+
+    def _open(self, part: ir.Model) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+        run = None if self._engine is None else self._engine.open(part)
+        if run is not None:
+            return run
         # Weights that are put in have been rounded; the runtime must not round them again.
         session = open_session(part, providers=self._providers, as_written=True)
-        for index in range(self._count):
-            feeds = self.spool.sample(piece.inputs, index)
-            for name, array in run_session(session, feeds).items():
-                self.spool.append(name, array)
+        return lambda feeds: run_session(session, {k: _as_numpy(v) for k, v in feeds.items()})
 
     def _drop_unread(self, rest: Sequence[Piece]) -> None:
         needed = {name for piece in rest for name in piece.inputs}
@@ -140,6 +158,11 @@ class LayerwiseRun(Closing):
     def close(self) -> None:
         """Remove the spool."""
         self.spool.close()
+
+
+def _as_numpy(value: Any) -> Array:
+    """Return what a spool holds for a session: torch gives numpy what lies in host memory."""
+    return value if isinstance(value, np.ndarray) else np.asarray(value.cpu())
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from bitwright.decide.layout.weight_only import weight_source
 from bitwright.errors import ModelError
 from bitwright.graph import iter_values, weights_of
 from bitwright.graph.tensors import inline_copy
-from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
+from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks, values_of_blocks
 from bitwright.numerics.stacked import as_matrix, as_stack
 from bitwright.plan import QuantPlan, WeightPlan
 
@@ -84,11 +85,25 @@ class PlannedWeight:
         leading = [int(size) for size in self.value.shape[:-2]]  # type: ignore[arg-type]
         return as_stack(matrix, leading, transposed=self.transposed)
 
-    def restored(self, read: Callable[[str], QuantizedBlocks]) -> ir.LazyTensor:
-        """Return what `read` gives for it, as the model stores it; read when the model runs."""
+    def restored(self, read: Callable[[str], QuantizedBlocks], xp: Arrays = NUMPY) -> ir.LazyTensor:
+        """Return what `read` gives for it, as the model stores it; read when the model runs.
+
+        A matrix is restored on `xp`, and is a tensor of torch where that is torch's.
+        """
         assert self.value.dtype is not None and self.value.shape is not None
+        alone = xp is not NUMPY and len(self.value.shape) == 2
+
+        def make() -> ir.TensorProtocol:
+            blocks = read(self.name)
+            if not alone:
+                return ir.tensor(np.ascontiguousarray(self.restore(blocks)))
+            matrix = values_of_blocks(blocks, xp)
+            stored = xp.transposed(matrix) if self.transposed else matrix
+            kind = self.format().scale_type  # scales have the weight's own type
+            return ir.tensor_adapters.TorchTensor(xp.array(stored, kind), name=self.value.name)
+
         return ir.LazyTensor(
-            lambda: ir.tensor(np.ascontiguousarray(self.restore(read(self.name)))),
+            make,
             dtype=self.value.dtype,
             shape=ir.Shape(self.value.shape),
             name=self.value.name,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy.typing as npt
 
 from bitwright.decide.layout.weight_only import without_data
 from bitwright.equalize.awq import awq_clip
@@ -26,7 +24,15 @@ from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
 from bitwright.rounding.hqq import hqq
 from bitwright.rounding.refinement import refine
 
-__all__ = ["ROUNDINGS", "InputMoments", "Task", "is_factored_once", "round_weight", "shrinks_of"]
+__all__ = [
+    "ROUNDINGS",
+    "InputMoments",
+    "Task",
+    "is_factored_once",
+    "round_group",
+    "round_weight",
+    "shrinks_of",
+]
 
 
 class InputMoments:
@@ -81,7 +87,8 @@ def is_factored_once(weights: Sequence[PlannedWeight], options: WeightOnly) -> b
 class Task:
     """One weight [K, N] to round."""
 
-    weight: npt.NDArray[Any]
+    weight: Any
+    """An array of numpy or of `xp`."""
     format: BlockFormat
     inputs: InputMoments | None
     """None where the layer's inputs were not observed."""
@@ -126,6 +133,29 @@ ROUNDINGS: dict[type, Callable[[Task, Any], QuantizedBlocks]] = {
     GPTQ: _round_by_gptq,
     HQQ: _round_by_hqq,
 }
+
+
+def round_group(
+    weights: Sequence[PlannedWeight], inputs: InputMoments, options: WeightOnly, xp: Arrays
+) -> Iterator[tuple[str, QuantizedBlocks]]:
+    """Yield weights that read the same tensor, rounded; torch rounds those of one form together.
+
+    Columns do not depend on each other, and a GPU takes as long for few as for many.
+    """
+    method, formats = weights[0].plan.rounding, {weight.format() for weight in weights}
+    together = xp is not NUMPY and inputs.seen and is_factored_once(weights, options)
+    if not together or len(formats) > 1 or not isinstance(method, GPTQ) or not method.per_column:
+        for weight in weights:
+            yield weight.name, round_weight(weight, inputs, options, xp)
+        return
+    arrays = [xp.array(weight.read()) for weight in weights]
+    task = Task(xp.concatenate(arrays, 1), formats.pop(), inputs, xp=xp)
+    del arrays
+    blocks, start = _round_by_gptq(task, method), 0
+    for weight in weights:
+        stop = start + weight.shape[1]
+        yield weight.name, blocks.columns(start, stop)
+        start = stop
 
 
 def round_weight(

@@ -12,10 +12,16 @@ import onnx_ir as ir
 from bitwright.equalize.awq import CLIPPED, awq_scales
 from bitwright.errors import DataError
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
-from bitwright.jobs.weight_only.rounding import InputMoments, is_factored_once, round_weight
+from bitwright.jobs.weight_only.rounding import (
+    InputMoments,
+    is_factored_once,
+    round_group,
+    round_weight,
+)
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.observe import LayerwiseRun
+from bitwright.observe.layerwise import Pieces
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.rounding.store import BlockStore
 from bitwright.support.wording import counted
@@ -81,7 +87,8 @@ def _rounded(
     if samples is None or not groups:
         return
     starts = _starts(model, groups)
-    with LayerwiseRun(model, list(starts), samples, providers=providers) as run:
+    engine = _engine(xp, providers)
+    with LayerwiseRun(model, list(starts), samples, providers=providers, engine=engine) as run:
         for inputs in run:
             source = starts[inputs.node]
             group = groups[source]
@@ -91,12 +98,20 @@ def _rounded(
                 moments = InputMoments(inputs, source, group[0].shape[0], xp, factored_once=once)
                 if not moments.seen:
                     unreached += [weight.name for weight in missing]
-                for weight in missing:
-                    yield weight.name, round_weight(weight, moments, options, xp)
+                yield from round_group(missing, moments, options, xp)
                 del moments  # one Hessian at a time
             if options.sequential:
                 for weight in group:
-                    inputs.put_weight(weight.value.name or "", weight.restored(store.get))
+                    inputs.put_weight(weight.value.name or "", weight.restored(store.get, xp))
+
+
+def _engine(xp: Arrays, providers: Sequence[str] | None) -> Pieces | None:
+    """Return what runs layers where `xp` computes; None: sessions, as where providers are named."""
+    if xp is NUMPY or providers is not None:
+        return None
+    from bitwright.learning.torch_pieces import TorchPieces
+
+    return TorchPieces(xp.device)
 
 
 def _starts(model: ir.Model, groups: Mapping[str, Sequence[PlannedWeight]]) -> dict[str, str]:
@@ -140,7 +155,8 @@ def find_scaling(
     groups = _by_source(planned_weights(model, plan))
     starts = _starts(model, groups)
     found: dict[str, Smoothing] = {}
-    with LayerwiseRun(model, list(starts), samples, providers=providers) as run:
+    engine = _engine(xp, providers)
+    with LayerwiseRun(model, list(starts), samples, providers=providers, engine=engine) as run:
         for inputs in run:
             source = starts[inputs.node]
             # A weight that others read too would be scaled for them as well.

@@ -46,6 +46,7 @@ class TorchGraph:
         outputs: names of the tensors to give back.
         opset: the version of the model's operators.
         device: where the constants lie; feeds must lie there too.
+        constants: tensors in place of those that the nodes hold.
 
     >>> x, y = (ir.Value(name=name) for name in "xy")
     >>> graph = TorchGraph([ir.node("Relu", [x], outputs=[y])], ["y"], opset=21)
@@ -60,9 +61,10 @@ class TorchGraph:
         *,
         opset: int,
         device: str | torch.device = "cpu",
+        constants: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self._outputs = frozenset(outputs)
-        self.constants: dict[str, torch.Tensor] = {}
+        self.constants: dict[str, torch.Tensor] = dict(constants or {})
         nodes = list(nodes)
         for node in nodes:
             if (reason := why_not(node, opset)) is not None:

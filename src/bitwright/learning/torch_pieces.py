@@ -1,0 +1,149 @@
+"""Pieces of a model run in torch, with the tensors between them on the device that computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from bitwright.errors import DataError, ModelError
+from bitwright.graph import opset_of
+from bitwright.graph.tensors import inline_copy
+from bitwright.learning.torch_graph.executor import TorchGraph
+from bitwright.learning.torch_graph.movement import as_tensor
+
+__all__ = ["DeviceSpool", "TorchPieces"]
+
+_MAX_PART = 0.5
+"""The part of a GPU's free memory that tensors between pieces may take."""
+
+
+class TorchPieces:
+    """Opens pieces of a model in torch on one device.
+
+    >>> x, y = (ir.Value(name=name) for name in "xy")
+    >>> graph = ir.Graph([x], [y], nodes=[ir.node("Relu", [x], outputs=[y])])
+    >>> graph.opset_imports[""] = 21
+    >>> run = TorchPieces("cpu").open(ir.Model(graph, ir_version=10))
+    >>> run({"x": np.float32([-1, 2])})["y"]
+    tensor([0., 2.])
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def make_spool(self) -> DeviceSpool:
+        """Return where the tensors between pieces are kept."""
+        return DeviceSpool(self._device)
+
+    def open(self, part: ir.Model) -> Callable[[Mapping[str, Any]], dict[str, Any]] | None:
+        """Return what runs a model on one sample, None where torch has not all of its operators."""
+        outputs = [value.name or "" for value in part.graph.outputs]
+        constants = {
+            name: _as_constant(value.const_value, self._device)
+            for name, value in part.graph.initializers.items()
+            if value.const_value is not None
+        }
+        try:
+            graph = TorchGraph(
+                part.graph,
+                outputs,
+                opset=opset_of(part),
+                device=self._device,
+                constants=constants,
+            )
+        except ModelError:
+            return None
+
+        def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+            with torch.no_grad():
+                given = {name: _as_fed(value, self._device) for name, value in feeds.items()}
+                return dict(graph.run(given))
+
+        return run
+
+
+class DeviceSpool:
+    """Named rows of tensors, one for each sample, in the memory of a device.
+
+    What would take more than half of it waits in the host's memory.
+
+    >>> spool = DeviceSpool("cpu")
+    >>> spool.append("x", np.float32([1, 2]))
+    >>> [row.tolist() for row in spool.rows("x")]
+    [[1.0, 2.0]]
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._rows: dict[str, list[torch.Tensor]] = {}
+        self._room = float("inf")
+        if device != "cpu":
+            self._room = _MAX_PART * torch.cuda.mem_get_info(device)[0]
+
+    def append(self, name: str, array: Any) -> None:
+        """Add a sample's array to a row."""
+        if isinstance(array, np.ndarray) and array.dtype.kind not in "fiubV":
+            raise DataError(f"tensor {name!r} holds {array.dtype} values, which cannot be kept.")
+        tensor = _as_fed(array, self._device)
+        if tensor.device.type != "cpu":
+            if tensor.nbytes > self._room:
+                tensor = tensor.cpu()
+            else:
+                self._room -= tensor.nbytes
+        self._rows.setdefault(name, []).append(tensor)
+
+    def rows(self, name: str) -> Iterator[torch.Tensor]:
+        """Yield what was appended under this name, in order."""
+        for index in range(len(self._rows[name])):
+            yield self.row(name, index)
+
+    def row(self, name: str, index: int) -> torch.Tensor:
+        """Return one sample's tensor, floats on the device."""
+        return _as_fed(self._rows[name][index], self._device)
+
+    def sample(self, names: Sequence[str], index: int) -> dict[str, Any]:
+        """Return the tensors of one sample."""
+        return {name: self.row(name, index) for name in names}
+
+    def data_type(self, name: str) -> ir.DataType:
+        """Return the element type of a row."""
+        return ir.tensor_adapters.from_torch_dtype(self._rows[name][0].dtype)
+
+    def share(self, name: str, file: Path) -> Any:
+        """Refuse to give a row to other processes."""
+        raise DataError(f"tensor {name!r} is on {self._device} and has no file to share.")
+
+    def drop(self, name: str) -> None:
+        """Forget a row."""
+        dropped = self._rows.pop(name, [])
+        self._room += sum(t.nbytes for t in dropped if t.device.type != "cpu")
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all rows."""
+        return tuple(self._rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._rows
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._rows.clear()
+
+
+def _as_fed(value: Any, device: str) -> torch.Tensor:
+    """Return a value as a tensor; floats go to the device, integers say shapes and places."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device) if value.is_floating_point() else value
+    return as_tensor(value, device)
+
+
+def _as_constant(tensor: ir.TensorProtocol, device: str) -> torch.Tensor:
+    """Return a constant on the device; one that is made there does not leave it."""
+    made = tensor.raw() if isinstance(tensor, ir.LazyTensor) else inline_copy(tensor)
+    raw = made.raw
+    return _as_fed(raw if isinstance(raw, torch.Tensor) else made.numpy(), device)
