@@ -79,7 +79,7 @@ class _Llama:
         if name not in self.constants:
             if array.dtype == np.float64:
                 array = array.astype(np.float32)
-            tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+            tensor = ir.tensor(np.asarray(array, order="C"), name=name)  # keeps scalars scalars
             self.constants[name] = ir.Value(
                 name=name,
                 const_value=tensor,

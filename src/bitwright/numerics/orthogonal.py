@@ -45,14 +45,18 @@ class Orthogonal:
         >>> make_orthogonal(2, 0).multiply(np.ones((1, 6))).shape
         (1, 6)
         """
-        moved = np.moveaxis(np.array(array, np.float64), axis, -1)
-        part = moved[..., span]
-        sizes = [len(factor) for factor in self.factors]
-        blocks = (part.reshape(-1, self.size) * self.signs).reshape(-1, *sizes)
-        for place, factor in enumerate(self.factors, start=1):
-            blocks = np.moveaxis(np.moveaxis(blocks, place, -1) @ factor, -1, place)
-        moved[..., span] = blocks.reshape(part.shape)
-        return np.moveaxis(moved, -1, axis)
+        result = np.array(np.moveaxis(array, axis, -1), np.float64, order="C")
+        part = result[..., span]
+        blocks = part.reshape(-1, self.size) * self.signs
+        right = self.size
+        for factor in self.factors:
+            right //= len(factor)
+            if right > 1:
+                blocks = factor.T @ blocks.reshape(-1, len(factor), right)
+            else:  # one large product, not many small ones
+                blocks = blocks.reshape(-1, len(factor)) @ factor
+        result[..., span] = blocks.reshape(part.shape)
+        return np.moveaxis(result, -1, axis)
 
     def matrix(self) -> F64:
         """Return R itself."""
@@ -125,7 +129,7 @@ def _hadamard_factors(size: int) -> tuple[F64, ...] | None:
             orders.append(min(left, _DENSE))
             left //= orders[-1]
         found = [odd, *(each for order in orders if (each := hadamard(order)) is not None)]
-        return tuple(each / np.sqrt(len(each)) for each in found)
+        return tuple(each / np.sqrt(len(each)) for each in found if len(each) > 1 or size == 1)
     return None
 
 
