@@ -31,6 +31,7 @@ LENGTH = 512
 
 OURS = ("int4-rtn", "int4-rtn-weighted", "int4-hqq", "int4-awq", "int4-gptq", "int4")
 MORE = (
+    "int4-qep",
     "int4-awq-gptq",  # what `int4` does, behind AWQ
     "int4-hqq-float",  # zero points in float
 )

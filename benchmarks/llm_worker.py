@@ -13,6 +13,10 @@ from measure import report
 VARIANTS = {
     "int4-rtn-weighted": ("int4-rtn", {"rounding": {"method": "nearest", "weighted": True}}),
     "int4-hqq-float": ("int4-hqq", {"rounding": {"method": "hqq", "float_zero_points": True}}),
+    "int4-qep": (
+        "int4",
+        {"rounding": {"method": "gptq", "damping": 0.1}, "error_propagation": 0.5},
+    ),
     "int4-awq-gptq": ("int4", {"rounding": {"method": "gptq"}, "refine": 2, "awq": {}}),
 }
 

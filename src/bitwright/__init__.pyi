@@ -63,6 +63,8 @@ from .recipe import RECIPES as RECIPES
 from .recipe import TARGETS as TARGETS
 from .recipe import AdaQuant as AdaQuant
 from .recipe import AdaRound as AdaRound
+from .recipe import ByLoss as ByLoss
+from .recipe import ByPlace as ByPlace
 from .recipe import CrossLayerEqualization as CrossLayerEqualization
 from .recipe import Distribution as Distribution
 from .recipe import Entropy as Entropy

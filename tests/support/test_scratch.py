@@ -11,6 +11,7 @@ import pytest
 
 from bitwright.errors import OutputError
 from bitwright.observe.spool import Spool
+from bitwright.support import scratch
 from bitwright.support.scratch import ScratchFolder, remove_abandoned
 
 OWNER = """
@@ -173,3 +174,20 @@ def test_a_signal_while_a_folder_is_made_leaves_nothing(tmp_path, monkeypatch, s
     monkeypatch.undo()
     gc.collect()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="removes no open file there")
+def test_a_folder_that_is_being_removed_cannot_be_taken(tmp_path):
+    folder = tmp_path / "bitwright-spool-0"
+    folder.mkdir()
+    file = (folder / scratch._LOCK).open("xb")
+    seen = []
+
+    class Lock:
+        def close(self):
+            # Now whoever waits for the lock gets it, and looks whether its file is still there.
+            seen.append((folder / scratch._LOCK).exists())
+            file.close()
+
+    scratch._remove(folder, Lock())
+    assert seen == [False] and not folder.exists()

@@ -43,6 +43,14 @@ class RecipeChoice:
             "int8-dynamic.",
         ),
     ] = False
+    bits: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="Bits of weight-only weights: 2 to 8, or an average such as 4.5, for which those "
+            "that lose most get twice as many as the others.",
+        ),
+    ] = None
     ranges: Annotated[
         str | None,
         typer.Option(
@@ -113,8 +121,37 @@ class RecipeChoice:
     @property
     def effort(self) -> str | None:
         """The effort where none is asked for: None if the options say how to choose ranges."""
-        said = (self.recipe, self.ranges, self.settings, self.bias_correction, self.fine_tune)
+        said = (
+            self.recipe,
+            self.bits,
+            self.ranges,
+            self.settings,
+            self.bias_correction,
+            self.fine_tune,
+        )
         return None if any(said) or self.dynamic or self.equalize else "standard"
+
+    def _bit_settings(self, chosen: Recipe) -> dict[str, str | float]:
+        """Return the settings that `--bits` is short for."""
+        from bitwright.errors import RecipeError
+
+        if self.bits is None:
+            return {}
+        if chosen.mode != "weight-only":
+            raise RecipeError(
+                f"--bits is for weights whose activations stay float, and recipe {chosen.name!r} "
+                "quantizes both; add --recipe int4, or set its types."
+            )
+        if self.bits == int(self.bits):
+            return {"weights.bits": int(self.bits)}
+        narrow = 2 if self.bits < 4 else 4
+        return {
+            "weights.bits": narrow,
+            "weights.head_bits": "null",
+            "weights.mixed.by": "loss",
+            "weights.mixed.average_bits": self.bits,
+            "weights.mixed.wide_bits": 2 * narrow,
+        }
 
     def load(self) -> Recipe:
         """Return the recipe that the options ask for."""
@@ -149,4 +186,5 @@ class RecipeChoice:
             "rewrite.fix_shapes": shapes and msgspec.json.encode(shapes).decode(),
         }
         given = [f"{key}={value}" for key, value in changes.items() if value is not None]
+        given += [f"{key}={value}" for key, value in self._bit_settings(chosen).items()]
         return change_recipe(chosen, [*given, *(self.settings or ())])

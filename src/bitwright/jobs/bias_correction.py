@@ -287,7 +287,7 @@ class _Correction:
             model,
             quantized_model,
             list(by_node),
-            lambda: self._samples(SAMPLES),
+            self._samples(SAMPLES),
             weights=weights,
             providers=self._providers,
         ) as layers:

@@ -22,7 +22,7 @@ from bitwright.errors import (
 )
 from bitwright.jobs.folder_data import FolderData
 from bitwright.jobs.result import Result, show_shrinkage
-from bitwright.recipe import Nearest, Recipe
+from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import replace_folder, temporary_folder_beside
 from bitwright.support.wording import counted, show_bytes
@@ -274,19 +274,13 @@ def _data_free(recipe: Recipe) -> Recipe:
     """Return the recipe that stores the same bits without a look at data.
 
     >>> from bitwright.recipe import load_recipe
-    >>> _data_free(load_recipe("int4")).weights == load_recipe("int4-rtn").weights
+    >>> _data_free(load_recipe("int4-gptq")).weights == load_recipe("int4-rtn").weights
     True
     """
     weights = recipe.weights
     if recipe.mode != "weight-only" or not (weights.needs_data or recipe.fine_tune):
         return recipe
-    overrides = {
-        name: one.replace(rounding=None) if one.rounding and one.rounding.needs_data else one
-        for name, one in weights.overrides.items()
-    }
-    rounding = Nearest() if weights.rounding.needs_data else weights.rounding
-    weights = weights.replace(rounding=rounding, awq=None, refine=0, overrides=overrides)
-    return recipe.replace(weights=weights, fine_tune=None)
+    return recipe.replace(weights=weights.without_data(), fine_tune=None)
 
 
 @contextmanager

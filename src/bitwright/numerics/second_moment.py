@@ -15,7 +15,7 @@ from bitwright.errors import DataError
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.wide_matrices import add_products_, mirror_
 
-__all__ = ["WIDE", "SecondMoment", "output_error"]
+__all__ = ["WIDE", "CrossMoment", "SecondMoment", "output_error"]
 
 WIDE = 4096
 """Channels above which the products on a CPU are summed and factored in place."""
@@ -47,13 +47,7 @@ class SecondMoment:
     def update(self, inputs: Any) -> None:
         """Add a batch: an array whose last axis is the channels."""
         xp = self._xp
-        rows = xp.array(inputs)
-        if rows.ndim < 1 or rows.shape[-1] != self.channels:
-            raise DataError(
-                f"an input of shape {tuple(rows.shape)} does not end in the layer's "
-                f"{self.channels} channels."
-            )
-        rows = rows.reshape(-1, self.channels)
+        rows = _as_rows(inputs, self.channels, xp)
         if self._is_wide:
             finite = add_products_(self._products, rows)
         else:
@@ -118,6 +112,46 @@ class SecondMoment:
                 "no calibration data reached the layer; give at least one sample that does."
             )
         return self.count
+
+
+class CrossMoment:
+    """The mean of x (f - x)', where f is what each vector x should have been.
+
+    >>> moment = CrossMoment(1)
+    >>> moment.update([[2.0], [4.0]], [[3.0], [4.0]])
+    >>> moment.take_matrix()
+    array([[1.]])
+    """
+
+    __slots__ = ("_count", "_products", "_xp", "channels")
+
+    def __init__(self, channels: int, *, xp: Arrays = NUMPY) -> None:
+        self.channels = channels
+        self._count = 0
+        self._xp = xp
+        self._products = xp.array(np.zeros((channels, channels)), "float64")
+
+    def update(self, inputs: Any, wanted: Any) -> None:
+        """Add a batch of inputs, and what they should have been."""
+        rows = _as_rows(inputs, self.channels, self._xp)
+        self._products += rows.T @ (_as_rows(wanted, self.channels, self._xp) - rows)
+        self._count += rows.shape[0]
+
+    def take_matrix(self) -> Any:
+        """Return the mean, an array of `xp`; nothing is left here."""
+        products, self._products = self._products, None
+        products /= max(self._count, 1)
+        return products
+
+
+def _as_rows(inputs: Any, channels: int, xp: Arrays) -> Any:
+    rows = xp.array(inputs)
+    if rows.ndim < 1 or rows.shape[-1] != channels:
+        raise DataError(
+            f"an input of shape {tuple(rows.shape)} does not end in the layer's {channels} "
+            "channels."
+        )
+    return rows.reshape(-1, channels)
 
 
 def output_error(change: Any, moment: Any, *, xp: Arrays = NUMPY) -> Any:

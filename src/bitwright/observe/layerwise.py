@@ -55,6 +55,14 @@ class LayerInputs:
         """Yield what a tensor holds, sample by sample."""
         return self._run.spool.rows(tensor)
 
+    def __contains__(self, tensor: object) -> bool:
+        """Whether a tensor is alive."""
+        return tensor in self._run.spool.names()
+
+    def data_type(self, tensor: str) -> ir.DataType:
+        """Return the element type of a tensor."""
+        return self._run.spool.data_type(tensor)
+
     def rows(self, tensors: Iterable[str]) -> dict[str, Iterator[Array]]:
         """Return what tensors hold, each sample by sample."""
         return {tensor: self.values(tensor) for tensor in tensors}
@@ -119,6 +127,12 @@ class LayerwiseRun(Closing):
                 self._run_piece(piece)
                 self._drop_unread(self._pieces[index + 1 :])
 
+    def fed(self) -> Iterator[dict[str, Array]]:
+        """Yield the samples that were read, as long as no layer has run."""
+        names = self.spool.names()
+        for index in range(self._count):
+            yield {name: _as_numpy(v) for name, v in self.spool.sample(names, index).items()}
+
     def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
         """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
         if isinstance(array, np.ndarray):
@@ -170,20 +184,25 @@ def run_side_by_side(
     model: ir.Model,
     quantized: ir.Model,
     layers: Sequence[str],
-    samples: Callable[[], Samples],
+    samples: Samples,
     *,
     weights: Mapping[str, Array | ir.TensorProtocol],
     providers: Sequence[str] | None = None,
+    engine: Pieces | None = None,
 ) -> Iterator[Iterator[tuple[LayerInputs, LayerInputs]]]:
     """Run a float model and a quantized form of it, and give the inputs of each layer in both.
 
-    `samples` is called for each model, the second time when all samples have been read once.
-    `weights` are what the quantized model has instead of its own.
+    `samples` are read once. `weights` are what the quantized model has instead of its own.
     """
     with (
-        LayerwiseRun(model, layers, samples(), providers=providers) as floats,
+        LayerwiseRun(model, layers, samples, providers=providers, engine=engine) as floats,
         LayerwiseRun(
-            quantized, layers, samples(), providers=providers, pieces=cut_model(model, layers)
+            quantized,
+            layers,
+            floats.fed(),
+            providers=providers,
+            pieces=cut_model(model, layers),
+            engine=engine,
         ) as other,
     ):
         for name, array in weights.items():

@@ -15,7 +15,7 @@ from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, 
 from bitwright.recipe.methods import MinMax, MinMSE, Percentile
 from bitwright.recipe.options import Placement, Selection
 from bitwright.recipe.value import Recipe
-from bitwright.recipe.weights import AWQ, GPTQ, HQQ, Nearest, WeightOnly
+from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
 from bitwright.support.arguments import check_arguments
 from bitwright.support.settings import merge
 from bitwright.targets import TARGETS, Target, find_target
@@ -167,8 +167,26 @@ def why_no_preset(name: str) -> str | None:
 
 
 _WEIGHT_ONLY = {
-    # The most accurate of them on a real language model; AWQ before GPTQ gained nothing there.
-    "int4": WeightOnly(rounding=GPTQ(), refine=2),
+    # The most accurate of 4 bits on a real language model; AWQ before GPTQ gained nothing there.
+    "int4": WeightOnly(
+        rounding=GPTQ(damping=0.1),
+        refine=2,
+        error_propagation=0.5,
+        embeddings=True,
+        embedding_bits=8,
+        head_bits=8,
+    ),
+    "int4-mixed": WeightOnly(
+        rounding=GPTQ(damping=0.1),
+        refine=2,
+        error_propagation=0.5,
+        embeddings=True,
+        embedding_bits=8,
+        mixed=ByLoss(),
+    ),
+    "int4-k": WeightOnly(
+        rounding=Nearest(), embeddings=True, embedding_bits=8, head_bits=8, mixed=ByPlace()
+    ),
     "int4-rtn": WeightOnly(rounding=Nearest()),
     "int4-gptq": WeightOnly(rounding=GPTQ()),
     "int4-awq": WeightOnly(rounding=Nearest(), awq=AWQ()),

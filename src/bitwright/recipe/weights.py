@@ -9,7 +9,18 @@ import msgspec
 from bitwright.errors import RecipeError
 from bitwright.support.settings import Settings
 
-__all__ = ["AWQ", "GPTQ", "HQQ", "Nearest", "RoundingMethod", "WeightOnly", "WeightOverride"]
+__all__ = [
+    "AWQ",
+    "GPTQ",
+    "HQQ",
+    "ByLoss",
+    "ByPlace",
+    "MixedBits",
+    "Nearest",
+    "RoundingMethod",
+    "WeightOnly",
+    "WeightOverride",
+]
 
 
 class Nearest(Settings, frozen=True, kw_only=True, tag="nearest", tag_field="method"):
@@ -21,9 +32,9 @@ class Nearest(Settings, frozen=True, kw_only=True, tag="nearest", tag_field="met
 
     clip: bool = True
     """Shrink the range of a block where that lowers its error."""
-    weighted: bool = False
-    """Measure that error at the output of the layer, not on the weights alone: needs data. Recipes
-    that use data anyway do so by default."""
+    weighted: bool | None = None
+    """Measure that error at the output of the layer, not on the weights alone: needs data. None:
+    where data is given and the weights have fewer than 8 bits."""
     shrink: float = 1.0
     """Without `clip`: the part of each block's range that is kept."""
 
@@ -38,7 +49,7 @@ class Nearest(Settings, frozen=True, kw_only=True, tag="nearest", tag_field="met
     @property
     def needs_data(self) -> bool:
         """Whether it must see what the layer reads."""
-        return self.weighted
+        return self.weighted is True
 
 
 class GPTQ(Settings, frozen=True, kw_only=True, tag="gptq", tag_field="method"):
@@ -107,6 +118,44 @@ class AWQ(Settings, frozen=True, kw_only=True):
             raise RecipeError("awq with neither scale nor clip does nothing; leave it out.")
 
 
+class ByLoss(Settings, frozen=True, kw_only=True, tag="loss", tag_field="by"):
+    """More bits for the weights that lose most, measured on a few samples, under a budget.
+
+    >>> ByLoss(average_bits=5).wide_bits
+    8
+    """
+
+    average_bits: float = 4.5
+    """Bits that a weight may take on average, scales and zero points not counted."""
+    wide_bits: int = 8
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether it must see what the layers read."""
+        return True
+
+
+class ByPlace(Settings, frozen=True, kw_only=True, tag="place", tag_field="by"):
+    """More bits where llama.cpp's k-quants spend them; needs no data.
+
+    Values of attention and last products of feed-forward networks, in the first and last eighth of
+    the layers and in every third between.
+
+    >>> ByPlace().wide_bits
+    8
+    """
+
+    wide_bits: int = 8
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether it must see what the layers read."""
+        return False
+
+
+MixedBits = ByLoss | ByPlace
+
+
 class WeightOverride(Settings, frozen=True, kw_only=True):
     """What the weight of one node gets instead.
 
@@ -144,6 +193,9 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     """How often the scales and values of all blocks are fitted again to what the layer reads."""
     sequential: bool = True
     """Each layer is rounded for the inputs that the quantized layers before it give."""
+    error_propagation: float = 0.0
+    """The part of the error which those layers leave in its inputs that a layer makes up for; 0.5
+    is best on texts of another kind than the calibration data. Takes a second, float run."""
     output: Literal["matmul-nbits", "qdq", "float"] = "matmul-nbits"
     """The runtime's n-bit product, blocked DequantizeLinear, or float weights with the rounded
     values, for study."""
@@ -154,13 +206,19 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     embeddings: bool | None = None
     """Quantize constant tables that are gathered from, too. None: those that a quantized product
     reads as well, which would else be in the model twice."""
+    embedding_bits: int | None = None
+    """Bits of tables that no product shares, if others."""
     head_bits: int | None = None
     """Bits of the product that makes the logits, if others."""
+    mixed: MixedBits | None = None
+    """Which weights get more bits than the others; overrides and the head keep theirs."""
     overrides: dict[str, WeightOverride] = msgspec.field(default_factory=dict)
     """Node name, or `re:...`, -> what it gets instead."""
 
     def __post_init__(self) -> None:
-        for bits in (self.bits, self.head_bits, *(o.bits for o in self.overrides.values())):
+        wide = None if self.mixed is None else self.mixed.wide_bits
+        special = (self.head_bits, self.embedding_bits, wide)
+        for bits in (self.bits, *special, *(o.bits for o in self.overrides.values())):
             if bits is not None and not 2 <= bits <= 8:
                 raise RecipeError(f"weights take 2 to 8 bits, not {bits}.")
         for size in (self.block_size, *(o.block_size for o in self.overrides.values())):
@@ -179,8 +237,44 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
                 )
         if self.refine < 0:
             raise RecipeError(f"refine of weights must not be negative, as {self.refine} is.")
+        if self.mixed is not None and self.mixed.wide_bits <= self.bits:
+            raise RecipeError(
+                f"mixed gives some weights {self.mixed.wide_bits} bits, which is not more than the "
+                f"{self.bits} of all others."
+            )
+        if not 0 <= self.error_propagation <= 1:
+            raise RecipeError(
+                f"error_propagation must lie between 0 and 1, not {self.error_propagation}."
+            )
+        if self.error_propagation and not self.sequential:
+            raise RecipeError(
+                "error_propagation makes up for errors of earlier layers, which sequential=false "
+                "does not look at; leave one of them out."
+            )
         if isinstance(self.accuracy_level, int) and not 0 <= self.accuracy_level <= 4:
             raise RecipeError(f"accuracy_level must lie in 0..4, not {self.accuracy_level}.")
+
+    def without_data(self) -> WeightOnly:
+        """Return what stores the same bits and needs no data; a mixture goes by place.
+
+        >>> WeightOnly(rounding=GPTQ(), mixed=ByLoss(), refine=1).without_data().needs_data
+        False
+        """
+        overrides = {
+            name: one.replace(rounding=None) if one.rounding and one.rounding.needs_data else one
+            for name, one in self.overrides.items()
+        }
+        mixed = self.mixed
+        if mixed is not None and mixed.needs_data:
+            mixed = ByPlace(wide_bits=mixed.wide_bits)
+        return self.replace(
+            rounding=Nearest() if self.rounding.needs_data else self.rounding,
+            awq=None,
+            refine=0,
+            error_propagation=0.0,
+            mixed=mixed,
+            overrides=overrides,
+        )
 
     @property
     def needs_data(self) -> bool:
@@ -189,5 +283,7 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
         return (
             self.awq is not None
             or self.refine > 0
+            or self.error_propagation > 0
+            or (self.mixed is not None and self.mixed.needs_data)
             or any(rounder.needs_data for rounder in rounders if rounder is not None)
         )

@@ -124,6 +124,12 @@ def _remove(folder: Path, lock: IO[bytes] | ExitStack) -> None:
         else:
             with suppress(OSError):
                 inner.unlink()
+    is_empty = all(path.name == _LOCK for path in folder.glob("*"))
+    if is_empty:
+        # While it is held: who waits for the lock must not take the folder for their own. Windows
+        # removes no open file.
+        with suppress(OSError):
+            (folder / _LOCK).unlink()
     lock.close()
-    if all(path.name == _LOCK for path in folder.glob("*")):
+    if is_empty:
         shutil.rmtree(folder, ignore_errors=True)

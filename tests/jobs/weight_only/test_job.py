@@ -48,12 +48,13 @@ def errors():
     data = make_samples(16)
     recipes = {
         "plain": WeightOnly(rounding=Nearest(clip=False), **BITS3),
-        "nearest": WeightOnly(rounding=Nearest(), **BITS3),
+        "nearest": WeightOnly(rounding=Nearest(weighted=False), **BITS3),
         "weighted": WeightOnly(rounding=Nearest(weighted=True), **BITS3),
         "refined": WeightOnly(rounding=Nearest(), refine=2, **BITS3),
         "hqq": WeightOnly(rounding=HQQ(), **BITS3),
         "gptq": WeightOnly(rounding=GPTQ(), **BITS3),
         "awq": WeightOnly(rounding=Nearest(), awq=AWQ(), **BITS3),
+        "propagated": WeightOnly(rounding=GPTQ(), error_propagation=0.5, **BITS3),
         "all": WeightOnly(rounding=GPTQ(), awq=AWQ(), refine=2, **BITS3),
     }
     return {name: error_of(run(recipe, data=data)) for name, recipe in recipes.items()}
@@ -64,9 +65,27 @@ def test_every_method_beats_plain_rounding(errors, method):
     assert errors[method] < errors["plain"]
 
 
+def test_nearest_rounding_uses_data_that_it_is_given():
+    model, data = make_block(), make_samples(16)
+    found = bitwright.quantize(model, data=data, recipe="int4-rtn")
+    assert found.plan.recipe.weights.rounding == Nearest(weighted=True)
+    alone = {"base": "int4-rtn", "weights": {"rounding": {"weighted": False}}}
+    plain = bitwright.quantize(model, data=data, recipe=alone)
+    assert found.judgement.loss < 0.9 * plain.judgement.loss
+    # Random numbers say nothing of what a layer reads, and 8 bits need no choice.
+    drawn = bitwright.quantize(model, data=bitwright.RandomData(shapes={"n": 8}), recipe="int4-rtn")
+    assert drawn.plan.recipe.weights.rounding == Nearest()
+    wide = bitwright.quantize(model, data=data, recipe="int8-weights")
+    assert wide.plan.recipe.weights.rounding == Nearest()
+
+
 def test_methods_with_data_beat_those_without(errors):
     assert errors["gptq"] < 0.8 * errors["nearest"]
     assert errors["weighted"] < 0.8 * errors["nearest"]
+
+
+def test_layers_that_make_up_for_errors_before_them_come_closer(errors):
+    assert errors["propagated"] < errors["gptq"]
 
 
 @pytest.mark.parametrize("alone", ["gptq", "awq", "refined", "weighted"])

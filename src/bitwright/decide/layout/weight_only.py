@@ -109,7 +109,9 @@ class _Planner:
         unseen: Counter[str] = Counter()
         for plan in weights.values():
             node = self._nodes[plan.nodes[0]]
-            if node.op_type != "Gather" and plan.rounding != self._rounding(node):
+            wanted = self._rounding(node)
+            lost = not isinstance(wanted, Nearest) and plan.rounding != wanted
+            if node.op_type != "Gather" and lost:
                 inside = node.graph is not self._model.graph
                 where = "inside bodies of If, Loop or Scan" if inside else "of stacked matrices"
                 unseen[where] += 1
@@ -209,6 +211,8 @@ class _Planner:
         bits = options.bits
         if name in self._head and options.head_bits is not None:
             bits = options.head_bits
+        elif node.op_type == "Gather" and options.embedding_bits is not None:
+            bits = options.embedding_bits
         rounding = self._rounding(node)
         if weight_source(node, weight) is None or node.graph is not self._model.graph:
             rounding = without_data(rounding)
@@ -270,7 +274,8 @@ def _refuse_experts(node: ir.Node, weights: Sequence[ir.Value], plan: WeightPlan
 def _heads(model: ir.Model) -> frozenset[str]:
     """Return the products whose result leaves the model, also through ops that only reshape."""
     found = set()
-    waiting = [value.producer() for value in model.graph.outputs]
+    # Keys and values that leave for a cache are no answers: they have an axis of heads.
+    waiting = [value.producer() for value in model.graph.outputs if _rank(value) < 4]
     while waiting:
         node = waiting.pop()
         if node is None:

@@ -45,7 +45,7 @@ def fine_tune_weights(
 ) -> Planned:
     """Learn the weights of a model for its plan.
 
-    The samples that the result is measured on are not learned from. Data is read twice.
+    The samples that the result is measured on are not learned from.
     """
     method = plan.recipe.fine_tune
     assert method is not None
@@ -81,7 +81,7 @@ def fine_tune(
     work: str | Path | None = None,
     progress: Progress = False,
 ) -> Tuned:
-    """Learn the weights of a float model for its plan; `samples` are read twice.
+    """Learn the weights of a float model for its plan; `samples` are read once.
 
     `work` is a folder that keeps each segment as soon as it has learned: a run that was interrupted
     goes on from there, and gives what it would have given.
@@ -97,7 +97,7 @@ def fine_tune(
                 model,
                 learner.quantized_model(),
                 starts,
-                lambda: _digested(islice(samples, method.samples), digest),
+                _digested(islice(samples, method.samples), digest),
                 weights=learner.stored,
                 providers=providers,
             )

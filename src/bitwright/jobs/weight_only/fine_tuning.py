@@ -40,7 +40,7 @@ Feeds = Mapping[str, Array]
 def tune_weights(
     model: ir.Model,
     plan: QuantPlan,
-    samples: Callable[[], Iterable[Feeds]],
+    samples: Iterable[Feeds],
     rounded: BlockStore,
     tuned: BlockStore,
     *,
@@ -51,7 +51,6 @@ def tune_weights(
     """Learn the roundings of `rounded` into `tuned`; weights that are in it already stay.
 
     Every weight of the plan is in `tuned` in the end, the ones that cannot learn as they were.
-    `samples` gives them anew each time it is called: they are read twice.
     """
     method = plan.recipe.fine_tune
     assert isinstance(method, AdaRound)
@@ -66,7 +65,7 @@ def tune_weights(
             model,
             model,
             starts,
-            lambda: islice(samples(), method.samples),
+            islice(samples, method.samples),
             weights=weights,
             providers=providers,
         ) as layers:

@@ -28,6 +28,7 @@ from bitwright.jobs.static import random_data_notes
 from bitwright.jobs.weight_only.accuracy_level import choose_accuracy_level
 from bitwright.jobs.weight_only.fine_tuning import tune_weights
 from bitwright.jobs.weight_only.lazy import can_round_lazily, keep_in_memory, round_lazily
+from bitwright.jobs.weight_only.mixed_bits import mix_bits
 from bitwright.jobs.weight_only.rotation import choose_rotation
 from bitwright.jobs.weight_only.sequence import find_scaling, round_weights
 from bitwright.learning.reports import notes_of
@@ -54,7 +55,7 @@ def quantize_weight_only(
     """Quantize weights in blocks; activations stay float."""
     if recipe.fine_tune is not None:
         require_torch(compute.device)  # before hours of other work, not after it
-    prepared = open_model(source, recipe, providers)
+    prepared = _weigh_by_data(open_model(source, recipe, providers), calibration)
     calibration = _keep_for_passes(prepared, calibration)
     prepared, plan = plan_weight_only(prepared, calibration, compute)
     return write_weight_only(prepared, plan, calibration, compute)
@@ -64,7 +65,7 @@ def make_weight_only_plan(
     source: Any, recipe: Recipe, calibration: Calibration, providers: Sequence[str] | None = None
 ) -> QuantPlan:
     """Decide everything, and write nothing."""
-    prepared = open_model(source, recipe, providers)
+    prepared = _weigh_by_data(open_model(source, recipe, providers), calibration)
     return plan_weight_only(prepared, _keep_for_passes(prepared, calibration))[1]
 
 
@@ -89,6 +90,14 @@ def plan_weight_only(
         if scaling:
             prepared = apply_factors(prepared, scaling)
             plan = msgspec.structs.replace(_decide(prepared), smoothing=scaling)
+    if prepared.recipe.weights.mixed is not None:
+        plan = mix_bits(
+            prepared.model,
+            plan,
+            lambda: _calibration_pass(prepared, calibration),
+            providers=prepared.providers,
+            progress=_progress(calibration),
+        )
     random = calibration.is_random and prepared.recipe.weights.needs_data
     notes = [*prepared.notes, *random_data_notes(random), *plan.notes]
     return prepared, msgspec.structs.replace(
@@ -192,7 +201,7 @@ def _fine_tune(
     reports = tune_weights(
         prepared.model,
         plan,
-        lambda: iter(_calibration_pass(prepared, calibration)),
+        _calibration_pass(prepared, calibration),
         rounded,
         tuned,
         device=compute.device,
@@ -209,11 +218,26 @@ def _decide(prepared: Prepared) -> QuantPlan:
     )
 
 
+def _weigh_by_data(prepared: Prepared, calibration: Calibration) -> Prepared:
+    """Let data that is given weigh errors, where the recipe leaves that open."""
+    weights = prepared.recipe.weights
+    rounding = weights.rounding
+    if calibration.data is None or calibration.is_random or weights.bits >= 8:
+        return prepared
+    if not isinstance(rounding, Nearest) or rounding.weighted is not None or not rounding.clip:
+        return prepared
+    rounding = msgspec.structs.replace(rounding, weighted=True)
+    weights = msgspec.structs.replace(weights, rounding=rounding)
+    return replace(prepared, recipe=prepared.recipe.replace(weights=weights))
+
+
 def _keep_for_passes(prepared: Prepared, calibration: Calibration) -> Calibration:
     """Return the data in a form that as many passes can read as the recipe takes."""
     recipe = prepared.recipe
-    scales = recipe.weights.awq is not None and recipe.weights.awq.scale
-    several = scales or recipe.fine_tune is not None or recipe.weights.rotate == "auto"
+    weights = recipe.weights
+    scales = weights.awq is not None and weights.awq.scale
+    measures = weights.mixed is not None and weights.mixed.needs_data
+    several = scales or measures or recipe.fine_tune is not None or weights.rotate == "auto"
     if calibration.data is not None and several:
         return calibration.keep(prepared.model)
     return calibration

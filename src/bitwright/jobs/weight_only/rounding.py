@@ -17,9 +17,10 @@ from bitwright.numerics.blocks import (
     quantize_in_blocks,
     round_to_codes,
 )
-from bitwright.numerics.second_moment import SecondMoment
+from bitwright.numerics.second_moment import CrossMoment, SecondMoment
 from bitwright.observe import LayerInputs
 from bitwright.recipe import GPTQ, HQQ, Nearest, WeightOnly
+from bitwright.rounding.error_propagation import propagate_error
 from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
 from bitwright.rounding.hqq import hqq
 from bitwright.rounding.refinement import refine
@@ -36,7 +37,10 @@ __all__ = [
 
 
 class InputMoments:
-    """The moments of a layer's inputs, made once for all layers that read them."""
+    """The moments of a layer's inputs, made once for all layers that read them.
+
+    With `floats`, what the float model gives the layer, errors of earlier layers are seen as well.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class InputMoments:
         channels: int,
         xp: Arrays,
         *,
+        floats: LayerInputs | None = None,
         factored_once: bool = False,
     ) -> None:
         moment = SecondMoment(channels, xp=xp)
@@ -54,6 +59,14 @@ class InputMoments:
         """Whether any input reached the layer: an expert may get no token. Else nothing is here."""
         if not self.seen:
             return
+        self.cross: Any = None
+        """The mean of x (f - x)', an array of `xp`; None without the float model's inputs f."""
+        if floats is not None:
+            cross = CrossMoment(channels, xp=xp)
+            for array, wanted in zip(inputs.values(source), floats.values(source), strict=True):
+                if _belong_together(array, wanted, xp):
+                    cross.update(array, wanted)
+            self.cross = cross.take_matrix()
         self.magnitudes = moment.mean_magnitudes()
         self.matrix = moment.take_matrix()
         """The second moment, an array of `xp`; gone with `factored_once` when it was factored."""
@@ -79,8 +92,16 @@ class InputMoments:
 def is_factored_once(weights: Sequence[PlannedWeight], options: WeightOnly) -> bool:
     """Whether rounding these weights takes nothing but one factor of their inputs' moment."""
     methods = {weight.plan.rounding for weight in weights}
-    plain = options.awq is None and not options.refine
+    plain = options.awq is None and not options.refine and not options.error_propagation
     return plain and len(methods) == 1 and all(isinstance(method, GPTQ) for method in methods)
+
+
+def _belong_together(array: Any, wanted: Any, xp: Arrays) -> bool:
+    """Whether rows of both models are those of the same tokens: an expert may get others."""
+    if array.shape != wanted.shape:
+        return False
+    ours, theirs = xp.array(array), xp.array(wanted)
+    return bool(((theirs - ours) ** 2).sum() < 0.5 * (ours**2).sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,9 +186,15 @@ def round_weight(
     weight, method = planned.read(), planned.plan.rounding
     if inputs is not None and not inputs.seen:
         inputs, method = None, without_data(method)
+    if inputs is not None and inputs.cross is not None:
+        strength = options.error_propagation
+        weight = propagate_error(weight, inputs.matrix, inputs.cross, strength=strength, xp=xp)
     clips = options.awq is not None and options.awq.clip and planned.plan.awq
     task = Task(weight, planned.format(), inputs, clips, xp)
     blocks = ROUNDINGS[type(method)](task, method)
     if options.refine and inputs is not None:
-        blocks = refine(weight, blocks, inputs.matrix, rounds=options.refine, xp=xp)
+        damping = method.damping if isinstance(method, GPTQ) else GPTQ().damping
+        blocks = refine(
+            weight, blocks, inputs.matrix, rounds=options.refine, damping=damping, xp=xp
+        )
     return blocks

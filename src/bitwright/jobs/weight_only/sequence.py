@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from bitwright.jobs.weight_only.rounding import (
 )
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import QuantizedBlocks
-from bitwright.observe import LayerwiseRun
+from bitwright.observe import LayerInputs, LayerwiseRun, run_side_by_side
 from bitwright.observe.layerwise import Pieces
 from bitwright.plan import QuantPlan, Smoothing
+from bitwright.recipe import WeightOnly
 from bitwright.rounding.store import BlockStore
 from bitwright.support.wording import counted
 
@@ -45,7 +47,8 @@ def round_weights(
     """Round every weight of the plan into the store; those that are in it already stay.
 
     Methods that weigh errors by a layer's inputs need samples. In a sequential recipe, each layer
-    sees the inputs that the rounded layers before it give. Returns what there is to note.
+    sees the inputs that the rounded layers before it give, and with `error_propagation` those of
+    the float model, too. Returns what there is to note.
     """
     unreached: list[str] = []
     rounded = _rounded(model, plan, samples, store, xp, providers, unreached)
@@ -87,15 +90,16 @@ def _rounded(
     if samples is None or not groups:
         return
     starts = _starts(model, groups)
-    engine = _engine(xp, providers)
-    with LayerwiseRun(model, list(starts), samples, providers=providers, engine=engine) as run:
-        for inputs in run:
+    with _run(model, list(starts), samples, options, providers, _engine(xp, providers)) as run:
+        for inputs, floats in run:
             source = starts[inputs.node]
             group = groups[source]
             missing = [weight for weight in group if weight.name not in store]
             if missing:
                 once = is_factored_once(missing, options)
-                moments = InputMoments(inputs, source, group[0].shape[0], xp, factored_once=once)
+                moments = InputMoments(
+                    inputs, source, group[0].shape[0], xp, floats=floats, factored_once=once
+                )
                 if not moments.seen:
                     unreached += [weight.name for weight in missing]
                 yield from round_group(missing, moments, options, xp)
@@ -112,6 +116,26 @@ def _engine(xp: Arrays, providers: Sequence[str] | None) -> Pieces | None:
     from bitwright.learning.torch_pieces import TorchPieces
 
     return TorchPieces(xp.device)
+
+
+@contextmanager
+def _run(
+    model: ir.Model,
+    layers: Sequence[str],
+    samples: Iterable[Feeds],
+    options: WeightOnly,
+    providers: Sequence[str] | None,
+    engine: Pieces | None,
+) -> Iterator[Iterable[tuple[LayerInputs, LayerInputs | None]]]:
+    """Give the inputs of each layer, and beside them the float model's where they are needed."""
+    if not options.error_propagation:
+        with LayerwiseRun(model, layers, samples, providers=providers, engine=engine) as run:
+            yield ((inputs, None) for inputs in run)
+        return
+    with run_side_by_side(
+        model, model, layers, samples, weights={}, providers=providers, engine=engine
+    ) as pairs:
+        yield ((inputs, floats) for floats, inputs in pairs)
 
 
 def _starts(model: ir.Model, groups: Mapping[str, Sequence[PlannedWeight]]) -> dict[str, str]:

@@ -1,0 +1,131 @@
+"""The branches of a network: what lies between a tensor and the sum that its result is added in.
+
+A transformer adds to one stream what each attention and each feed-forward network makes of it.
+How much a weight matters shows where its branch joins that stream, and not at its own product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+__all__ = ["Branch", "find_branches"]
+
+_SUMS = {"Add", "Sum", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
+_ATTENTIONS = {"Attention", "GroupQueryAttention", "MultiHeadAttention", "PagedAttention"}
+# Which input of these operators holds the values.
+_VALUES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Products whose results meet in one sum with what they have read."""
+
+    join: str
+    """The node that adds them."""
+    products: tuple[str, ...]
+    """In the order of the graph."""
+    is_attention: bool
+    values: tuple[str, ...]
+    """Of an attention, the products that make what it averages."""
+
+    @property
+    def last(self) -> str:
+        """The product whose result is added."""
+        return self.products[-1]
+
+
+def find_branches(model: ir.Model, products: Iterable[str]) -> list[Branch]:
+    """Return the branches that these nodes of the main graph are in, in the graph's order.
+
+    Products that no sum adds to what they read, such as a head, are in none.
+    """
+    places = {node: place for place, node in enumerate(model.graph)}
+    wanted = set(products)
+    found: dict[ir.Node, list[tuple[ir.Node, dict[ir.Node, None]]]] = {}
+    for node in places:
+        if (node.name or "") in wanted:
+            behind = _behind(node, places)
+            join = _join(node, behind)
+            if join is not None:
+                found.setdefault(join, []).append((node, behind))
+    return [
+        _branch(join, found[join], places) for join in sorted(found, key=lambda node: places[node])
+    ]
+
+
+def _branch(
+    join: ir.Node,
+    members: list[tuple[ir.Node, dict[ir.Node, None]]],
+    places: dict[ir.Node, int],
+) -> Branch:
+    inside = {n for _, behind in members for n in behind if places[n] < places[join]}
+    mixes = any(node.op_type in _ATTENTIONS or node.op_type == "Softmax" for node in inside)
+    values = [
+        node.name or "" for node, _ in members[:-1] if mixes and _reaches_as_value(node, join)
+    ]
+    return Branch(
+        join.name or "", tuple(node.name or "" for node, _ in members), mixes, tuple(values)
+    )
+
+
+def _behind(node: ir.Node, places: dict[ir.Node, int]) -> dict[ir.Node, None]:
+    """Return what depends on a node, in the graph's order."""
+    found: set[ir.Node] = set()
+    waiting = [node]
+    while waiting:
+        for value in waiting.pop().outputs:
+            for reader in value.consumers():
+                if reader in places and reader not in found:
+                    found.add(reader)
+                    waiting.append(reader)
+    return dict.fromkeys(sorted(found, key=lambda reader: places[reader]))
+
+
+def _join(node: ir.Node, behind: dict[ir.Node, None]) -> ir.Node | None:
+    """Return the first sum behind a product with something that the product has read."""
+    read = _ancestors(node)
+    for later in behind:
+        if later.op_type in _SUMS and any(value in read for value in later.inputs):
+            return later
+    return None
+
+
+def _ancestors(node: ir.Node) -> set[ir.Value]:
+    """Return the tensors that a node depends on, without constants."""
+    found: set[ir.Value] = set()
+    waiting = [node]
+    while waiting:
+        for value in waiting.pop().inputs:
+            if value is None or value.is_initializer() or value in found:
+                continue
+            found.add(value)
+            maker = value.producer()
+            if maker is not None:
+                waiting.append(maker)
+    return found
+
+
+def _reaches_as_value(node: ir.Node, join: ir.Node) -> bool:
+    """Whether a product gets to the end of an attention other than as a weight of its average."""
+    seen: set[ir.Node] = set()
+    waiting = list(node.outputs)
+    while waiting:
+        value = waiting.pop()
+        for reader, index in value.uses():
+            if reader is join:
+                return True
+            if reader in seen or reader.op_type == "Softmax":
+                continue
+            if reader.op_type in _ATTENTIONS and index != _VALUES and _has_values(reader):
+                continue
+            seen.add(reader)
+            waiting += reader.outputs
+    return False
+
+
+def _has_values(node: ir.Node) -> bool:
+    """Whether an attention has its values in an input of their own, not packed with the queries."""
+    return len(node.inputs) > _VALUES and node.inputs[_VALUES] is not None

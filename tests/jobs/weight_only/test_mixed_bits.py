@@ -1,0 +1,86 @@
+"""Mixed bits: weights that lose most get more, within the budget, and the answers come closer."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from support.language_models import make_block, make_samples
+
+import bitwright
+from bitwright.errors import DataError, RecipeError
+from bitwright.jobs.weight_only.layers import planned_weights
+from bitwright.jobs.weight_only.mixed_bits import measure_losses
+from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
+from bitwright.recipe import ByLoss, ByPlace
+
+MIXED = {"base": "int4-rtn", "weights": {"mixed": {"by": "loss", "average_bits": 5.5}}}
+
+
+def sizes(plan, model):
+    constants = {c.name: np.prod(c.dims) for c in model.graph.initializer}
+    return {name: int(constants[name]) for name in plan.weights}
+
+
+def test_the_average_is_kept_and_the_answers_come_closer():
+    model, data = make_block(), make_samples(16)
+    plain = bitwright.quantize(model, data=data, recipe="int4-rtn")
+    mixed = bitwright.quantize(model, data=data, recipe=MIXED)
+    weights, counts = mixed.plan.weights, sizes(mixed.plan, model)
+    average = sum(counts[n] * w.bits for n, w in weights.items()) / sum(counts.values())
+    assert 5 < average <= 5.5 and {w.bits for w in weights.values()} == {4, 8}
+    assert f"{average:.2f} bits on average" in " ".join(mixed.plan.notes)
+    assert mixed.judgement.loss < 0.9 * plain.judgement.loss
+
+
+def test_the_loss_of_a_weight_is_that_of_its_branch_run_in_the_runtime():
+    import onnxruntime
+
+    model, (sample,) = make_block(), make_samples(1)
+    plan = bitwright.make_plan(model, recipe="int4-rtn")
+    graph = ir.serde.deserialize_model(model)
+    weights = planned_weights(graph, plan)
+    losses = measure_losses(graph, weights, [sample])
+    weight = next(w for w in weights if w.name == "up1")
+    found = []
+    for rounded in (False, True):
+        changed = make_block()
+        end = changed.graph.node[-2].output[0]
+        changed.graph.output.append(type(changed.graph.output[0])(name=end))
+        if rounded:
+            blocks = quantize_in_blocks(weight.read(), weight.format(), shrinks=SHRINKS)
+            (stored,) = (c for c in changed.graph.initializer if c.name == "up1")
+            stored.raw_data = weight.restore(blocks).astype(np.float32).tobytes()
+        session = onnxruntime.InferenceSession(changed.SerializeToString())
+        found.append(session.run([end], sample)[0])
+    exact, other = (array.astype(np.float64) for array in found)
+    wanted = (np.square(other - exact).sum(-1) / np.square(exact).sum(-1)).mean()
+    assert losses["up1"] == pytest.approx(wanted, rel=1e-3)
+    assert losses.keys() == {w.name for w in weights}
+
+
+def test_a_mixture_by_place_needs_no_data():
+    recipe = {"base": "int4-k", "weights": {"head_bits": None}}
+    result = bitwright.quantize(make_block(depth=3), recipe=recipe)
+    wide = {name for name, w in result.plan.weights.items() if w.bits == 8}
+    assert wide == {"down2", "embedding"}
+
+
+def test_a_plan_of_mixed_bits_applies_as_it_is():
+    model, data = make_block(), make_samples(8)
+    plan = bitwright.make_plan(model, data=data, recipe=MIXED)
+    again = bitwright.apply_plan(plan, model, data=data)
+    whole = bitwright.quantize(model, data=data, recipe=MIXED)
+    assert again.to_proto().SerializeToString() == whole.to_proto().SerializeToString()
+
+
+def test_what_it_cannot_do_is_said():
+    with pytest.raises(DataError, match="needs calibration data"):
+        bitwright.quantize(make_block(), recipe=MIXED)
+    with pytest.raises(RecipeError, match="not more than the 8"):
+        bitwright.WeightOnly(bits=8, mixed=ByPlace())
+    with pytest.raises(RecipeError, match="would be left"):
+        bitwright.quantize(
+            make_block(),
+            data=make_samples(4),
+            recipe={"base": "int4-mixed", "weights": {"mixed": {"average_bits": 9}}},
+        )
+    assert ByLoss().needs_data and not ByPlace().needs_data
