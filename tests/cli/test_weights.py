@@ -5,6 +5,7 @@ import json
 import numpy as np
 import onnx
 import pytest
+from support.checkpoints import make_graph, make_tensors, write_gguf
 from support.folders import make_folder, make_text, make_vision_tower
 from support.language_models import VOCABULARY, make_block, make_samples
 
@@ -95,3 +96,29 @@ def test_options_for_one_model_are_refused_for_a_folder(tmp_path, capsys, option
     folder = make_folder(tmp_path / "model")
     assert main(["quantize", str(folder), "-o", str(tmp_path / "small"), option]) == 2
     assert f"{option.partition('=')[0]} is for one model" in capsys.readouterr().err
+
+
+def test_weights_come_from_a_gguf_file(tmp_path):
+    pytest.importorskip("gguf")
+    graph, file, wanted = (tmp_path / name for name in ("graph.onnx", "w.gguf", "wanted.onnx"))
+    onnx.save(make_graph(make_tensors(seed=1)), graph)
+    onnx.save(make_graph(make_tensors()), wanted)
+    write_gguf(file, make_tensors())
+    made = [tmp_path / f"{name}.onnx" for name in ("a", "b", "c")]
+    options = ["--weights", str(file), "--quiet"]
+    recipe = ["--recipe", "int4-rtn"]
+    plan = tmp_path / "plan.json"
+    assert main(["quantize", str(wanted), "-o", str(made[0]), *recipe, "--quiet"]) == 0
+    assert main(["quantize", str(graph), "-o", str(made[1]), *recipe, *options]) == 0
+    assert main(["plan", str(graph), "-o", str(plan), *recipe, *options]) == 0
+    assert main(["apply", str(plan), str(graph), "-o", str(made[2]), *options]) == 0
+    one, *others = (onnx.load(path).graph.initializer for path in made)
+    assert all(list(one) == list(other) for other in others)
+
+
+def test_weights_are_of_one_model(tmp_path, capsys):
+    folder = make_folder(tmp_path / "folder")
+    onnx.save(make_vision_tower(), folder / "vision.onnx")
+    words = ["quantize", str(folder), "-o", str(tmp_path / "out"), "--recipe", "int4-rtn"]
+    assert main([*words, "--weights", str(tmp_path / "w.gguf")]) == 1
+    assert "weights are of one model" in capsys.readouterr().err

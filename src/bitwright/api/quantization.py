@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
 from bitwright.data import ImagePreprocess
-from bitwright.errors import ArgumentError
+from bitwright.errors import ArgumentError, OutputError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.modes import apply_to_model, mode_of
@@ -42,6 +42,7 @@ def quantize(
     model: ModelSource,
     output: str | Path | None = None,
     *,
+    weights: str | Path | None = None,
     data: Any = None,
     recipe: RecipeSource = None,
     target: str | None = None,
@@ -67,6 +68,8 @@ def quantize(
     Args:
         model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
         output: where to write the result; None writes nothing.
+        weights: a GGUF file of the same model, whose weights take the place of the graph's own;
+            needs `pip install 'bitwright[gguf]'`.
         data: anything `bitwright.open_data` takes, or `RandomData()`; for a folder also a text
             file, for which it has the tokenizer, or a dict with the data for each model by its
             path in the folder.
@@ -116,6 +119,7 @@ def quantize(
     def run(
         model: ModelSource, chosen: Recipe, calibration: Calibration, compute: Compute
     ) -> Result:
+        model = _with_weights(model, weights, output)
         made = _choose_effort(effort, recipe, chosen, calibration)
         if made != "high" and chosen.mode == "static" and chosen.fine_tune is None:
             compute.refuse_for_plain_rounding()
@@ -128,7 +132,16 @@ def quantize(
         )
 
     if isinstance(model, str | os.PathLike) and Path(model).is_dir():
-        return _quantize_folder(model, output, chosen, calibration, compute, external_data, run)
+        return _quantize_folder(
+            model,
+            output,
+            chosen,
+            calibration,
+            compute,
+            external_data,
+            run,
+            one_model=weights is not None,
+        )
     if output is not None:
         graph.check_destination(output, source=model)
     return _save(run(model, chosen, calibration, compute), output, external_data)
@@ -142,12 +155,19 @@ def _quantize_folder(
     compute: Compute,
     external_data: bool | None,
     run: Callable[[ModelSource, Recipe, Calibration, Compute], Result],
+    *,
+    one_model: bool,
 ) -> FolderResult:
     from bitwright.jobs.folder import ModelFolder, quantize_folder
 
     if calibration.sketches is not None:
         raise ArgumentError("sketches are of one model; leave them out for a folder.")
     opened = ModelFolder.open(folder)
+    if one_model and len(opened.models) > 1:
+        raise ArgumentError(
+            f"weights are of one model, and the folder {str(folder)!r} has {len(opened.models)}; "
+            "give the .onnx file."
+        )
     if output is not None:
         opened.check_output(output)
 
@@ -160,6 +180,17 @@ def _quantize_folder(
     if output is not None:
         result.save(output, external_data=external_data)
     return result
+
+
+def _with_weights(
+    model: ModelSource, weights: str | Path | None, output: str | Path | None = None
+) -> ModelSource:
+    """Return the model with the weights of a file, if one is given."""
+    if weights is None:
+        return model
+    if output is not None and Path(output).resolve() == Path(weights).resolve():
+        raise OutputError(f"writing {str(output)!r} would overwrite the weights; choose another.")
+    return graph.fill_weights(model, weights)
 
 
 def _choose_effort(
@@ -180,6 +211,7 @@ def _choose_effort(
 def make_plan(
     model: ModelSource,
     *,
+    weights: str | Path | None = None,
     data: Any = None,
     recipe: RecipeSource = None,
     target: str | None = None,
@@ -211,6 +243,7 @@ def make_plan(
         progress=progress,
     )
     chosen = load_recipe(recipe, target)
+    model = _with_weights(model, weights)
     effort = _choose_effort(effort, recipe, chosen, calibration)
     if effort == "low":
         return mode_of(chosen).make_plan(model, chosen, calibration, providers)
@@ -225,6 +258,7 @@ def apply_plan(
     model: ModelSource,
     output: str | Path | None = None,
     *,
+    weights: str | Path | None = None,
     data: Any = None,
     limit: int | None = None,
     preprocess: ImagePreprocess | str | None = None,
@@ -239,7 +273,8 @@ def apply_plan(
     The plan of `import_qat` goes with the trained model.
 
     Weight-only plans with GPTQ round by the data, and plans that fine-tune learn from it, so they
-    need it; `work`, `device` and `progress` are for these, as in `quantize`.
+    need it; `work`, `device` and `progress` are for these, as in `quantize`. A plan that was made
+    with `weights` is applied with them.
 
     >>> import bitwright
     >>> demo = bitwright.load_demo()
@@ -251,6 +286,7 @@ def apply_plan(
         plan = QuantPlan.load(plan)
     if output is not None:
         graph.check_destination(output, source=model)
+    model = _with_weights(model, weights, output)
     calibration = Calibration(data, limit, preprocess, progress=progress)
     result = apply_to_model(plan, model, calibration, providers, Compute(device, work))
     return _save(result, output, external_data)
@@ -315,6 +351,7 @@ def preprocess(
     model: ModelSource,
     output: str | Path | None = None,
     *,
+    weights: str | Path | None = None,
     optimize: bool = True,
     onnx_shapes: bool = True,
     symbolic_shapes: bool = True,
@@ -332,6 +369,8 @@ def preprocess(
     Args:
         model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
         output: where to write the result; None writes nothing.
+        weights: a GGUF file of the same model, whose weights take the place of the graph's own;
+            needs `pip install 'bitwright[gguf]'`.
         optimize: fold constants, batch norms and constant scales, and drop what does nothing.
         onnx_shapes: run ONNX's shape inference.
         symbolic_shapes: run ONNX Runtime's symbolic shape inference.
@@ -350,7 +389,7 @@ def preprocess(
     if output is not None:
         graph.check_destination(output, source=model)
     result = preprocess_model(
-        model,
+        _with_weights(model, weights, output),
         optimize=optimize,
         onnx_shapes=onnx_shapes,
         symbolic_shapes=symbolic_shapes,

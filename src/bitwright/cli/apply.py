@@ -33,6 +33,7 @@ def apply_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
     ],
+    weights: opt.Weights = None,
     samples: _FileOptions,
     external_data: opt.ExternalData = None,
     provider: opt.Provider = None,
@@ -55,6 +56,7 @@ def apply_command(
         plan,
         model,
         output,
+        weights=weights,
         external_data=external_data,
         providers=provider or None,
         work=work,

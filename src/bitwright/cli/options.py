@@ -31,6 +31,7 @@ __all__ = [
     "RunOptions",
     "SampleOptions",
     "Sketches",
+    "Weights",
     "Work",
     "read_budget",
     "read_shapes",
@@ -43,6 +44,13 @@ ModelOrFolder = Annotated[
         metavar="MODEL",
         help="The float model, an .onnx file; or a folder of models, as exporters of language "
         "models write it: all of it goes to a folder OUT.",
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A GGUF file of the same language model: its weights take the place of the graph's.",
     ),
 ]
 FloatModel = Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.")]

@@ -20,6 +20,7 @@ def plan_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="PLAN", help="Where to write the plan (JSON).")
     ],
+    weights: opt.Weights = None,
     samples: opt.SampleOptions,
     recipe: RecipeChoice,
     effort: opt.Effort = None,
@@ -40,6 +41,7 @@ def plan_command(
             graph.check_destination(destination, source=model)
     made = make_plan(
         model,
+        weights=weights,
         recipe=chosen,
         effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
         sketches=sketches,

@@ -19,6 +19,7 @@ def preprocess_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
     ],
+    weights: opt.Weights = None,
     optimize: Annotated[
         bool, typer.Option(help="Fold constants, batch norms and scales, drop what does nothing.")
     ] = True,
@@ -47,6 +48,7 @@ def preprocess_command(
     result = preprocess(
         model,
         output,
+        weights=weights,
         optimize=optimize,
         onnx_shapes=onnx_shapes,
         symbolic_shapes=symbolic_shapes,

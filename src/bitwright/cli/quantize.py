@@ -23,6 +23,7 @@ def quantize_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
     ],
+    weights: opt.Weights = None,
     samples: opt.SampleOptions,
     holdout: Annotated[
         bool, typer.Option(help="Keep up to eight samples out of calibration to measure with.")
@@ -52,6 +53,7 @@ def quantize_command(
                 raise typer.BadParameter(f"{option} is for one model, and {model} is a folder")
     if qat:
         later = {"effort": effort, "sketches": sketches, "memory_budget": run.memory_budget}
+        later["weights"] = weights
         _refuse_calibration({**asdict(recipe), **later})
 
     from bitwright import graph
@@ -80,6 +82,7 @@ def quantize_command(
         result = quantize(
             model,
             output,
+            weights=weights,
             recipe=chosen,
             effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
             holdout=holdout,

@@ -3,6 +3,7 @@
 from .checking import check_model as check_model
 from .checking import check_order as check_order
 from .checking import fingerprint as fingerprint
+from .checkpoint import fill_weights as fill_weights
 from .cloning import clone_model as clone_model
 from .constants import constant_of as constant_of
 from .constants import constant_tensor as constant_tensor
