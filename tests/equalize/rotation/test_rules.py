@@ -152,6 +152,46 @@ def test_what_a_rotation_would_change_is_refused_with_a_reason(behind, reason):
         trace(value, INNER)
 
 
+def test_values_of_the_caller_are_no_cache_though_results_leave_the_model():
+    """An input and an output of the model, of which the one is not what the other becomes."""
+    model = build(
+        [
+            node("MatMul", ["shares", "values"], ["mixed"], "attention"),
+            node("MatMul", ["mixed", "w"], ["y"], "product"),
+        ],
+        {"shares": [1, 6, 6], "values": [1, 6, HEAD]},
+        {"y": [1, 6, WIDTH], "mixed": [1, 6, HEAD]},
+        {"w": weight(HEAD, WIDTH)},
+    )
+    value = opened(model).graph[0].outputs[0]
+    with pytest.raises(Refused, match=r"is an (in|out)put of the model"):
+        trace(value, HEAD, caches=True)
+
+
+def test_constants_that_are_split_or_joined_are_rotated_themselves():
+    nodes = [
+        node("Split", ["table", "halves"], ["first", "second"], "split", axis=0),
+        node("Concat", ["first", "x"], ["joined"], "join", axis=0),
+        node("MatMul", ["joined", "w"], ["y"], "product"),
+        node("MatMul", ["second", "w"], ["z"], "other"),
+    ]
+    model = build(
+        [node("MatMul", ["given", "v"], ["x"], "first_product"), *nodes],
+        {"given": [2, WIDTH]},
+        {"y": [5, WIDTH], "z": [3, WIDTH]},
+        {
+            "table": normal(6, HEAD),
+            "halves": np.array([3, 3]),
+            "w": weight(HEAD, WIDTH),
+            "v": weight(WIDTH, HEAD),
+        },
+    )
+    changed = opened(model)
+    found = trace(changed.graph[0].outputs[0], HEAD)
+    edited = {(one.name, index) for one, index in found.edits}
+    assert edited == {("split", 0), ("first_product", 1), ("product", 1), ("other", 1)}
+
+
 def test_a_tensor_that_a_body_reads_is_refused():
     body = build([node("Identity", ["mixed"], ["inside"])], [], [info("inside")]).graph
     other = build([node("Neg", ["mixed"], ["outside"])], [], [info("outside")]).graph

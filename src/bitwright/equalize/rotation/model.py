@@ -258,7 +258,7 @@ def _rotate_values(model: ir.Model, seed: int, names: NameScope) -> _Attentions:
         rotation = make_orthogonal(found.head, seed, keep_mean=tracing.keep_mean)
         _rotate_constants(tracing, rotation, names)
         rotated |= set(tracing.spans)
-        number, cached = number + 1, cached or tracing.cached
+        number, cached = number + 1, cached or bool(tracing.caches)
     return _Attentions(number, cached, why_not, others)
 
 

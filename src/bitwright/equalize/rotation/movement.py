@@ -101,7 +101,8 @@ def cut_by_split(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> Non
         raise Refused(f"{describe(node)} splits a tensor of unknown shape")
     axis = node.attributes.get_int("axis", 0) or 0
     if axis % len(source.shape) != len(source.shape) - 1:
-        for value in (source, *node.outputs):
+        tracing.link_input(node, 0, span)
+        for value in node.outputs:
             tracing.visit(value, span)
         return
     start, parts = 0, []
@@ -141,6 +142,8 @@ def join(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     for index in range(len(node.inputs)):
         tracing.link_input(node, index, span)
     tracing.visit(node.outputs[0], span)
+    for value in node.inputs:
+        tracing.note_cache(value, node.outputs[0])
 
 
 MOVES: dict[tuple[str, str], Rule] = {

@@ -62,12 +62,14 @@ def attend(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     if facts.bias is not None and input_at(node, facts.bias) is not None:
         bias = input_at(node, facts.bias)
         width = width_of(bias)
-        if width is None or constant_behind(bias) is None:
-            raise Refused(f"{describe(node)} has a bias that is computed")
+        if width is None or constant_behind(bias) is None or values.stop == tracing.block:
+            raise Refused(f"{describe(node)} has a bias that is no constant for all heads")
         tracing.edit(node, facts.bias, -1, Span(width - values.stop, width))
     past = input_at(node, facts.past)
     if past is not None:
         tracing.visit(past, Span(0, width_of(past) or tracing.block))  # often it has a name only
-    results = [0, *([facts.present] if len(node.outputs) > facts.present else [])]
-    for place in results:
-        tracing.visit(node.outputs[place], tracing.whole(node.outputs[place]))
+    tracing.visit(node.outputs[0], tracing.whole(node.outputs[0]))
+    if len(node.outputs) > facts.present:
+        present = node.outputs[facts.present]
+        tracing.visit(present, tracing.whole(present))
+        tracing.note_cache(past, present)

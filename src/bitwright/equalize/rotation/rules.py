@@ -33,8 +33,8 @@ def trace(
 ) -> Tracing:
     """Return what follows when a tensor, or a part of its last axis, is rotated in blocks.
 
-    Raises `Refused` where something is in the way. With `caches` the model may take and hand out
-    rotated values.
+    Raises `Refused` where something is in the way. With `caches` the model may take rotated values
+    that it has handed out before.
 
     >>> x = ir.Value(name="x", shape=ir.Shape([6, 2]))
     >>> graph = ir.Graph([x], [x], nodes=[], opset_imports={"": 21})
@@ -45,27 +45,24 @@ def trace(
     tracing = Tracing(block)
     tracing.visit(value, span or tracing.whole(value))
     graph = graph_of(value)
-    entering, leaving = [], []
     while tracing.todo:
         current = tracing.todo.pop()
         span = tracing.spans[current]
         maker = current.producer()
         if maker is not None:
             _follow(tracing, maker, Slot(current.index() or 0, is_output=True), span)
-        else:
-            entering.append(current)
-        if current.is_graph_output():
-            leaving.append(current)
         for node, index in current.uses():
             if node.graph is not graph:
                 raise Refused(f"{current.name!r} is read inside a body of If, Loop or Scan")
             _follow(tracing, node, Slot(index), span)
-    outside = [*entering, *leaving]
-    # What a model hands out it must also take back: then both sides are rotated.
-    if outside and not (caches and entering and leaving):
-        kind = "an input" if entering else "an output"
-        raise Refused(f"{outside[0].name!r} is {kind} of the model")
-    tracing.cached = bool(outside)
+    for current in tracing.spans:
+        # What a model hands out it must also take back: then both sides are rotated.
+        if caches and current in tracing.caches and not current.is_initializer():
+            continue
+        if current.producer() is None:
+            raise Refused(f"{current.name!r} is an input of the model")
+        if current.is_graph_output():
+            raise Refused(f"{current.name!r} is an output of the model")
     return tracing
 
 

@@ -48,8 +48,8 @@ class Tracing:
     """Products with a constant that read what is rotated."""
     writes: int = 0
     """Products with a constant that make it."""
-    cached: bool = False
-    """Whether inputs and outputs of the model hold rotated values."""
+    caches: set[ir.Value] = field(default_factory=set)
+    """Inputs of the model, and the outputs that are to be fed to them in the next run."""
     todo: list[ir.Value] = field(default_factory=list)
 
     def visit(self, value: ir.Value, span: Span) -> None:
@@ -91,6 +91,11 @@ class Tracing:
             self.keep_mean = True  # the same number for all channels, which R has to leave alone
         else:
             raise Refused(f"{describe(node)} adds a tensor of another width")
+
+    def note_cache(self, past: ir.Value | None, present: ir.Value) -> None:
+        """Note that the model hands out what it took in, and more."""
+        if past is not None and past.is_graph_input() and present.is_graph_output():
+            self.caches |= {past, present}
 
     def edit(self, node: ir.Node, index: int, axis: int, span: Span) -> None:
         """Rotate a constant along an axis."""
