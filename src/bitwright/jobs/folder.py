@@ -232,6 +232,9 @@ def quantize_folder(
 
     A model that has nothing to quantize, or nothing that can be without data, is copied.
     """
+    if len(folder.models) > 1 and recipe.weights.rotate:
+        # One may go on from what another has cached, as decoders with and without a past do.
+        recipe = recipe.replace(weights={"rotate_caches": False})
     source = FolderData.open(folder.root, tuple(folder.models), data)
     results: dict[str, Result] = {}
     copied: dict[str, str] = {}

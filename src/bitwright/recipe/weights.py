@@ -188,6 +188,8 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     rotate: bool | Literal["auto"] = False
     """Rotate the residual stream of a language model and the values of its attention first, which
     spreads outliers; auto: where samples show that the rounded model loses less by it."""
+    rotate_caches: bool = True
+    """Rotate values that are cached, too; false: for a model that shares its cache with another."""
     awq: AWQ | None = None
     refine: int = 0
     """How often the scales and values of all blocks are fitted again to what the layer reads."""

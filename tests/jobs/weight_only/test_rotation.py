@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
-from support.language_models import make_block, make_llama, make_samples
+from support.language_models import GROUPS, HEAD, make_block, make_llama, make_samples
 from support.models import constants_of, info, tensors
 
 import bitwright
@@ -16,6 +17,14 @@ from bitwright.recipe import AWQ, GPTQ, Nearest, WeightOnly
 
 ROTATED = Rotation(seed=0, streams=("hadamard",), attentions=1)
 SAMPLES = make_samples(4, length=24)
+CACHED = [
+    sample
+    | {
+        f"past.attention0.{part}": np.zeros((1, GROUPS, 0, HEAD), np.float32)
+        for part in ("key", "value")
+    }
+    for sample in SAMPLES
+]
 
 
 def recipe_of(**options):
@@ -115,6 +124,20 @@ def test_a_plan_that_rotates_something_else_is_refused():
     wanted = "rotates 0 residual streams and 5 attentions, .* 1 residual stream and 1 attention "
     with pytest.raises(PlanError, match=wanted):
         bitwright.apply_plan(other, model)
+
+
+def test_models_that_share_a_cache_keep_it_as_it_is(tmp_path):
+    model = make_llama(depth=1, cache=True)
+    result = run(model, rotate=True, rotate_caches=False, data=CACHED)
+    assert result.plan.rotation == Rotation(seed=0, streams=("hadamard",), attentions=0)
+    for name in ("decoder.onnx", "decoder_with_past.onnx"):
+        onnx.save(model, tmp_path / name)
+    both = bitwright.quantize(tmp_path, recipe=recipe_of(rotate=True))
+    rotations = [each.plan.rotation for each in both.results.values()]
+    assert rotations == [result.plan.rotation] * 2
+    (tmp_path / "decoder.onnx").unlink()
+    alone = bitwright.quantize(tmp_path, recipe=recipe_of(rotate=True))
+    assert alone.results["decoder_with_past.onnx"].plan.rotation == ROTATED
 
 
 def test_what_is_in_the_way_is_a_note():

@@ -48,10 +48,11 @@ class Rotated:
     """Whether an embedding got a table of its own, which a product had read, too."""
 
 
-def rotate_model(model: ir.Model, seed: int = 0) -> Rotated:
+def rotate_model(model: ir.Model, seed: int = 0, *, caches: bool = True) -> Rotated:
     """Rotate the residual stream and the values of attention, in place; the function stays.
 
-    Shapes must be inferred. Where something is in the way of a rotation, that one is left out, and
+    Shapes must be inferred. Without `caches`, values that the model keeps for its next run stay as
+    they are. Where something is in the way of a rotation, that one is left out, and
     a note says what it is.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
@@ -60,7 +61,7 @@ def rotate_model(model: ir.Model, seed: int = 0) -> Rotated:
     """
     names = NameScope(model)
     streams = _rotate_streams(model, seed, names)
-    attentions = _rotate_values(model, seed, names)
+    attentions = _rotate_values(model, seed, names, caches=caches)
     done = Rotation(seed=seed, streams=streams.kinds, attentions=attentions.number)
     return Rotated(
         done if streams.kinds or attentions.number else None,
@@ -236,7 +237,7 @@ class _Values(NamedTuple):
     span: Span | None = None
 
 
-def _rotate_values(model: ir.Model, seed: int, names: NameScope) -> _Attentions:
+def _rotate_values(model: ir.Model, seed: int, names: NameScope, *, caches: bool) -> _Attentions:
     """Rotate the values of each attention between the products that make and that read them."""
     rotated: set[ir.Value] = set()
     number, others, cached = 0, 0, False
@@ -246,7 +247,7 @@ def _rotate_values(model: ir.Model, seed: int, names: NameScope) -> _Attentions:
         if found is None or found.value in rotated:
             continue
         try:
-            tracing = trace(found.value, found.head, found.span, caches=True)
+            tracing = trace(found.value, found.head, found.span, caches=caches)
             if not tracing.reads or not tracing.writes:
                 raise Refused("no products with constants read and make them")
             if tracing.folds:

@@ -69,7 +69,7 @@ def _rotate(prepared: Prepared, seed: int) -> tuple[Prepared, Rotation | None]:
     from bitwright.equalize.rotation import rotate_model  # few recipes ask for it
 
     model = graph.clone_model(prepared.model)
-    done = rotate_model(model, seed)
+    done = rotate_model(model, seed, caches=prepared.recipe.weights.rotate_caches)
     notes = [*prepared.notes, *done.notes]
     if done.rotation is None:
         return replace(prepared, notes=tuple(notes)), None
