@@ -118,6 +118,32 @@ def test_it_is_quantized_as_the_model_with_these_weights_is(write, tmp_path):
         bitwright.quantize(other, file, weights=file, recipe="int4-rtn")
 
 
+def test_a_graph_with_other_rotary_angles_is_refused(write):
+    angles = np.outer(np.arange(40), 100.0 ** (-np.arange(4) / 4))
+    model = make_graph(make_tensors(seed=1))
+    cache = onnx.numpy_helper.from_array(np.cos(angles).astype(np.float32), "cos_cache")
+    model.graph.initializer.append(cache)
+    model.graph.node.append(
+        onnx.helper.make_node("Gather", ["cos_cache", "ids"], ["turns"], "turn")
+    )
+    model.graph.output.append(onnx.helper.make_tensor_value_info("turns", 1, [1, "n", 4]))
+    filled = graph.fill_weights(model, write(make_tensors(), base=100.0))
+    kept = filled.graph.initializers["cos_cache"].const_value.numpy()
+    np.testing.assert_array_equal(kept, onnx.numpy_helper.to_array(cache))
+    with pytest.raises(ModelError, match=r"rotary angles .* whose base is 10000; export the graph"):
+        graph.fill_weights(model, write(make_tensors(), base=10000.0))
+
+
+def test_a_graph_with_other_heads_is_refused(write):
+    model = make_graph(make_tensors(seed=1))
+    attention = {"domain": "com.microsoft", "name": "attention", "num_heads": 2}
+    added = onnx.helper.make_node("MultiHeadAttention", ["t0", "t0", "t0"], ["mix"], **attention)
+    model.graph.node.append(added)
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    with pytest.raises(ModelError, match=r"'attention' has 2 heads, and the model of .* 4;"):
+        graph.fill_weights(model, write(make_tensors()))
+
+
 def without(tensors, *names):
     return {name: array for name, array in tensors.items() if name not in names}
 

@@ -52,13 +52,18 @@ def permute_rows(array, heads):
     return halves.swapaxes(1, 2).reshape(array.shape)
 
 
-def write_gguf(path, tensors, *, architecture="llama", types=None):
-    """Write the file that llama.cpp's converter would; `types` quantizes tensors by their name."""
+def write_gguf(path, tensors, *, architecture="llama", types=None, base=None):
+    """Write the file that llama.cpp's converter would.
+
+    `types` quantizes tensors by their name, `base` is that of rotary angles.
+    """
     import gguf
 
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(GROUPS)
+    if base is not None:
+        writer.add_rope_freq_base(base)
     for name, array in tensors.items():
         if architecture == "llama" and "attn_q." in name:
             array = permute_rows(array, HEADS)

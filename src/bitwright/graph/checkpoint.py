@@ -61,7 +61,8 @@ _SHOWN = 3
 def fill_weights(source: ModelSource, weights: str | os.PathLike[str]) -> ir.Model:
     """Return a float model with the weights of a GGUF file, which are read when they are needed.
 
-    Every matrix of the graph must be in the file, and every tensor of the file in the graph.
+    Every matrix of the graph must be in the file, and every tensor of the file in the graph. Heads
+    and rotary angles are compared where the graph shows them.
     """
     file = GGUFFile(weights)
     model = load_model(source)
@@ -80,6 +81,7 @@ def fill_weights(source: ModelSource, weights: str | os.PathLike[str]) -> ir.Mod
             f"the graph has no place for {_some(unused)} of {str(weights)!r}; it must be exported "
             f"from the same model, of architecture {file.architecture!r}."
         )
+    _check_attention(model, file)
     _put(model, uses, file)
     model.meta.pop(SOURCE_KEY, None)  # what lies there has other weights
     return model
@@ -121,7 +123,8 @@ def _find_uses(model: ir.Model, file: GGUFFile) -> Iterator[_Use]:
             paths = (*_paths(reader), *_paths(link), value.name or "")
             kind = "weight" if rank == 2 else None
             tensors = next(filter(None, (_tensors_of(path, kind, file) for path in paths)), ())
-            if rank == 2 or tensors:
+            # Tables of rotary angles are looked up as the embedding is.
+            if tensors or (rank == 2 and reader.op_type != "Gather"):
                 offset = float(rank == 1 and file.gains_with_offset and _adds_one(reader, place))
                 yield _Use(reader, link, at, value, tensors, columns != flipped, offset)
 
@@ -184,6 +187,33 @@ def _adds_one(node: ir.Node, place: int) -> bool:
         return False
     other = constant_of(input_at(node, 1 - place))
     return other is not None and other.size == 1 and float(other.reshape(())) == 1.0
+
+
+def _check_attention(model: ir.Model, file: GGUFFile) -> None:
+    """Refuse a graph whose heads or rotary angles, which no weight shows, are of another model."""
+    heads = file.setting("attention.head_count")
+    for node in model.graph.all_nodes():
+        number = node.attributes.get_int("num_heads", 0)
+        if "Attention" in node.op_type and number and isinstance(heads, int) and number != heads:
+            raise ModelError(
+                f"{node.name!r} has {number} heads, and the model of {str(file.path)!r} {heads}; "
+                "export the graph from the configuration of that model."
+            )
+    base, scaling = file.setting("rope.freq_base"), file.setting("rope.scaling.type")
+    scaled = scaling not in (None, "none") or any(name in file for name in _NOT_IN_GRAPHS)
+    found = [
+        np.asarray(value.const_value.numpy()[1], np.float64)
+        for name, value in model.graph.initializers.items()
+        if name.startswith("cos_cache") and value.const_value is not None
+    ]
+    if base is None or scaled or not found:
+        return
+    angles = [float(base) ** (-np.arange(row.size) / row.size) for row in found]
+    if all(np.abs(np.cos(a) - row).max() > 0.01 for a, row in zip(angles, found, strict=True)):
+        raise ModelError(
+            f"the rotary angles of the graph are not those of {str(file.path)!r}, whose base is "
+            f"{float(base):g}; export the graph from the configuration of that model."
+        )
 
 
 _Wanted = tuple[tuple[str, ...], bool, float]

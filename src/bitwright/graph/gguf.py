@@ -59,6 +59,10 @@ class GGUFFile:
         """Return the shape of a tensor: [outputs, inputs] of a matrix."""
         return tuple(int(size) for size in reversed(self._tensors[name].shape))
 
+    def setting(self, name: str) -> Any:
+        """Return a setting of the architecture, such as `attention.head_count`, or None."""
+        return self._settings.get(f"{self.architecture}.{name}")
+
     @property
     def gains_with_offset(self) -> bool:
         """Whether the gains of norms are one more than Hugging Face's, which adds it later."""
@@ -84,10 +88,9 @@ class GGUFFile:
         return array
 
     def _restore_rows(self, array: Array, part: str, layer: int) -> Array:
-        key = f"{self.architecture}.attention.head_count"
-        counts: Any = self._settings.get(key)
+        counts = self.setting("attention.head_count")
         if part == "attn_k":
-            counts = self._settings.get(f"{key}_kv", counts)
+            counts = self.setting("attention.head_count_kv") or counts
         heads = int(counts[layer] if isinstance(counts, list) else counts)
         pairs = array.reshape(heads, array.shape[0] // heads // 2, 2, -1)
         return pairs.swapaxes(1, 2).reshape(array.shape)
