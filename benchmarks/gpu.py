@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 VOCABULARY = 32000
 HEAD = 64
 STAGES = {
-    "read float weights": ("jobs.weight_only.layers", "PlannedWeight", "read"),
+    "read float weights": ("jobs.weight_only.layers", "PlannedWeight", "read_on"),
     "run layers": ("observe.layerwise", "LayerwiseRun", "_run_piece"),
     "second moments": ("numerics.second_moment", "SecondMoment", "update"),
     "factor Hessians": ("jobs.weight_only.rounding", "factor_hessian"),

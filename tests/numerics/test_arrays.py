@@ -70,3 +70,25 @@ def test_unknown_places_are_refused():
 def test_torch_is_not_loaded_before_it_is_asked_for():
     code = "import sys, bitwright.numerics.arrays; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "cuda"])
+def test_a_captured_function_gives_what_it_would_alone(name):
+    if name != "numpy":
+        torch = pytest.importorskip("torch")
+        if name == "cuda" and not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+    xp = arrays_on(name)
+
+    def twice(values, factors):
+        for _ in range(2):
+            values *= factors  # inputs may be overwritten
+        return values, values + 1
+
+    captured = xp.captured("twice", twice)
+    assert xp.captured("twice", twice) is captured
+    for rows in (3, 3, 5):  # the first of a shape is captured, the second replayed
+        values = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+        found = [xp.numpy(a) for a in captured(xp.array(values.copy()), xp.array(values))]
+        np.testing.assert_array_equal(found[0], values**3)
+        np.testing.assert_array_equal(found[1], values**3 + 1)

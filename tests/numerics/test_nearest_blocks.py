@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bitwright.errors import ModelError
-from bitwright.numerics import block_search, nearest_blocks
+from bitwright.numerics import block_search, row_reading
 from bitwright.numerics.arrays import NUMPY, arrays_on
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks
 from bitwright.numerics.nbits import pack_nbits, widen
@@ -16,7 +16,7 @@ pytest.importorskip("numba")
 def both(weights, format, monkeypatch, **options):
     """Return a weight packed as a whole, and in pieces by several threads, both compiled."""
     monkeypatch.setattr(block_search, "WORTH_COMPILING", 0)
-    monkeypatch.setattr(nearest_blocks, "_PIECE", 1024)
+    monkeypatch.setattr(row_reading, "_PIECE", 1024)
     matrix = weights.T if options.get("transposed") else weights
     shrinks = options.get("shrinks", (1.0,))
     whole = pack_nbits(widen(quantize_in_blocks(matrix, format, shrinks=shrinks)))
@@ -77,13 +77,6 @@ def test_numbers_that_are_none_are_refused(monkeypatch, bad, least):
     monkeypatch.setattr(block_search, "WORTH_COMPILING", least)
     with pytest.raises(ModelError, match="NaN or infinity"):
         pack_nearest(lambda a, b: weights[a:b], (64, 64), BlockFormat(), shrinks=SHRINKS)
-
-
-def test_threads_are_as_many_as_asked_for(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert nearest_blocks._count_threads() == 1
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert nearest_blocks._count_threads() >= 1
 
 
 @pytest.mark.parametrize("transposed", [False, True])

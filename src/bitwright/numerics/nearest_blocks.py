@@ -6,13 +6,10 @@ and round at once. What is written depends on neither.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.errors import ModelError
 from bitwright.numerics.arrays import NUMPY, Arrays
@@ -32,15 +29,9 @@ from bitwright.numerics.nbits import (
     pack_nbits,
     widen,
 )
+from bitwright.numerics.row_reading import RowReader, load_rows, map_rows
 
-__all__ = ["RowReader", "pack_nearest"]
-
-RowReader = Callable[[int, int], npt.NDArray[Any]]
-"""Gives the rows of a matrix from the first to before the second; threads call it at once."""
-
-_PIECE = 1 << 20
-"""Weights that are read at once."""
-_MAX_THREADS = 8
+__all__ = ["pack_nearest"]
 
 
 def pack_nearest(
@@ -65,7 +56,9 @@ def pack_nearest(
     rows, columns = shape
     grids = len(shrinks) + (2 * len(SHRINK_STEPS) if len(shrinks) > 1 else 0)
     if xp is not NUMPY and format.block_size != -1:
-        return _pack_on(xp, read(0, columns if transposed else rows), format, shrinks, transposed)
+        whole = load_rows(read, (columns, rows) if transposed else shape, xp)
+        work = xp.transposed(whole) if transposed else whole
+        return _pack_on(xp, work, format, shrinks)
     if xp is not NUMPY or format.block_size == -1 or not is_worth_compiling(rows * columns, grids):
         array = read(0, columns if transposed else rows)
         matrix = array.T if transposed else array
@@ -78,8 +71,7 @@ def pack_nearest(
     scales, zeros = (np.empty(form.scales_shape, np.float32) for _ in range(2))
     measure = np.ones(count * length, np.float32)
 
-    def work(start: int) -> None:
-        stop = min(start + step, columns if transposed else rows)
+    def round_part(start: int, stop: int) -> None:
         part = NUMPY.array(read(start, stop))
         outputs = slice(start, stop) if transposed else slice(None)
         blocks = slice(None) if transposed else slice(start // length, -(-stop // length))
@@ -95,13 +87,11 @@ def pack_nearest(
         ):
             raise ModelError("the weight holds NaN or infinity; fix the model or leave it float.")
 
-    # Whole blocks, and four of them where a column's codes would else share a cache line.
-    unit = 1 if transposed else 4 * length
-    step = max(unit, _PIECE // (rows if transposed else columns) // unit * unit)
-    starts = range(0, columns if transposed else rows, step)
-    with ThreadPoolExecutor(min(threads or _count_threads(), len(starts))) as pool:
-        for _ in pool.map(work, starts):
-            pass
+    if transposed:
+        map_rows(round_part, columns, rows, threads=threads)
+    else:
+        # Whole blocks, and four of them as a column's codes would else share a cache line.
+        map_rows(round_part, rows, columns, unit=4 * length, threads=threads)
     stored = NUMPY.array(scales, format.scale_type)
     packed = None
     if form.zero_points == "packed":
@@ -109,11 +99,8 @@ def pack_nearest(
     return NBitsTensors(codes, stored, packed, rows, form.bits, form.block_size)
 
 
-def _pack_on(
-    xp: Arrays, array: Any, format: BlockFormat, shrinks: Sequence[float], transposed: bool
-) -> NBitsTensors:
+def _pack_on(xp: Arrays, work: Any, format: BlockFormat, shrinks: Sequence[float]) -> NBitsTensors:
     """Return a weight that is searched, rounded and packed where `xp` computes."""
-    work = xp.transposed(xp.array(array)) if transposed else xp.array(array)
     form = nbits_form(format, tuple(work.shape))
     grid = fit_block_scales(work, format, shrinks=shrinks, xp=xp)
     codes = nearest_codes(work, grid, format, xp)
@@ -123,13 +110,3 @@ def _pack_on(
     if form.zero_points == "packed":
         zeros = pack_each(xp.numpy(xp.codes(xp.transposed(grid.zero_points))), form.bits)
     return NBitsTensors(packed, scales, zeros, form.rows, form.bits, form.block_size)
-
-
-def _count_threads() -> int:
-    """Return how many threads may compute here, by the variable that other libraries read too."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked):
-        return min(int(asked), _MAX_THREADS)
-    return min(
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS
-    )

@@ -9,7 +9,7 @@ import bitwright
 from bitwright import HQQ, Nearest, Recipe, WeightOnly
 from bitwright.errors import ModelError
 from bitwright.jobs.weight_only import job
-from bitwright.numerics import block_search, nearest_blocks
+from bitwright.numerics import block_search, row_reading
 
 
 def make_model(folder, *, broken=False):
@@ -68,7 +68,7 @@ def test_pieces_read_from_the_file_give_the_same_bytes(tmp_path, monkeypatch):
     model, files = make_model(tmp_path), []
     monkeypatch.setattr(block_search, "WORTH_COMPILING", 0)
     for piece in (1 << 20, 64):
-        monkeypatch.setattr(nearest_blocks, "_PIECE", piece)
+        monkeypatch.setattr(row_reading, "_PIECE", piece)
         bitwright.quantize(model, tmp_path / "out.onnx", recipe=recipe())
         files.append((tmp_path / "out.onnx").read_bytes())
     assert files[0] == files[1]

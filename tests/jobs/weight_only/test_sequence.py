@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from support.language_models import make_block, make_samples
 
 import bitwright
 from bitwright import AWQ, GPTQ, Recipe, WeightOnly
+from bitwright.errors import ModelError
 from bitwright.jobs.weight_only import rounding
 from bitwright.observe import layerwise
 
@@ -79,3 +81,13 @@ def test_operators_that_torch_has_not_run_in_sessions(monkeypatch):
     found = codes_of(quantize("torch", model, rounding=GPTQ()))
     assert opened
     assert np.mean([np.mean(found[name] == wanted[name]) for name in wanted]) > 0.9
+
+
+def test_a_weight_that_is_no_number_is_named():
+    model = make_block()
+    (up,) = (tensor for tensor in model.graph.initializer if tensor.name == "up1")
+    array = numpy_helper.to_array(up).copy()
+    array[3, 5] = np.inf
+    up.CopyFrom(numpy_helper.from_array(array, "up1"))
+    with pytest.raises(ModelError, match="weight 'up1' holds NaN or infinite values"):
+        quantize("torch", model, rounding=GPTQ())

@@ -14,9 +14,10 @@ import onnx_ir as ir
 from bitwright.decide.layout.weight_only import weight_source
 from bitwright.errors import ModelError
 from bitwright.graph import iter_values, weights_of
-from bitwright.graph.tensors import inline_copy
+from bitwright.graph.tensors import inline_copy, row_reader
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks, values_of_blocks
+from bitwright.numerics.row_reading import load_rows
 from bitwright.numerics.stacked import as_matrix, as_stack
 from bitwright.plan import QuantPlan, WeightPlan
 
@@ -55,6 +56,18 @@ class PlannedWeight:
         if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
             raise self.not_finite()
         return as_matrix(array, transposed=self.transposed)
+
+    def read_on(self, xp: Arrays) -> Any:
+        """Return the weight as [K, N] in float32 where `xp` computes, read by several threads."""
+        tensor = self.value.const_value
+        assert tensor is not None
+        if len(tensor.shape) != 2:
+            return xp.array(self.read())
+        rows, columns = tensor.shape.numpy()
+        array = load_rows(row_reader(tensor), (rows, columns), xp)
+        if not bool(xp.isfinite(array).all()):
+            raise self.not_finite()
+        return xp.transposed(array) if self.transposed else array
 
     def not_finite(self) -> ModelError:
         """Return the error of a weight that holds no numbers."""

@@ -169,7 +169,7 @@ def round_group(
         for weight in weights:
             yield weight.name, round_weight(weight, inputs, options, xp)
         return
-    arrays = [xp.array(weight.read()) for weight in weights]
+    arrays = [weight.read_on(xp) for weight in weights]
     task = Task(xp.concatenate(arrays, 1), formats.pop(), inputs, xp=xp)
     del arrays
     blocks, start = _round_by_gptq(task, method), 0

@@ -1,0 +1,74 @@
+"""Matrices that are read row by row, by several threads at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy.typing as npt
+
+from bitwright.numerics.arrays import Arrays
+
+__all__ = ["RowReader", "count_threads", "load_rows", "map_rows"]
+
+RowReader = Callable[[int, int], npt.NDArray[Any]]
+"""Gives the rows of a matrix from the first to before the second; threads call it at once."""
+
+_PIECE = 1 << 20
+"""Numbers that are read at once."""
+_MAX_THREADS = 8
+
+
+def map_rows(
+    work: Callable[[int, int], None],
+    rows: int,
+    columns: int,
+    *,
+    unit: int = 1,
+    threads: int | None = None,
+) -> None:
+    """Call `work(start, stop)` for all rows, in pieces of whole `unit`s, in several threads.
+
+    >>> seen = []
+    >>> map_rows(lambda start, stop: seen.append((start, stop)), 3, 1 << 19, threads=1)
+    >>> seen
+    [(0, 2), (2, 3)]
+    """
+    step = max(unit, _PIECE // max(columns, 1) // unit * unit)
+    starts = range(0, rows, step)
+    with ThreadPoolExecutor(max(1, min(threads or count_threads(), len(starts)))) as pool:
+        for _ in pool.map(lambda start: work(start, min(start + step, rows)), starts):
+            pass
+
+
+def load_rows(read: RowReader, shape: tuple[int, int], xp: Arrays) -> Any:
+    """Return a matrix in float32 where `xp` computes.
+
+    >>> import numpy as np
+    >>> from bitwright.numerics.arrays import NUMPY
+    >>> load_rows(lambda start, stop: np.eye(2)[start:stop], (2, 2), NUMPY).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    whole = xp.empty(*shape)
+
+    def load(start: int, stop: int) -> None:
+        whole[start:stop] = xp.array(read(start, stop))
+
+    map_rows(load, *shape)
+    return whole
+
+
+def count_threads() -> int:
+    """Return how many threads may compute here, by the variable that other libraries read too.
+
+    >>> count_threads() >= 1
+    True
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked):
+        return min(int(asked), _MAX_THREADS)
+    # What this process may use, not what the machine has, where the system can say so.
+    allowed = getattr(os, "sched_getaffinity", None)
+    return min(len(allowed(0)) if allowed else os.cpu_count() or 1, _MAX_THREADS)
