@@ -1,11 +1,13 @@
 """A real language model in 4 bits, ours and the peers': perplexity, divergence, time and memory.
 
 SmolLM2-135M (see smollm.py, which also says what to install) is quantized by each method in a
-process of its own. Perplexity and the KL divergence from float are measured on text that no method
-has seen. Two texts are needed, such as Debian's `jargon-text` (calibration) and `debian-history`
-and `debian-faq` (test); `apt-get download` and `dpkg -x` get them without installing anything.
+process of its own. Perplexity over that of float, the KL divergence from float and the part of
+tokens with the same answer are measured on texts that no method has seen, each of another kind than
+the one to calibrate on: their mean, and the smallest and the largest. Plain texts are in Debian's
+`jargon-text` (calibration), `debian-history`, `debian-faq`, `developers-reference`, `fortunes` and
+`perl-doc` (test); `apt-get download` and `dpkg -x` get them without installing anything.
 
-    python benchmarks/llm.py --calibration jargon.txt.gz --test history.txt.gz faq.txt.gz
+    python benchmarks/llm.py --calibration jargon.txt.gz --test history.txt.gz faq.txt.gz ...
     python benchmarks/llm.py ... --methods int4 int4-rtn ort-default --block-size 128
     python benchmarks/llm.py ... --neural-compressor venv/bin/python      the peer's interpreter
 
@@ -29,9 +31,18 @@ from measure import HERE, print_table
 
 LENGTH = 512
 
-OURS = ("int4-rtn", "int4-rtn-weighted", "int4-hqq", "int4-awq", "int4-gptq", "int4")
+OURS = (
+    "int4-rtn",
+    "int4-rtn-weighted",
+    "int4-hqq",
+    "int4-awq",
+    "int4-gptq",
+    "int4",
+    "int4-mixed",
+    "int4-k",
+)
 MORE = (
-    "int4-qep",
+    "int4-alike",  # all weights in 4 bits, the head too
     "int4-awq-gptq",  # what `int4` does, behind AWQ
     "int4-hqq-float",  # zero points in float
 )
@@ -59,37 +70,52 @@ def windows(tokens: np.ndarray, count: int) -> np.ndarray:
 
 
 class Judge:
-    """Perplexity on the test text, and the divergence from the float model's distributions."""
+    """What a model loses on texts, beside the float model's own distributions."""
 
-    def __init__(self, model: Path, rows: np.ndarray) -> None:
-        self._rows = rows
-        self._float: list[np.ndarray] = []
-        self.perplexity, _ = self._measure(model)
+    def __init__(self, model: Path, texts: dict[str, np.ndarray]) -> None:
+        self._texts = texts
+        self._float: dict[str, list[np.ndarray]] = {name: [] for name in texts}
+        self.perplexities = {name: self._measure(model, name)[0] for name in texts}
 
-    def __call__(self, model: Path) -> tuple[float, float]:
-        return self._measure(model)
+    def __call__(self, model: Path) -> list[tuple[float, float, float]]:
+        """Return for each text perplexity over float, divergence and the part of same answers."""
+        found = []
+        for name, perplexity in self.perplexities.items():
+            ours, divergence, same = self._measure(model, name)
+            found.append((ours / perplexity, divergence, same))
+        return found
 
-    def _measure(self, path: Path) -> tuple[float, float]:
+    def _measure(self, path: Path, name: str) -> tuple[float, float, float]:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         # Weights are compared, not the rounding of inputs that fused pairs would add.
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         session = onnxruntime.InferenceSession(path, options)
-        first = not self._float
-        loss = divergence = 0.0
-        for index, row in enumerate(self._rows):
+        rows, kept = self._texts[name], self._float[name]
+        first = not kept
+        loss = divergence = same = 0.0
+        for index, row in enumerate(rows):
             logits = session.run(None, {"input_ids": row[None]})[0][0]
             logits = logits - logits.max(axis=1, keepdims=True)
             chances = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
             loss -= float(chances[np.arange(LENGTH - 1), row[1:]].sum(dtype=np.float64))
             if first:
-                self._float.append(chances.astype(np.float16))
+                kept.append(chances.astype(np.float16))
             else:
-                wanted = self._float[index].astype(np.float32)
+                wanted = kept[index].astype(np.float32)
                 divergence += float((np.exp(wanted) * (wanted - chances)).sum(dtype=np.float64))
-        tokens = len(self._rows) * (LENGTH - 1)
-        return float(np.exp(loss / tokens)), divergence / len(self._rows) / LENGTH
+                same += float((wanted.argmax(axis=1) == chances.argmax(axis=1)).mean())
+        tokens = len(rows) * (LENGTH - 1)
+        return float(np.exp(loss / tokens)), divergence / len(rows) / LENGTH, same / len(rows)
+
+
+def spread(values: list[float], form: str) -> str:
+    """Return the mean, and the smallest and largest."""
+    if len(values) == 1:
+        return format(values[0], form)
+    low, high = (format(end, form) for end in (min(values), max(values)))
+    return f"{sum(values) / len(values):{form}} ({low} to {high})"
 
 
 def quantize_apart(
@@ -117,7 +143,7 @@ def main() -> None:
     parser.add_argument("--test", type=Path, nargs="+", required=True)
     parser.add_argument("--methods", nargs="+", metavar="NAME", default=[*OURS, *PEERS[:3]])
     parser.add_argument("--samples", type=int, default=32, help=f"windows of {LENGTH} tokens")
-    parser.add_argument("--windows", type=int, default=12, help="of the test text")
+    parser.add_argument("--windows", type=int, default=12, help="of each test text")
     parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--layers", type=int, help="only the first layers, to try things out")
     parser.add_argument("--model", type=Path, help="where the float model is kept")
@@ -134,8 +160,12 @@ def main() -> None:
         model = smollm.build_model(options.model or folder / "float.onnx", layers=options.layers)
         samples = folder / "samples.npy"
         np.save(samples, windows(read_tokens(tokenizer, options.calibration), options.samples))
-        judge = Judge(model, windows(read_tokens(tokenizer, options.test), options.windows))
-        rows.append(("float", f"{judge.perplexity:.2f}", "0", "", "", f"{size_of(model):.0f}"))
+        texts = {
+            str(t): windows(read_tokens(tokenizer, [t]), options.windows) for t in options.test
+        }
+        judge = Judge(model, texts)
+        size = f"{size_of(model):.0f}"
+        rows.append(("float", "1", "0", "1", "", "", size))
         for method in options.methods:
             output = folder / f"{method}.onnx"
             python = options.neural_compressor if method in INTEL else sys.executable
@@ -143,14 +173,15 @@ def main() -> None:
                 continue
             found = quantize_apart(method, model, output, samples, options.block_size, python)
             if isinstance(found, str):
-                rows.append((method, found, "", "", "", ""))
+                rows.append((method, found, "", "", "", "", ""))
                 continue
-            perplexity, divergence = judge(output)
+            perplexity, divergence, same = (list(each) for each in zip(*judge(output), strict=True))
             rows.append(
                 (
                     method,
-                    f"{perplexity:.2f}",
-                    f"{divergence:.3f}",
+                    spread(perplexity, ".3f"),
+                    spread(divergence, ".3f"),
+                    spread(same, ".3f"),
                     f"{found['seconds']:.0f}",
                     f"{found['peak']:.0f}",
                     f"{size_of(output):.0f}",
@@ -159,7 +190,8 @@ def main() -> None:
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
             for file in folder.glob(f"{method}.onnx*"):
                 file.unlink()
-    print_table(("method", "perplexity", "KL to float", "seconds", "peak MB", "size MB"), rows)
+    names = ("method", "perplexity over float", "KL to float", "same answer", "seconds", "peak MB")
+    print_table((*names, "size MB"), rows)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,9 @@ from measure import report
 
 # Recipes that have no name of their own: the one that they begin with, and their weights.
 VARIANTS = {
-    "int4-rtn-weighted": ("int4-rtn", {"rounding": {"method": "nearest", "weighted": True}}),
+    "int4-rtn-weighted": ("int4-rtn", {"rounding": {"weighted": True}}),
     "int4-hqq-float": ("int4-hqq", {"rounding": {"method": "hqq", "float_zero_points": True}}),
-    "int4-qep": (
-        "int4",
-        {"rounding": {"method": "gptq", "damping": 0.1}, "error_propagation": 0.5},
-    ),
+    "int4-alike": ("int4", {"head_bits": None}),
     "int4-awq-gptq": ("int4", {"rounding": {"method": "gptq"}, "refine": 2, "awq": {}}),
 }
 
