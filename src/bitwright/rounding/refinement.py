@@ -28,6 +28,9 @@ __all__ = ["refine"]
 # Rows of a block that are taken one after the other before the rest of it learns of them.
 _STRIPE = 16
 
+# Rows up to which a block is one piece of work for a GPU.
+_MAX_CAPTURED = 256
+
 
 def refine(
     weights: npt.ArrayLike,
@@ -65,28 +68,31 @@ def refine(
     change = steps * format.per_weight(scales, rows) - work
     # What one unit of change in each row adds to half of the error's slope there.
     slope = matrix @ change
+
+    def improve(change: Any, steps: Any, slope: Any, own: Any, scale: Any, zero: Any) -> Any:
+        if codes:
+            _descend(change, steps, slope, own, scale, zero, format, xp)
+        return change, steps, slope, _refit(change, steps, slope, own, scale, format, xp)
+
+    if length <= _MAX_CAPTURED:
+        improve = xp.captured(("refine", format, codes), improve)
     for _ in range(rounds):
         for place in range(format.blocks(rows)):
             start, stop = place * length, min((place + 1) * length, rows)
-            own = matrix[start:stop, start:stop]
-            before = xp.copy(change[start:stop])
-            mine = slope[start:stop]
-            if codes:
-                _descend(
-                    change[start:stop],
-                    steps[start:stop],
-                    mine,
-                    own,
-                    scales[place],
-                    offsets[place],
-                    format,
-                    xp,
-                )
-            _refit(change[start:stop], steps[start:stop], mine, own, scales, place, format, xp)
-            moved = change[start:stop] - before
+            here = slice(start, stop)
+            before = xp.copy(change[here])
+            change[here], steps[here], slope[here], scales[place] = improve(
+                change[here],
+                steps[here],
+                slope[here],
+                matrix[here, here],
+                scales[place],
+                offsets[place],
+            )
+            moved = change[here] - before
             # The rows of the block itself have been kept up to date.
-            slope[:start] += matrix[:start, start:stop] @ moved
-            slope[stop:] += matrix[stop:, start:stop] @ moved
+            slope[:start] += matrix[:start, here] @ moved
+            slope[stop:] += matrix[stop:, here] @ moved
     found = xp.codes(xp.rint(steps + format.per_weight(offsets, rows)))
     return collect(found, BlockScales(scales, offsets), format, xp)
 
@@ -102,15 +108,15 @@ def _descend(
     xp: Arrays,
 ) -> None:
     """Give each row of a block, one after the other, its best codes; all arrays in place."""
-    curvatures = xp.numpy(own.diagonal()).tolist()
-    for top in range(0, len(curvatures), _STRIPE):
-        end = min(top + _STRIPE, len(curvatures))
+    rows, curvature = steps.shape[0], own.diagonal()[:, None]
+    # An input that is always zero has nothing to gain.
+    bends = xp.where(curvature > 0, curvature, curvature * 0 + float("inf")) * scale
+    for top in range(0, rows, _STRIPE):
+        end = min(top + _STRIPE, rows)
         moved = xp.zeros(end - top, steps.shape[1])
         for row in range(top, end):
-            if curvatures[row] <= 0:  # the input is always zero: nothing to gain
-                continue
             here = slope[row] + own[row, top:row] @ moved[: row - top]
-            best = xp.rint_(steps[row] - here / (curvatures[row] * scale))
+            best = xp.rint_(steps[row] - here / bends[row])
             best += zero
             xp.clip_(best, 0, format.highest)
             best -= zero
@@ -121,25 +127,17 @@ def _descend(
 
 
 def _refit(
-    change: Any,
-    steps: Any,
-    slope: Any,
-    own: Any,
-    scales: Any,
-    place: int,
-    format: BlockFormat,
-    xp: Arrays,
-) -> None:
-    """Give a block its best scale; all arrays in place."""
+    change: Any, steps: Any, slope: Any, own: Any, old: Any, format: BlockFormat, xp: Arrays
+) -> Any:
+    """Return the best scale of a block; the other arrays follow in place."""
     bent = own @ steps
     curvature = (steps * bent).sum(axis=0)
     first = (steps * slope).sum(axis=0)
     step = -first / xp.where(curvature > 0, curvature, curvature * 0 + float("inf"))
-    old = scales[place]
     new = usable_scales(old + step, format, xp)
     # A scale of zero, or one that its type rounds too far off, is no gain.
     gain = 2 * (new - old) * first + (new - old) ** 2 * curvature
     moved = xp.where(gain < 0, new - old, old * 0)
-    scales[place] = old + moved
     change += steps * moved
     slope += bent * moved
+    return old + moved

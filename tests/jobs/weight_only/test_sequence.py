@@ -63,7 +63,7 @@ def test_weights_of_one_input_are_rounded_together(monkeypatch):
         return original(weights, *arguments, **options)
 
     monkeypatch.setattr(rounding, "gptq", gptq)
-    quantize("torch", rounding=GPTQ())
+    quantize("torch", rounding=GPTQ(), refine=1)
     assert widths[0] == 256  # gate and up, of 128 each
 
 

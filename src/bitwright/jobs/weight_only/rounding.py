@@ -163,16 +163,16 @@ def round_group(
 
     Columns do not depend on each other, and a GPU takes as long for few as for many.
     """
-    method, formats = weights[0].plan.rounding, {weight.format() for weight in weights}
-    together = xp is not NUMPY and inputs.seen and is_factored_once(weights, options)
-    if not together or len(formats) > 1 or not isinstance(method, GPTQ) or not method.per_column:
+    first = weights[0]
+    kinds = {(weight.format(), weight.plan.rounding, weight.plan.awq) for weight in weights}
+    method = first.plan.rounding
+    shares_scales = isinstance(method, GPTQ) and not method.per_column
+    if xp is NUMPY or not inputs.seen or len(kinds) > 1 or shares_scales:
         for weight in weights:
             yield weight.name, round_weight(weight, inputs, options, xp)
         return
-    arrays = [weight.read_on(xp) for weight in weights]
-    task = Task(xp.concatenate(arrays, 1), formats.pop(), inputs, xp=xp)
-    del arrays
-    blocks, start = _round_by_gptq(task, method), 0
+    whole = xp.concatenate([weight.read_on(xp) for weight in weights], 1)
+    blocks, start = _round(whole, first, inputs, options, xp), 0
     for weight in weights:
         stop = start + weight.shape[1]
         yield weight.name, blocks.columns(start, stop)
@@ -183,7 +183,18 @@ def round_weight(
     planned: PlannedWeight, inputs: InputMoments | None, options: WeightOnly, xp: Arrays
 ) -> QuantizedBlocks:
     """Return one weight rounded as its plan says, and refined where the recipe asks for it."""
-    weight, method = planned.read(), planned.plan.rounding
+    return _round(planned.read(), planned, inputs, options, xp)
+
+
+def _round(
+    weight: Any,
+    planned: PlannedWeight,
+    inputs: InputMoments | None,
+    options: WeightOnly,
+    xp: Arrays,
+) -> QuantizedBlocks:
+    """Return an array of numpy or `xp` rounded as the weight of a plan."""
+    method = planned.plan.rounding
     if inputs is not None and not inputs.seen:
         inputs, method = None, without_data(method)
     if inputs is not None and inputs.cross is not None:
