@@ -152,6 +152,33 @@ def test_what_a_rotation_would_change_is_refused_with_a_reason(behind, reason):
         trace(value, INNER)
 
 
+@pytest.mark.parametrize(
+    "movement",
+    [
+        node("Reshape", ["mixed", "shape"], ["y"], "reshape"),
+        node("Slice", ["mixed", "zero", "two", "middle"], ["y"], "slice"),
+        node("Div", ["mixed", "number"], ["y"], "div"),
+    ],
+    ids=lambda each: each.op_type,
+)
+def test_a_tensor_of_unknown_width_is_refused(movement):
+    model = build(
+        [node("MatMul", ["x", "w"], ["mixed"], "product"), movement],
+        [info("x", [1, 6, WIDTH]), info("shape", [2], 7), info("number", [1])],
+        [info("y")],
+        {
+            "w": weight(WIDTH, INNER),
+            "zero": np.array([0]),
+            "two": np.array([2]),
+            "middle": np.array([1]),
+        },
+    )
+    changed = opened(model)
+    changed.graph[1].outputs[0].shape = None
+    with pytest.raises(Refused, match="width"):
+        trace(changed.graph[0].outputs[0], INNER)
+
+
 def test_values_of_the_caller_are_no_cache_though_results_leave_the_model():
     """An input and an output of the model, of which the one is not what the other becomes."""
     model = build(

@@ -52,7 +52,8 @@ def divide(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     expect(node, slot, inputs=(0,))
     if not _is_number_per_vector(node.inputs[1]):
         raise Refused(f"{describe(node)} divides it by another tensor")
-    if width_of(node.inputs[0]) != width_of(node.outputs[0]):
+    width = width_of(node.outputs[0])
+    if width is None or width_of(node.inputs[0]) != width:
         raise Refused(f"{describe(node)} divides a tensor of another width")
     tracing.link_input(node, 0, span)
     tracing.visit(node.outputs[0], span)

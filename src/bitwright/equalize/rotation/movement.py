@@ -63,7 +63,7 @@ def _slice_axes(node: ir.Node) -> list[int] | None:
 def reshape(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     expect(node, slot, inputs=(0,))
     before, after = node.inputs[0], node.outputs[0]
-    if width_of(before) == width_of(after):
+    if keeps_last_axis(node):
         pass_on(tracing, node, slot, span)
         return
     # Both sides are made of whole blocks, which stay together.
@@ -85,8 +85,9 @@ def cut_by_slice(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> Non
     single = steps is None or bool(np.all(steps == 1))
     if source is None or source.shape is None or width is None or not single or axes is None:
         raise Refused(f"{describe(node)} cuts the last axis")
-    if len(axes) != 1 or any(part is None for part in parts):
-        raise Refused(f"{describe(node)} cuts several axes")
+    known = all(part is not None for part in parts)
+    if not known or len(axes) != 1 or axes[0] % len(source.shape) != len(source.shape) - 1:
+        raise Refused(f"{describe(node)} cuts several axes, or makes a tensor of unknown width")
     start, stop, _ = slice(*(int(part.ravel()[0]) for part in parts if part is not None)).indices(
         width
     )
