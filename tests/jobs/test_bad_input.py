@@ -122,10 +122,10 @@ def test_a_file_that_is_no_whole_model_is_told_so(job, content, said, call):
         refused(ModelError, said, lambda: call(path, out, data=samples), path.parent)
 
 
-def test_a_folder_is_no_model(tmp_path):
+def test_a_folder_without_models_is_no_model(tmp_path):
     refused(
         ModelError,
-        "is a folder",
+        "has no ONNX model; give the folder",
         lambda: bitwright.quantize(tmp_path, tmp_path / "q.onnx", data=[]),
         tmp_path,
     )
@@ -631,18 +631,11 @@ def test_a_quantized_model_is_not_quantized_again(job):
     )
 
 
-@pytest.mark.parametrize("word", ["float64", "bfloat16"])
-def test_a_model_of_another_float_is_refused_with_the_reason(tmp_path, word):
-    import ml_dtypes
-
-    dtype, onnx_type = {
-        "float64": (np.float64, TensorProto.DOUBLE),
-        "bfloat16": (ml_dtypes.bfloat16, TensorProto.BFLOAT16),
-    }[word]
-    model = retype(make_mlp(width=32), dtype, onnx_type)
+def test_a_model_of_another_float_is_refused_with_the_reason(tmp_path):
+    model = retype(make_mlp(width=32), np.float64, TensorProto.DOUBLE)
     refused(
         ModelError,
-        f"computes in {word} throughout.*export it as float32",
+        "computes in float64 throughout.*export it as float32",
         lambda: bitwright.quantize(model, tmp_path / "q.onnx", data=make_samples(make_mlp())),
         tmp_path,
     )

@@ -2,12 +2,13 @@
 
 import json
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from support.folders import Letters, make_folder, make_idle, make_text, make_vision_tower
-from support.language_models import VOCABULARY, make_block
+from support.language_models import VOCABULARY, make_block, make_samples
 
 import bitwright
 from bitwright import TextData
@@ -137,6 +138,27 @@ def test_float16_models_stay_float16_outside(tmp_path):
     bitwright.quantize(folder, tmp_path / "small", recipe="int4-rtn")
     (logits,) = onnx.load(tmp_path / "small" / "model.onnx").graph.output
     assert logits.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+
+
+def test_bfloat16_models_become_float32_and_leave_their_gpu(tmp_path):
+    model = make_block()
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            array = onnx.numpy_helper.to_array(tensor).astype(ml_dtypes.bfloat16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
+    folder = make_folder(tmp_path / "brain", model=model)
+    config = json.loads((folder / "genai_config.json").read_text())
+    options = {"log_id": "genai", "provider_options": [{"cuda": {"enable_cuda_graph": "0"}}]}
+    config["model"]["decoder"]["session_options"] = options
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    samples = make_samples(4)
+    result = bitwright.quantize(folder, tmp_path / "small", recipe="int4-rtn", data=samples)
+    assert result.results["model.onnx"].outputs[0].agreement > 0.5
+    session = ort.InferenceSession(tmp_path / "small" / "model.onnx")
+    assert session.get_outputs()[0].type == "tensor(float)"
+    config["model"]["decoder"]["session_options"]["provider_options"] = []
+    assert json.loads((tmp_path / "small" / "genai_config.json").read_text()) == config
 
 
 def test_an_earlier_result_is_replaced_and_nothing_else(folder, tmp_path):

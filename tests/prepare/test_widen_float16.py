@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -25,7 +26,7 @@ from support.models import (
 )
 
 from bitwright.graph import check_model, infer_shapes, load_model
-from bitwright.prepare import widen_half_floats
+from bitwright.prepare import widen_bfloat16, widen_half_floats
 
 
 def widen(proto):
@@ -141,3 +142,23 @@ def test_inputs_and_outputs_become_float32_when_asked():
     narrow = [{name: array.astype(np.float16) for name, array in s.items()} for s in samples]
     for a, b in zip(run(half, narrow), run(wide, samples), strict=True):
         np.testing.assert_allclose(a[0], b[0], rtol=0.02, atol=0.02)
+
+
+def test_weights_in_bfloat16_become_float32_and_so_do_inputs_and_outputs():
+    plain = make_mlp(width=32)
+    brain = load_model(retype(make_mlp(width=32), ml_dtypes.bfloat16, TensorProto.BFLOAT16))
+    infer_shapes(brain)
+    assert widen_bfloat16(brain).changed > 5
+    check_model(brain)
+    samples = make_samples(plain)
+    assert quality(plain, ir.to_proto(brain), samples) > 40
+
+
+def test_a_float32_model_that_rounds_to_bfloat16_stays():
+    steps = [
+        node("Cast", ["x"], ["b"], name="down", to=TensorProto.BFLOAT16),
+        node("Cast", ["b"], ["y"], name="up", to=TensorProto.FLOAT),
+    ]
+    model = load_model(build(steps, [info("x", [2])], [info("y", [2])], {}))
+    infer_shapes(model)
+    assert widen_bfloat16(model).changed == 0

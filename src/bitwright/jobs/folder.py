@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess.notebook import data_frame, html_tables
@@ -155,6 +158,9 @@ class FolderResult:
             for file in (*self.folder.others, *copied):
                 (new / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(self.folder.root / file, new / file)
+            for name in self.folder.others:
+                if Path(name).name == "genai_config.json":
+                    self._adapt_config(new / name, Path(name).parent)
             for name, result in self.results.items():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 graph.save_model(result.model, new / name, external_data=external_data)
@@ -163,6 +169,26 @@ class FolderResult:
         self.path = Path(path)
         for name, result in self.results.items():
             result.path, result.size = self.path / name, sizes[name]
+
+    def _adapt_config(self, config: Path, folder: Path) -> None:
+        """Leave models that were widened from bfloat16 to CPUs, where they can run.
+
+        Their configuration names the GPU that the builder wrote them for.
+        """
+        widened = {
+            os.path.relpath(name, folder)
+            for name, result in self.results.items()
+            if _has_bfloat16(graph.load_model(self.folder.root / name))
+            and not _has_bfloat16(result.model)
+        }
+        if not widened:
+            return
+        document = json.loads(config.read_text(encoding="utf-8"))
+        for section in _sections(document):
+            options = section.get("session_options")
+            if section.get("filename") in widened and isinstance(options, dict):
+                options["provider_options"] = []
+        config.write_text(json.dumps(document, indent=4), encoding="utf-8")
 
     def summary(self) -> str:
         """Return what was done, in a few lines."""
@@ -208,6 +234,20 @@ class FolderResult:
                 ("Notes", ("",), [(note,) for note in self.notes]),
             ]
         )
+
+
+def _has_bfloat16(model: ir.Model) -> bool:
+    values = (*model.graph.inputs, *model.graph.outputs)
+    return any(value.dtype == ir.DataType.BFLOAT16 for value in values)
+
+
+def _sections(document: Any) -> Iterator[dict[str, Any]]:
+    """Give all objects of a JSON document."""
+    if isinstance(document, dict):
+        yield document
+    if isinstance(document, dict | list):
+        for inner in document.values() if isinstance(document, dict) else document:
+            yield from _sections(inner)
 
 
 @contextmanager

@@ -22,8 +22,10 @@ from bitwright.prepare import (
     prepare_exactly,
     prepare_weights,
     simulation_steps,
+    widen_bfloat16,
 )
 from bitwright.recipe import Recipe
+from bitwright.support.wording import counted
 from bitwright.targets.npu_operations import why_not_fixed
 
 __all__ = ["Prepared", "input_specs", "open_model", "upgrade_for"]
@@ -90,6 +92,11 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
     if recipe.rewrite.fix_shapes:
         notes.append(_fix_shapes(model, recipe))
     _infer_shapes(model, recipe)
+    widened = widen_bfloat16(model).changed
+    if widened:
+        notes.append(
+            f"widened {counted(widened, 'bfloat16 tensor')}: inputs and outputs are float32, too"
+        )
     # Other products of the model may be stored in low-bit blocks already.
     graph.refuse_unsupported(model, allow_quantized=recipe.mode == "weight-only")
     model = upgrade_for(model, recipe, notes)

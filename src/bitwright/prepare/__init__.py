@@ -28,7 +28,7 @@ from bitwright.prepare.split_large_pools import split_large_pools
 from bitwright.prepare.split_to_slice import split_to_slice
 from bitwright.prepare.swish_to_mul import swish_to_mul
 from bitwright.prepare.trained import Trained, read_trained
-from bitwright.prepare.widen_float16 import widen_half_floats
+from bitwright.prepare.widen_float16 import widen_bfloat16, widen_half_floats
 from bitwright.prepare.write_conv_attributes import write_conv_attributes
 from bitwright.recipe import Rewrites, Simulation
 
@@ -63,6 +63,7 @@ __all__ = [
     "split_large_pools",
     "split_to_slice",
     "swish_to_mul",
+    "widen_bfloat16",
     "widen_half_floats",
     "write_conv_attributes",
 ]

@@ -1,7 +1,8 @@
-"""Compute in float32 what a model computes in float16, behind inputs and outputs of float16.
+"""Compute in float32 what a model computes in float16, or stores in bfloat16.
 
 ONNX Runtime's integer kernels take float32 scales only: it fuses a Q/DQ pair with a float16 scale
 into one of them and then refuses the model. A float16 scale is also too coarse for 16-bit types.
+For bfloat16 it has next to no kernels on CPUs at all.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import onnx_ir as ir
 from bitwright.graph.editing import append_node, insert_after
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
-from bitwright.graph.tensors import shape_of
+from bitwright.graph.tensors import shape_of, tensor_slots
 from bitwright.prepare.passes import PassResult
 
-__all__ = ["widen_half_floats"]
+__all__ = ["widen_bfloat16", "widen_half_floats"]
 
-_HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
+_HALF, _BRAIN, _FLOAT = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT
 # Attributes that hold the number of an element type.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
@@ -32,31 +33,52 @@ def widen_half_floats(model: ir.Model, *, interface: bool = False) -> PassResult
     >>> widen_half_floats(ir.Model(graph, ir_version=10)).changed
     0
     """
-    scope = NameScope(model)
     inputs = [value for value in model.graph.inputs if value.dtype == _HALF]
     outputs = [value for value in model.graph.outputs if value.dtype == _HALF]
-    count = 0
-    for path, graph in iter_graphs(model):
-        values = [v for node in graph for v in node.outputs]
-        values += list(graph.inputs) if path or interface else []
-        for value in values:
-            if value.dtype == _HALF:
-                value.dtype = _FLOAT
-                count += 1
-        for value in graph.initializers.values():
-            if value.const_value is not None and value.const_value.dtype == _HALF:
-                value.const_value = _widened(value.const_value)
-                value.dtype = _FLOAT
-                count += 1
-        for node in graph:
-            _widen_attributes(node)
+    count = _widen_values(model, _HALF, interface=interface)
     if interface:
         return PassResult(count)
+    scope = NameScope(model)
     for value in inputs:
         _cast_input(model.graph, value, scope)
     for value in outputs:
         _cast_output(model.graph, value, scope)
     return PassResult(count + len(inputs))
+
+
+def widen_bfloat16(model: ir.Model) -> PassResult:
+    """Turn a model with weights in bfloat16 into one of float32, its inputs and outputs, too.
+
+    Others stay: they may cast to bfloat16 and back, to round as other hardware does.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> widen_bfloat16(ir.Model(graph, ir_version=10)).changed
+    0
+    """
+    tensors = (slot.tensor for slot in tensor_slots(model))
+    if not any(tensor.dtype == _BRAIN and tensor.size > 1 for tensor in tensors):
+        return PassResult()
+    return PassResult(_widen_values(model, _BRAIN, interface=True))
+
+
+def _widen_values(model: ir.Model, narrow: ir.DataType, *, interface: bool) -> int:
+    """Turn all tensors of a type into float32, and return how many; inputs with `interface`."""
+    count = 0
+    for path, graph in iter_graphs(model):
+        values = [v for node in graph for v in node.outputs]
+        values += list(graph.inputs) if path or interface else []
+        for value in values:
+            if value.dtype == narrow:
+                value.dtype = _FLOAT
+                count += 1
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype == narrow:
+                value.const_value = _widened(value.const_value)
+                value.dtype = _FLOAT
+                count += 1
+        for node in graph:
+            _widen_attributes(node, narrow)
+    return count
 
 
 def _widened(tensor: ir.TensorProtocol) -> ir.LazyTensor:
@@ -69,15 +91,15 @@ def _widened(tensor: ir.TensorProtocol) -> ir.LazyTensor:
     )
 
 
-def _widen_attributes(node: ir.Node) -> None:
+def _widen_attributes(node: ir.Node, narrow: ir.DataType) -> None:
     for name, attribute in list(node.attributes.items()):
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.TENSOR:
             tensor = attribute.as_tensor()
-            if tensor.dtype == _HALF:
+            if tensor.dtype == narrow:
                 node.attributes[name] = ir.AttrTensor(name, _widened(tensor))
-        elif name in _TYPE_ATTRIBUTES and attribute.value == _HALF:
+        elif name in _TYPE_ATTRIBUTES and attribute.value == narrow:
             node.attributes[name] = ir.AttrInt64(name, int(_FLOAT))
 
 
