@@ -238,9 +238,12 @@ def _checked_size(location: str, where: str, folder: Path, real_folder: Path) ->
     windows_root = location[1:2] == ":" or location.startswith("\\")
     escapes = Path(location).is_absolute() or windows_root or ".." in Path(location).parts
     if escapes or not (folder / location).resolve().is_relative_to(real_folder):
+        remedy = ""
+        if not escapes:  # as in the cache of a download: the user may well mean it
+            remedy = "; copy the folder with its links followed (cp -rL)"
         raise ModelError(
             f"{where} points at {location!r}, outside the model's folder; "
-            "refused, because a model file may not read other files."
+            f"refused, because a model file may not read other files{remedy}."
         )
     path = folder / location
     if not path.is_file():
