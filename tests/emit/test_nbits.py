@@ -182,6 +182,29 @@ def test_a_head_and_its_embedding(output, symmetric, bits, width):
         assert ops(written)["GatherBlockQuantized"] == ops(written)["MatMulNBits"] == 1
 
 
+@outputs_that_run
+def test_a_head_and_an_embedding_that_reads_it_transposed(output):
+    """As onnxruntime-genai's builder writes models with one weight for both."""
+    nodes = [
+        node("Transpose", ["head"], ["table"], name="turn", perm=[1, 0]),
+        node("Gather", ["table", "at"], ["e"], name="embedding"),
+        node("MatMul", ["e", "head"], ["y"], name="product"),
+    ]
+    head = normal(64, 20)
+    inputs, outputs = [info("at", ["m"], INT64)], [info("y", ["m", 20])]
+    model = build(nodes, inputs, outputs, {"head": head}, opset=21, ir_version=10)
+    blocks = blocks_of(head)
+    written, notes = emit(model, {"head": blocks}, output=output, accuracy_level=0)
+    at = np.array([3, 0, 19, 3])
+    stored = blocks.dequantize()
+    expected = stored.T[at] @ stored
+    (actual,) = run(written, {"at": at})
+    np.testing.assert_allclose(actual, expected, atol=2e-2 * np.abs(expected).max())
+    assert notes == [] and "head" not in constants_of(written)
+    if output == "matmul-nbits":
+        assert ops(written)["GatherBlockQuantized"] == ops(written)["MatMulNBits"] == 1
+
+
 def test_a_table_alone_is_stored_as_a_table():
     table = normal(20, 48)
     model = build(

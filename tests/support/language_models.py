@@ -12,7 +12,8 @@ WIDTH, HIDDEN, VOCABULARY = 64, 128, 96
 def make_block(*, dtype=np.float32, seed=0, depth=2, tied=False):
     """Token ids in, logits out: an embedding, gated layers with residuals and norms, a head.
 
-    A tied head reads the embedding: as a Gemm, or behind a "transpose".
+    A tied head reads the embedding: as a Gemm, or behind a "transpose"; or the "embedding" reads
+    the weight of the head, transposed.
     """
     rng = np.random.default_rng(seed)
 
@@ -24,6 +25,9 @@ def make_block(*, dtype=np.float32, seed=0, depth=2, tied=False):
     table[:, :3] *= 12  # a few channels are much larger, as in language models
     constants = {"embedding": table}
     nodes = [node("Gather", ["embedding", "ids"], ["x0"], "embed")]
+    if tied == "embedding":
+        constants = {"head": np.ascontiguousarray(table.T)}
+        nodes.insert(0, node("Transpose", ["head"], ["embedding"], "turn", perm=[1, 0]))
     current = "x0"
     onnx_type = 1 if dtype == np.float32 else 10
     for layer in range(depth):
@@ -50,6 +54,9 @@ def make_block(*, dtype=np.float32, seed=0, depth=2, tied=False):
             node("Transpose", ["embedding"], ["turned"], "turn", perm=[1, 0]),
             node("MatMul", [current, "turned"], ["logits"], "head/MatMul"),
         ]
+        shape = [1, "n", VOCABULARY]
+    elif tied == "embedding":
+        nodes.append(node("MatMul", [current, "head"], ["logits"], "head/MatMul"))
         shape = [1, "n", VOCABULARY]
     elif tied:
         nodes += [

@@ -40,10 +40,8 @@ class Reader(NamedTuple):
     @property
     def transposed(self) -> bool:
         """Whether it reads [N, K]: a Gemm that transposes, the rows of a table, and the like."""
-        if self.rowwise:
-            return True
-        transposed = self.node.op_type == "Gemm" and bool(self.node.attributes.get_int("transB", 0))
-        return transposed != (self.through is not None)
+        gemm = self.node.op_type == "Gemm" and bool(self.node.attributes.get_int("transB", 0))
+        return (self.rowwise or gemm) != (self.through is not None)
 
     @property
     def rowwise(self) -> bool:
@@ -93,7 +91,7 @@ def read_matrix(reader: Reader, matrix: ir.Value, *, transposed: bool, names: Na
     node = reader.node
     if node.op_type == "Gemm":
         node.attributes["transB"] = ir.AttrInt64("transB", int(transposed))
-    elif node.op_type == "MatMul" and transposed:
+    elif node.op_type in ("MatMul", "Gather") and transposed != reader.rowwise:
         name = names.fresh(f"{node.name}_transpose")
         output = ir.Value(name=names.fresh(f"{matrix.name}_transposed"), type=matrix.type)
         matrix = insert_before(node, "Transpose", [matrix], output, name, {"perm": [1, 0]})

@@ -105,8 +105,8 @@ class ProductWeight(NamedTuple):
 def weight_of(node: ir.Node) -> ProductWeight | None:
     """Return the weight of a product or the table of a lookup, or None where it is not constant.
 
-    A Transpose between the constant and a product belongs to the product: that is how a head
-    reads the table of its embedding.
+    A Transpose between the constant and its reader belongs to the reader: that is how a head reads
+    the table of its embedding, or an embedding the weight of its head.
 
     >>> table = ir.Value(name="t", const_value=ir.tensor([[1.0, 2.0]]), shape=ir.Shape([1, 2]))
     >>> graph = ir.Graph([], [], nodes=[], initializers=[table], opset_imports={"": 21})
@@ -125,7 +125,7 @@ def weight_of(node: ir.Node) -> ProductWeight | None:
         node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
     )
     maker = value.producer()
-    if maker is not None and not looked_up and is_transposed_constant(maker):
+    if maker is not None and is_transposed_constant(maker):
         source = maker.inputs[0]
         assert source is not None
         return ProductWeight(source, not transposed, maker)
@@ -155,7 +155,7 @@ def weights_of(node: ir.Node) -> tuple[ProductWeight, ...]:
 
 
 def is_transposed_constant(node: ir.Node) -> bool:
-    """Return whether a node transposes a constant matrix, and products alone read the result.
+    """Return whether a node transposes a constant matrix, and weight readers alone read the result.
 
     >>> is_transposed_constant(ir.node("Transpose", [ir.Value(name="x")]))
     False
@@ -168,7 +168,8 @@ def is_transposed_constant(node: ir.Node) -> bool:
     order = node.attributes.get_ints("perm", (1, 0))
     if source.shape is None or len(source.shape) != 2 or tuple(order or ()) != (1, 0):
         return False
+    places = dict.fromkeys(_PRODUCTS, 1) | {"Gather": 0}
     return all(
-        not use.node.domain and use.node.op_type in _PRODUCTS and use.idx == 1
+        not use.node.domain and places.get(use.node.op_type) == use.idx
         for use in node.outputs[0].uses()
     )

@@ -254,6 +254,18 @@ def test_a_tied_embedding_and_head_are_stored_once():
     assert error_of(result, model) < 1e-3
 
 
+@pytest.mark.parametrize("rounding", [Nearest(), GPTQ()])
+def test_an_embedding_that_reads_the_weight_of_its_head_shares_it(rounding):
+    """As onnxruntime-genai's builder writes it; else the table would stay in float as well."""
+    model = make_block(tied="embedding")
+    weights = WeightOnly(bits=8, rounding=rounding, accuracy_level=4)
+    result = run(weights, model, data=make_samples())
+    ops = [node.op_type for node in result.model.graph]
+    assert "GatherBlockQuantized" in ops and not {"Gather", "MatMul", "Transpose"} & {*ops}
+    assert "head" not in result.model.graph.initializers
+    assert error_of(result, model) < 1e-3
+
+
 def test_float16_models_stay_float16():
     model = make_block(dtype=np.float16)
     result = run(WeightOnly(rounding=GPTQ(), awq=AWQ()), model, data=make_samples())
