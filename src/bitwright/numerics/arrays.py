@@ -166,12 +166,12 @@ class _TorchArrays(Arrays):
         array = np.asarray(values)
         if array.dtype == ml_dtypes.bfloat16:  # torch does not know numpy's stand-in
             array = array.astype(np.float32)
-        if self.device != "cpu" and array.ndim == 2 and array.T.flags.c_contiguous:
-            return self.array(array.T, dtype).T.contiguous()  # turned there
         if self.device != "cpu" and array.flags.c_contiguous:
             # As it is over the bus, and widened there. Torch warns of what it must not write to.
             own = array if array.flags.writeable else array.copy()
             return torch.from_numpy(own).to(self.device).to(getattr(torch, dtype))
+        if self.device != "cpu" and array.ndim == 2 and array.T.flags.c_contiguous:
+            return self.array(array.T, dtype).T.contiguous()  # turned there
         return torch.tensor(array, dtype=getattr(torch, dtype), device=self.device)
 
     def indices(self, values: Any) -> Any:
