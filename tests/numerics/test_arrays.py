@@ -1,5 +1,6 @@
 """Every operation gives the same on torch as on numpy."""
 
+import math
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from bitwright.errors import RecipeError
-from bitwright.numerics.arrays import NUMPY, arrays_on
+from bitwright.numerics.arrays import NUMPY, _TorchArrays, arrays_on
 
 
 @pytest.fixture(params=["numpy", "torch"])
@@ -92,3 +93,17 @@ def test_a_captured_function_gives_what_it_would_alone(name):
         found = [xp.numpy(a) for a in captured(xp.array(values.copy()), xp.array(values))]
         np.testing.assert_array_equal(found[0], values**3)
         np.testing.assert_array_equal(found[1], values**3 + 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (5, 1), (1, 5), (0, 0), (6,), (2, 3, 4)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, ml_dtypes.bfloat16])
+def test_arrays_reach_another_device_as_they_are(shape, dtype):
+    """As the other device, the CPU by another name: what is copied there takes the same way."""
+    pytest.importorskip("torch")
+    xp = _TorchArrays("cpu:0")
+    values = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
+    for given in (values, np.array(values, order="F")):
+        given.flags.writeable = False
+        found = xp.array(given, "float64")
+        assert found.is_contiguous() and found.shape == given.shape
+        np.testing.assert_array_equal(found.numpy(), given.astype(np.float64))

@@ -1,5 +1,7 @@
 """GPTQ against a plain float64 version of the paper's loop, and against nearest rounding."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from support.weights import column_errors, make_layer, total_error
 import bitwright.rounding.gptq as rounding
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics import wide_matrices
-from bitwright.numerics.arrays import arrays_on
+from bitwright.numerics.arrays import _TorchArrays, arrays_on
 from bitwright.numerics.blocks import (
     SHRINKS,
     BlockFormat,
@@ -19,6 +21,7 @@ from bitwright.numerics.blocks import (
     round_to_codes,
 )
 from bitwright.rounding.gptq import factor_hessian, gptq
+from bitwright.rounding.refinement import refine
 
 
 def papers_loop(weights, hessian, format, grid=None):
@@ -286,3 +289,33 @@ def test_more_damping_is_tried_on_a_wide_hessian_too(monkeypatch):
     np.testing.assert_allclose(found.costs, expected, rtol=1e-6)
     with pytest.raises(DataError, match="not positive definite, even with 100 times"):
         factor_hessian(np.eye(30) - 0.9999 * np.ones((30, 30)) * np.eye(30)[::-1] * 2e4)
+
+
+class ReplayedArrays(_TorchArrays):
+    """Torch that keeps the results of a captured function in one place, as a GPU's graph does."""
+
+    def captured(self, name, function):
+        def replay(*arrays):
+            results = function(*(array.clone() for array in arrays))
+            kept = self.kept.setdefault((name, *(array.shape for array in arrays)), results)
+            for own, new in zip(kept, results, strict=True):
+                own.copy_(new)
+            return kept
+
+        return replay
+
+    kept: ClassVar = {}
+
+
+@pytest.mark.parametrize("rows", [256, 300])
+def test_results_that_the_next_block_overwrites_are_not_kept(rows):
+    pytest.importorskip("torch")
+    weights, moment = make_layer(rows)
+    matrix = moment.matrix()
+    found = []
+    for xp in (arrays_on("torch"), ReplayedArrays("cpu:0")):
+        blocks = gptq(weights, factor_hessian(matrix, xp=xp), BlockFormat())
+        found += [blocks, refine(weights, blocks, matrix, xp=xp)]
+    for plain, replayed in ((found[0], found[2]), (found[1], found[3])):
+        np.testing.assert_array_equal(plain.codes, replayed.codes)
+        np.testing.assert_array_equal(plain.scales, replayed.scales)

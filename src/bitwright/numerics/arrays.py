@@ -68,9 +68,9 @@ class Arrays:
         """Return an array of float32 without values."""
         return np.empty(shape, np.float32)
 
-    def zeros(self, *shape: int) -> Any:
-        """Return an array of float32 zeros."""
-        return np.zeros(shape, np.float32)
+    def zeros(self, *shape: int, dtype: Float = "float32") -> Any:
+        """Return an array of zeros."""
+        return np.zeros(shape, _NUMPY_FLOATS[dtype])
 
     def copy(self, values: Any) -> Any:
         """Return a copy of its own."""
@@ -183,8 +183,8 @@ class _TorchArrays(Arrays):
     def empty(self, *shape: int) -> Any:
         return self._torch.empty(shape, dtype=self._torch.float32, device=self.device)
 
-    def zeros(self, *shape: int) -> Any:
-        return self._torch.zeros(shape, dtype=self._torch.float32, device=self.device)
+    def zeros(self, *shape: int, dtype: Float = "float32") -> Any:
+        return self._torch.zeros(shape, dtype=getattr(self._torch, dtype), device=self.device)
 
     def copy(self, values: Any) -> Any:
         return values.clone()

@@ -41,8 +41,8 @@ class SecondMoment:
         self.channels = channels
         self.count = 0
         self._xp = xp
-        self._products = xp.array(np.zeros((channels, channels)), "float64")
-        self._magnitudes = xp.array(np.zeros(channels), "float64")
+        self._products = xp.zeros(channels, channels, dtype="float64")
+        self._magnitudes = xp.zeros(channels, dtype="float64")
 
     def update(self, inputs: Any) -> None:
         """Add a batch: an array whose last axis is the channels."""
@@ -99,7 +99,7 @@ class SecondMoment:
         mean /= self._checked()
         if self._is_wide:
             mirror_(mean)
-        self.count, self._products = 0, self._xp.array(np.zeros((0, 0)), "float64")
+        self.count, self._products = 0, self._xp.zeros(0, 0, dtype="float64")
         return mean
 
     def mean_magnitudes(self) -> npt.NDArray[np.float64]:
@@ -129,7 +129,7 @@ class CrossMoment:
         self.channels = channels
         self._count = 0
         self._xp = xp
-        self._products = xp.array(np.zeros((channels, channels)), "float64")
+        self._products = xp.zeros(channels, channels, dtype="float64")
 
     def update(self, inputs: Any, wanted: Any) -> None:
         """Add a batch of inputs, and what they should have been."""
