@@ -19,8 +19,12 @@ SHRINK_STEPS = (0.04, 0.02)
 """What is tried around the best part of a block's range, one after the other: this much less and
 this much more."""
 
-WORTH_COMPILING = 1 << 23
-"""Weights times grids from which on compiled code is faster, its loading counted in."""
+WORTH_COMPILING = 1 << 21
+"""Weights times grids from which on compiled code is taken: 233,000 weights with nine grids each.
+
+Loading it takes as long as numpy takes for 16 million weights. A model with layers of this size has
+about as many.
+"""
 
 _LANES = 64
 
