@@ -95,7 +95,7 @@ def test_a_captured_function_gives_what_it_would_alone(name):
         np.testing.assert_array_equal(found[1], values**3 + 1)
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (5, 1), (1, 5), (0, 0), (6,), (2, 3, 4)])
+@pytest.mark.parametrize("shape", [(3, 4), (5, 1), (1, 5), (0, 0), (6,)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, ml_dtypes.bfloat16])
 def test_arrays_reach_another_device_as_they_are(shape, dtype):
     """As the other device, the CPU by another name: what is copied there takes the same way."""

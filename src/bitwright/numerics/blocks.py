@@ -22,6 +22,7 @@ from bitwright.numerics.block_search import (
     is_worth_compiling,
     search_blocks,
 )
+from bitwright.numerics.row_reading import map_rows
 
 __all__ = [
     "SHRINKS",
@@ -198,8 +199,14 @@ def fit_block_scales(
     measure = metric_in_blocks(metric, format, rows, xp)
     if xp is NUMPY and measure.ndim == 2 and _compiles(work.size, shrinks, steps):
         search = search_of(format, rows, shrinks, steps)
-        if not search_blocks(work, search, measure.reshape(-1), scales, zeros):
-            raise ModelError(_BROKEN)
+        weighed = measure.reshape(-1)
+
+        def search_columns(start: int, stop: int) -> None:
+            own = slice(start, stop)
+            if not search_blocks(work[:, own], search, weighed, scales[:, own], zeros[:, own]):
+                raise ModelError(_BROKEN)
+
+        map_rows(search_columns, columns, rows)
         return BlockScales(scales, zeros)
     for blocks, sides, part in block_tiles(work, format, xp):
         low, high = xp.amin(part, 1), xp.amax(part, 1)
