@@ -8,12 +8,12 @@ from bitwright.numerics.second_moment import CrossMoment, SecondMoment
 from bitwright.rounding.error_propagation import _DAMPING, propagate_error
 
 
-@pytest.fixture
-def layer():
+@pytest.fixture(params=[5, 30], ids=["narrow", "wide"])
+def layer(request):
     random = np.random.default_rng(0)
     wanted = random.standard_normal((400, 12)).astype(np.float32)
     inputs = wanted @ (np.eye(12) + 0.1 * random.standard_normal((12, 12))).astype(np.float32)
-    return inputs, wanted, random.standard_normal((12, 5)).astype(np.float32)
+    return inputs, wanted, random.standard_normal((12, request.param)).astype(np.float32)
 
 
 def moments(inputs, wanted):
@@ -31,7 +31,7 @@ def test_taken_whole_it_is_the_ridge_regression_of_the_float_output(layer):
     # min |x (w + d) - f w|^2 + l |d|^2, as one least-squares problem in float64
     x, f, w = (array.astype(np.float64) for array in (inputs, wanted, weight))
     ridge = np.sqrt(_DAMPING * np.mean(np.square(x).sum(axis=0))) * np.eye(12)
-    right = np.concatenate([(f - x) @ w, np.zeros((12, 5))])
+    right = np.concatenate([(f - x) @ w, np.zeros_like(w)])
     change = np.linalg.lstsq(np.concatenate([x, ridge]), right, rcond=None)[0]
     np.testing.assert_allclose(found, w + change, atol=2e-5)
 

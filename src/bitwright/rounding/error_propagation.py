@@ -32,9 +32,11 @@ def propagate_error(
     >>> propagate_error([[1.0]], [[1.0]], [[0.13]], strength=1.0)
     array([[1.1]], dtype=float32)
     """
-    work = xp.array(weights, "float64")
+    work, missing = xp.array(weights), xp.array(cross, "float64")
     matrix = xp.copy(xp.array(moment, "float64"))
     ends = np.arange(matrix.shape[0])
     matrix[ends, ends] += _DAMPING * float(matrix.diagonal().sum()) / matrix.shape[0]
-    wanted = xp.solve(matrix, xp.array(cross, "float64") @ work)
-    return xp.array(work + strength * wanted)
+    rows, columns = work.shape
+    if columns > rows:  # the large product in float32
+        return work + xp.array(strength * xp.solve(matrix, missing)) @ work
+    return work + xp.array(strength * xp.solve(matrix, missing @ xp.array(work, "float64")))

@@ -203,7 +203,8 @@ def _round(
     clips = options.awq is not None and options.awq.clip and planned.plan.awq
     task = Task(weight, planned.format(), inputs, clips, xp)
     blocks = ROUNDINGS[type(method)](task, method)
-    if options.refine and inputs is not None:
+    # With 8 bits, what is left to gain is a 256th of what it is with 4.
+    if options.refine and inputs is not None and planned.plan.bits < 8:
         damping = method.damping if isinstance(method, GPTQ) else GPTQ().damping
         blocks = refine(
             weight, blocks, inputs.matrix, rounds=options.refine, damping=damping, xp=xp
