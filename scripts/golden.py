@@ -278,8 +278,9 @@ def jobs() -> Iterator[tuple[str, Job]]:
         yield _static("uneven", fine_tune={"method": method, **SHORT})
         yield _static("direction", base="npu-cnn", fine_tune={"method": method, **SHORT})
     yield _static("uneven", base="a8w4", fine_tune={"method": "adaround", **SHORT})
-    learned = {"mode": "weight-only", "fine_tune": {"method": "adaround", **SHORT}}
-    yield "sentences | int4 adaround", partial(_quantize, "sentences", learned)
+    for method in ("adaround", "signround"):
+        learned = {"mode": "weight-only", "fine_tune": {"method": method, **SHORT}}
+        yield f"sentences | int4 {method}", partial(_quantize, "sentences", learned)
     for mode in ("fast", "sequential"):
         yield _static("uneven", bias_correction=mode)
     yield _static("detector", bias_correction="sequential")

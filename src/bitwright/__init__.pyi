@@ -81,6 +81,7 @@ from .recipe import Placement as Placement
 from .recipe import Recipe as Recipe
 from .recipe import Rewrites as Rewrites
 from .recipe import Selection as Selection
+from .recipe import SignRound as SignRound
 from .recipe import Simulation as Simulation
 from .recipe import SmoothQuant as SmoothQuant
 from .recipe import WeightOnly as WeightOnly

@@ -6,7 +6,7 @@ import sys
 import onnx
 import pytest
 
-from bitwright import AdaQuant, AdaRound, QuantPlan, Recipe, RecipeError, quantize
+from bitwright import AdaQuant, AdaRound, QuantPlan, Recipe, RecipeError, SignRound, quantize
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.settings import change_recipe
 
@@ -59,6 +59,8 @@ def test_the_options_are_short_for_fields_of_the_recipe():
     assert RecipeChoice(recipe="int8", fine_tune="adaquant").load().fine_tune == AdaQuant()
     chosen = RecipeChoice(recipe="int8", fine_tune="adaround", iterations=7).load()
     assert chosen.fine_tune == AdaRound(iterations=7)
+    weights = RecipeChoice(recipe="int4", fine_tune="signround", iterations=7).load()
+    assert weights.fine_tune == SignRound(iterations=7)
     for settings, method in (
         (["fine_tune=adaquant"], AdaQuant()),
         (["fine_tune.iterations=9", "fine_tune=adaround"], AdaRound(iterations=9)),
@@ -86,7 +88,7 @@ def test_a_recipe_that_fine_tunes_keeps_its_settings_under_the_same_method(tmp_p
             {"fine_tune": "adarond"},
             "unknown method 'adarond' in 'fine_tune'. Did you mean 'adaround'",
         ),
-        ({"iterations": 5}, "add --fine-tune adaround or adaquant"),
+        ({"iterations": 5}, "add --fine-tune adaround, adaquant or signround"),
         ({"fine_tune": "adaround", "iterations": 0}, "must be at least 1"),
         ({"fine_tune": "adaround", "settings": ["fine_tune.iteration=5"]}, "'iteration'"),
         ({"fine_tune": "adaround", "dynamic": True}, "no effect in dynamic mode"),

@@ -85,7 +85,8 @@ BROKEN = [
         "float16 weights have none of their own",
     ),
     ({"weight": "float16", "activation": "float16", **ADAROUND}, "only integer weights learn"),
-    ({"mode": "weight-only", "fine_tune": {"method": "adaquant"}}, "take adaround"),
+    ({"mode": "weight-only", "fine_tune": {"method": "adaquant"}}, "take signround or adaround"),
+    ({"fine_tune": {"method": "signround"}}, "take adaround or adaquant where activations"),
     (
         {"mode": "weight-only", "fine_tune": {"method": "adaround", "nodes": ["a"]}},
         "nodes of fine_tune has no effect in weight-only mode",

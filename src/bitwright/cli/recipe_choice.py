@@ -89,15 +89,18 @@ class RecipeChoice:
         str | None,
         typer.Option(
             metavar="METHOD",
-            help="Let weights learn after all scales are decided: adaround (up or down) or "
-            "adaquant (weights, biases and scales). Needs torch. "
+            help="Let weights learn after all scales are decided: adaround (up or down), "
+            "adaquant (weights, biases and scales) or, for weights in blocks, signround "
+            "(roundings and ranges). Needs torch. "
             "Short for --set fine_tune.method=METHOD.",
         ),
     ] = None
     iterations: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="With --fine-tune: steps for each segment (1000); more take longer."
+            metavar="N",
+            help="With --fine-tune: steps for each segment (1000; signround 200); more take "
+            "longer.",
         ),
     ] = None
     fix_shape: Annotated[
@@ -169,7 +172,7 @@ class RecipeChoice:
         if self.iterations is not None and self.fine_tune is None and learning is None:
             raise RecipeError(
                 "--iterations says how long weights learn, and nothing asks them to; add "
-                "--fine-tune adaround or adaquant."
+                "--fine-tune adaround, adaquant or signround."
             )
         shapes = read_shapes(self.fix_shape or (), "--fix-shape")
         exclude = msgspec.json.encode(self.exclude).decode() if self.exclude else None

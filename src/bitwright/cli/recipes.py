@@ -75,6 +75,7 @@ def recipes_command(
                 [list(target.values()) for target in targets],
             ),
             "Print one in full with: bitwright recipes NAME",
-            "Add -adaround or -adaquant to the name of one with calibrated integers to fine-tune.",
+            "Add -adaround or -adaquant to the name of one with calibrated integers to fine-tune, "
+            "-adaround or -signround to that of one with weights in blocks.",
         ],
     )

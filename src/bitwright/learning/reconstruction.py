@@ -18,12 +18,19 @@ from bitwright.learning.reports import SegmentReport
 from bitwright.learning.segment_target import SegmentTarget, Tensors, distance_between, mix
 from bitwright.recipe import FineTuning
 
-__all__ = ["Learner", "Outcome", "reconstruct"]
+__all__ = ["Learner", "Optimizer", "Outcome", "reconstruct"]
 
 MIN_THREADED_PRODUCTS = 2e7
 """Products of a step, some 2 ms of one core, from which threads pay."""
 SCALES_FRACTION = 0.25
 """As many steps, of those for weights, go to activation scales before weights learn."""
+
+
+class Optimizer(Protocol):
+    """What moves parameters by their gradients."""
+
+    def step(self, rate_factor: float = 1.0) -> None:
+        """Move all at this part of their learning rates, and clear the gradients."""
 
 
 class Learner(Protocol):
@@ -38,6 +45,10 @@ class Learner(Protocol):
         self, learning_rate: float | None, names: Iterable[str] | None = None
     ) -> list[tuple[list[torch.Tensor], float]]:
         """Return the parameters with their learning rates; None: the method's own choice."""
+
+    def optimizer(self, groups: Sequence[tuple[Sequence[torch.Tensor], float]]) -> Optimizer:
+        """Return what moves these parameters."""
+        return Adam(groups)
 
     def soft(self, names: Iterable[str] | None = None) -> Tensors:
         """Return the constants while learning, gradients attached."""
@@ -185,7 +196,8 @@ class _Run:
         stored, unit = self.target.fixed[name], layer.error or 1.0
         if self.learner.solve(name, layer, stored):
             return True
-        optimizer = Adam(self.learner.parameter_groups(self.rate, [name]))
+        groups = self.learner.parameter_groups(self.rate, [name])
+        optimizer = self.learner.optimizer(groups)
         best = _Best(self.learner.parameters())
 
         def gradient_at(weight: torch.Tensor) -> torch.Tensor:
@@ -229,7 +241,7 @@ class _Run:
     def learn_jointly(self, steps: int) -> int:
         """Let all constants learn for the segment's outputs; return the steps that were taken."""
         learner, method, scales = self.learner, self.method, self.target.scales
-        optimizer = Adam(learner.parameter_groups(self.rate))
+        optimizer = learner.optimizer(learner.parameter_groups(self.rate))
         scale_optimizer = Adam([(scales.parameters(), method.activation_scale_learning_rate)])
         unit = self.target.distance({}, self.training) or 1.0
         patience = _Patience(method, steps) if method.early_stop else None

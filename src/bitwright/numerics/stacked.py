@@ -28,12 +28,19 @@ def as_matrix(array: Array, *, transposed: bool) -> Array:
     return rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
 
 
-def as_stack(matrix: Array, leading: Sequence[int], *, transposed: bool) -> Array:
+def as_stack(matrix: Any, leading: Sequence[int], *, transposed: bool) -> Any:
     """Return [rows, all outputs] as [*leading, rows, N], or [*leading, N, rows] if `transposed`.
+
+    Arrays of numpy and tensors of torch alike.
 
     >>> as_stack(np.array([[1, 3], [2, 4]]), (2,), transposed=True).tolist()
     [[[1, 2]], [[3, 4]]]
     """
     rows, columns = matrix.shape
     stacked = matrix.reshape(rows, *leading, columns // math.prod(leading))
-    return np.moveaxis(stacked, 0, -1 if transposed else -2)
+    axis = -1 if transposed else -2
+    return (
+        np.moveaxis(stacked, 0, axis)
+        if isinstance(stacked, np.ndarray)
+        else stacked.movedim(0, axis)
+    )

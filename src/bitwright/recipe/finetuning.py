@@ -7,7 +7,7 @@ from typing import Literal
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.support.settings import Settings
 
-__all__ = ["LEARNING_OPS", "AdaQuant", "AdaRound", "FineTuning"]
+__all__ = ["LEARNING_OPS", "AdaQuant", "AdaRound", "FineTuning", "SignRound"]
 
 LEARNING_OPS = (
     "Conv",
@@ -21,7 +21,7 @@ LEARNING_OPS = (
 
 
 class _Learning(Settings, frozen=True, kw_only=True):
-    """The options of both methods: how many steps, on what data, and when to keep the result."""
+    """The options of all methods: how many steps, on what data, and when to keep the result."""
 
     iterations: int = 1000
     batch_size: int = 4
@@ -146,4 +146,27 @@ class AdaQuant(_Learning, frozen=True, kw_only=True, tag="adaquant", tag_field="
     """A step of a scale's logarithm."""
 
 
-FineTuning = AdaRound | AdaQuant
+class SignRound(_Learning, frozen=True, kw_only=True, tag="signround", tag_field="method"):
+    """Learn roundings and the ranges of blocks by the signs of gradients (SignRound, AutoRound).
+
+    For weight-only recipes, of 2 and 3 bits above all. Learning starts from what the recipe's own
+    rounding left.
+
+    >>> SignRound().iterations
+    200
+    """
+
+    iterations: int = 200
+    batch_size: int = 8
+    layerwise_fraction: float = 0.0
+    min_segment_weights: int = 7
+    """As many as a decoder's layer has: q, k, v, o, gate, up and down."""
+    learning_rate: float | None = None
+    """A step of a rounding, in steps of its weight's scale, falling to 0. None: 1 / iterations, so
+    that no rounding moves by more than half a step."""
+    range_learning_rate: float | None = None
+    """A step of the lower and of the upper end of a block's range, as a part of it, falling to 0.
+    None: that of roundings."""
+
+
+FineTuning = AdaRound | AdaQuant | SignRound

@@ -10,7 +10,7 @@ import msgspec
 from bitwright import targets
 from bitwright.errors import RecipeError, TargetError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, QTYPES, UINT8, UINT16
-from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning
+from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning, SignRound
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, Percentile
 from bitwright.recipe.options import Placement, Selection
@@ -211,13 +211,17 @@ RECIPES = {
 }
 
 
-_LEARNING: dict[str, FineTuning] = {"adaround": AdaRound(), "adaquant": AdaQuant()}
+_LEARNING: dict[str, FineTuning] = {
+    "adaround": AdaRound(),
+    "adaquant": AdaQuant(),
+    "signround": SignRound(),
+}
 
 
 def named_recipe(name: str) -> Recipe:
     """Return the built-in recipe of this name; AMD's presets are also found as written there.
 
-    Any of them with -adaround or -adaquant behind it also fine-tunes.
+    Any of them with -adaround, -adaquant or -signround behind it also fine-tunes.
 
     >>> named_recipe("a16w8").activation.name
     'uint16'

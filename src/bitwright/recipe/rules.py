@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.recipe.fields import RecipeFields
-from bitwright.recipe.finetuning import AdaQuant
+from bitwright.recipe.finetuning import AdaQuant, SignRound
 from bitwright.recipe.methods import MinMSE, NonOverflow
 from bitwright.recipe.options import Placement
 from bitwright.recipe.weights import WeightOnly
@@ -192,8 +192,13 @@ RULES = (
     ),
     Rule(
         lambda r: isinstance(r.fine_tune, AdaQuant) and r.mode == "weight-only",
-        "weights in blocks keep their scales, and adaquant has little to learn without them; "
-        "take adaround in the mode weight-only.",
+        "adaquant learns no scales of blocks, and has little to learn without them; take "
+        "signround or adaround in the mode weight-only.",
+    ),
+    Rule(
+        lambda r: isinstance(r.fine_tune, SignRound) and r.mode == "static",
+        "signround learns the ranges of blocks in the mode weight-only; take adaround or adaquant "
+        "where activations are quantized, too.",
     ),
     Rule(
         _without_effect_in_weight_only,

@@ -1,4 +1,4 @@
-"""AdaRound for weights in blocks of few bits."""
+"""AdaRound and SignRound for weights in blocks of few bits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from support.language_models import make_block, make_samples
 import bitwright
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.blocks import QuantizedBlocks
-from bitwright.recipe import HQQ, AdaQuant, AdaRound, Nearest, Recipe, WeightOnly
+from bitwright.recipe import GPTQ, HQQ, AdaQuant, AdaRound, Nearest, Recipe, SignRound, WeightOnly
 from bitwright.rounding.store import BlockStore
 
 pytest.importorskip("torch", reason="fine-tuning needs torch")
 
 LEARN = AdaRound(iterations=60, batch_size=8)
+SIGNS = SignRound(iterations=60)
 
 
 def run(rounding, learn=LEARN, *, bits=4, output="matmul-nbits", data=24, **options):
@@ -76,6 +77,36 @@ def test_scales_stay_and_codes_move_by_one_at_most(tmp_path):
     assert moved > 0
 
 
+def test_signround_loses_clearly_less_than_gptq_at_2_bits():
+    plain, learned, again = (run(GPTQ(), method, bits=2) for method in (None, SIGNS, SIGNS))
+    assert error_of(learned) < 0.8 * error_of(plain)
+    assert learned.to_proto().graph == again.to_proto().graph  # of one seed
+    assert "fine-tuned 1 of 1 segment" in learned.plan.notes
+
+
+def test_signround_that_does_not_help_leaves_what_was_rounded():
+    wild = SignRound(iterations=2, learning_rate=0.5)
+    plain, learned, forced = (
+        run(GPTQ(), method)
+        for method in (None, wild, SignRound(iterations=2, learning_rate=0.5, selective=False))
+    )
+    assert learned.to_proto().graph.initializer == plain.to_proto().graph.initializer
+    assert any("not kept" in note for note in learned.plan.notes)
+    assert error_of(forced) > error_of(plain)
+
+
+def test_a_plan_with_signround_gives_the_same_model(tmp_path):
+    weights = WeightOnly(bits=3, rounding=Nearest(weighted=True), output="float")
+    recipe = Recipe(mode="weight-only", weights=weights, fine_tune=SignRound(iterations=5))
+    samples = make_samples(8)
+    bitwright.make_plan(make_block(), data=samples, recipe=recipe).save(tmp_path / "plan.json")
+    plan = bitwright.QuantPlan.load(tmp_path / "plan.json")
+    assert plan.recipe == recipe
+    applied = bitwright.apply_plan(plan, make_block(), data=samples)
+    direct = bitwright.quantize(make_block(), data=samples, recipe=recipe)
+    assert applied.to_proto().graph == direct.to_proto().graph
+
+
 def test_zero_points_between_integers_are_left_with_the_reason():
     result = run(HQQ(float_zero_points=True), output="float")
     notes = [note for note in result.plan.notes if note.startswith("fine-tuning: ")]
@@ -85,7 +116,7 @@ def test_zero_points_between_integers_are_left_with_the_reason():
 def test_what_has_no_meaning_here_is_refused():
     with pytest.raises(DataError, match="needs calibration data"):
         run(Nearest(), data=0)
-    with pytest.raises(RecipeError, match="take adaround in the mode weight-only"):
+    with pytest.raises(RecipeError, match="take signround or adaround in the mode weight-only"):
         run(Nearest(), AdaQuant())
     with pytest.raises(RecipeError, match="sequential of fine_tune has no effect in weight-only"):
         run(Nearest(), AdaRound(sequential=False))

@@ -222,6 +222,7 @@ class SegmentLearner:
                 if (bias := self._biases.get(name, "")) in quantizers
             }
             return AdaRoundLearner(self._quantizers(mine), self._method, following)
+        assert isinstance(self._method, AdaQuant)
         free = [name for name in mine if self._may_rescale(name)]
         learning = [*mine, *biases] if self._method.update_bias else mine
         return AdaQuantLearner(self._quantizers(learning), self._method, free)

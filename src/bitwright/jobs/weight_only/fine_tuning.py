@@ -1,7 +1,8 @@
 """Fine-tune the roundings of weight-only quantization, segment by segment.
 
-Scales and zero points stay as the rounding left them; AdaRound learns which weights are rounded up
-and which down.
+AdaRound learns which weights are rounded up and which down; scales and zero points stay as the
+rounding left them. SignRound starts from all that the rounding left, and learns scales and zero
+points, too.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.stacked import as_matrix
 from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
-from bitwright.recipe import AdaRound
+from bitwright.recipe import AdaRound, SignRound
 from bitwright.rounding.store import BlockStore
 
 if TYPE_CHECKING:
     import torch
 
     from bitwright.learning.fake_quantize import FakeQuantizer
+    from bitwright.learning.reconstruction import Learner
 
 __all__ = ["tune_weights"]
 
@@ -53,7 +55,7 @@ def tune_weights(
     Every weight of the plan is in `tuned` in the end, the ones that cannot learn as they were.
     """
     method = plan.recipe.fine_tune
-    assert isinstance(method, AdaRound)
+    assert isinstance(method, AdaRound | SignRound)
     require_torch(device)
     learner = _SegmentLearner(model, plan, method, rounded, tuned, device)
     reports: list[SegmentReport] = []
@@ -88,7 +90,7 @@ class _SegmentLearner:
         self,
         model: ir.Model,
         plan: QuantPlan,
-        method: AdaRound,
+        method: AdaRound | SignRound,
         rounded: BlockStore,
         tuned: BlockStore,
         device: str,
@@ -103,7 +105,6 @@ class _SegmentLearner:
 
     def learn(self, index: int, floats: LayerInputs, quantized: LayerInputs) -> SegmentReport:
         """Let a segment learn, unless it has before or cannot, and store its weights."""
-        from bitwright.learning.adaround import AdaRoundLearner
         from bitwright.learning.reconstruction import reconstruct
         from bitwright.learning.segment_target import SegmentTarget
 
@@ -124,17 +125,36 @@ class _SegmentLearner:
             )
         except ModelError as error:
             return SegmentReport(segment.first, len(mine), reason=str(error).rstrip("."))
-        learner = AdaRoundLearner(
-            {n: self._with_quantizer(w) for n, w in mine.items()}, self._method
-        )
+        learner, blocks_of = self._learner(mine)
         outcome = reconstruct(target, learner, self._method, seed=index)
-        learned = outcome.constants or {}
         for name, weight in mine.items():
-            blocks = self._rounded.get(weight.name)
-            if name in learned:
-                blocks = _codes(weight, blocks, learned[name])
-            self._tuned.put(weight.name, blocks)
+            kept = self._rounded.get(weight.name) if outcome.constants is None else blocks_of(name)
+            self._tuned.put(weight.name, kept)
         return outcome.report(segment.first, len(mine))
+
+    def _learner(
+        self, weights: Mapping[str, PlannedWeight]
+    ) -> tuple[Learner, Callable[[str], QuantizedBlocks]]:
+        """Return what learns these weights, and what gives each as it has learned."""
+        if isinstance(self._method, SignRound):
+            from bitwright.learning.signround import SignRoundLearner
+
+            given = {
+                name: (weight.read(), self._rounded.get(weight.name), weight.stored)
+                for name, weight in weights.items()
+            }
+            signed = SignRoundLearner(given, self._method, self._device)
+            return signed, signed.blocks
+        from bitwright.learning.adaround import AdaRoundLearner
+
+        quantizers = {name: self._with_quantizer(weight) for name, weight in weights.items()}
+        learner = AdaRoundLearner(quantizers, self._method)
+
+        def codes(name: str) -> QuantizedBlocks:
+            blocks = self._rounded.get(weights[name].name)
+            return _codes(weights[name], blocks, learner.hard([name])[name])
+
+        return learner, codes
 
     def blocks(self, name: str) -> QuantizedBlocks:
         """Return a weight as it was learned, or else as it was rounded."""

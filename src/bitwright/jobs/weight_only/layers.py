@@ -90,10 +90,11 @@ class PlannedWeight:
     def restore(self, blocks: QuantizedBlocks) -> Array:
         """Return rounded values in the form that the model stores the weight in."""
         assert self.value.dtype is not None
-        return self.stored(blocks.dequantize(np.float32)).astype(self.value.dtype.numpy())
+        stored: Array = self.stored(blocks.dequantize(np.float32))
+        return stored.astype(self.value.dtype.numpy())
 
-    def stored(self, matrix: Array) -> Array:
-        """Return values [K, N] in the shape that the model stores the weight in."""
+    def stored(self, matrix: Any) -> Any:
+        """Return values [K, N] (numpy or torch) in the shape that the model stores."""
         assert self.value.shape is not None
         leading = [int(size) for size in self.value.shape[:-2]]  # type: ignore[arg-type]
         return as_stack(matrix, leading, transposed=self.transposed)
