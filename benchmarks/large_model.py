@@ -2,7 +2,7 @@
 
 Writes a float32 language model of the asked size, its weights streamed to a data file, quantizes it
 in a process of its own, checks one product of the result, and deletes everything. The bar for
-nearest rounding is 1.5 GB at 6 GB; a calibrated method may take one layer's Hessian and inputs.
+nearest rounding is 1 GB at 6 GB; a calibrated method may take one layer's Hessian and inputs.
 
     python benchmarks/large_model.py                                    1 GB, nearest
     python benchmarks/large_model.py --gigabytes 6

@@ -11,7 +11,7 @@ import torch
 from bitwright.errors import ModelError
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.learning.torch_graph.movement import as_tensor
-from bitwright.learning.torch_graph.table import OPS, why_not
+from bitwright.learning.torch_graph.table import op_of, why_not
 
 __all__ = ["TorchGraph"]
 
@@ -148,7 +148,7 @@ class TorchGraph:
         return [
             Step(
                 node.name or "",
-                OPS[node.op_type],
+                op_of(node),
                 Attributes(node, opset),
                 tuple(node.inputs),
                 tuple(value.name or "" for value in node.outputs),

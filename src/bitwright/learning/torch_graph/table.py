@@ -12,8 +12,9 @@ from torch.nn import functional
 from bitwright.learning.torch_graph import movement as move
 from bitwright.learning.torch_graph import resize, windows
 from bitwright.learning.torch_graph.attributes import Attributes
+from bitwright.learning.torch_graph.language_models import LANGUAGE_OPS, why_not_language_op
 
-__all__ = ["OPS", "why_not"]
+__all__ = ["OPS", "op_of", "why_not"]
 
 Op = Callable[..., Any]
 
@@ -250,12 +251,23 @@ OPS: dict[str, Op] = {
 }
 
 
+def op_of(node: ir.Node) -> Op:
+    """Return what computes a node that nothing speaks against.
+
+    >>> op_of(ir.node("Relu", []))(None, torch.tensor(-1.0))
+    tensor(0.)
+    """
+    return LANGUAGE_OPS[node.op_type] if node.op_type in LANGUAGE_OPS else OPS[node.op_type]
+
+
 def why_not(node: ir.Node, opset: int) -> str | None:
     """Return why a node cannot be computed here, or None if it can.
 
     >>> why_not(ir.node("NonMaxSuppression", []), 21)
     'there is no NonMaxSuppression in torch here'
     """
+    if node.op_type in LANGUAGE_OPS:
+        return why_not_language_op(node)
     if node.domain not in ("", "ai.onnx") or node.op_type not in OPS:
         return f"there is no {node.op_type} in torch here"
     bodies = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
