@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import onnx_ir as ir
+import pytest
 from support.models import build, make_cnn, make_transformer, node, weight
 
-from bitwright.learning.segments import find_segments
+from bitwright.learning.segments import find_segments, segments_to_learn
+from bitwright.recipe import AdaRound
 
 
 def blocks_of(proto, learning, **options):
@@ -147,3 +149,24 @@ def test_small_blocks_are_joined_up_to_a_size():
         assert all(a + b > smallest for a, b in pairwise(sizes))
     single = names(blocks_of(proto, learning))
     assert names(blocks_of(proto, learning, min_weights=1)) == single
+
+
+def test_segments_end_at_the_norms_of_the_runtime():
+    pytest.importorskip("torch")
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], "first"),
+        node(
+            "SkipSimplifiedLayerNormalization",
+            ["h", "x", "gain"],
+            ["n", "", "", "s"],
+            "norm",
+            domain="com.microsoft",
+        ),
+        node("MatMul", ["n", "v"], ["m"], "second"),
+        node("Add", ["m", "s"], ["y"], "sum"),
+    ]
+    constants = {"w": weight(4, 4), "v": weight(4, 4), "gain": weight(4)}
+    model = build(nodes, {"x": [2, 4]}, {"y": [2, 4]}, constants, domains=["com.microsoft"])
+    segments = segments_to_learn(ir.serde.deserialize_model(model), {"first", "second"}, AdaRound())
+    assert "norm" not in [name for segment in names(segments) for name in segment]
+    assert [segment.first for segment in segments] == ["first", "second"]

@@ -47,16 +47,22 @@ def segments_to_learn(
 
     A segment with a node that torch cannot run is cut further.
     """
+    from bitwright.learning.torch_graph.language_models import LANGUAGE_OPS
     from bitwright.learning.torch_graph.table import why_not
 
     opset = opset_of(model)
+
+    def supported(node: ir.Node) -> bool:
+        # Those have outputs beside the first, such as caches, which segments do not learn towards.
+        return node.op_type not in LANGUAGE_OPS and why_not(node, opset) is None
+
     return find_segments(
         model,
         learning,
         min_weights=method.min_segment_weights,
         max_weights=method.max_segment_weights,
         layers=method.scope == "layer",
-        supported=lambda node: why_not(node, opset) is None,
+        supported=supported,
     )
 
 
