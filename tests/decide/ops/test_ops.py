@@ -106,6 +106,7 @@ LISTS = {
     "decide/layout/dynamic.py": (1, "a function for each"),
     "emit/dynamic.py": (1, "a function for each"),
     "emit/qlinear_rules.py": (1, "a function for each"),
+    "graph/checkpoint.py": (1, "what exporters put between a weight and its reader"),
     "graph/inner_values.py": (1, "a function for each that holds graphs"),
     "graph/runtime_ops.py": (2, "ONNX Runtime's operators in ONNX's domain, and their shapes"),
     "graph/shapes.py": (1, "ONNX Runtime's operators without shape inference"),
