@@ -84,6 +84,22 @@ def test_signround_loses_clearly_less_than_gptq_at_2_bits():
     assert "fine-tuned 1 of 1 segment" in learned.plan.notes
 
 
+def test_signround_leaves_a_head_of_8_bits():
+    weights = WeightOnly(bits=2, rounding=Nearest(weighted=True), head_bits=8, output="float")
+    recipe = Recipe(mode="weight-only", weights=weights, fine_tune=SIGNS)
+    plain, learned = (
+        bitwright.quantize(make_block(), data=make_samples(8), recipe=r, holdout=False)
+        for r in (recipe.replace(fine_tune=None), recipe)
+    )
+    note = "fine-tuning: head/MatMul: left as it was, weights of 8 bits have next to nothing"
+    assert any(n.startswith(note) for n in learned.plan.notes)
+    assert "fine-tuned 1 of 2 segments" in learned.plan.notes
+    initializers = (r.to_proto().graph.initializer for r in (plain, learned))
+    same = {one.name: one == other for one, other in zip(*initializers, strict=True)}
+    changed = {name.partition("_")[0] for name, is_same in same.items() if not is_same}
+    assert changed == {f"{name}{layer}" for name in ("gate", "up", "down") for layer in (0, 1)}
+
+
 def test_signround_that_does_not_help_leaves_what_was_rounded():
     wild = SignRound(iterations=2, learning_rate=0.5)
     plain, learned, forced = (

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = ["tune_weights"]
 
+WIDE_BITS = 8
+"""Weights of so many bits have next to nothing to gain by SignRound; the targets of a language
+model's head, which often has 8, would be as large as all of its logits."""
+
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
@@ -80,7 +84,7 @@ def tune_weights(
     for name in plan.weights:
         if name not in tuned:
             tuned.put(name, rounded.get(name))
-    return reports
+    return [*reports, *learner.reports_of_fixed()]
 
 
 class _SegmentLearner:
@@ -100,7 +104,8 @@ class _SegmentLearner:
         self._opset = opset_of(model)
         # By the name of the value: what nodes read.
         self.weights = {w.value.name or "": w for w in planned_weights(model, plan)}
-        readers = {node for weight in self.weights.values() for node in weight.plan.nodes}
+        learning = [weight for weight in self.weights.values() if not self._is_fixed(weight)]
+        readers = {node for weight in learning for node in weight.plan.nodes}
         self.segments = segments_to_learn(model, readers, method)
 
     def learn(self, index: int, floats: LayerInputs, quantized: LayerInputs) -> SegmentReport:
@@ -110,7 +115,11 @@ class _SegmentLearner:
 
         segment = self.segments[index]
         weights = {name: self.weights[name] for name in segment.reads if name in self.weights}
-        mine = {name: w for name, w in weights.items() if w.name not in self._tuned}
+        mine = {
+            name: weight
+            for name, weight in weights.items()
+            if weight.name not in self._tuned and not self._is_fixed(weight)
+        }
         reason = self._why_not(mine.values())
         if reason is not None:
             return SegmentReport(segment.first, len(mine), reason=reason)
@@ -156,9 +165,18 @@ class _SegmentLearner:
 
         return learner, codes
 
+    def reports_of_fixed(self) -> list[SegmentReport]:
+        """Return why weights do not learn that the method leaves."""
+        reason = f"weights of {WIDE_BITS} bits have next to nothing to learn by signround"
+        fixed = (weight for weight in self.weights.values() if self._is_fixed(weight))
+        return [SegmentReport(weight.plan.nodes[0], 1, reason=reason) for weight in fixed]
+
     def blocks(self, name: str) -> QuantizedBlocks:
         """Return a weight as it was learned, or else as it was rounded."""
         return (self._tuned if name in self._tuned else self._rounded).get(name)
+
+    def _is_fixed(self, weight: PlannedWeight) -> bool:
+        return isinstance(self._method, SignRound) and weight.plan.bits >= WIDE_BITS
 
     def _why_not(self, weights: Iterable[PlannedWeight]) -> str | None:
         """Return why these weights of a segment do not learn, None where they do."""
