@@ -40,6 +40,36 @@ def test_data_plans_and_work_folders_go_together(model, tmp_path):
     assert onnx.load(other).graph == onnx.load(output).graph
 
 
+@pytest.mark.parametrize(
+    ("bits", "widths"), [("8", {8}), ("4.5", {4, 8}), ("3", {4}), ("2.9", {2, 4})]
+)
+def test_bits_are_whole_or_an_average(model, tmp_path, bits, widths):
+    np.savez(tmp_path / "ids.npz", ids=np.concatenate([s["ids"] for s in make_samples()]))
+    output = tmp_path / "small.onnx"
+    data = ["--data", str(tmp_path / "ids.npz"), "--quiet", "-o", str(output)]
+    assert main(["quantize", str(model), "--recipe", "int4-rtn", "--bits", bits, *data]) == 0
+    products = [node for node in onnx.load(output).graph.node if node.op_type == "MatMulNBits"]
+    found = {a.i for node in products for a in node.attribute if a.name == "bits"}
+    assert found == widths
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bits", "4"], "quantizes both"),
+        (["--recipe", "int4-rtn", "--bits", "9"], "2 to 8 bits"),
+        (["--recipe", "int4-rtn", "--bits", "1.5"], "between 2 and 4 bits"),
+        (["--recipe", "int4-rtn", "--bits", "4.5"], "needs calibration data"),
+    ],
+)
+def test_bits_that_there_are_not_are_refused(model, tmp_path, capsys, options, message):
+    output = tmp_path / "small.onnx"
+    np.savez(tmp_path / "ids.npz", ids=np.concatenate([s["ids"] for s in make_samples()]))
+    given = [] if "4.5" in options else ["--data", str(tmp_path / "ids.npz")]
+    assert main(["quantize", str(model), "-o", str(output), *options, *given, "--quiet"]) != 0
+    assert message in capsys.readouterr().err and not output.exists()
+
+
 def save_tokenizer(folder):
     tokenizers = pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     vocabulary = {chr(32 + index): index for index in range(VOCABULARY - 1)}
