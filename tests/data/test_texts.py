@@ -269,3 +269,67 @@ def test_a_cache_of_what_an_encoder_gave_is_as_long_as_that(text):
     data = TextData(text=text, tokenizer=Letters())
     assert data.unfilled([TOKENS, cache]) == [cache]  # it reads the encoder through this alone
     assert data.unfilled([TOKENS, cache, hidden]) == [hidden]
+
+
+def make_marked_tokenizer(path, text):
+    """Save a byte-pair tokenizer that was trained on the text and marks both of its ends."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<s>", "</s>"])
+    tokenizer.train_from_iterator([text], trainer)
+    marks = [("<s>", 0), ("</s>", 1)]
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=marks)
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def test_a_text_in_pieces_has_the_tokens_of_the_whole(tmp_path, monkeypatch):
+    content = (
+        "one line of  words\n\n  an indented line,\r\nand others " * 40 + "\n" * 90 + "x" * 200
+    )
+    path, tokenizer = tmp_path / "text.txt", tmp_path / "tokenizer.json"
+    path.write_bytes(content.encode())
+    whole = make_marked_tokenizer(tokenizer, content).encode(content).ids
+    monkeypatch.setattr("bitwright.data.texts.PIECE", 64)
+    data = TextData(text=path, tokenizer=tokenizer, length=2)
+    found = np.concatenate([sample["input_ids"][0] for sample in data.samples([TOKENS])])
+    words = len(whole) - 60  # one word of 200 letters is longer than a piece
+    assert found[:words].tolist() == whole[:words]
+    assert whole[0] == 0 and found[1:].min() > 0
+
+
+def test_a_text_is_read_only_as_far_as_the_samples_need(tmp_path, monkeypatch):
+    class Counting(Letters):
+        longest = total = 0
+
+        def encode(self, text):
+            self.longest, self.total = max(self.longest, len(text)), self.total + len(text)
+            return super().encode(text)
+
+    path, tokenizer = tmp_path / "text.txt", Counting()
+    path.write_bytes(b"x" * 50_000 + b"\xff")  # one line, and no text at its end
+    monkeypatch.setattr("bitwright.data.texts.PIECE", 100)
+    data = TextData(text=path, tokenizer=tokenizer, length=50)
+    assert len(list(data.samples([TOKENS], limit=5))) == 5
+    assert (tokenizer.longest, tokenizer.total) == (100, 300)
+    with pytest.raises(DataError, match="not a text in UTF-8"):
+        data.samples([TOKENS])
+
+
+def test_a_damaged_compressed_text_is_told_in_a_sentence(tmp_path):
+    path = tmp_path / "text.txt.gz"
+    content = bytearray(gzip.compress(b"abcd" * 100))
+    content[10] = 0xFF  # no block of deflate starts so
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="UTF-8"):
+        TextData(text=path, tokenizer=Letters(), length=4).samples([TOKENS])
+
+
+def test_a_tokenizer_that_fails_is_told_in_a_sentence(text):
+    from tokenizers import Tokenizer, models
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
+    with pytest.raises(DataError, match=r"cannot encode the text: .*\[UNK\]"):
+        TextData(text=text, tokenizer=tokenizer, length=4).samples([TOKENS])

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bitwright.errors import OutputError
+from bitwright.errors import DataError, OutputError
 from bitwright.support.files import (
     Closing,
+    check_regular_file,
     make_folder,
     replace_folder,
     temporary_beside,
@@ -113,3 +114,12 @@ def test_what_a_killed_job_leaves_of_a_folder_goes_and_the_old_one_comes_back(tm
         pass
     assert list(tmp_path.iterdir()) == [target]
     assert (target / "model").read_text() == (".new" if swapped else ".old")
+
+
+def test_pipes_and_devices_are_refused_and_all_else_is_left_to_the_reader(tmp_path):
+    check_regular_file(tmp_path, DataError)
+    check_regular_file(tmp_path / "none", DataError)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path(os.devnull)):
+        with pytest.raises(DataError, match="is a pipe or a device"):
+            check_regular_file(path, DataError)

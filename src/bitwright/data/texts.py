@@ -6,10 +6,11 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,8 +19,12 @@ from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec, Sample
 from bitwright.errors import DataError, MissingPackageError
 from bitwright.support.arguments import check_arguments
+from bitwright.support.files import check_regular_file
 
 __all__ = ["TextData", "fill_token_inputs", "is_cache"]
+
+PIECE = 1 << 20
+"""Characters that are tokenized at once: a tokenizer takes about 100 bytes for each of them."""
 
 
 @check_arguments
@@ -29,7 +34,8 @@ class TextData:
 
     `tokenizer` is a `tokenizer.json` file, or anything with `encode(text)`; None is for a folder of
     models that has its own. Besides the tokens, a model gets the mask, positions and token types
-    that it asks for by their usual names, and an empty cache.
+    that it asks for by their usual names, and an empty cache. Of a long text only as much is read
+    as the samples need.
 
     >>> TextData(text="calibration.txt", tokenizer="tokenizer.json", length=128).batch
     1
@@ -57,8 +63,9 @@ class TextData:
     def samples(self, specs: Sequence[InputSpec], *, limit: int | None = None) -> Samples:
         """Return the samples for a model with these inputs."""
         specs, symbols = fix_shapes(specs, self.shapes)
-        tokens, length = self._tokens(), self.window(specs)
+        length = self.window(specs)
         size = length * self.batch
+        tokens = self._tokens(None if limit is None else max(limit, 1) * size)
         count = len(tokens) // size
         if not count:
             raise DataError(
@@ -106,20 +113,37 @@ class TextData:
             or (re.search(r"past.*encoder", spec.name.lower()) and not reads_encoder)
         ]
 
-    def _tokens(self) -> Array:
-        found = self._load_tokenizer().encode(self._read())
-        return np.asarray(getattr(found, "ids", found), np.int64)
+    def _tokens(self, wanted: int | None) -> Array:
+        """Return the tokens of the text, or of as much of it as has the wanted number."""
+        tokenizer, found, count = self._load_tokenizer(), [np.zeros(0, np.int32)], 0
+        pieces = self._pieces()
+        piece = next(pieces, "")
+        while piece and (wanted is None or count < wanted):
+            following = next(pieces, "")
+            part = _encode(tokenizer, piece, first=not count, last=not following)
+            found.append(part)
+            count += len(part)
+            piece = following
+        return np.concatenate(found)[:wanted]
 
-    def _read(self) -> str:
-        path = Path(self.text)
+    def _pieces(self) -> Iterator[str]:
+        """Read the text in pieces of a bounded size, which end where lines do."""
+        path, rest = Path(self.text), ""
+        check_regular_file(path, DataError)
         try:
-            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            return data.decode("utf-8")
+            with _open_text(path) as file:
+                while block := file.read(PIECE):
+                    rest += block
+                    end = _end_of_piece(rest) if len(block) == PIECE else len(rest)
+                    yield rest[:end]
+                    rest = rest[end:]
+        except (UnicodeDecodeError, EOFError, zlib.error) as error:
+            raise DataError(f"{str(path)!r} is not a text in UTF-8.") from error
         except OSError as error:
             reason = error.strerror or str(error)
             raise DataError(f"cannot read the text {str(path)!r}: {reason}.") from error
-        except (UnicodeDecodeError, EOFError) as error:
-            raise DataError(f"{str(path)!r} is not a text in UTF-8.") from error
+        if rest:
+            yield rest
 
     def _read_heads(self) -> _Heads:
         """Return what the configuration of the model says of the cache."""
@@ -151,6 +175,38 @@ class TextData:
             return Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises nothing more special
             raise DataError(f"{str(path)!r} is not a tokenizer.json: {error}.") from error
+
+
+def _open_text(path: Path) -> IO[str]:
+    # newline="": the tokenizer sees the ends of lines as they are.
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+# Tokenizers join spaces with what follows them, and several ends of lines with one another: where
+# a text line begins without spaces, and before the space between two words, no token is cut.
+_BORDERS = (re.compile(r".*\n(?=\S)", re.DOTALL), re.compile(r".*\S(?=\s)", re.DOTALL))
+
+
+def _end_of_piece(text: str) -> int:
+    matches = (border.match(text) for border in _BORDERS)
+    return next((match.end() for match in matches if match), len(text))
+
+
+def _encode(tokenizer: Any, piece: str, *, first: bool, last: bool) -> Array:
+    """Return a piece's tokens; those that mark the ends of a text only at its ends."""
+    try:
+        found = tokenizer.encode(piece)
+        tokens = np.asarray(getattr(found, "ids", found), np.int32)
+    except Exception as error:  # the package raises nothing more special
+        reason = str(error).strip().rstrip(".") or type(error).__name__
+        raise DataError(f"the tokenizer cannot encode the text: {reason}.") from error
+    marks = np.asarray(getattr(found, "special_tokens_mask", ()), bool)
+    inner = np.flatnonzero(~marks)
+    if not inner.size or len(marks) != len(tokens):
+        return tokens
+    return tokens[None if first else inner[0] : None if last else inner[-1] + 1]
 
 
 def _fixed_length(specs: Sequence[InputSpec]) -> int | None:

@@ -1,4 +1,4 @@
-"""Write small files whole or not at all, and create folders."""
+"""Write small files whole or not at all, create folders, and refuse pipes and devices."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from bitwright.errors import OutputError
+from bitwright.errors import BitwrightError, OutputError
 
 __all__ = [
     "Closing",
+    "check_regular_file",
     "make_folder",
     "replace_folder",
     "temporary_beside",
@@ -43,6 +44,19 @@ class Closing:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def check_regular_file(path: Path, error: type[BitwrightError]) -> None:
+    """Refuse a pipe, a socket or a device, which could be waited for or read for ever.
+
+    What is not there is left to whoever opens it.
+
+    >>> check_regular_file(Path(os.devnull), OutputError)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bitwright.errors.OutputError: ... is a pipe or a device; give the path of a regular file.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise error(f"{str(path)!r} is a pipe or a device; give the path of a regular file.")
 
 
 def write_file(path: Path, content: str | bytes) -> None:
