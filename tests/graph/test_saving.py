@@ -278,6 +278,29 @@ def test_the_data_file_that_is_being_read_is_not_replaced(builders, tmp_path):
     assert digests(tmp_path) == before
 
 
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("way", ["..", "absolute", "link"])
+def test_data_files_outside_the_folder_of_the_output_stay(builders, tmp_path, way, external):
+    folder, other = tmp_path / "out", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    (folder / "link").symlink_to(other)
+    places = {"..": "../other", "absolute": str(other), "link": "link"}
+    old = onnx.load(
+        builders.save_external(builders.mlp(), other, "m.onnx", "m.onnx.data"),
+        load_external_data=False,
+    )
+    for tensor in old.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = f"{places[way]}/m.onnx.data"
+    (folder / "m.onnx").write_bytes(old.SerializeToString())
+    before = digests(other)
+    save_model(load_model(builders.mlp()), folder / "m.onnx", external_data=external)
+    check_runs(folder / "m.onnx", builders)
+    assert digests(other) == before
+
+
 @linux_only
 def test_a_lazy_model_is_streamed_in_constant_memory(builders, tmp_path):
     size = 32 << 20

@@ -442,13 +442,20 @@ def _digest_of(path: Path) -> bytes:
 
 
 def _data_files_of(target: Path, files: Iterable[Path] = ()) -> list[Path]:
-    """Return the data files of the model that stands at the target, if `save_model` named them."""
+    """Return the data files of the model that stands at the target, if `save_model` named them.
+
+    Whoever wrote that model chose its paths, so none that leaves its folder is followed.
+    """
     if not target.is_file():
         return []
     plain = {target.with_name(f"{target.name}.data"), *files}
     names = "|".join(rf"{re.escape(f.stem)}(\.[0-9a-f]{{12}})?{re.escape(f.suffix)}" for f in plain)
     return [
-        file for file in _files_of(target)[1:] if re.fullmatch(names, file.name) and file.is_file()
+        file
+        for file in _files_of(target)[1:]
+        if re.fullmatch(names, file.name)
+        and file.is_file()
+        and file.parent.resolve().is_relative_to(target.parent.resolve())
     ]
 
 
