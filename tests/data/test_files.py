@@ -1,9 +1,12 @@
+import os
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from bitwright.data.files import load_arrays
 from bitwright.data.sources import open_data
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError
@@ -107,13 +110,64 @@ def test_a_fitting_array_is_mapped_and_not_read(tmp_path):
     assert isinstance(base, np.memmap)
 
 
+def test_a_fitting_archive_is_mapped_and_not_read(tmp_path):
+    stored = {
+        "x": np.arange(8, dtype=np.float32).reshape(4, 2),
+        "y": np.asfortranarray(np.eye(3)[:2]),
+    }
+    np.savez(tmp_path / "d.npz", **stored)
+    found = load_arrays(tmp_path / "d.npz")
+    assert all(isinstance(array, np.memmap) for array in found.values())
+    np.savez_compressed(tmp_path / "c.npz", **stored)
+    for arrays in (found, load_arrays(tmp_path / "c.npz")):
+        for name, array in stored.items():
+            np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_an_archive_with_other_arrays_is_refused_before_one_is_read(tmp_path):
+    np.savez(tmp_path / "d.npz", x=x(), z=x())
+    content = bytearray((tmp_path / "d.npz").read_bytes())
+    content[184] ^= 1  # of x: reading it would fail first
+    (tmp_path / "d.npz").write_bytes(content)
+    with pytest.raises(DataError, match="names 'z', which is no input"):
+        list(open_data(tmp_path / "d.npz", [X]))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
+@pytest.mark.parametrize("name", ["d.npy", "d.npz", "d.txt"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(DataError, match=r"is a pipe or a device|neither a .npy"):
+            list(open_data(path, [X]))
+
+
+def header(text):
+    """Return a .npy file of eight bytes with this header."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(8)
+
+
 def broken_files(folder):
     np.save(folder / "whole.npy", np.zeros((50, 2), np.float32))
     np.savez(folder / "whole.npz", x=np.zeros((50, 2), np.float32))
     npy, npz = (folder / "whole.npy").read_bytes(), (folder / "whole.npz").read_bytes()
     np.save(folder / "object.npy", np.array([{}], object), allow_pickle=True)
     np.savez(folder / "object.npz", x=np.array([{}], object), allow_pickle=True)
+    nested = b"{'descr': '<f4', 'fortran_order': False, 'shape': " + b"(" * 4000 + b")" * 4000
+    huge = header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 64), }\n")
+    for name, method in (("stored", zipfile.ZIP_STORED), ("packed", zipfile.ZIP_DEFLATED)):
+        with zipfile.ZipFile(folder / f"{name}.npz", "w", method) as archive:
+            archive.writestr("x.npy", huge)
     return {
+        "nested.npy": (header(nested + b"}"), "cut off or damaged"),
+        "open.npy": (header(b"{'descr': ("), "cut off or damaged"),
+        "untyped.npy": (
+            header(b"{'descr': [1], 'fortran_order': False, 'shape': (2,), }"),
+            "cut off or damaged",
+        ),
+        "huge.npy": (huge, "cut off or damaged"),
+        "stored.npz": ((folder / "stored.npz").read_bytes(), "cut off or damaged"),
+        "packed.npz": ((folder / "packed.npz").read_bytes(), "cut off or damaged"),
         "short.npy": (npy[:-9], "cut off or damaged"),
         "header.npy": (npy[:40], "cut off or damaged"),
         "magic.npy": (npy[:7], "cut off or damaged"),
@@ -134,6 +188,12 @@ def broken_files(folder):
 @pytest.mark.parametrize(
     "name",
     [
+        "nested.npy",
+        "open.npy",
+        "untyped.npy",
+        "huge.npy",
+        "stored.npz",
+        "packed.npz",
         "short.npy",
         "header.npy",
         "magic.npy",
@@ -164,7 +224,7 @@ def test_a_file_that_cannot_be_trusted_is_named_with_its_remedy(tmp_path, name):
 
 def test_an_unknown_array_in_an_npz_names_the_file(tmp_path):
     np.savez(tmp_path / "d.npz", x=x(), z=x())
-    with pytest.raises(DataError, match=r"sample 0 \(d.npz\) names 'z'"):
+    with pytest.raises(DataError, match=r"d.npz' names 'z', which is no input"):
         list(open_data(tmp_path / "d.npz", [X]))
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
 from bitwright.data.images import IMAGE_SUFFIXES, ImagePreprocess, open_images
 from bitwright.data.specs import Array, InputSpec, Sample, split_stack
 from bitwright.errors import DataError, did_you_mean
+from bitwright.support.files import check_regular_file
 from bitwright.support.wording import counted
 
 __all__ = ["FileSamples", "is_sample_file", "load_arrays", "open_path"]
@@ -67,6 +71,7 @@ of a .npy or .npz file, of an image, or of a folder of these.
             f"there is no calibration data at {str(path)!r}; give the path of a .npy or .npz file, "
             "of an image, or of a folder of these."
         )
+    check_regular_file(path, DataError)
     if path.is_file():
         return _open_file(path, tuple(specs), preprocess)
     return _open_folder(path, tuple(specs), preprocess)
@@ -271,7 +276,7 @@ def _refuse_preprocess(path: Path, preprocess: ImagePreprocess | None) -> None:
 def _file_samples(
     path: Path, specs: tuple[InputSpec, ...], *, lone: bool
 ) -> tuple[int, Iterator[Sample]]:
-    arrays = load_arrays(path)
+    arrays = load_arrays(path, [spec.name for spec in specs])
     if len(specs) == 1 and len(arrays) == 1:
         arrays = {specs[0].name: next(iter(arrays.values()))}
     elif "" in arrays:
@@ -283,16 +288,40 @@ def _file_samples(
     return split_stack(arrays, specs, origin=str(path), lone=lone)
 
 
-def load_arrays(path: Path) -> dict[str, Array]:
-    """Read the arrays of a file by their names, '' where it has none; never unpickles."""
-    return ARRAY_READERS[path.suffix.lower()](path)
+def load_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, Array]:
+    """Read the arrays of a file by their names, '' where it has none; never unpickles.
+
+    With `names`, a file that holds any other array beside one is refused before one is read.
+    """
+    check_regular_file(path, DataError)
+    return ARRAY_READERS[path.suffix.lower()](path, names)
+
+
+# What np.load and zipfile raise for files that are cut off, damaged or made to do harm.
+_DAMAGED = (
+    ValueError,
+    EOFError,
+    OverflowError,
+    OSError,
+    KeyError,
+    TypeError,
+    SyntaxError,
+    MemoryError,
+    RecursionError,
+    NotImplementedError,
+    RuntimeError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def _load_npy(path: Path) -> Array:
+    check_regular_file(path, DataError)
     try:
         # Mapped, not read: a stack of thousands of samples is then paged in as it is used.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OverflowError, OSError) as error:
+    except _DAMAGED as error:
         raise _unreadable(path, error, b"\x93NUMPY") from error
     if not isinstance(array, np.ndarray):
         array.close()
@@ -300,39 +329,71 @@ def _load_npy(path: Path) -> Array:
     return array
 
 
-def _load_npz(path: Path) -> dict[str, Array]:
+def _load_npz(path: Path, names: Sequence[str] | None) -> dict[str, Array]:
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise DataError(f"{str(path)!r} is a .npy file by content; rename it to .npy.")
         with archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (
-        ValueError,
-        EOFError,
-        OSError,
-        KeyError,
-        MemoryError,
-        NotImplementedError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+            found = archive.files
+            if not found:
+                raise DataError(f"{str(path)!r} holds no arrays; save them with np.savez.")
+            if names is not None and len(found) > 1:
+                _refuse_unknown(found, names, path)
+            return {name: _load_member(path, archive.zip, name) for name in found}
+    except _DAMAGED as error:
         raise _unreadable(path, error, b"PK") from error
-    if not arrays:
-        raise DataError(f"{str(path)!r} holds no arrays; save them with np.savez.")
-    # np.load hands members that are no .npy over as raw bytes.
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):
+
+
+def _refuse_unknown(found: Sequence[str], names: Sequence[str], path: Path) -> None:
+    for name in found:
+        if name not in names:
             raise DataError(
-                f"{str(path)!r} holds {name!r}, which is no array; save it with np.savez."
+                f"{str(path)!r} names {name!r}, which is no input of the model."
+                f"{did_you_mean(name, names)}"
             )
-    return arrays
+
+
+def _load_member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
+    """Return an array of an archive: mapped, not read, where it is stored as np.savez does."""
+    member = f"{name}.npy"
+    if member not in archive.namelist():
+        raise DataError(f"{str(path)!r} holds {name!r}, which is no array; save it with np.savez.")
+    info = archive.getinfo(member)
+    with archive.open(info) as stream:
+        shape, fortran, dtype = _read_header(stream)
+        begin = stream.tell()
+        if not dtype.hasobject and math.prod(shape) * dtype.itemsize != info.file_size - begin:
+            # Before memory is reserved for what the header promises.
+            raise ValueError(f"{member} has not the size that its header says")
+        if info.compress_type != zipfile.ZIP_STORED or dtype.hasobject or 0 in shape:
+            stream.seek(0)
+            return np.lib.format.read_array(stream, allow_pickle=False)
+        while stream.read(1 << 20):
+            pass  # to the end, where the checksum is compared
+    with path.open("rb") as file:
+        file.seek(info.header_offset + _LENGTHS_AT)
+        head = sum(struct.unpack("<HH", file.read(4)))
+    offset = info.header_offset + _LENGTHS_AT + 4 + head + begin
+    return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
+
+
+# A member of a zip file: a head of 30 bytes, which ends with the lengths of the name and of the
+# extra field, those two, and then the data.
+_LENGTHS_AT = 26
+
+
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    # Version 3.0 is 2.0 with field names in UTF-8, and arrays with fields are no samples.
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    return np.lib.format.read_array_header_2_0(stream)
 
 
 # Suffix of a file -> what reads its arrays.
-ARRAY_READERS: dict[str, Callable[[Path], dict[str, Array]]] = {
-    ".npy": lambda path: {"": _load_npy(path)},
+ARRAY_READERS: dict[str, Callable[[Path, Sequence[str] | None], dict[str, Array]]] = {
+    ".npy": lambda path, _: {"": _load_npy(path)},
     ".npz": _load_npz,
 }
 
