@@ -1,6 +1,7 @@
 """What `import bitwright` and `bitwright --help` may load: nothing that makes them slow."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -104,3 +105,50 @@ def test_python_dash_m_is_the_same_command():
         [sys.executable, "-m", "bitwright", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("bitwright ")
+
+
+def run_at_home(program, home, **variables):
+    """Run a program in a fresh interpreter whose home, caches and temporary files are here."""
+    places = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "TMPDIR", "TMP", "LOCALAPPDATA"), str(home))
+    kept = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**kept, **places, **variables},
+    )
+    return done.stdout.strip()
+
+
+def test_the_telemetry_of_onnx_runtime_does_not_start(tmp_path):
+    # The client's files tell that it runs: before its first look-up of a name, and without network.
+    client, ours = tmp_path / "client", tmp_path / "ours"
+    client.mkdir()
+    ours.mkdir()
+    run_at_home("import onnxruntime", client)
+    if not any(client.iterdir()):
+        pytest.skip("the installed ONNX Runtime starts no telemetry here")
+    run_at_home("from bitwright.graph import runtime_limits; runtime_limits()", ours)
+    assert not list(ours.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("function", "variables", "told"),
+    [
+        ("disable_telemetry_events", {}, "['off'] 1"),
+        ("disable_telemetry_events", {"ORT_DISABLE_TELEMETRY": "0"}, "[] 0"),
+        ("absent_in_an_old_version", {}, "[] 1"),
+    ],
+)
+def test_a_runtime_imported_earlier_is_told_to_send_nothing(tmp_path, function, variables, told):
+    program = f"""
+import os, sys, types
+calls = []
+runtime = types.ModuleType("onnxruntime")
+runtime.{function} = lambda: calls.append("off")
+sys.modules["onnxruntime"] = runtime
+import bitwright
+print(calls, os.environ["ORT_DISABLE_TELEMETRY"])
+"""
+    assert run_at_home(program, tmp_path, **variables) == told

@@ -7,7 +7,19 @@
 True
 """
 
+import os as _os
+import sys as _sys
+
 import lazy_loader
+
+# ONNX Runtime 1.31 and newer make an identifier of the device and a telemetry client when they are
+# imported, and the client looks up a server with the first session. The variable keeps it from
+# starting, in worker processes too, and a value that a user has set stays. A program that has
+# imported the runtime before us has the client already: that one is told to send nothing.
+if "ORT_DISABLE_TELEMETRY" not in _os.environ:
+    _os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    if hasattr(_sys.modules.get("onnxruntime"), "disable_telemetry_events"):
+        _sys.modules["onnxruntime"].disable_telemetry_events()
 
 # `__init__.pyi` lists the public names. Each is loaded when first used: the import stays light.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
