@@ -279,6 +279,44 @@ def test_16_bit_images_are_refused_and_not_clipped(tmp_path):
         list(open_data(tmp_path, [NCHW]))
 
 
+def test_postscript_is_no_image_whatever_its_name(tmp_path, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    ran = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *arguments: ran.append(arguments))
+    program = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    (tmp_path / "a.png").write_text(program)
+    with pytest.raises(DataError, match="cannot be read"):
+        list(open_data(tmp_path / "a.png", [NCHW]))
+    assert not ran
+
+
+def test_a_photo_is_rotated_as_its_exif_data_say(tmp_path):
+    upright = picture(8, 8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored a quarter turn to the left of how it is seen
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "a.png", exif=exif)
+    got = only(open_data(tmp_path / "a.png", [NCHW]))[0]
+    np.testing.assert_array_equal(got, ImagePreprocess().apply(upright, NCHW))
+
+
+@pytest.mark.parametrize("limit", [40, 20])  # Pillow warns of the first, and refuses the second
+def test_an_image_beyond_pillows_limit_is_refused(tmp_path, monkeypatch, limit):
+    picture(8, 8).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    with pytest.raises(DataError, match=f"a.png' has more than {limit} pixels"):
+        list(open_data(tmp_path / "a.png", [NCHW]))
+
+
+def test_no_image_is_blown_up_beyond_reason(tmp_path):
+    for text in ("resize=99999", "resize=8x99999", "crop=99999"):
+        with pytest.raises(RecipeError, match="at most 16384 pixels, not 99999"):
+            ImagePreprocess.parse(text)
+    picture(1, 200).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="1x200 pixels would become 256x51200"):
+        list(open_data(tmp_path / "a.png", [NCHW], preprocess=ImagePreprocess(resize=256)))
+
+
 def test_missing_pillow_says_how_to_install_it(tmp_path, monkeypatch):
     picture(8, 8).save(tmp_path / "a.png")
     monkeypatch.setitem(sys.modules, "PIL", None)

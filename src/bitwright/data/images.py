@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,13 @@ from bitwright.support.settings import Settings
 __all__ = ["IMAGE_SUFFIXES", "PREPROCESS_PRESETS", "ImagePreprocess", "open_images"]
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+MAX_SIDE = 1 << 14
+"""Pixels in a side up to which images are resized: above the input of any model."""
+
+# Of the formats that Pillow reads, only those of the suffixes: it tells formats apart by content,
+# and hands PostScript, which is a program, to Ghostscript, whatever the file is named.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 Size: TypeAlias = tuple[int, int]
 
@@ -56,6 +64,8 @@ class ImagePreprocess(Settings, frozen=True, kw_only=True):
             for side in size if isinstance(size, tuple) else (size,):
                 if side is not None and side < 1:
                     raise RecipeError(f"{name} must be at least 1 pixel, not {side}.")
+                if side is not None and side > MAX_SIDE:
+                    raise RecipeError(f"{name} must be at most {MAX_SIDE} pixels, not {side}.")
         if self.letterbox and isinstance(self.resize, int):
             raise RecipeError(
                 f"letterbox needs a height and a width, not resize={self.resize}; "
@@ -155,7 +165,13 @@ class ImagePreprocess(Settings, frozen=True, kw_only=True):
             # The shorter side becomes `target`; the longer one is cut to whole pixels, which is
             # what torchvision's Resize does.
             short = min(width, height)
-            return image.resize((target * width // short, target * height // short), method)
+            resized = (target * width // short, target * height // short)
+            if max(resized) > max(MAX_SIDE, width, height):
+                raise DataError(
+                    f"an image of {height}x{width} pixels would become {resized[1]}x{resized[0]} "
+                    f"with resize={target}; give resize=HxW, or leave it out of the data."
+                )
+            return image.resize(resized, method)
         if not self.letterbox:
             return image.resize((target[1], target[0]), method)
         ratio = min(target[0] / height, target[1] / width)
@@ -245,11 +261,23 @@ def open_images(
 
 def _read_image(file: Path, spec: InputSpec, preprocess: ImagePreprocess) -> Array:
     pillow = _pillow()
+    from PIL.ImageOps import exif_transpose
+
+    bombs = (pillow.DecompressionBombError, pillow.DecompressionBombWarning)
     try:
-        with pillow.open(file) as image:
-            image.load()
-            return preprocess.apply(image, spec, name=repr(str(file)))
-    except (OSError, SyntaxError, ValueError, EOFError, pillow.DecompressionBombError) as error:
+        with warnings.catch_warnings():
+            # Up to twice its limit Pillow only warns, and then unpacks the image.
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            with pillow.open(file, formats=_FORMATS) as image:
+                image.load()
+                # Cameras store a photo as the sensor lay, and how to rotate it.
+                return preprocess.apply(exif_transpose(image), spec, name=repr(str(file)))
+    except bombs as error:
+        raise DataError(
+            f"the image {str(file)!r} has more than {pillow.MAX_IMAGE_PIXELS} pixels, Pillow's "
+            "limit; make it smaller or leave it out."
+        ) from error
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
         # SyntaxError is Pillow's word for a damaged PNG or TIFF; the rest are cut-off files.
         raise DataError(
             f"the image {str(file)!r} cannot be read ({error}); replace it or leave it out."
