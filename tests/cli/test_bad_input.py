@@ -1,6 +1,7 @@
 """Bad input from the command line: one line, the right exit code, no traceback, no file."""
 
 import os
+import shutil
 
 import numpy as np
 import onnx
@@ -195,6 +196,42 @@ def test_output_equal_to_input(run, model, data, tmp_path):
     assert answer.code == 1
     assert "would overwrite the input" in answer.err
     assert path.read_bytes() == model.read_bytes()
+
+
+@pytest.mark.parametrize("option", ["-o", "--plan-out", "--sketches"])
+@pytest.mark.parametrize("given", ["--data", "--recipe"])
+def test_an_output_equal_to_another_file_that_is_given(run, model, data, tmp_path, option, given):
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text('{"base": "int8"}')
+    precious = tmp_path / "precious.npy" if given == "--data" else recipe
+    if given == "--data":
+        shutil.copy(data, precious)
+    link = tmp_path / "link"
+    link.symlink_to(precious)
+    before = precious.read_bytes()
+    files = {"--data": data, "--recipe": recipe, "-o": tmp_path / "q.onnx"}
+    files |= {given: precious, option: link}
+    answer = run("quantize", model, *(each for pair in files.items() for each in pair))
+    assert answer.code == 1 and "would overwrite" in answer.err
+    assert precious.read_bytes() == before
+
+
+def test_a_plan_or_page_over_what_is_given(run, model, data, quantized, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert run("plan", model, "-o", plan, "--data", data).code == 0
+    before = plan.read_bytes(), data.read_bytes()
+    for command in (
+        ("plan", model, "-o", data, "--data", data),
+        ("plan", model, "-o", plan, "--data", data, "--sketches", plan),
+        ("apply", plan, model, "-o", plan),
+        ("apply", plan, model, "-o", data, "--data", data),
+        ("report", model, quantized, "-o", data, "--data", data),
+        ("report", model, quantized, "-o", plan, "--data", data, "--plan", plan),
+        ("sensitivity", model, "--plan", plan, "-o", plan, "--data", data),
+    ):
+        answer = run(*command)
+        assert answer.code == 1 and "would overwrite" in answer.err
+    assert (plan.read_bytes(), data.read_bytes()) == before
 
 
 def test_an_output_folder_that_is_not_there(run, model, data, tmp_path):

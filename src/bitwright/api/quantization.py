@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
-from bitwright.data import ImagePreprocess
+from bitwright.data import ImagePreprocess, paths_of
 from bitwright.errors import ArgumentError, OutputError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
@@ -143,7 +143,8 @@ def quantize(
             one_model=weights is not None,
         )
     if output is not None:
-        graph.check_destination(output, source=model)
+        others = [*paths_of(data), _file_of(recipe), sketches]
+        graph.check_destination(output, source=model, others=others)
     return _save(run(model, chosen, calibration, compute), output, external_data)
 
 
@@ -191,6 +192,12 @@ def _with_weights(
     if output is not None and Path(output).resolve() == Path(weights).resolve():
         raise OutputError(f"writing {str(output)!r} would overwrite the weights; choose another.")
     return graph.fill_weights(model, weights)
+
+
+def _file_of(recipe: RecipeSource) -> str | Path | None:
+    """Return the file of a recipe that is given by one, not by its name or value."""
+    is_file = isinstance(recipe, str | Path) and Path(recipe).suffix
+    return recipe if is_file else None  # type: ignore[return-value]
 
 
 def _choose_effort(
@@ -282,10 +289,11 @@ def apply_plan(
     >>> bitwright.apply_plan(plan, demo.model_path).plan == plan
     True
     """
+    if output is not None:
+        others = [*paths_of(data), None if isinstance(plan, QuantPlan) else plan]
+        graph.check_destination(output, source=model, others=others)
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
-    if output is not None:
-        graph.check_destination(output, source=model)
     model = _with_weights(model, weights, output)
     calibration = Calibration(data, limit, preprocess, progress=progress)
     result = apply_to_model(plan, model, calibration, providers, Compute(device, work))
@@ -334,7 +342,7 @@ calibration data instead.
     from bitwright.jobs.qat import quantize_trained
 
     if output is not None:
-        graph.check_destination(output, source=model)
+        graph.check_destination(output, source=model, others=paths_of(data))
     result = quantize_trained(
         model,
         format=format,

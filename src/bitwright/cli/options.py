@@ -162,6 +162,10 @@ class DataOptions:
     ] = None
     limit: Limit = None
 
+    def files(self) -> list[Path | None]:
+        """Return the files that are read, which no output may overwrite."""
+        return [self.data, self.tokenizer]
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the job that the options stand for."""
         return {"data": self.source(), "limit": self.limit, "preprocess": self.preprocess}

@@ -38,7 +38,9 @@ def plan_command(
     chosen = recipe.load()
     for destination in (output, sketches):
         if destination is not None:
-            graph.check_destination(destination, source=model)
+            others = [*samples.files(), recipe.file(), weights]
+            others += [sketches] if destination is output else []
+            graph.check_destination(destination, source=model, others=others)
     made = make_plan(
         model,
         weights=weights,

@@ -64,7 +64,8 @@ def quantize_command(
     # All destinations before the work starts, not after it.
     for destination in (output, plan_out, sketches):
         if destination is not None and not model.is_dir():
-            graph.check_destination(destination, source=model)
+            others = [*samples.files(), recipe.file(), weights]
+            graph.check_destination(destination, source=model, others=others)
     result: Any  # a Result, or the FolderResult of a folder
     if qat:
         if chosen.format not in ("qdq", "qoperator"):

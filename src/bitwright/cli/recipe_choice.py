@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -155,6 +156,11 @@ class RecipeChoice:
             "weights.mixed.average_bits": self.bits,
             "weights.mixed.wide_bits": 2 * narrow,
         }
+
+    def file(self) -> Path | None:
+        """Return the file of the recipe, if it is given by one and not by its name."""
+        path = Path(self.recipe or "")
+        return path if path.suffix else None
 
     def load(self) -> Recipe:
         """Return the recipe that the options ask for."""

@@ -76,7 +76,7 @@ def sensitivity_command(
     if samples.limit is None:
         given["limit"] = SENSITIVITY_SAMPLES
     if output is not None:
-        graph.check_destination(output, source=model)
+        graph.check_destination(output, source=model, others=[*samples.files(), plan])
     found = find_sensitivity(
         model,
         plan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bitwright.data.holdout import HoldoutSplit, split_holdout, split_samples
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
 from bitwright.data.random import RandomData, random_samples
-from bitwright.data.requests import read_data
+from bitwright.data.requests import paths_of, read_data
 from bitwright.data.shapes import ShapedData
 from bitwright.data.sources import (
     Samples,
@@ -32,6 +32,7 @@ __all__ = [
     "fill_token_inputs",
     "is_cache",
     "open_data",
+    "paths_of",
     "random_samples",
     "read_data",
     "session_inputs",

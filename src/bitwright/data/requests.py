@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from bitwright.data.sources import Samples, open_data
 from bitwright.data.specs import InputSpec
 from bitwright.data.texts import TextData
 
-__all__ = ["read_data"]
+__all__ = ["paths_of", "read_data"]
 
 
 def read_data(
@@ -37,3 +38,15 @@ def read_data(
     if isinstance(data, TextData):
         return data.samples(specs, limit=limit)
     return open_data(data, specs, limit=limit, preprocess=preprocess)
+
+
+def paths_of(source: Any) -> list[str | os.PathLike[str]]:
+    """Return the paths that data is given by; none for arrays, readers and the like.
+
+    >>> paths_of(TextData(text="calibration.txt", tokenizer="tokenizer.json"))
+    ['calibration.txt', 'tokenizer.json']
+    """
+    if isinstance(source, ShapedData):
+        return paths_of(source.data)
+    given = [source.text, source.tokenizer] if isinstance(source, TextData) else [source]
+    return [each for each in given if isinstance(each, str | os.PathLike)]

@@ -62,8 +62,16 @@ _CHUNK = 64 << 20
 _Item = TypeVar("_Item")
 
 
-def check_destination(path: str | os.PathLike[str], *, source: ModelSource | None = None) -> None:
-    """Raise an OutputError if a model cannot or must not be written here; call it before any work.
+def check_destination(
+    path: str | os.PathLike[str],
+    *,
+    source: ModelSource | None = None,
+    others: Iterable[str | os.PathLike[str] | None] = (),
+) -> None:
+    """Raise an OutputError if a file cannot or must not be written here; call it before any work.
+
+    Neither the model `source` nor a file of `others`, which the job reads or writes too, is
+    overwritten; None stands for a file that was not given.
 
     >>> check_destination("no_such_folder/model.onnx")
     Traceback (most recent call last):
@@ -76,6 +84,12 @@ create it or choose another.
     check_parent(target)
     if source is not None:
         _check_not_input(target, source)
+    for other in others:
+        if other is not None and _is_same_file(target, other):
+            raise OutputError(
+                f"writing {str(target)!r} would overwrite {str(other)!r}, which is given too; "
+                "choose another output path."
+            )
 
 
 def check_parent(target: Path) -> None:
@@ -176,6 +190,13 @@ def _check_writable(folder: Path) -> None:
             f"the folder {str(folder)!r} cannot be written to ({problem}); "
             "change its rights or choose another."
         )
+
+
+def _is_same_file(one: Path, other: str | os.PathLike[str]) -> bool:
+    # os.path, as what a user gives as data may be no path that Path.exists takes.
+    if os.path.exists(one) and os.path.exists(other):  # noqa: PTH110
+        return os.path.samefile(one, other)  # noqa: PTH121
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _check_not_input(target: Path, source: ModelSource) -> None:

@@ -24,7 +24,7 @@ from bitwright.assess.report.page import render_page
 from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject, SuggestedFix
 from bitwright.assess.report.verdict import Verdict, judge
 from bitwright.assess.report.views import Views
-from bitwright.data import ImagePreprocess, RandomData, Sample, TextData
+from bitwright.data import ImagePreprocess, RandomData, Sample, TextData, paths_of
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of
@@ -133,8 +133,9 @@ def write_report(
     ('good', 'Nothing to fix')
     """
     if output is not None:
+        others = [*paths_of(data), None if isinstance(plan, QuantPlan) else plan]
         for source in (float_model, quantized_model):
-            graph.check_destination(output, source=source)
+            graph.check_destination(output, source=source, others=others)
     plan_name = ""
     if plan is not None and not isinstance(plan, QuantPlan):
         plan_name = str(plan)
@@ -193,7 +194,7 @@ def save_report(
     >>> report.verdict.level
     'good'
     """
-    graph.check_destination(path, source=result.source)
+    graph.check_destination(path, source=result.source, others=paths_of(data))
     if data is None and not result.evaluation:
         raise DataError("there are no samples to report on; give data.")
     report = make_report(
