@@ -15,7 +15,7 @@ from bitwright.numerics.orthogonal import OrthogonalKind
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, RoundingMethod
 from bitwright.support.arguments import check_arguments
-from bitwright.support.files import write_file
+from bitwright.support.files import check_regular_file, write_file
 from bitwright.support.settings import convert, encode
 
 __all__ = [
@@ -276,7 +276,7 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Read a plan; anything unknown or malformed is a `PlanError`."""
         try:
             return convert(msgspec.json.decode(text), cls, source)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PlanError(f"{source} is not JSON: {error}.") from error
         except RecipeError as error:
             raise PlanError(str(error)) from error
@@ -290,6 +290,7 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @check_arguments
     def load(cls, path: str | Path) -> QuantPlan:
         """Read a plan from a file."""
+        check_regular_file(Path(path), PlanError)
         try:
             text = Path(path).read_bytes()
         except OSError as error:

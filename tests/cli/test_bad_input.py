@@ -159,6 +159,37 @@ def test_a_recipe_file_with_an_unknown_key(refuse, model, data, tmp_path):
     refuse(model, "--data", data, "--recipe", tmp_path / "r.json", says=says)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("r.json", b'{"name": "\xff"}', "not a text in UTF-8"),
+        ("r.json", b'{"a":' * 100_000, "is not JSON"),
+        ("r.yaml", b"[" * 5000, "is not YAML"),
+        ("r.yaml", b"percentile: " + b"9" * 5000, "is not YAML"),
+    ],
+)
+def test_a_damaged_recipe_file(refuse, model, data, tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    refuse(model, "--data", data, "--recipe", tmp_path / name, says=(says,))
+
+
+def test_pipes_and_devices_are_not_waited_for(refuse, run, model, data, folder, tmp_path):
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    refuse(pipe, "--data", data, says=("is a pipe or a device",))
+    refuse("/dev/zero", "--data", data, says=("is a pipe or a device",))
+    refuse(model, "--data", data, "--recipe", pipe, says=("is a pipe or a device",))
+    answer = run("apply", pipe, model, "-o", folder / "q.onnx")
+    check_refused(answer, folder, "is a pipe or a device")
+
+
+def test_a_damaged_plan(run, model, folder, tmp_path):
+    for content in (b'{"tool": "\xff"}', b'{"a":' * 100_000):
+        (tmp_path / "plan.json").write_bytes(content)
+        answer = run("apply", tmp_path / "plan.json", model, "-o", folder / "q.onnx")
+        check_refused(answer, folder, "is not JSON")
+
+
 def test_an_unknown_target(refuse, model, data):
     refuse(model, "--data", data, "--target", "cqu", says=("Did you mean 'cpu'?",))
 

@@ -15,6 +15,7 @@ from bitwright.graph.checking import check_order, is_in_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
+from bitwright.support.files import check_regular_file
 
 __all__ = ["SOURCE_KEY", "ModelSource", "file_size", "files_of", "load_model", "source_path"]
 
@@ -101,6 +102,7 @@ def read_proto(path: Path) -> tuple[onnx.ModelProto, dict[str, Extent]]:
         raise ModelError(f"{str(path)!r} is a folder; give the path of the .onnx file inside it.")
     if not path.exists():
         raise ModelError(f"there is no file {str(path)!r}; check the path.")
+    check_regular_file(path, ModelError)
     try:
         data, extents = split_file(path) or (path.read_bytes(), {})
     except OSError as error:

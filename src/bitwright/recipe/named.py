@@ -17,6 +17,7 @@ from bitwright.recipe.options import Placement, Selection
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
 from bitwright.support.arguments import check_arguments
+from bitwright.support.files import check_regular_file
 from bitwright.support.settings import merge
 from bitwright.targets import TARGETS, Target, find_target
 
@@ -289,8 +290,11 @@ def _read_recipe(recipe: str | Path | dict[str, Any] | Recipe) -> Recipe:
     path = Path(recipe)
     if path.suffix.lower() not in {".json", ".yaml", ".yml"}:
         return named_recipe(str(recipe))
+    check_regular_file(path, RecipeError)
     try:
         text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"the recipe {str(path)!r} is not a text in UTF-8.") from error
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}.") from error
     data = _parse_json(text, path) if path.suffix.lower() == ".json" else _parse_yaml(text, path)
@@ -314,7 +318,7 @@ def _from_base(data: dict[str, Any], source: str) -> Recipe:
 def _parse_json(text: str, path: Path) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RecipeError(f"the recipe {str(path)!r} is not JSON: {error}.") from error
 
 
@@ -323,6 +327,6 @@ def _parse_yaml(text: str, path: Path) -> Any:
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise RecipeError(f"the recipe {str(path)!r} is not YAML: {reason}.") from error
