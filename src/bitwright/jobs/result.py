@@ -34,7 +34,7 @@ class Result:
     >>> demo = bitwright.load_demo()
     >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:8])
     >>> result.quantized["Conv"], result.shrinkage
-    (7, '3.21x smaller')
+    (7, '3.20x smaller')
     """
 
     model: ir.Model = field(repr=False)
