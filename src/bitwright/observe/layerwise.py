@@ -59,9 +59,11 @@ class LayerInputs:
         """Whether a tensor is alive."""
         return tensor in self._run.spool.names()
 
-    def data_type(self, tensor: str) -> ir.DataType:
-        """Return the element type of a tensor."""
-        return self._run.spool.data_type(tensor)
+    def run(
+        self, piece: Piece, weights: Mapping[str, ir.TensorProtocol]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield what a piece that reads tensors alive here makes of them, sample by sample."""
+        return self._run.run_piece(piece, weights)
 
     def rows(self, tensors: Iterable[str]) -> dict[str, Iterator[Array]]:
         """Return what tensors hold, each sample by sample."""
@@ -146,14 +148,21 @@ class LayerwiseRun(Closing):
     def _run_piece(self, piece: Piece) -> None:
         if not piece.outputs:
             return
-        part = extract_piece(self._model, piece, self.weights)
+        for found in self.run_piece(piece, self.weights):
+            for name, array in found.items():
+                self.spool.append(name, array)
+
+    def run_piece(
+        self, piece: Piece, weights: Mapping[str, ir.TensorProtocol]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield what a piece makes of the tensors that are alive, sample by sample."""
+        part = extract_piece(self._model, piece, weights)
         for value in part.graph.inputs:
             if value.type is None:
                 value.type = ir.TensorType(self.spool.data_type(value.name or ""))
         run = self._open(part)
         for index in range(self._count):
-            for name, array in run(self.spool.sample(piece.inputs, index)).items():
-                self.spool.append(name, array)
+            yield run(self.spool.sample(piece.inputs, index))
 
     def _open(self, part: ir.Model) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
         run = None if self._engine is None else self._engine.open(part)

@@ -167,24 +167,19 @@ def why_no_preset(name: str) -> str | None:
     return next((reason for part, reason in _NOT_YET.items() if part in name), None)
 
 
+# The most accurate of 4 bits on a real language model; AWQ before GPTQ gained nothing there.
+_INT4 = WeightOnly(
+    rounding=GPTQ(damping=0.1),
+    refine=2,
+    error_propagation=0.5,
+    embeddings=True,
+    embedding_bits=8,
+    head_bits=8,
+)
+
 _WEIGHT_ONLY = {
-    # The most accurate of 4 bits on a real language model; AWQ before GPTQ gained nothing there.
-    "int4": WeightOnly(
-        rounding=GPTQ(damping=0.1),
-        refine=2,
-        error_propagation=0.5,
-        embeddings=True,
-        embedding_bits=8,
-        head_bits=8,
-    ),
-    "int4-mixed": WeightOnly(
-        rounding=GPTQ(damping=0.1),
-        refine=2,
-        error_propagation=0.5,
-        embeddings=True,
-        embedding_bits=8,
-        mixed=ByLoss(),
-    ),
+    "int4": _INT4,
+    "int4-mixed": _INT4.replace(head_bits=None, mixed=ByLoss()),
     "int4-k": WeightOnly(
         rounding=Nearest(), embeddings=True, embedding_bits=8, head_bits=8, mixed=ByPlace()
     ),

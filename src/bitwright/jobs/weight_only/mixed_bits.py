@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.branches import find_branches
 from bitwright.decide.layout.mixed_bits import choose_by_loss, choose_by_place
-from bitwright.graph import Piece, extract_piece, open_session, run_session
+from bitwright.graph import Piece
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
 from bitwright.observe import LayerInputs, LayerwiseRun
@@ -25,7 +25,7 @@ from bitwright.support.wording import counted
 __all__ = ["SAMPLES", "measure_losses", "mix_bits"]
 
 SAMPLES = 4
-"""How many samples weights are measured on: as many as they have tokens are errors averaged."""
+"""How many samples weights are measured on, every token of them."""
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -96,7 +96,7 @@ def measure_losses(
     with LayerwiseRun(model, list(starts), islice(samples, SAMPLES), providers=providers) as run:
         for inputs in run:
             end = starts[inputs.node]
-            for weight, loss in _branch_losses(model, end, groups[end], inputs, providers):
+            for weight, loss in _branch_losses(end, groups[end], inputs):
                 losses[weight.name] = loss
                 if progress is not None:
                     progress(len(losses), len(by_reader))
@@ -116,22 +116,16 @@ def _ends(model: ir.Model, readers: Iterable[str]) -> dict[str, ir.Value]:
 
 
 def _branch_losses(
-    model: ir.Model,
-    end: ir.Value,
-    weights: Sequence[PlannedWeight],
-    inputs: LayerInputs,
-    providers: Sequence[str] | None,
+    end: ir.Value, weights: Sequence[PlannedWeight], inputs: LayerInputs
 ) -> Iterator[tuple[PlannedWeight, float]]:
     piece = Piece(inputs.node, _alive_before(end, inputs), (end.name or "",))
-    wanted = list(_run_piece(model, piece, {}, inputs, providers))
+    wanted = list(_results(inputs, piece, {}))
     for weight in weights:
         blocks = quantize_in_blocks(weight.read(), weight.format(), shrinks=SHRINKS)
         name = weight.value.name or ""
         rounded = {name: ir.tensor(weight.restore(blocks), name=name)}
         lost = rows = 0.0
-        for exact, found in zip(
-            wanted, _run_piece(model, piece, rounded, inputs, providers), strict=True
-        ):
+        for exact, found in zip(wanted, _results(inputs, piece, rounded), strict=True):
             change = np.square(found - exact).sum(axis=-1)
             size = np.square(exact).sum(axis=-1)
             lost += float(np.divide(change, size, out=np.zeros_like(size), where=size > 0).sum())
@@ -156,19 +150,9 @@ def _alive_before(end: ir.Value, inputs: LayerInputs) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _run_piece(
-    model: ir.Model,
-    piece: Piece,
-    constants: Mapping[str, ir.TensorProtocol],
-    inputs: LayerInputs,
-    providers: Sequence[str] | None,
+def _results(
+    inputs: LayerInputs, piece: Piece, weights: Mapping[str, ir.TensorProtocol]
 ) -> Iterator[npt.NDArray[np.float64]]:
     """Yield what comes out of a piece, sample by sample."""
-    part = extract_piece(model, piece, constants)
-    for value in part.graph.inputs:
-        value.type = value.type or ir.TensorType(inputs.data_type(value.name or ""))
-    session = open_session(part, providers=providers, as_written=True)
-    rows = inputs.rows(piece.inputs)
-    for arrays in zip(*rows.values(), strict=True):
-        found = run_session(session, dict(zip(rows, arrays, strict=True)))
+    for found in inputs.run(piece, weights):
         yield found[piece.outputs[0]].astype(np.float64)

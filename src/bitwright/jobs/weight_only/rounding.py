@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from bitwright.decide.layout.weight_only import without_data
@@ -53,20 +54,19 @@ class InputMoments:
         factored_once: bool = False,
     ) -> None:
         moment = SecondMoment(channels, xp=xp)
-        for array in inputs.values(source):
+        cross = None if floats is None else CrossMoment(channels, xp=xp)
+        wanted = repeat(None) if floats is None else floats.values(source)
+        # `repeat` has no end.
+        for array, should_be in zip(inputs.values(source), wanted, strict=floats is not None):
             moment.update(array)
+            if cross is not None and _belong_together(array, should_be, xp):
+                cross.update(array, should_be)
         self.seen = moment.count > 0
         """Whether any input reached the layer: an expert may get no token. Else nothing is here."""
         if not self.seen:
             return
-        self.cross: Any = None
+        self.cross: Any = None if cross is None else cross.take_matrix()
         """The mean of x (f - x)', an array of `xp`; None without the float model's inputs f."""
-        if floats is not None:
-            cross = CrossMoment(channels, xp=xp)
-            for array, wanted in zip(inputs.values(source), floats.values(source), strict=True):
-                if _belong_together(array, wanted, xp):
-                    cross.update(array, wanted)
-            self.cross = cross.take_matrix()
         self.magnitudes = moment.mean_magnitudes()
         self.matrix = moment.take_matrix()
         """The second moment, an array of `xp`; gone with `factored_once` when it was factored."""
