@@ -43,6 +43,7 @@ from .errors import BitwrightError as BitwrightError
 from .errors import DataError as DataError
 from .errors import MissingPackageError as MissingPackageError
 from .errors import ModelError as ModelError
+from .errors import OutOfMemoryError as OutOfMemoryError
 from .errors import OutputError as OutputError
 from .errors import PlanError as PlanError
 from .errors import RecipeError as RecipeError
@@ -87,3 +88,4 @@ from .recipe import SmoothQuant as SmoothQuant
 from .recipe import WeightOnly as WeightOnly
 from .recipe import WeightOverride as WeightOverride
 from .recipe import load_recipe as load_recipe
+from .support.input_limits import input_limits as input_limits

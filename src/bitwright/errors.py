@@ -15,6 +15,7 @@ __all__ = [
     "MissingPackageError",
     "ModelError",
     "NothingQuantizedError",
+    "OutOfMemoryError",
     "OutputError",
     "PlanError",
     "RecipeError",
@@ -126,6 +127,14 @@ class OutputError(BitwrightError):
     >>> check_destination("nowhere/q.onnx")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     bitwright.errors.OutputError: there is no folder 'nowhere' to write 'q.onnx' in; create it or...
+    """
+
+
+class OutOfMemoryError(BitwrightError, MemoryError):
+    """The machine, or the limit of this process, has less memory than the job needs.
+
+    >>> issubclass(OutOfMemoryError, MemoryError)
+    True
     """
 
 

@@ -1,5 +1,6 @@
 """Bad input from the command line: one line, the right exit code, no traceback, no file."""
 
+import logging
 import os
 import shutil
 
@@ -413,3 +414,27 @@ def test_warnings_are_one_line_each(capsys):
     with app._one_line_warnings():
         warnings.warn("the last 2 images\nare left out.", stacklevel=1)
     assert capsys.readouterr().err == "warning: the last 2 images are left out.\n"
+
+
+def test_log_lines_of_other_packages_stay_off_the_screen(run, model, monkeypatch):
+    def warn(json: bool = False) -> None:
+        """Warn as onnx-ir does."""
+        logging.getLogger("onnx_ir").error("a line of a log")
+
+    monkeypatch.setitem(app._COMMANDS, "inspect", warn)
+    # Not pytest's own handlers, which take such lines in its process.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    assert run("inspect").err == ""
+    assert logging.getLogger().handlers == []
+
+
+def test_a_shortage_of_memory_is_one_sentence(run, monkeypatch):
+    def starve(json: bool = False) -> None:
+        """Fail as a library does that cannot be loaded."""
+        raise ImportError("libtorch.so: failed to map segment from shared object")
+
+    monkeypatch.setitem(app._COMMANDS, "inspect", starve)
+    answer = run("inspect", "--json")
+    assert answer.code == 1
+    assert answer.err.startswith("error: there is not enough memory (libtorch.so: failed to map ")
+    assert answer.json["error"]["type"] == "OutOfMemoryError"

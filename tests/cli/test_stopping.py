@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 
 from bitwright import load_demo
 from bitwright.cli import app, main
+from bitwright.cli.stopping import Stopping
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
@@ -58,6 +60,66 @@ def test_termination_is_told_apart_from_ctrl_c(run, model, monkeypatch):
 def _terminated(json: bool = False) -> None:
     """Be told to stop."""
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+@posix_only
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_that_a_callback_swallows_comes_again(monkeypatch, number):
+    swallowed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda event: swallowed.append(event.exc_value))
+    with pytest.raises(KeyboardInterrupt), Stopping() as stopping:
+        thing = _Thing()
+        watched = weakref.ref(thing, lambda _: signal.raise_signal(number))
+        del thing
+        assert watched() is None and isinstance(swallowed[0], KeyboardInterrupt)
+        threading.Event().wait(10)
+    assert stopping.terminated is (number == signal.SIGTERM)
+
+
+class _Thing:
+    """What a weak reference may point at."""
+
+
+@posix_only
+def test_an_interruption_on_its_way_lets_others_clean_up():
+    cleaned = False
+    with pytest.raises(KeyboardInterrupt), Stopping():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            time.sleep(0.6)  # longer than it takes to come again
+            cleaned = True
+    assert cleaned
+
+
+@posix_only
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_no_signal_is_lost_while_a_command_starts(tmp_path, number):
+    words = ["quantize", str(load_demo().model_path), "-o", str(tmp_path / "q.onnx")]
+    start = time.monotonic()
+    subprocess.run([*_COMMAND, *words, "--random-data", "64"], check=True, capture_output=True)
+    whole = time.monotonic() - start
+    (tmp_path / "q.onnx").unlink()
+    for part in range(50):
+        with subprocess.Popen(
+            [*_COMMAND, *words, "--random-data", "64000"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        ) as job:
+            time.sleep(whole * part / 50)
+            job.send_signal(number)
+            _, told = job.communicate(timeout=30)
+        assert job.returncode % 256 in (128 + number, -number % 256), told
+        # Before our first line runs, Python tells of Ctrl-C in its own way.
+        assert told in ("", f"error: {_WORDS[number]}.\n") or "KeyboardInterrupt" in told
+        assert not list(tmp_path.iterdir())
+
+
+_COMMAND = (sys.executable, "-m", "bitwright")
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 def test_a_command_runs_in_any_thread(capsys):

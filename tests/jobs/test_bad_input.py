@@ -977,3 +977,35 @@ def test_nodes_keep_their_names(job):
     assert kept <= set(nodes_by_name(out))
     assert Path(out).stat().st_size > 0
     assert run(out, samples[0])[0].shape == (1, 10)
+
+
+@pytest.mark.parametrize("recipe", ["int8-dynamic", "int4-hqq", "int4"])
+def test_a_weight_without_numbers_is_left(tmp_path, recipe):
+    model = build(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [info("x", [1, 4])],
+        {"y": None},
+        {"w": np.zeros((4, 0), np.float32)},
+    )
+    refused(
+        ModelError,
+        "was quantized|has no numbers",
+        lambda: bitwright.quantize(model, recipe=recipe, data=RandomData(count=2)),
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize("size", [2**40, 2**61])
+def test_random_samples_are_not_made_above_the_limit(tmp_path, size):
+    model = build(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [info("x", [size, 4])],
+        {"y": None},
+        {"w": weight(4, 4)},
+    )
+    refused(
+        BitwrightError,
+        "has the impossible shape|--limits elements=",
+        lambda: bitwright.quantize(model, data=RandomData(count=2)),
+        tmp_path,
+    )

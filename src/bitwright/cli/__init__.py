@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from bitwright.cli.app import main
+import sys
+from collections.abc import Sequence
+
+from bitwright.cli.stopping import Stopping
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 only when the job was done.
+
+    >>> main(["--version"])
+    bitwright 0.1.0
+    0
+    """
+    with Stopping() as stopping:
+        try:
+            from bitwright.cli.app import run  # imports take long enough to be interrupted
+
+            return run(arguments, stopping)
+        except KeyboardInterrupt:
+            print(f"error: {stopping.word}.", file=sys.stderr)
+            return stopping.code

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 import os
-import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import typer
 from bitwright._version import __version__
 from bitwright.cli.apply import apply_command
 from bitwright.cli.bench import bench_command
+from bitwright.cli.common import CommonOptions
 from bitwright.cli.compare import compare_command
 from bitwright.cli.demo import demo_command
 from bitwright.cli.inspect import inspect_command
@@ -30,12 +30,14 @@ from bitwright.cli.quantize import quantize_command
 from bitwright.cli.recipes import recipes_command
 from bitwright.cli.report import report_command
 from bitwright.cli.sensitivity import sensitivity_command
+from bitwright.cli.stopping import Stopping
 from bitwright.cli.verify import verify_command
 from bitwright.errors import RENAMED, BitwrightError
+from bitwright.support.memory_shortage import find_memory_shortage
 
-__all__ = ["expand_groups", "main"]
+__all__ = ["expand_groups", "run"]
 
-DONE, FAILED, MISUSED, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 # The parent of every complaint about arguments. Typer brings its own copy of click since 0.26 and
 # shares the installed one before; this child is the same public name in both.
@@ -57,10 +59,10 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 only when the job was done.
+def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
+    """Run one command and return its exit code, with a line for whatever ended it.
 
-    >>> main(["--version"])
+    >>> run(["--version"], Stopping())
     bitwright 0.1.0
     0
     """
@@ -70,9 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal or pipe that knows no "…" shows a "?", and the job goes on.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    termination = _Termination()
     try:
-        with _one_line_warnings(), termination:
+        with _one_line_warnings(), _quiet_loggers():
             command = typer.main.get_command(_make_app())
             code = command.main(args=words, prog_name="bitwright", standalone_mode=False)
             if code == INTERRUPTED:
@@ -85,43 +86,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, _explain_usage(error), MISUSED, as_json, verbose=False)
     except (KeyboardInterrupt, typer.Abort) as error:
         resumes = any(word.partition("=")[0] == "--work" for word in words)
-        what, code = (
-            ("terminated", TERMINATED) if termination.received else ("interrupted", INTERRUPTED)
-        )
+        what = stopping.word
         message = f"{what}; the same command goes on from here." if resumes else f"{what}."
-        return _fail(error, message, code, as_json, verbose=False, kind=what.capitalize())
+        return _fail(error, message, stopping.code, as_json, verbose=False, kind=what.capitalize())
     except BrokenPipeError:
         # The reader (`| head`) has closed the pipe; the interpreter must not try to flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a line and a code
+        shortage = find_memory_shortage(error)
+        if shortage is not None:
+            return _fail(shortage, str(shortage), FAILED, as_json, verbose)
         hint = "" if verbose else "; run again with --verbose and report the traceback"
         reason = f"{type(error).__name__}: {error}".rstrip(".: ")
         return _fail(
             error, f"this is a bug in bitwright ({reason}){hint}.", FAILED, as_json, verbose
         )
     return code if isinstance(code, int) else DONE
-
-
-class _Termination:
-    """Handles SIGTERM (`kill`, a container's stop, batch systems) like Ctrl-C: with clean-up."""
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def __enter__(self) -> None:
-        # Only the main thread receives signals; in another, its starter decides.
-        self._here = threading.current_thread() is threading.main_thread()
-        if self._here:
-            self._before = signal.signal(signal.SIGTERM, self._stop)
-
-    def __exit__(self, *_: object) -> None:
-        if self._here:
-            signal.signal(signal.SIGTERM, self._before)
-
-    def _stop(self, *_: object) -> None:
-        self.received = True
-        raise KeyboardInterrupt
 
 
 def _make_app() -> typer.Typer:
@@ -135,8 +116,23 @@ def _make_app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_top)
     for name, command in _COMMANDS.items():
-        app.command(name)(expand_groups(command))
+        app.command(name)(_with_common_options(expand_groups(command)))
     return app
+
+
+def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the options that all of them have."""
+    own = inspect.signature(command)
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        common = {field.name: values.pop(field.name) for field in fields(CommonOptions)}
+        with CommonOptions(**common).in_force():
+            command(**values)
+
+    options = [*own.parameters.values(), *_options_of(CommonOptions)]
+    call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return call
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -256,3 +252,14 @@ def _one_line_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
+
+
+@contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """Keep log lines of other packages off the screen: Python prints those that nobody handles."""
+    handler = logging.NullHandler()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -13,6 +14,7 @@ from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec, Sample, show_shape
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.arguments import check_arguments
+from bitwright.support.input_limits import check_limit
 
 __all__ = ["RandomData", "random_samples"]
 
@@ -68,6 +70,10 @@ def random_samples(
     if not low < high:
         raise DataError(f"random data needs low < high, not low={low} and high={high}.")
     resolved = _resolve_shapes(tuple(specs), shapes)
+    for name, shape in resolved.items():
+        elements = math.prod(shape)
+        what = f"input {name!r} {show_shape(shape)} has {elements} elements"
+        check_limit("elements", elements, what, DataError)
     ends = ranges or {}
     _check_ranges(specs, ends)
     for spec in specs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import onnx
@@ -14,6 +14,7 @@ from bitwright.errors import ModelError
 from bitwright.graph.checking import check_order, is_in_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
+from bitwright.graph.messages import check_message
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
 from bitwright.support.files import check_regular_file
 
@@ -44,7 +45,8 @@ def load_model(source: ModelSource, *, sort: bool = True) -> ir.Model:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         proto, extents = read_proto(path)
-        model = _from_proto(proto, repr(str(path)), folder=path.absolute().parent, sort=sort)
+        folder = path.absolute().parent
+        model = _from_proto(proto, repr(str(path)), folder=folder, sort=sort, elsewhere=extents)
         if extents:
             file = StoredFile(path)
             for name, extent in extents.items():
@@ -128,12 +130,19 @@ def read_proto(path: Path) -> tuple[onnx.ModelProto, dict[str, Extent]]:
     return proto, extents
 
 
-def _from_proto(proto: onnx.ModelProto, what: str, folder: Path | None, sort: bool) -> ir.Model:
+def _from_proto(
+    proto: onnx.ModelProto,
+    what: str,
+    folder: Path | None,
+    sort: bool,
+    elsewhere: Collection[str] = (),
+) -> ir.Model:
     if not proto.HasField("graph"):
         raise ModelError(f"{what} holds no graph; give a model that an ONNX exporter wrote.")
     if not proto.opset_import:
         raise ModelError(f"{what} does not say which opset it uses; export it again.")
     _refuse_sparse(proto, what)
+    check_message(proto, what, elsewhere)
     if folder is None and external_locations(proto):
         raise ModelError(
             f"{what} keeps tensors in external files and was given without its folder; "
@@ -141,6 +150,8 @@ def _from_proto(proto: onnx.ModelProto, what: str, folder: Path | None, sort: bo
         )
     try:
         model = ir.from_proto(proto)
+    except MemoryError:
+        raise
     except Exception as error:
         raise ModelError(f"{what} is damaged ({_first_line(error)}); export it again.") from error
     if "ai.onnx" in model.graph.opset_imports:  # the long name of the default domain

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from bitwright.errors import ArgumentError, did_you_mean
+from bitwright.support.memory_shortage import find_memory_shortage
 
 __all__ = ["allows", "alternatives", "check_arguments", "describe", "show"]
 
@@ -174,7 +175,14 @@ def _checked(function: _F, name: str) -> _F:
             hints.update(_read_hints(function, signature))
         for option, value in given.arguments.items():
             given.arguments[option] = _fit(value, hints[option], f"{option} of {name}")
-        return function(*given.args, **given.kwargs)
+        try:
+            return function(*given.args, **given.kwargs)
+        except MemoryError as error:
+            told = find_memory_shortage(error)
+            assert told is not None
+            if told is error:
+                raise
+            raise told from error
 
     return typing.cast(_F, call)
 

@@ -78,6 +78,8 @@ class _DynamicBuilder:
         data = [value for value in node.inputs if value is not None]
         if data and all(is_constant(value) for value in data) and node.op_type not in _MOVING:
             return Skip("all its inputs are constant")
+        if any(is_constant(value) and 0 in (value.shape or ()) for value in data):
+            return Skip("its weight has no numbers")
         return rule(self, node)
 
     # One constant -------------------------------------------------------------------------

@@ -184,6 +184,8 @@ class _Planner:
         )
 
     def _refuse_shape(self, node: ir.Node, weights: Sequence[ir.Value]) -> str | None:
+        if any(0 in (weight.shape or ()) for weight in weights):
+            return "its weight has no numbers"
         in_operators = self._options.output == "matmul-nbits"
         if node.op_type == "MoE":
             if any(_rank(value) != 3 for value in weights):
