@@ -45,6 +45,11 @@ MORE = (
     "int4-alike",  # all weights in 4 bits, the head too
     "int4-awq-gptq",  # what `int4` does, behind AWQ
     "int4-hqq-float",  # zero points in float
+    "int2",  # what `int4` does, with fewer bits
+    "int3",
+    "int2-signround",  # and signed steps behind it
+    "int3-signround",
+    "int4-signround",
 )
 PEERS = ("ort-default", "ort-symmetric", "ort-k-quant", "ort-rtn", "ort-hqq", "ort-gptq")
 INTEL = ("inc-rtn", "inc-awq", "inc-gptq")
@@ -119,11 +124,16 @@ def spread(values: list[float], form: str) -> str:
 
 
 def quantize_apart(
-    method: str, model: Path, output: Path, samples: Path, block_size: int, python: str
+    method: str, files: tuple[Path, Path, Path], block_size: int, device: str, python: str
 ) -> dict[str, float] | str:
-    command = [python, str(HERE / "llm_worker.py"), method, str(model), str(output), str(samples)]
+    """Quantize in a process of its own; the files are the model, the output and the samples."""
+    command = [python, str(HERE / "llm_worker.py"), method, *map(str, files)]
     done = subprocess.run(
-        [*command, str(block_size)], capture_output=True, text=True, check=False, timeout=7200
+        [*command, str(block_size), device],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=7200,
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines()
@@ -145,6 +155,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=32, help=f"windows of {LENGTH} tokens")
     parser.add_argument("--windows", type=int, default=12, help="of each test text")
     parser.add_argument("--block-size", type=int, default=32)
+    parser.add_argument("--device", default="cpu", help="where our methods compute")
     parser.add_argument("--layers", type=int, help="only the first layers, to try things out")
     parser.add_argument("--model", type=Path, help="where the float model is kept")
     parser.add_argument("--neural-compressor", metavar="PYTHON", help="an interpreter that has it")
@@ -171,7 +182,8 @@ def main() -> None:
             python = options.neural_compressor if method in INTEL else sys.executable
             if python is None:
                 continue
-            found = quantize_apart(method, model, output, samples, options.block_size, python)
+            files = (model, output, samples)
+            found = quantize_apart(method, files, options.block_size, options.device, python)
             if isinstance(found, str):
                 rows.append((method, found, "", "", "", "", ""))
                 continue

@@ -1,4 +1,4 @@
-"""One method on one language model: llm_worker.py METHOD MODEL OUTPUT SAMPLES BLOCK_SIZE."""
+"""One method on one language model: llm_worker.py METHOD MODEL OUTPUT SAMPLES BLOCK_SIZE DEVICE."""
 
 from __future__ import annotations
 
@@ -9,22 +9,37 @@ from pathlib import Path
 import numpy as np
 from measure import report
 
-# Recipes that have no name of their own: the one that they begin with, and their weights.
-VARIANTS = {
-    "int4-rtn-weighted": ("int4-rtn", {"rounding": {"weighted": True}}),
-    "int4-hqq-float": ("int4-hqq", {"rounding": {"method": "hqq", "float_zero_points": True}}),
-    "int4-alike": ("int4", {"head_bits": None}),
-    "int4-awq-gptq": ("int4", {"rounding": {"method": "gptq"}, "refine": 2, "awq": {}}),
+_SIGNED = {"fine_tune": {"method": "signround"}}
+
+# Recipes that have no name of their own: the one that they begin with, and what they change.
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "int4-rtn-weighted": ("int4-rtn", {"weights": {"rounding": {"weighted": True}}}),
+    "int4-hqq-float": (
+        "int4-hqq",
+        {"weights": {"rounding": {"method": "hqq", "float_zero_points": True}}},
+    ),
+    "int4-alike": ("int4", {"weights": {"head_bits": None}}),
+    "int4-awq-gptq": (
+        "int4",
+        {"weights": {"rounding": {"method": "gptq"}, "refine": 2, "awq": {}}},
+    ),
+    "int2": ("int4", {"weights": {"bits": 2}}),
+    "int3": ("int4", {"weights": {"bits": 3}}),
+    "int2-signround": ("int4", {"weights": {"bits": 2}, **_SIGNED}),
+    "int3-signround": ("int4", {"weights": {"bits": 3}, **_SIGNED}),
+    "int4-signround": ("int4", _SIGNED),
 }
 
 
-def run_ours(method: str, model: str, output: str, rows: np.ndarray, block: int) -> None:
+def run_ours(
+    method: str, model: str, output: str, rows: np.ndarray, block: int, device: str
+) -> None:
     import msgspec
 
     import bitwright
 
     base, changes = VARIANTS.get(method, (method, {}))
-    recipe = bitwright.load_recipe({"base": base, "weights": changes} if changes else base)
+    recipe = bitwright.load_recipe({"base": base, **changes})
     weights = msgspec.structs.replace(recipe.weights, block_size=block, accuracy_level=0)
     data = [{"input_ids": row[None]} for row in rows]
     bitwright.quantize(
@@ -32,6 +47,7 @@ def run_ours(method: str, model: str, output: str, rows: np.ndarray, block: int)
         output,
         data=data if weights.needs_data else None,
         recipe=recipe.replace(weights=weights),
+        device=device,
         holdout=False,
         external_data=True,
         progress=False,
@@ -108,12 +124,15 @@ def run_intel(method: str, model: str, output: str, rows: np.ndarray, block: int
 
 
 def main() -> None:
-    method, model, output, samples, block = sys.argv[1:]
+    method, model, output, samples, block, device = sys.argv[1:]
     rows = np.load(samples)
     start = time.perf_counter()
     family = method.partition("-")[0]
-    run = {"ort": run_onnxruntime, "inc": run_intel}.get(family, run_ours)
-    run(method, model, output, rows, int(block))
+    peer = {"ort": run_onnxruntime, "inc": run_intel}.get(family)
+    if peer is None:
+        run_ours(method, model, output, rows, int(block), device)
+    else:
+        peer(method, model, output, rows, int(block))
     report(time.perf_counter() - start)
 
 
