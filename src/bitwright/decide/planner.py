@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,9 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
     One that a node reads past the quantizer stays, and the quantizer before it goes instead.
     """
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
+    sharing = defaultdict[str, list[str]](list)
+    for key, planned in plan.tensors.items():
+        sharing[planned.same_as or ""].append(key)
     # Backwards, so that of two in a row the second is gone before the first is looked at.
     for key, entry in reversed(layout.entries.items()):
         if entry.absorbed_by is None:
@@ -123,14 +127,18 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
         plan.nodes[producer.name or ""] = msgspec.structs.replace(writer, outputs=outputs)
         plan.nodes[entry.absorbed_by] = decision
         shared = plan.tensors.pop(key).same_as
-        for other, linked in plan.tensors.items():
-            if linked.same_as == key:
+        for other in sharing.get(key, ()):
+            linked = plan.tensors.get(other)
+            if linked is not None and linked.same_as == key:  # else absorbed, or kept since
                 plan.tensors[other] = msgspec.structs.replace(linked, same_as=shared)
+                sharing[shared or ""].append(other)
 
 
 def _plan_of_kept_clip(node: ir.Node, target: str | None, plan: QuantPlan) -> NodePlan:
     """Return the plan of a clip that is computed in float, before its quantizer if it has one."""
-    if target is None or not any(target in other.inputs for other in plan.nodes.values()):
+    users = {use.node.name or "" for use in node.outputs[0].uses()}
+    readers = (plan.nodes[user] for user in users if user in plan.nodes)
+    if target is None or not any(target in reader.inputs for reader in readers):
         return plan_as_float(node, "the nodes that read it are float")
     return msgspec.structs.replace(plan.nodes[node.name or ""], inputs=(None,) * len(node.inputs))
 

@@ -52,6 +52,8 @@ class QdqWriter:
         # By which users know them: what leaves the model is renamed before its pair.
         self._labels = {value: value.name or "" for value in self._values.values()}
         self._qualified = {value: name for name, value in self._values.items()}
+        entries = plan.tensors.values()
+        self._not_only_biases = {self._values[e.tensor] for e in entries if e.role != "bias"}
         self._scales: dict[str, tuple[ir.Value, ir.Value]] = {}
         self._dedicated: dict[str, int] = {}
         self._pairs: dict[str, tuple[ir.Node, ir.Node]] = {}
@@ -297,12 +299,8 @@ class QdqWriter:
 
     def _only_used_as_bias(self, source: ir.Value) -> bool:
         """Whether no other reader of this constant needs its name."""
-        others = [
-            key
-            for key, entry in self._plan.tensors.items()
-            if self._values[entry.tensor] is source and entry.role != "bias"
-        ]
-        return not others and len(source.uses()) == 1 and not source.is_graph_output()
+        is_alone = source not in self._not_only_biases and not source.is_graph_output()
+        return is_alone and len(source.uses()) == 1
 
     def _drop_absorbed(self) -> None:
         """Drop each Relu or Clip that a quantizer does; one that others read stays."""

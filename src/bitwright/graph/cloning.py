@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx
 import onnx_ir as ir
 
 from bitwright.errors import BitwrightError, ModelError
 from bitwright.graph.names import NameScope
+from bitwright.graph.serialization import write_graph
 from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import inline_copy
 
@@ -66,18 +67,23 @@ def to_message(
     (['x', 'w'], 0)
     """
     graph = model.graph
+    around: dict[str, Any] = {
+        "doc_string": graph.doc_string,
+        "opset_imports": graph.opset_imports,
+        "name": graph.name,
+        "metadata_props": graph.metadata_props,
+    }
     view = ir.GraphView(
         tuple(graph.inputs if inputs is None else inputs),
         graph.outputs,
         nodes=graph,
         initializers=tuple(graph.initializers.values() if initializers is None else initializers),
-        doc_string=graph.doc_string,
-        opset_imports=graph.opset_imports,
-        name=graph.name,
-        metadata_props=graph.metadata_props,
+        **around,
     )
+    # Below IR 10, values of functions are described behind those of the main graph.
+    apart = not model.functions or model.ir_version >= 10
     whole = ir.Model(
-        view,  # type: ignore[arg-type]  # onnx-ir writes a view as it does a graph
+        ir.GraphView((), (), nodes=(), **around) if apart else view,  # type: ignore[arg-type]
         ir_version=model.ir_version,
         producer_name=model.producer_name,
         producer_version=model.producer_version,
@@ -89,10 +95,13 @@ def to_message(
         device_configurations=model.device_configurations,
     )
     try:
-        return ir.to_proto(whole)
+        message = ir.to_proto(whole)
+        if apart:
+            write_graph(message.graph, view, model.ir_version)
     except ir.serde.SerdeError as error:
         # A tensor that is made only now may be refused, and says why.
         raise _own_error(error) or error from error
+    return message
 
 
 def value_with_tensor(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:

@@ -50,11 +50,13 @@ def expose(model: ir.Model, tensor_names: Iterable[str], *, keep_outputs: bool =
         clone.graph.outputs.clear()
     lifter = _Lifter(clone)
     outputs: dict[str, str] = {}
+    shown = set(clone.graph.outputs)
     for name in dict.fromkeys(tensor_names):
         visible = lifter.lift(name)
         assert visible.name is not None
         outputs[name] = visible.name
-        if not any(visible is value for value in clone.graph.outputs):
+        if visible not in shown:
+            shown.add(visible)
             clone.graph.outputs.append(visible)
     return Exposed(clone, outputs)
 

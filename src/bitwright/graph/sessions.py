@@ -366,7 +366,7 @@ def _spill(model: ir.Model, folder: Path, *, plain_caches: bool) -> Path:
                 )
             )
     path = folder / "model.onnx"
-    message = ir.to_proto(clone)
+    message = to_message(clone)
     if plain_caches:
         _use_plain_caches(message)
     path.write_bytes(message.SerializeToString())
