@@ -11,6 +11,7 @@ from .api import inspect as inspect
 from .api import make_plan as make_plan
 from .api import preprocess as preprocess
 from .api import quantize as quantize
+from .api import tune as tune
 from .api import verify as verify
 from .assess import Benchmark as Benchmark
 from .assess import Comparison as Comparison
@@ -53,6 +54,8 @@ from .jobs.report import Report as Report
 from .jobs.report import save_report as save_report
 from .jobs.report import write_report as write_report
 from .jobs.result import Result as Result
+from .jobs.tuning.result import FrontPoint as FrontPoint
+from .jobs.tuning.result import TuneResult as TuneResult
 from .plan import NodePlan as NodePlan
 from .plan import QuantPlan as QuantPlan
 from .plan import TensorPlan as TensorPlan

@@ -19,7 +19,7 @@ FUNCTIONS = [
 ]
 # What these take is checked where it is used, with more to say: a model, a word of a few.
 OWN_CHECKS = {"model", "models", "float_model", "quantized_model", "data", "source", "specs",
-              "effort", "format"}  # fmt: skip
+              "effort", "format", "eval_data", "labels"}  # fmt: skip
 
 # Values of the right kind for arguments that have no default; others are text.
 NEEDED = {"specs": (), "result": object.__new__(bitwright.Result)}

@@ -11,3 +11,4 @@ from .quantization import import_qat as import_qat
 from .quantization import make_plan as make_plan
 from .quantization import preprocess as preprocess
 from .quantization import quantize as quantize
+from .tuning import tune as tune

@@ -21,7 +21,15 @@ from bitwright.errors import DataError, did_you_mean
 from bitwright.support.files import check_regular_file
 from bitwright.support.wording import counted
 
-__all__ = ["FileSamples", "is_sample_file", "load_arrays", "open_path"]
+__all__ = [
+    "FileSamples",
+    "class_of_images",
+    "is_array_file",
+    "is_sample_file",
+    "list_files",
+    "load_arrays",
+    "open_path",
+]
 
 _NamedSample: TypeAlias = tuple[Mapping[str, Any], str | None]
 
@@ -43,6 +51,38 @@ def is_sample_file(path: str | os.PathLike[str]) -> bool:
     """
     suffix = Path(path).suffix.lower()
     return suffix in IMAGE_SUFFIXES or suffix in ARRAY_READERS
+
+
+def is_array_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file holds arrays, by its name.
+
+    >>> is_array_file("samples.npz"), is_array_file("cat.jpg")
+    (True, False)
+    """
+    return Path(path).suffix.lower() in ARRAY_READERS
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return the file that a path names, or those of a folder without folders, by their names."""
+    if path.is_file():
+        return [path]
+    files, folders = _list_folder(path)
+    return [] if folders else files
+
+
+def class_of_images(path: Path) -> list[int] | None:
+    """Return the class of each image as `open_path` gives them; None: no folder of classes.
+
+    A folder has one subfolder for each class; their names, in order, are classes 0, 1, 2, ...
+    """
+    if not path.is_dir():
+        return None
+    files, folders = _list_folder(path)
+    if files or not folders:
+        return None
+    contents = [_list_folder(sub)[0] for sub in folders]
+    number = {file: index for index, found in enumerate(contents) for file in found}
+    return [number[file] for file in _interleave(contents)]
 
 
 def open_path(

@@ -34,7 +34,7 @@ from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import QuantPlan
 from bitwright.support.progress import show_progress
 
-__all__ = ["SENSITIVITY_SAMPLES", "measure_sensitivity"]
+__all__ = ["SENSITIVITY_SAMPLES", "NodeVariants", "measure_sensitivity", "open_variants"]
 
 SENSITIVITY_SAMPLES = 8
 """How many samples are measured on, unless others are asked for."""
@@ -47,6 +47,37 @@ def measure_sensitivity(
 
     At most `measuring.limit` samples are used, else a few.
     """
+    measured = open_variants(float_model, plan, measuring, candidates)
+    chosen = measured.unit_of
+    with show_progress(measuring.progress, "Measuring nodes", 2 * len(chosen)) as report:
+        alone = measured.run("alone", report)
+        without = measured.run("without", lambda done: report(len(chosen) + done))
+    total = without["quantized"]
+    nodes = [
+        NodeSensitivity.measured(name, plan.nodes[name].op, alone[index,], without[index,], total)
+        for name, index in chosen.items()
+    ]
+    return Sensitivity(plan, total.noise, nodes, len(measured.samples), measured, total.loss)
+
+
+def _units_of(units: Units, plan: QuantPlan) -> dict[str, int]:
+    """Return the units that a plan quantizes: the name of each, and its place among the cuts."""
+    named = {
+        index: name_unit(cut)[0]
+        for index, cut in enumerate(units.cuts)
+        if cut.is_quantized and cut.main is not None
+    }
+    return {
+        name: index
+        for index, name in named.items()
+        if name in plan.nodes and plan.nodes[name].action == "quantize"
+    }
+
+
+def open_variants(
+    float_model: Any, plan: QuantPlan, measuring: Measuring, candidates: int | None
+) -> NodeVariants:
+    """Return what measures the nodes of a plan, or those of them with the largest local error."""
     measuring.check("sensitivity runs every node")
     limit = measuring.limit or SENSITIVITY_SAMPLES
     prepared = open_for_plan(float_model, plan, measuring.providers)
@@ -59,16 +90,7 @@ def measure_sensitivity(
     quantized = _write(prepared, plan, calibration)
     # Its channels are equalized as those of the quantized model are: units can change places.
     units = open_units(prepared.model, quantized)
-    named = {
-        index: name_unit(cut)[0]
-        for index, cut in enumerate(units.cuts)
-        if cut.is_quantized and cut.main is not None
-    }
-    chosen = {
-        name: index
-        for index, name in named.items()
-        if name in plan.nodes and plan.nodes[name].action == "quantize"
-    }
+    chosen = _units_of(units, plan)
     if candidates is not None and candidates < len(chosen):
         found = compare_models(
             prepared.model,
@@ -82,18 +104,9 @@ def measure_sensitivity(
         ranked = [node.name for node in found.worst(len(found.nodes)) if node.name in chosen]
         worst = list(dict.fromkeys([*ranked, *chosen]))[:candidates]
         chosen = {name: index for name, index in chosen.items() if name in worst}
-    measured = _Variants(
+    return NodeVariants(
         prepared, calibration, plan, quantized, given, units, chosen, measuring.memory_budget
     )
-    with show_progress(measuring.progress, "Measuring nodes", 2 * len(chosen)) as report:
-        alone = measured.run("alone", report)
-        without = measured.run("without", lambda done: report(len(chosen) + done))
-    total = without["quantized"]
-    nodes = [
-        NodeSensitivity.measured(name, plan.nodes[name].op, alone[index,], without[index,], total)
-        for name, index in chosen.items()
-    ]
-    return Sensitivity(plan, total.noise, nodes, len(given), measured, total.loss)
 
 
 def _write(prepared: Prepared, plan: QuantPlan, calibration: Calibration) -> ir.Model:
@@ -106,7 +119,7 @@ def _write(prepared: Prepared, plan: QuantPlan, calibration: Calibration) -> ir.
 
 
 @dataclass(frozen=True)
-class _Variants:
+class NodeVariants:
     """Measures the plan with some nodes in float, always on the same samples."""
 
     prepared: Prepared
@@ -124,9 +137,15 @@ class _Variants:
         # What is lost by simulating hardware comes back with no node: it is no part of the loss.
         return open_session(self.prepared.model, providers=self.prepared.providers)
 
-    def run(self, kind: Kind, report: Callable[[int], None]) -> dict[Key, TotalError]:
+    def run(
+        self, kind: Kind, report: Callable[[int], None] = lambda done: None
+    ) -> dict[Key, TotalError]:
         """Measure every node by itself."""
         return self._measure(kind, [(unit,) for unit in self.unit_of.values()], report)
+
+    def total(self) -> TotalError:
+        """Return the error of the outputs with all nodes quantized."""
+        return self._measure("without", [])["quantized"]
 
     def without(self, sets: Sequence[tuple[str, ...]]) -> list[TotalError]:
         """Return the error of the outputs for each set of nodes that is float."""

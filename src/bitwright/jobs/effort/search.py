@@ -118,6 +118,8 @@ def plan_with_effort(
     providers: Sequence[str] | None = None,
 ) -> QuantPlan:
     """Return the plan for the best of the recipes that this effort tries."""
+    if effort == "low":
+        return make_static_plan(source, recipe, calibration, providers)
     prepared, kept = _open(source, recipe, effort, calibration, providers, ON_CPU)
     if effort == "standard" and has_few(kept.data):
         return make_static_plan(source, recipe, kept, providers)

@@ -1,0 +1,154 @@
+"""The verb that tunes: the smallest or fastest model that keeps the user's metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright import graph
+from bitwright.data import ImagePreprocess, paths_of
+from bitwright.errors import ArgumentError
+from bitwright.observe import MEMORY_BUDGET
+from bitwright.recipe import Recipe, load_recipe
+from bitwright.support.arguments import check_arguments
+
+if TYPE_CHECKING:
+    from bitwright.graph import ModelSource
+    from bitwright.jobs.effort import Effort
+    from bitwright.jobs.tuning.result import TuneResult
+
+__all__ = ["tune"]
+
+_PURPOSES = ("speed", "size")
+_SCOPES = ("sample", "set", "model")
+
+
+@check_arguments
+def tune(
+    model: ModelSource,
+    output: str | Path | None = None,
+    *,
+    data: Any,
+    eval_data: Any = None,
+    labels: Any = None,
+    evaluate: Callable[..., Any] | str | None = None,
+    evaluate_on: str = "sample",
+    lower_is_better: bool = False,
+    max_drop: float | str = 0.01,
+    relative: bool = False,
+    purpose: str = "speed",
+    time: float | str | None = None,
+    work: str | Path | None = None,
+    recipe: str | Path | dict[str, Any] | Recipe | None = None,
+    target: str | None = None,
+    effort: Effort | None = None,
+    limit: int | None = None,
+    eval_limit: int | None = None,
+    preprocess: ImagePreprocess | str | None = None,
+    external_data: bool | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    providers: Sequence[str] | None = None,
+    log: Callable[[str], None] | None = None,
+) -> TuneResult:
+    """Quantize a model as far as a metric allows, and report on samples that decided nothing.
+
+    The plan of the accuracy cascade is evaluated first. If the metric falls too far, units of it
+    are given more bits: those that regain most for what they cost, as a search along the front of
+    cost against error says, which evaluates a dozen models at most. The best model so far is
+    always written.
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        output: where to write the best model so far, and in the end the result.
+        data: what to calibrate with: anything `bitwright.open_data` takes. Without `eval_data` a
+            part of it evaluates, and then its samples may hold labels.
+        eval_data: what the metric is evaluated on: the same kinds of data, and what a sample has
+            beside the model's inputs is for the metric. A fifth of it is kept for the final figure.
+        labels: one label for each of these samples: a list, an array or a file.
+        evaluate: `score(outputs, sample) -> float`, with dicts of arrays by name, or the name of a
+            metric: top1, top5, agreement, cosine, closeness, likelihood, or `score.py:function`.
+            None: top1 where there are labels, else agreement with the float model.
+        evaluate_on: what the function scores: a "sample"; a "set", as `score(outputs of all
+            samples, all samples)`; or a "model", as `score(model, all samples)`, which returns a
+            number or one for each sample.
+        lower_is_better: for a function that measures an error.
+        max_drop: how far the metric may fall: 0.01, or "1%" of a metric between 0 and 1.
+        relative: take it as a share of the float model's score.
+        purpose: "speed", measured on this machine, or "size".
+        time: how long the search may take: seconds, or "20m". It ends with the best so far.
+        work: a folder with a journal: a run that was killed goes on from there, and one with
+            another drop, purpose or time finds all that was measured.
+        recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
+        target: where the model will run, `"cpu"` if not given.
+        effort: one level of the accuracy cascade; None: "standard", and "medium" if that fails.
+        limit: use at most this many samples of `data`.
+        eval_limit: use at most this many samples of `eval_data`.
+        preprocess: how images become arrays.
+        external_data: weights in a file of their own; None: only above 2 GB.
+        memory_budget: bytes of samples and observed tensors that may be in memory at once.
+        providers: execution providers of ONNX Runtime for every run.
+        log: hears what is being done, line by line, and how many evaluations there can be.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.tune(
+    ...     demo.model_path, data=demo.calibration[:32], effort="low", max_drop="2%",
+    ...     eval_data={"image": demo.images[:100], "label": demo.labels[:100]},
+    ...     evaluate=lambda outputs, sample: outputs["logits"].argmax() == sample["label"])
+    >>> result.met, result.final.samples
+    (True, 33)
+    """
+    from bitwright.jobs.tuning.goal import Goal, read_drop, read_time
+    from bitwright.jobs.tuning.job import TuneRequest, tune_model
+    from bitwright.jobs.tuning.metrics import open_metric
+
+    _check_word("purpose", purpose, _PURPOSES)
+    _check_word("evaluate_on", evaluate_on, _SCOPES)
+    drop, is_share = read_drop(max_drop)
+    chosen = load_recipe(recipe, target)
+    if output is not None:
+        file = recipe if isinstance(recipe, str | Path) and Path(recipe).suffix else None
+        others = [*paths_of(data), *paths_of(eval_data), *paths_of(labels), file]
+        graph.check_destination(output, source=model, others=others)
+    request = TuneRequest(
+        source=model,
+        output=None if output is None else Path(output),
+        recipe=chosen,
+        target=target,
+        data=data,
+        eval_data=eval_data,
+        labels=labels,
+        metric=lambda labelled: open_metric(
+            evaluate,
+            scope=evaluate_on,  # type: ignore[arg-type]  # checked above
+            lower_is_better=lower_is_better,
+            labelled=labelled,
+        ),
+        goal=Goal(
+            max_drop=drop,
+            relative=relative,
+            is_share=is_share and not relative,
+            purpose=purpose,  # type: ignore[arg-type]  # checked above
+            seconds=read_time(time),
+        ),
+        effort=effort,
+        limit=limit,
+        eval_limit=eval_limit,
+        preprocess=preprocess,
+        work=None if work is None else Path(work),
+        memory_budget=memory_budget,
+        providers=providers,
+        external_data=external_data,
+        **({} if log is None else {"report": log}),
+    )
+    return tune_model(request)
+
+
+def _check_word(option: str, word: str, known: Sequence[str]) -> None:
+    from bitwright.errors import did_you_mean
+
+    if word not in known:
+        raise ArgumentError(
+            f"{option} is {' or '.join(map(repr, known))}, not {word!r}.{did_you_mean(word, known)}"
+        )

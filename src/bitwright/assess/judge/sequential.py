@@ -1,0 +1,147 @@
+"""Paired sequential test: whether a metric fell by more than a limit, on as few samples as needed.
+
+The scores of two models on the same samples are compared pair by pair: at 3 % changed answers, a
+drop of one point shows on a twelfth of the samples that two unpaired means would need. After an
+eighth, a quarter and half of the samples the test may end early; the bounds of O'Brien and Fleming
+(Biometrics 35, 1979) keep the chance of a wrong end as low as that of one look at all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.assess.judge.bootstrap import Interval
+
+__all__ = [
+    "BOUNDS",
+    "CONFIDENCE",
+    "Drop",
+    "Verdict",
+    "drop_of_folds",
+    "drop_of_pairs",
+    "look_sizes",
+]
+
+Verdict = Literal["pass", "fail", "open"]
+"""Within the limit, beyond it, or not to be told yet."""
+
+CONFIDENCE = 0.95
+_NORMAL_QUANTILE = 1.96
+BOUNDS = (4.05, 2.86, 2.34, 2.02)
+"""Standard errors between the drop and the limit that end the test, for each look."""
+_FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 1)
+MIN_LOOK = 16
+"""Samples of the first look at least: below, a mean is far from normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """How far a metric fell on some samples, and how sure that is.
+
+    >>> found = Drop(samples=400, mean=0.01, error=0.004)
+    >>> str(found.interval), found.verdict(0.03, last=True), found.verdict(0.015, last=False)
+    ('0.00216 to 0.0178', 'pass', 'open')
+    """
+
+    samples: int
+    mean: float
+    error: float
+    """The standard error of the mean; NaN: not known."""
+    step: float = 0.0
+    """The largest change of one sample."""
+
+    @property
+    def interval(self) -> Interval | None:
+        """Where the drop on all samples of this kind lies, with a confidence of 95 %."""
+        if math.isnan(self.error):
+            return None
+        spread = _NORMAL_QUANTILE * self.error
+        return Interval(self.mean - spread, self.mean + spread)
+
+    def verdict(self, limit: float, *, last: bool, bound: float = BOUNDS[-1]) -> Verdict:
+        """Say whether the drop is within the limit; of the last look the mean decides."""
+        if self._distance(limit) > bound or last:
+            return "pass" if self.mean <= limit else "fail"
+        return "open"
+
+    def _distance(self, limit: float) -> float:
+        """Return how many standard errors lie between the drop and the limit.
+
+        A drop as large as the limit takes so many changed samples at least; where fewer were seen,
+        the error that is estimated from them is too small.
+        """
+        error = self.error
+        if self.mean < limit and self.step and math.isfinite(limit):
+            error = max(error, math.sqrt(limit * self.step / self.samples))
+        return abs(self.mean - limit) / error if error else math.inf
+
+    def is_sure(self, limit: float) -> bool:
+        """Whether the limit lies outside the interval."""
+        found = self.interval
+        return found is not None and not found.low <= limit <= found.high
+
+    def needed_samples(self, limit: float) -> int | None:
+        """Return how many samples would tell on which side of the limit it lies; None: no number.
+
+        >>> Drop(400, 0.01, 0.004).needed_samples(0.012)
+        6529
+        """
+        distance = abs(self.mean - limit)
+        if not distance or math.isnan(self.error):
+            return None
+        ratio = BOUNDS[-1] * self.error / distance
+        return math.ceil(self.samples * ratio**2)
+
+
+def drop_of_pairs(before: npt.ArrayLike, after: npt.ArrayLike) -> Drop:
+    """Return by how much the mean of `after` is below that of `before`, from paired scores.
+
+    As if there were one more sample with the largest change: without it, a few equal pairs would
+    prove that no sample ever changes.
+
+    >>> found = drop_of_pairs([1, 1, 1, 0], [1, 0, 1, 0])
+    >>> found.samples, found.mean, round(found.error, 4)
+    (4, 0.25, 0.3307)
+    """
+    one, other = (np.asarray(values, np.float64) for values in (before, after))
+    change = one - other
+    largest = float(np.abs(change).max()) or _size(one)
+    squares = float(np.square(change - change.mean()).sum()) + largest**2
+    error = math.sqrt(squares) / change.size
+    return Drop(change.size, float(change.mean()), error, largest)
+
+
+def drop_of_folds(samples: int, whole: float, parts: npt.ArrayLike, score: float) -> Drop:
+    """Return the drop of a metric of a whole set, with the error of a jackknife over folds.
+
+    `whole` is the drop on all samples, `parts` the drop without each of the folds in turn, and
+    `score` the metric of the float model, whose size a change of one sample has.
+
+    >>> drop_of_folds(100, 0.02, [0.02, 0.02, 0.02, 0.02], 0.75).error
+    0.0075
+    """
+    left = np.asarray(parts, np.float64)
+    squares = (left.size - 1) / left.size * float(np.square(left - left.mean()).sum())
+    return Drop(samples, whole, math.hypot(math.sqrt(squares), abs(score) / samples))
+
+
+def look_sizes(samples: int) -> tuple[tuple[int, float], ...]:
+    """Return after how many samples to look, and the bound for each look.
+
+    >>> look_sizes(400)
+    ((50, 4.05), (100, 2.86), (200, 2.34), (400, 2.02))
+    >>> look_sizes(60)
+    ((30, 2.34), (60, 2.02))
+    """
+    sizes = (math.ceil(fraction * samples) for fraction in _FRACTIONS)
+    looks = zip(sizes, BOUNDS, strict=True)
+    return tuple((size, bound) for size, bound in looks if size >= MIN_LOOK or size == samples)
+
+
+def _size(scores: npt.NDArray[np.float64]) -> float:
+    return float(np.abs(scores).max()) or 1.0

@@ -1,0 +1,248 @@
+"""Models that a search can choose between: one plan, with its units in other states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.data import Sample
+from bitwright.errors import RecipeError
+from bitwright.graph import clone_model, open_session, written_size
+from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
+from bitwright.jobs.output import Planned, emit_model
+from bitwright.jobs.qat import open_for_plan
+from bitwright.jobs.tuning.costs import UnitCosts, measure_bytes, measure_times
+from bitwright.jobs.tuning.evaluation import Runnable
+from bitwright.jobs.tuning.front import Edge, Option
+from bitwright.jobs.tuning.goal import Purpose
+from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.states import Unit, with_states
+from bitwright.jobs.tuning.units import UnitErrors, measure_errors
+from bitwright.plan import QuantPlan
+
+__all__ = ["Candidates", "Made", "StaticCandidates", "keep_figures"]
+
+STATES: dict[Purpose, tuple[str, ...]] = {
+    # ONNX Runtime computes what has 16-bit activations or 4-bit weights in float: no gain there.
+    "speed": ("int8", "float"),
+    "size": ("w4", "int8", "a16", "float"),
+}
+_INTEGERS = "integers"
+CHANGE_COST = 1e-4
+"""The share of the whole cost that a change is taken to cost: for nothing, none is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A model that was made, and its plan."""
+
+    model: ir.Model
+    plan: QuantPlan
+    session: Any
+
+    @property
+    def runnable(self) -> Runnable:
+        """The model as evaluations take it."""
+        return Runnable(self.session, self.model)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the model as a file."""
+        return written_size(self.model)
+
+
+class Candidates(Protocol):
+    """What a search chooses between."""
+
+    @property
+    def name(self) -> str:
+        """What figures of these models are kept under."""
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """The units that have states."""
+
+    @property
+    def options(self) -> list[list[Option]]:
+        """For each unit its states, with their cost and error."""
+
+    @property
+    def edges(self) -> list[Edge]:
+        """The tensors between units."""
+
+    @property
+    def fixed(self) -> float:
+        """What everything else costs."""
+
+    @property
+    def shares(self) -> tuple[tuple[str, float], ...]:
+        """The units that make most of the error, and their shares of it."""
+
+    def make(self, states: Mapping[str, str]) -> Made:
+        """Make a model; units that are not named are as planned."""
+
+    def probes(self) -> Mapping[str, Callable[[], Runnable]]:
+        """Return models in which only weights, or only activations, are quantized."""
+
+
+@dataclass
+class StaticCandidates:
+    """The units of a static plan: as planned, with 16-bit activations, 4-bit weights, or float."""
+
+    source: Any
+    plan: QuantPlan
+    name: str
+    journal: Journal
+    samples: Sequence[Sample]
+    purpose: Purpose
+    providers: Sequence[str] | None = None
+    report: Callable[[str], None] = lambda line: None
+    _base: Made | None = field(default=None, init=False)
+
+    @cached_property
+    def _prepared(self) -> Any:
+        return open_for_plan(self.source, self.plan, self.providers)
+
+    @property
+    def _states(self) -> tuple[str, ...]:
+        states = STATES[self.purpose]
+        if not self.plan.recipe.output_format.pairs:  # integer operators have one form only
+            return tuple(state for state in states if state in ("int8", "float"))
+        return states
+
+    @cached_property
+    def _errors(self) -> UnitErrors:
+        states = ",".join(self._states)
+        return keep_figures(
+            self.journal,
+            f"errors/{self.name}/{states}",
+            UnitErrors,
+            lambda: measure_errors(
+                self._prepared, self.plan, self.samples, self._states, report=self.report
+            ),
+        )
+
+    @cached_property
+    def _costs(self) -> UnitCosts:
+        def measure() -> UnitCosts:
+            model = self.make({}).model
+            if self.purpose == "size":
+                return measure_bytes(self._prepared, self.plan, model, self._errors)
+            self.report("profiling the float and the quantized model")
+            return measure_times(self._prepared, model, self._errors, self.samples[0])
+
+        return keep_figures(self.journal, f"costs/{self.name}/{self.purpose}", UnitCosts, measure)
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """The units that have states."""
+        return self._errors.units
+
+    @property
+    def options(self) -> list[list[Option]]:
+        """For each unit its states, with their cost and error."""
+        errors = self._errors.errors
+        return [
+            [
+                Option(
+                    state,
+                    self._cost(unit.node, state),
+                    0.0 if state == "float" else errors[state][unit.node],
+                    "float" if state == "float" else _INTEGERS,
+                )
+                for state in self._states
+                if state == "float" or unit.node in errors[state]
+            ]
+            for unit in self.units
+        ]
+
+    def _cost(self, unit: str, state: str) -> float:
+        """Return the cost of a state; of two that cost the same, the planned one is cheaper."""
+        costs = self._costs.costs
+        return costs[state][unit] + (state != "int8") * CHANGE_COST * self._whole
+
+    @cached_property
+    def _whole(self) -> float:
+        return self._costs.fixed + sum(self._costs.costs["int8"].values())
+
+    @property
+    def edges(self) -> list[Edge]:
+        """The tensors between units."""
+        rate = self._costs.conversion
+        if not rate:
+            return []
+        return [Edge(a, b, rate * elements) for a, b, elements in self._errors.edges]
+
+    @property
+    def fixed(self) -> float:
+        """What everything else costs."""
+        return self._costs.fixed
+
+    @property
+    def shares(self) -> tuple[tuple[str, float], ...]:
+        """The units that make most of the error, and their shares of it."""
+        return self._errors.shares(5)
+
+    def make(self, states: Mapping[str, str]) -> Made:
+        """Make a model; units that are not named are as planned."""
+        if not states and self._base is not None:
+            return self._base
+        prepared, plan = self._prepared, self.plan
+        if states:
+            plan = with_states(prepared, plan, self.units, states)
+        if plan.recipe != prepared.recipe:
+            # Other types may need another opset, and then the prepared model is another.
+            prepared = open_for_plan(self.source, plan, self.providers)
+            plan = msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
+        written = emit_model(prepared, Planned(plan))
+        if written.session is None:
+            raise RecipeError(
+                f"models of recipe {plan.recipe.name!r} cannot be run here, and tuning runs them; "
+                "take another recipe."
+            )
+        made = Made(written.model, written.plan, written.session)
+        if not states:
+            self._base = made
+        return made
+
+    def probes(self) -> Mapping[str, Callable[[], Runnable]]:
+        """Return models in which only weights, or only activations, are quantized."""
+        return {"W8A32": self._weights_only, "A8W32": self._activations_only}
+
+    def _weights_only(self) -> Runnable:
+        model = clone_model(self._prepared.model)
+        constants = find_constants(model, self.plan)
+        for constant in constants.values():
+            if constant.role == "weight":
+                rounded = constant.stored(self.plan.parameters(constant.key))
+                value = model.graph.initializers[constant.name]
+                value.const_value = ir.tensor(rounded, name=constant.name)
+        return Runnable(open_session(model, providers=self.providers), model)
+
+    def _activations_only(self) -> Runnable:
+        prepared = self._prepared
+        constants = find_constants(prepared.model, self.plan)
+        model = with_quantized_activations(prepared.model, self.plan, constants)
+        # Between integers, the runtime would round the weights that are float here.
+        session = open_session(model, providers=self.providers, float_weights=True)
+        return Runnable(session, model)
+
+
+_Figures = TypeVar("_Figures")
+
+
+def keep_figures(
+    journal: Journal, name: str, kind: type[_Figures], measure: Callable[[], _Figures]
+) -> _Figures:
+    """Return figures of the journal, or measure them and write them there."""
+    known = journal.get(name)
+    if known is not None:
+        return msgspec.convert(known, kind)
+    found = measure()
+    journal[name] = msgspec.to_builtins(found)
+    return found

@@ -1,0 +1,180 @@
+"""What each unit costs in each state: milliseconds of the runtime's own profile, or bytes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.assess import open_units
+from bitwright.assess.bench.profile import Profile, profile_models
+from bitwright.assess.comparison.units import Units
+from bitwright.data import Sample
+from bitwright.graph import iter_values, written_size
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.tuning.states import Unit
+from bitwright.jobs.tuning.units import UnitErrors
+from bitwright.plan import QuantPlan
+
+__all__ = ["UnitCosts", "conversion_rate", "measure_bytes", "measure_times"]
+
+_SECONDS = 2.0
+"""How long each model is profiled."""
+_SIZES = (1 << 14, 1 << 16, 1 << 18)
+"""Elements of the tensors that conversions are timed on."""
+MIN_GAIN = 0.1
+"""The share of its time that a unit must save in float to count as faster there."""
+_SCALE_BYTES = 4
+
+
+class UnitCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of each unit in each state, and of all that is in no unit."""
+
+    costs: dict[str, dict[str, float]]
+    """State -> unit -> milliseconds or bytes."""
+    fixed: float
+    """What everything else costs."""
+    float_cost: float
+    """What the float model costs."""
+    conversion: float = 0.0
+    """What it costs to convert one element of a tensor between integers and float."""
+
+
+def measure_times(
+    prepared: Prepared,
+    quantized: ir.Model,
+    found: UnitErrors,
+    sample: Sample,
+) -> UnitCosts:
+    """Profile the float and the quantized model, and add up the times of the nodes of each unit."""
+    units = open_units(prepared.model, quantized)
+    models = [units.float_model, units.quantized]
+    before, after = profile_models(
+        models, [[sample], [sample]], providers=prepared.providers, seconds=_SECONDS
+    )
+    wanted = {unit.node: unit for unit in found.units}
+    times: dict[str, dict[str, float]] = {"int8": {}, "float": {}}
+    for unit, (float_nodes, nodes) in _nodes_of(units, wanted).items():
+        times["float"][unit] = _sum_of(before, float_nodes)
+        times["int8"][unit] = _sum_of(after, nodes)
+    fixed = after.milliseconds - sum(times["int8"].values())
+    return UnitCosts(
+        costs={**times, "float": _surely_faster(times)},
+        fixed=max(fixed, 0.0),
+        float_cost=before.milliseconds,
+        conversion=conversion_rate(prepared.providers),
+    )
+
+
+def _nodes_of(units: Units, wanted: Mapping[str, Unit]) -> dict[str, tuple[set[str], set[str]]]:
+    """Return the names of each unit's nodes, in the float and in the quantized model."""
+    owner = {node: unit.node for unit in wanted.values() for node in unit.nodes}
+    found: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in wanted}
+    for cut in units.cuts:
+        float_nodes = {node.name or "" for node in cut.float_nodes}
+        nodes = {node.name or "" for node in cut.nodes}
+        names = [owner[name] for name in sorted(float_nodes | nodes) if name in owner]
+        if names:
+            found[names[0]][0].update(float_nodes)
+            found[names[0]][1].update(nodes)
+    return found
+
+
+def _sum_of(profile: Profile, names: set[str]) -> float:
+    return sum(node.milliseconds for node in profile.nodes if node.name in names)
+
+
+def _surely_faster(times: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the times in float; one that is hardly shorter than in integers is no shorter."""
+    found = {}
+    for name, time in times["float"].items():
+        planned = times["int8"][name]
+        found[name] = time if time < (1 - MIN_GAIN) * planned else max(time, planned)
+    return found
+
+
+def conversion_rate(providers: Sequence[str] | None = None) -> float:
+    """Return the milliseconds that converting one element takes, fitted on tensors of three sizes.
+
+    That is the mean of quantizing and dequantizing.
+    """
+    model = _conversions()
+    sample = {f"x{size}": np.linspace(-1, 1, size, dtype=np.float32) for size in _SIZES}
+    [profile] = profile_models([model], [[sample]], providers=providers, seconds=0.2)
+    times: defaultdict[int, list[float]] = defaultdict(list)
+    for node in profile.nodes:
+        size = node.name.partition("_")[2]
+        if size.isdigit():
+            times[int(size)].append(node.milliseconds)
+    sizes = np.array(sorted(times), np.float64)
+    means = np.array([np.mean(times[int(size)]) for size in sizes])
+    if sizes.size < 2:
+        return 0.0
+    slope = float(np.polyfit(sizes, means, 1)[0])
+    return max(slope, 0.0)
+
+
+def _conversions() -> ir.Model:
+    import onnx
+    from onnx import TensorProto, helper
+
+    nodes, inputs, outputs = [], [], []
+    for size in _SIZES:
+        nodes += [
+            helper.make_node("QuantizeLinear", [f"x{size}", "s", "z"], [f"q{size}"], f"q_{size}"),
+            helper.make_node("DequantizeLinear", [f"q{size}", "s", "z"], [f"y{size}"], f"d_{size}"),
+        ]
+        inputs.append(helper.make_tensor_value_info(f"x{size}", TensorProto.FLOAT, [size]))
+        outputs += [
+            helper.make_tensor_value_info(f"y{size}", TensorProto.FLOAT, [size]),
+            # An output in between keeps the runtime from taking both away.
+            helper.make_tensor_value_info(f"q{size}", TensorProto.UINT8, [size]),
+        ]
+    constants = [
+        helper.make_tensor("s", TensorProto.FLOAT, [], [0.01]),
+        helper.make_tensor("z", TensorProto.UINT8, [], [128]),
+    ]
+    graph = helper.make_graph(nodes, "conversions", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.checker.check_model(model)
+    return ir.from_proto(model)
+
+
+def measure_bytes(
+    prepared: Prepared, plan: QuantPlan, quantized: ir.Model, found: UnitErrors
+) -> UnitCosts:
+    """Return the bytes of each unit's weights in each state; all else is fixed."""
+    values = dict(iter_values(prepared.model))
+    costs: dict[str, dict[str, float]] = {state: {} for state in ("w4", "int8", "a16", "float")}
+    for unit in found.units:
+        weights = {
+            key
+            for node in unit.nodes
+            for key in plan.nodes[node].inputs
+            if key is not None and plan.tensors[key].role == "weight"
+        }
+        sizes = [_elements(values.get(plan.tensors[key].tensor)) for key in weights]
+        scales = [np.size(plan.parameters(key).scale) for key in weights]
+        stored = [max(plan.tensors[key].qtype.bits, 8) / 8 for key in weights]
+        planned = sum(n * size for n, size in zip(sizes, stored, strict=True))
+        extra = _SCALE_BYTES * sum(scales)
+        costs["int8"][unit.node] = costs["a16"][unit.node] = planned + extra
+        costs["w4"][unit.node] = sum(math.ceil(n / 2) for n in sizes) + extra
+        costs["float"][unit.node] = 4.0 * sum(sizes)
+    size = float(written_size(quantized))
+    return UnitCosts(
+        costs=costs,
+        fixed=size - sum(costs["int8"].values()),
+        float_cost=float(prepared.float_size),
+    )
+
+
+def _elements(value: ir.Value | None) -> int:
+    if value is None or value.const_value is None:
+        return 0
+    return int(np.prod(value.const_value.shape.numpy(), dtype=np.int64))

@@ -1,0 +1,277 @@
+"""Evaluations: the metric of models on the same samples as float, ended as soon as they may be."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.assess.judge.sequential import (
+    Drop,
+    Verdict,
+    drop_of_folds,
+    drop_of_pairs,
+    look_sizes,
+)
+from bitwright.data.labelled import ArrayStore, LabelledSamples
+from bitwright.graph import run_session
+from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.metrics import Metric, Outputs
+
+__all__ = ["Evaluator", "Runnable", "Tested"]
+
+FOLDS = 20
+_KEPT_BYTES = 512 << 20
+"""Outputs that are kept in memory; more are on disk."""
+FLOAT = "float"
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A model that can be run, and what it is for functions that evaluate models."""
+
+    session: Any
+    model: ir.Model
+
+
+Open = Callable[[], Runnable]
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """How a model did against the limit."""
+
+    drop: Drop
+    verdict: Verdict
+    """"open": not all samples were looked at, as time ran out."""
+
+
+class Evaluator:
+    """Scores models on one part of the samples; every figure is written into the journal."""
+
+    def __init__(
+        self,
+        metric: Metric,
+        samples: Callable[[], LabelledSamples],
+        order: Sequence[int],
+        journal: Journal,
+        open_float: Open,
+        *,
+        part: str,
+    ) -> None:
+        """Take the samples of `order`, whose part of the data has a name of its own."""
+        self._metric, self._samples, self._order = metric, samples, order
+        self._journal, self._part = journal, part
+        self._open_float = open_float
+        self._expected = ArrayStore(memory_budget=_KEPT_BYTES)
+        self.runs = 0
+        """How many models were run on samples."""
+        self.seconds = 0.0
+        """How long that took."""
+        self.sample_seconds: float | None = None
+        """How long one sample took, of the last model."""
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @property
+    def float_score(self) -> float:
+        """The metric of the float model."""
+        if self._metric.scope == "set":
+            return self._float_set(len(self))[0]
+        return float(np.mean(self._float_scores(len(self))))
+
+    def test(
+        self,
+        name: str,
+        open_model: Open,
+        limit: float,
+        *,
+        in_one: bool = False,
+        may_go_on: Callable[[float], bool] = lambda seconds: True,
+    ) -> Tested:
+        """Say whether a model is within the limit, from as few samples as that takes.
+
+        `in_one` looks at all samples, and only once. `may_go_on` hears how long the next look will
+        take, and may stop the evaluation before it.
+        """
+        looks = look_sizes(len(self))
+        if in_one or self._metric.scope == "model":
+            looks = looks[-1:]
+        run = _Run(self, name, open_model)
+        tested: Tested | None = None
+        for size, bound in looks:
+            if tested is not None and not run.knows(size):
+                ahead = (self.sample_seconds or 0.0) * (size - tested.drop.samples)
+                if not may_go_on(ahead):
+                    break
+            found = run.look(size)
+            tested = Tested(found, found.verdict(limit, last=size == len(self), bound=bound))
+            if tested.verdict != "open":
+                break
+        assert tested is not None
+        return tested
+
+    # What float gave --------------------------------------------------------------------------
+
+    def _float_scores(self, size: int) -> list[float]:
+        """Return the scores of the float model, sample by sample."""
+        name = f"{self._part}/{FLOAT}"
+        known: list[float] | None = self._journal.get(name)
+        if known is None:
+            if self._metric.scope == "model":
+                known = self._metric.score_model(self._proto(self._open_float()), self._all(size))
+            elif self._metric.against_float:
+                known = [1.0] * len(self)  # it agrees with itself
+            else:
+                outputs = (self.expected(index) for index in range(len(self)))
+                known = [
+                    self._metric.score(found, self.sample(index), None)
+                    for index, found in enumerate(outputs)
+                ]
+            self._journal[name] = known
+        return known[:size]
+
+    def _float_set(self, size: int) -> tuple[float, list[float]]:
+        """Return the score of the float model on the first samples, and without each fold."""
+        name = f"{self._part}/{FLOAT}/{size}"
+        known = self._journal.get(name)
+        if known is None:
+            outputs = [self.expected(index) for index in range(size)]
+            known = self.score_folds(outputs)
+            self._journal[name] = known
+        return known[0], known[1]
+
+    def score_folds(self, outputs: Sequence[Outputs]) -> tuple[float, list[float]]:
+        """Return the score of a whole set, and without each fold of it in turn."""
+        samples = self._all(len(outputs))
+        whole = self._metric.score_set(outputs, samples)
+        folds = min(FOLDS, len(outputs))
+        parts = []
+        for fold in range(folds):
+            kept = [index for index in range(len(outputs)) if index % folds != fold]
+            parts.append(
+                self._metric.score_set([outputs[i] for i in kept], [samples[i] for i in kept])
+            )
+        return whole, parts
+
+    def expected(self, index: int) -> Outputs:
+        """Return what the float model gives for a sample; what is computed is kept."""
+        if len(self._expected) <= index:
+            session = self._open_float().session
+            begun = time.perf_counter()
+            first = len(self._expected)
+            for place in range(first, index + 1):
+                self._expected.append(run_session(session, self.feeds(place)))
+            self.note_time(time.perf_counter() - begun, index + 1 - first)
+        return self._expected[index]
+
+    # The samples ------------------------------------------------------------------------------
+
+    def sample(self, index: int) -> Mapping[str, Any]:
+        """Return a sample with its labels, by its place in the order."""
+        return self._samples()[self._order[index]]
+
+    def feeds(self, index: int) -> dict[str, Any]:
+        """Return what the model reads of a sample, by its place in the order."""
+        return self._samples().feeds(self._order[index])
+
+    def _all(self, size: int) -> list[Mapping[str, Any]]:
+        return [self.sample(index) for index in range(size)]
+
+    def _proto(self, runnable: Runnable) -> Any:
+        return ir.to_proto(runnable.model)
+
+    def note_time(self, seconds: float, samples: int) -> None:
+        """Count the time that samples took."""
+        self.seconds += seconds
+        self.sample_seconds = seconds / max(samples, 1)
+
+
+class _Run:
+    """One model on growing numbers of samples."""
+
+    def __init__(self, evaluator: Evaluator, name: str, open_model: Open) -> None:
+        self._evaluator, self._name, self._open_model = evaluator, name, open_model
+        self._opened: Runnable | None = None
+        self._outputs = ArrayStore(memory_budget=_KEPT_BYTES)
+
+    def _key(self, size: int) -> str:
+        return f"{self._evaluator._part}/{self._name}/{size}"
+
+    def knows(self, size: int) -> bool:
+        """Whether this look was made before."""
+        return self._key(size) in self._evaluator._journal
+
+    def look(self, size: int) -> Drop:
+        """Return the drop on the first samples."""
+        owner = self._evaluator
+        known = owner._journal.get(self._key(size))
+        if known is None:
+            known = self._measure(size)
+            owner._journal[self._key(size)] = known
+        error = math.nan if known["error"] is None else known["error"]
+        return Drop(size, known["drop"], error, known["step"])
+
+    def _measure(self, size: int) -> dict[str, Any]:
+        owner = self._evaluator
+        metric = owner._metric
+        if metric.scope == "model":
+            before = owner._float_scores(size)
+            after = metric.score_model(owner._proto(self._open()), owner._all(size))
+            return _record(_drop_of_models(size, before, after), after)
+        if metric.scope == "set":
+            whole, parts = owner._float_set(size)
+            found, folds = owner.score_folds([self._output(index) for index in range(size)])
+            lost = [one - other for one, other in zip(parts, folds, strict=True)]
+            return _record(drop_of_folds(size, whole - found, lost, whole), None)
+        scores = self._known_scores(size)
+        for index in range(len(scores), size):
+            expected = owner.expected(index) if metric.against_float else None
+            scores.append(metric.score(self._run(index), owner.sample(index), expected))
+        return _record(drop_of_pairs(owner._float_scores(size), scores), scores)
+
+    def _known_scores(self, size: int) -> list[float]:
+        """Return the scores of the largest look before this one."""
+        owner = self._evaluator
+        for before, _ in reversed(look_sizes(len(owner))):
+            known = owner._journal.get(self._key(before)) if before < size else None
+            if known is not None and known["scores"] is not None:
+                return list(known["scores"])
+        return []
+
+    def _output(self, index: int) -> Outputs:
+        for place in range(len(self._outputs), index + 1):
+            self._outputs.append(self._run(place))
+        return self._outputs[index]
+
+    def _run(self, index: int) -> Outputs:
+        session = self._open().session
+        begun = time.perf_counter()
+        found: Outputs = run_session(session, self._evaluator.feeds(index))
+        self._evaluator.note_time(time.perf_counter() - begun, 1)
+        return found
+
+    def _open(self) -> Runnable:
+        if self._opened is None:
+            self._opened = self._open_model()
+            self._evaluator.runs += 1
+        return self._opened
+
+
+def _drop_of_models(size: int, before: Sequence[float], after: Sequence[float]) -> Drop:
+    """Return the drop between what a function gave for two models."""
+    if len(before) > 1 and len(before) == len(after):
+        found = drop_of_pairs(before, after)
+        return replace(found, samples=size)
+    return Drop(size, float(np.mean(before) - np.mean(after)), math.nan)
+
+
+def _record(drop: Drop, scores: Sequence[float] | None) -> dict[str, Any]:
+    error = None if math.isnan(drop.error) else drop.error
+    return {"drop": drop.mean, "error": error, "step": drop.step, "scores": scores}

@@ -1,0 +1,71 @@
+"""What a model is tuned for: how far a metric may fall, what is to be saved, and in which time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from bitwright.errors import RecipeError
+
+__all__ = ["Goal", "Purpose", "read_drop", "read_time"]
+
+Purpose = Literal["speed", "size"]
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """How far the metric may fall, and what is worth the more of two models within that.
+
+    >>> Goal(max_drop=0.01, relative=True).limit(0.8)
+    0.008
+    """
+
+    max_drop: float = 0.01
+    relative: bool = False
+    """Whether the drop is a share of the float model's score."""
+    is_share: bool = False
+    """Whether it was given in percent, of a metric between 0 and 1."""
+    purpose: Purpose = "speed"
+    seconds: float | None = None
+
+    def limit(self, float_score: float) -> float:
+        """Return how far the metric may fall, in its own units."""
+        if self.relative:
+            return self.max_drop * abs(float_score)
+        if self.is_share and abs(float_score) > 1:
+            raise RecipeError(
+                f"a drop in percent is of a metric between 0 and 1, and float scores "
+                f"{float_score:.4g}; give the drop in the metric's own units, or make it relative."
+            )
+        return self.max_drop
+
+
+def read_drop(drop: float | str) -> tuple[float, bool]:
+    """Return a drop as a number, and whether it was given in percent.
+
+    >>> read_drop("0.5%"), read_drop(0.02)
+    ((0.005, True), (0.02, False))
+    """
+    text = str(drop).strip()
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(e-?\d+)?\s*(%?)", text)
+    if found is None:
+        raise RecipeError(f"{text!r} is no drop of a metric; write 0.5%, or 0.005.")
+    number = float(f"{found.group(1)}{found.group(2) or ''}")
+    return (number / 100, True) if found.group(3) else (number, False)
+
+
+def read_time(time: float | str | None) -> float | None:
+    """Return seconds.
+
+    >>> read_time("20m"), read_time("1.5h"), read_time(90), read_time(None)
+    (1200.0, 5400.0, 90.0, None)
+    """
+    if time is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(time).strip().lower())
+    if found is None or found.group(2) not in _UNITS or float(found.group(1)) <= 0:
+        raise RecipeError(f"{str(time)!r} is no length of time; write 90s, 20m or 1.5h.")
+    return float(found.group(1)) * _UNITS[found.group(2)]

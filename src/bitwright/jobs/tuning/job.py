@@ -1,0 +1,392 @@
+"""Tuning from beginning to end: data, cascade, errors, costs, front, metric, result."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bitwright import graph
+from bitwright._version import TOOL
+from bitwright.assess.judge.sequential import Drop
+from bitwright.data import ImagePreprocess, InputSpec, Sample
+from bitwright.data.labelled import LabelledSamples, fingerprint_data, open_labelled
+from bitwright.errors import DataError, RecipeError, TargetError
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.effort import Effort, plan_with_effort
+from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.tuning.candidates import Candidates, Made, StaticCandidates
+from bitwright.jobs.tuning.evaluation import Evaluator, Runnable
+from bitwright.jobs.tuning.goal import Goal
+from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.latency import measure_latency
+from bitwright.jobs.tuning.metrics import Metric
+from bitwright.jobs.tuning.result import MetricDrop, TuneResult
+from bitwright.jobs.tuning.search import Clock, Found, Search, planned_evaluations
+from bitwright.jobs.tuning.splits import Parts, split_all, split_evaluation
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe
+
+__all__ = ["TuneRequest", "tune_model"]
+
+BEST_MODEL, BEST_PLAN = "best.onnx", "best-plan.json"
+MIN_CALIBRATION = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRequest:
+    """What is to be tuned, by which samples and metric, and where the result goes."""
+
+    source: Any
+    output: Path | None
+    recipe: Recipe
+    target: str | None = None
+    data: Any
+    eval_data: Any
+    labels: Any
+    metric: Callable[[bool], Metric]
+    """Gives the metric, once it is known whether there are labels."""
+    goal: Goal
+    effort: Effort | None = None
+    limit: int | None = None
+    eval_limit: int | None = None
+    preprocess: ImagePreprocess | str | None = None
+    work: Path | None = None
+    memory_budget: int = 512 << 20
+    providers: Sequence[str] | None = None
+    external_data: bool | None = None
+    report: Callable[[str], None] = field(default=lambda line: None)
+
+
+def tune_model(request: TuneRequest) -> TuneResult:
+    """Look for the cheapest model whose metric falls no further than allowed."""
+    _check(request)
+    clock = Clock(request.goal.seconds)
+    prepared = open_model(request.source, request.recipe, request.providers)
+    samples = _Data(request, prepared.inputs)
+    metric = request.metric(samples.has_labels)
+    if metric.needs_label and not samples.has_labels:
+        raise DataError(
+            f"the metric {metric.name!r} needs labels; give labels, or samples with a 'label' "
+            "beside the model's inputs, or tune by agreement with float."
+        )
+    with Journal(request.work, _identity(request, prepared, metric, samples)) as journal:
+        return _Job(request, clock, prepared, samples, metric, journal).run()
+
+
+def _check(request: TuneRequest) -> None:
+    recipe = request.recipe
+    if recipe.mode == "dynamic":
+        raise RecipeError(
+            f"tuning is for recipes that calibrate activations or store weights in blocks, and "
+            f"{recipe.name!r} is dynamic; take a static one, such as int8."
+        )
+    if recipe.fine_tune is not None:
+        raise RecipeError(
+            f"recipe {recipe.name!r} fine-tunes, and tuning makes many models of one plan; leave "
+            "fine_tune out."
+        )
+    if request.target not in (None, "cpu") and request.goal.purpose == "speed":
+        raise TargetError(
+            f"speed is measured with ONNX Runtime on this machine, which says nothing of "
+            f"{request.target}; tune for size, or for the target cpu."
+        )
+    if request.data is None:
+        raise DataError(
+            "tuning calibrates and needs data; give data (arrays, files, a folder of images, a "
+            "data reader)."
+        )
+
+
+class _Data:
+    """The samples of a request, read when they are first needed."""
+
+    def __init__(self, request: TuneRequest, specs: Sequence[InputSpec]) -> None:
+        self._request, self._specs = request, specs
+        self.is_shared = request.eval_data is None
+        """Whether the same data serves to calibrate and to evaluate."""
+
+    @cached_property
+    def samples(self) -> LabelledSamples:
+        """The samples to evaluate with; where data is shared, all of them."""
+        request = self._request
+        return open_labelled(
+            request.data if self.is_shared else request.eval_data,
+            self._specs,
+            labels=request.labels,
+            limit=request.limit if self.is_shared else request.eval_limit,
+            preprocess=request.preprocess,
+            memory_budget=request.memory_budget,
+        )
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the samples come with anything beside the model's inputs."""
+        return self._request.labels is not None or bool(self.samples.extra)
+
+    def parts(self) -> Parts:
+        """Return which samples are for what."""
+        count = len(self.samples)
+        return split_all(count) if self.is_shared else split_evaluation(count)
+
+    def calibration(self, parts: Parts) -> Calibration:
+        """Return the data to calibrate with."""
+        request = self._request
+        data, limit, preprocess = request.data, request.limit, request.preprocess
+        if self.is_shared:
+            data = [self.samples.feeds(index) for index in parts.calibration]
+            limit, preprocess = None, None
+        return Calibration(
+            data,
+            limit,
+            preprocess,
+            holdout=False,
+            memory_budget=request.memory_budget,
+            progress=False,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells the data apart from other data."""
+        request = self._request
+        known = [fingerprint_data(x) for x in (request.data, request.eval_data, request.labels)]
+        if None in known:  # a stream: what it gave is what it was
+            known = [fingerprint_data(list(self.samples)) or ""]
+        text = f"{known} {request.limit} {request.eval_limit} {request.preprocess}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _identity(
+    request: TuneRequest, prepared: Prepared, metric: Metric, samples: _Data
+) -> dict[str, str]:
+    if request.work is None:
+        return {}
+    recipe = hashlib.sha256(request.recipe.to_json(indent=0).encode()).hexdigest()
+    return {
+        "version": TOOL,
+        "model": prepared.content_fingerprint,
+        "recipe": f"{recipe} {request.effort}",
+        "data": samples.fingerprint,
+        "metric": metric.identity,
+    }
+
+
+class _Job:
+    """One search with all that it needs."""
+
+    def __init__(
+        self,
+        request: TuneRequest,
+        clock: Clock,
+        prepared: Prepared,
+        samples: _Data,
+        metric: Metric,
+        journal: Journal,
+    ) -> None:
+        self._request, self._clock, self._prepared = request, clock, prepared
+        self._samples, self._metric, self._journal = samples, metric, journal
+        self._parts = samples.parts()
+        self._notes: list[str] = []
+        self._evaluator = self._evaluate_on(self._parts.evaluation, "eval")
+
+    def run(self) -> TuneResult:
+        """Search, and measure the result on samples that the search has not seen."""
+        request, evaluator = self._request, self._evaluator
+        float_score = evaluator.float_score
+        limit = request.goal.limit(float_score)
+        planned = planned_evaluations()
+        per_sample = evaluator.sample_seconds
+        about = "" if per_sample is None else f", {per_sample * len(evaluator):.0f} s each at most"
+        request.report(
+            f"float: {self._metric.name} {float_score:.4g}; at most {planned} evaluations of "
+            f"{len(evaluator)} samples{about}"
+        )
+        search = self._search(limit)
+        return self._finish(search, float_score, limit, planned)
+
+    def _evaluate_on(self, order: Sequence[int], part: str) -> Evaluator:
+        return Evaluator(
+            self._metric,
+            lambda: self._samples.samples,
+            order,
+            self._journal,
+            lambda: Runnable(self._prepared.reference_session, self._prepared.reference),
+            part=part,
+        )
+
+    # The search -------------------------------------------------------------------------------
+
+    def _search(self, limit: float) -> Search:
+        """Try the plans of growing effort, and the front of the last of them if none will do."""
+        before: Search | None = None
+        for effort in self._efforts:
+            search = Search(
+                self._candidates(effort),
+                self._evaluator,
+                self._journal,
+                self._request.goal,
+                limit,
+                self._clock,
+                self._request.report,
+                self._keep_best,
+                best=None if before is None else before.best,
+            )
+            if before is not None:
+                search.aside = [*before.points, *before.aside]
+            base = search.test_base()
+            if base.passes and self._request.goal.purpose == "speed":
+                return search
+            if not self._clock.has(0):
+                return search
+            if base.passes:
+                break
+            before = search
+        if not base.passes:
+            search.probe()
+        search.run()
+        return search
+
+    @property
+    def _efforts(self) -> tuple[Effort, ...]:
+        given = self._request.effort
+        return ("standard", "medium") if given is None else (given,)
+
+    def _candidates(self, effort: Effort) -> Candidates:
+        request = self._request
+        if request.recipe.mode == "weight-only":
+            raise RecipeError("weight-only recipes are not tuned yet; take a static recipe.")
+        return StaticCandidates(
+            request.source,
+            self._plan(effort),
+            effort,
+            self._journal,
+            self._choosing,
+            request.goal.purpose,
+            request.providers,
+            request.report,
+        )
+
+    def _plan(self, effort: Effort) -> QuantPlan:
+        """Return the plan that all models of an effort are made from."""
+        path = self._journal.path(f"plan-{effort}.json")
+        if path is not None and path.exists():
+            return QuantPlan.load(path)
+        self._request.report(f"calibrating with effort {effort}")
+        plan = plan_with_effort(
+            self._request.source,
+            self._request.recipe,
+            effort,
+            self._samples.calibration(self._parts),
+            providers=self._request.providers,
+        )
+        if path is not None:
+            plan.save(path)
+        return plan
+
+    @cached_property
+    def _choosing(self) -> list[Sample]:
+        """The samples that errors are measured on: some of those to calibrate with."""
+        calibration = replace(self._samples.calibration(self._parts), limit=None)
+        found = []
+        for sample in calibration.open(self._prepared.model):
+            found.append(sample)
+            if len(found) == MIN_CALIBRATION:
+                break
+        return found
+
+    def _keep_best(self, found: Found, made: Made) -> None:
+        """Write the best model so far: whatever happens next, it is there."""
+        model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
+        for path in (model, self._request.output):
+            if path is not None:
+                graph.save_model(made.model, path, external_data=self._request.external_data)
+        if plan is not None:
+            made.plan.save(plan)
+
+    # The result -------------------------------------------------------------------------------
+
+    def _finish(self, search: Search, float_score: float, limit: float, planned: int) -> TuneResult:
+        request, best = self._request, search.best
+        assert best is not None  # the first plan is evaluated in any case
+        made = search.make(best)
+        self._keep_best(best, made)
+        final = self._final(best, made)
+        contradicted = final is not None and final.mean > limit and final.is_sure(limit)
+        met = best.passes and not contradicted
+        if best.passes and not met:
+            self._notes.append(
+                "samples that the search never saw contradict it: the drop is beyond what is "
+                "allowed; allow less in the search, or give more samples to evaluate with"
+            )
+        tested = best.tested
+        if tested is not None and not tested.drop.is_sure(limit):
+            more = tested.drop.needed_samples(limit)
+            needed = "" if more is None else f"; about {more:,} samples would tell"
+            self._notes.append(
+                f"whether the drop is within {limit:.3g} cannot be told for sure with "
+                f"{tested.drop.samples} samples: its mean decided{needed}"
+            )
+        float_cost = self._float_cost()
+        if best.measured_cost is not None and best.measured_cost >= float_cost:
+            what = "fast" if request.goal.purpose == "speed" else "small"
+            self._notes.append(f"the float model is as {what}: quantizing it saves nothing here")
+        points = search.front_points()
+        chosen = next(index for index, (found, _) in enumerate(points) if found is best)
+        return TuneResult(
+            met=met,
+            metric=self._metric.name,
+            max_drop=limit,
+            purpose=request.goal.purpose,
+            float_score=self._metric.sign * float_score,
+            float_cost=float_cost,
+            points=tuple(point for _, point in points),
+            chosen=chosen,
+            final=None if final is None else MetricDrop.of(final),
+            probes=tuple(search.probes),
+            loss_units=search.loss_units,
+            evaluations=self._evaluator.runs,
+            planned_evaluations=planned,
+            seconds=self._clock.elapsed,
+            stopped=self._clock.stopped,
+            notes=tuple(self._notes),
+            model=made.model,
+            plan=made.plan,
+            command=self._command(),
+            source=request.source,
+            path=request.output,
+        )
+
+    def _final(self, best: Found, made: Made) -> Drop | None:
+        """Measure the best model on samples that the search has not seen, and only it."""
+        if self._request.eval_data is None and self._metric.scope == "model":
+            return None  # the function has samples of its own
+        evaluator = self._evaluate_on(self._parts.final, "final")
+        if evaluator.sample_seconds is None:
+            evaluator.sample_seconds = self._evaluator.sample_seconds
+        return evaluator.test(best.name, lambda: made.runnable, math.inf, in_one=True).drop
+
+    def _float_cost(self) -> float:
+        """Return what the float model costs, measured as the others are."""
+        if self._request.goal.purpose == "size":
+            return float(self._prepared.float_size)
+        name = "cost/speed/float"
+        known: float | None = self._journal.get(name)
+        if known is None:
+            known = measure_latency(
+                self._prepared.reference, self._evaluator.feeds(0), self._request.providers
+            )
+            self._journal[name] = known
+        return known
+
+    def _command(self) -> str:
+        """Return the command that makes the same model again."""
+        plan = self._journal.path(BEST_PLAN) or "plan.json"
+        source = self._request.source
+        model = source if isinstance(source, str | Path) else "model.onnx"
+        output = self._request.output or "tuned.onnx"
+        return shlex.join(["bitwright", "apply", str(plan), str(model), "-o", str(output)])

@@ -1,0 +1,33 @@
+"""Latency of a model on this machine, as a user's program would see it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from bitwright.data import Sample
+from bitwright.graph import open_session, run_session
+
+__all__ = ["measure_latency"]
+
+_SECONDS = 0.5
+_MIN_RUNS, _MAX_RUNS = 5, 50
+
+
+def measure_latency(
+    model: ir.Model, sample: Sample, providers: Sequence[str] | None = None
+) -> float:
+    """Return the median milliseconds of a run, in half a second, of five runs at least."""
+    session: Any = open_session(model, providers=providers, memory_arena=True)
+    run_session(session, sample)
+    times: list[float] = []
+    end = time.perf_counter() + _SECONDS
+    while len(times) < _MIN_RUNS or (len(times) < _MAX_RUNS and time.perf_counter() < end):
+        begun = time.perf_counter()
+        run_session(session, sample)
+        times.append(time.perf_counter() - begun)
+    return 1000 * statistics.median(times)

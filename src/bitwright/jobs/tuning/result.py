@@ -1,0 +1,279 @@
+"""The result of tuning: the front, the point that was chosen, and how sure its drop is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright.assess.judge import Interval
+from bitwright.assess.judge.sequential import Drop, Verdict
+from bitwright.assess.notebook import html_tables
+from bitwright.jobs.tuning.goal import Purpose
+from bitwright.plan import QuantPlan
+from bitwright.support.arguments import check_arguments
+from bitwright.support.wording import counted, show_bytes
+
+__all__ = ["FallenUnit", "FrontPoint", "MetricDrop", "Probe", "State", "TuneResult"]
+
+State = Literal["int8", "a16", "w4", "w8", "float"]
+"""What a unit is: as it was planned, with 16-bit activations, with weights of 4 or 8 bits, or in
+float."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDrop:
+    """How far the metric fell on some samples, with an interval of 95 %.
+
+    >>> MetricDrop(0.01, Interval(0.0, 0.02), 400).describe()
+    '0.01 (0 to 0.02) on 400 samples'
+    """
+
+    drop: float
+    interval: Interval | None
+    samples: int
+
+    @classmethod
+    def of(cls, found: Drop) -> MetricDrop:
+        """Return what an evaluation found."""
+        return cls(found.mean, found.interval, found.samples)
+
+    def describe(self) -> str:
+        """Return the drop in a few words."""
+        spread = "" if self.interval is None else f" ({self.interval})"
+        return f"{self.drop:.3g}{spread} on {counted(self.samples, 'sample')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        interval = None if self.interval is None else [self.interval.low, self.interval.high]
+        return {"drop": self.drop, "interval": interval, "samples": self.samples}
+
+
+@dataclass(frozen=True, slots=True)
+class FallenUnit:
+    """A unit that is not in its cheapest state, and why.
+
+    >>> FallenUnit("conv7", "Conv", "float", "31 % of the error, at 2 % of the cost").state
+    'float'
+    """
+
+    node: str
+    op: str
+    state: str
+    reason: str
+    nodes: tuple[str, ...] = ()
+    """All nodes of the unit, which is named after the most important of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """One model of the front: what it costs, what it was expected to lose, and what it lost.
+
+    >>> FrontPoint(cost=1.5, error=0.001).verdict is None
+    True
+    """
+
+    cost: float
+    """Milliseconds or bytes, as the profile and the sizes of weights predict."""
+    error: float | None
+    """Noise over signal of the outputs, as the errors of the units predict; None: those were not
+    measured, as the plan met the goal as it is."""
+    fallen: tuple[FallenUnit, ...] = ()
+    """What is not in its cheapest state."""
+    measured_cost: float | None = None
+    """Milliseconds or bytes of the model itself; None: it was not made."""
+    measured: MetricDrop | None = None
+    """How far the metric fell on samples of the search; None: it was not evaluated."""
+    verdict: Verdict | None = None
+    """Whether it is within the allowed drop."""
+    refined: bool = False
+    """Whether it is a step back from a point of the front."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the point as plain data."""
+        return {
+            "cost": self.cost,
+            "error": self.error,
+            "measured_cost": self.measured_cost,
+            "measured": None if self.measured is None else self.measured.to_dict(),
+            "verdict": self.verdict,
+            "refined": self.refined,
+            "fallen": [
+                {"node": u.node, "op": u.op, "state": u.state, "reason": u.reason}
+                for u in self.fallen
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What weights alone, or activations alone, lose when they are quantized.
+
+    >>> Probe("W8A32", MetricDrop(0.02, None, 50), passes=False).name
+    'W8A32'
+    """
+
+    name: str
+    """W8A32: only weights are quantized; A8W32: only activations are."""
+    measured: MetricDrop
+    passes: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the probe as plain data."""
+        return {"name": self.name, **self.measured.to_dict(), "passes": self.passes}
+
+
+@dataclass(slots=True, kw_only=True)
+class TuneResult:
+    """The cheapest model that was found within the allowed drop, or else the closest one.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> result = bitwright.tune(demo.model_path, data=demo.calibration[:64], max_drop="5%",
+    ...                         eval_data=demo.images[:64], labels=demo.labels[:64], effort="low")
+    >>> result.met, result.metric
+    (True, 'top1')
+    """
+
+    met: bool
+    """Whether the model that was chosen is within the allowed drop."""
+    metric: str
+    max_drop: float
+    """How far the metric may fall, in its own units."""
+    purpose: Purpose
+    """What cost is: milliseconds for "speed", bytes for "size"."""
+    float_score: float
+    float_cost: float
+    points: tuple[FrontPoint, ...]
+    """The front, the cheapest first, with the steps back from it that were tried."""
+    chosen: int
+    """Which of the points the model is."""
+    final: MetricDrop | None
+    """The drop on samples that the search never saw; None: it was not measured."""
+    probes: tuple[Probe, ...]
+    loss_units: tuple[tuple[str, float], ...]
+    """The units that make most of the error with all quantized, and their shares of it."""
+    evaluations: int
+    """How many models were run on samples, those of the journal not counted."""
+    planned_evaluations: int
+    """How many it could have been at most, as told before the search."""
+    seconds: float
+    stopped: str | None
+    """Why the search ended before it was through; None: it was not cut short."""
+    notes: tuple[str, ...]
+    model: ir.Model = field(repr=False)
+    plan: QuantPlan = field(repr=False)
+    command: str
+    """What makes the same model again, from the plan."""
+    source: Any = field(default=None, repr=False)
+    path: Path | None = None
+
+    @property
+    def point(self) -> FrontPoint:
+        """The point that was chosen."""
+        return self.points[self.chosen]
+
+    @property
+    def fallen(self) -> tuple[FallenUnit, ...]:
+        """The units of the model that are not in their cheapest state."""
+        return self.point.fallen
+
+    @property
+    def drop(self) -> float | None:
+        """The drop to report: that on samples that the search never saw."""
+        return None if self.final is None else self.final.drop
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of that drop, with a confidence of 95 %."""
+        return None if self.final is None else self.final.interval
+
+    @check_arguments
+    def save(self, path: str | Path, *, external_data: bool | None = None) -> None:
+        """Write the model: all of it, or nothing."""
+        graph.check_destination(path, source=self.source)
+        graph.save_model(self.model, path, external_data=external_data)
+        self.path = Path(path)
+
+    def show_cost(self, cost: float | None) -> str:
+        """Return a cost in words."""
+        if cost is None:
+            return "not measured"
+        return f"{cost:.3g} ms" if self.purpose == "speed" else show_bytes(round(cost))
+
+    def summary(self) -> str:
+        """Return what was found, in a few lines."""
+        point = self.point
+        verb = "met" if self.met else "missed"
+        lines = [
+            f"Goal {verb}: {self.metric} may fall by {self.max_drop:.3g}, float scores "
+            f"{self.float_score:.4g}",
+            f"Drop on samples that the search never saw: "
+            f"{'not measured' if self.final is None else self.final.describe()}",
+            f"Drop on samples of the search: "
+            f"{'not measured' if point.measured is None else point.measured.describe()}",
+            f"Cost: {self.show_cost(self.float_cost)} in float, "
+            f"{self.show_cost(point.measured_cost or point.cost)} now",
+        ]
+        lines += [f"{u.node} ({u.op}) is {u.state}: {u.reason}" for u in point.fallen]
+        for probe in self.probes:
+            lines.append(f"{probe.name}: {probe.measured.describe()}")
+        if not self.met and self.loss_units:
+            shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.loss_units)
+            lines.append(f"Most of the error comes from {shares}")
+        if self.stopped is not None:
+            lines.append(f"Stopped early: {self.stopped}")
+        lines += [f"Note: {note}" for note in self.notes]
+        lines.append(
+            f"{counted(self.evaluations, 'evaluation')} of at most {self.planned_evaluations}, "
+            f"{self.seconds:.0f} s"
+        )
+        lines.append(f"Again: {self.command}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the model as plain data."""
+        return {
+            "met": self.met,
+            "metric": self.metric,
+            "max_drop": self.max_drop,
+            "purpose": self.purpose,
+            "float_score": self.float_score,
+            "float_cost": self.float_cost,
+            "chosen": self.chosen,
+            "points": [point.to_dict() for point in self.points],
+            "final": None if self.final is None else self.final.to_dict(),
+            "probes": [probe.to_dict() for probe in self.probes],
+            "loss_units": [{"node": name, "share": share} for name, share in self.loss_units],
+            "evaluations": self.evaluations,
+            "planned_evaluations": self.planned_evaluations,
+            "seconds": self.seconds,
+            "stopped": self.stopped,
+            "notes": list(self.notes),
+            "command": self.command,
+            "output": None if self.path is None else str(self.path),
+        }
+
+    def _repr_html_(self) -> str:
+        facts = [tuple(line.partition(": ")[::2]) for line in self.summary().splitlines()]
+        return html_tables(
+            [
+                ("Tuned model", ("", ""), facts),
+                ("Front", ("cost", "drop", "float or wider"), _rows(self)),
+            ]
+        )
+
+
+def _rows(result: TuneResult) -> Sequence[Sequence[str]]:
+    return [
+        (
+            result.show_cost(point.measured_cost or point.cost),
+            "" if point.measured is None else point.measured.describe(),
+            str(len(point.fallen)),
+        )
+        for point in result.points
+    ]

@@ -1,0 +1,350 @@
+"""The search: the metric along the front, by bisection, and a few steps back to cheaper states."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bitwright.jobs.tuning.candidates import Candidates, Made
+from bitwright.jobs.tuning.evaluation import Evaluator, Tested
+from bitwright.jobs.tuning.front import Choice, Option, find_front, thin_front
+from bitwright.jobs.tuning.goal import Goal
+from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.latency import measure_latency
+from bitwright.jobs.tuning.result import FallenUnit, FrontPoint, MetricDrop, Probe
+
+__all__ = ["BASE", "Clock", "Found", "Search", "planned_evaluations"]
+
+MAX_POINTS = 12
+APART = 0.02
+"""Points of the front differ by this share of the whole cost at least."""
+STEPS_BACK = 3
+"""How many units are tried in a cheaper state again."""
+BASE = "base"
+
+
+class Clock:
+    """The time that is left."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._begun, self._seconds = time.monotonic(), seconds
+        self.stopped: str | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the job began."""
+        return time.monotonic() - self._begun
+
+    def has(self, seconds: float) -> bool:
+        """Whether something of this length still fits; if not, the search was cut short."""
+        if self._seconds is None or self.elapsed + seconds <= self._seconds:
+            return True
+        self.stopped = f"the time of {self._seconds:.0f} s is used up"
+        return False
+
+
+def planned_evaluations(points: int = MAX_POINTS) -> int:
+    """Return how many models are evaluated at most: two bases, probes, bisection, steps back, end.
+
+    >>> planned_evaluations()
+    12
+    """
+    return 2 + 2 + math.ceil(math.log2(points)) + STEPS_BACK + 1
+
+
+@dataclass
+class Found:
+    """What is known of one model so far."""
+
+    name: str
+    states: Mapping[str, str]
+    """Units that are not as planned."""
+    choice: Choice | None = None
+    """Its place on the front; None: as planned, and the front is not known."""
+    tested: Tested | None = None
+    measured_cost: float | None = None
+    refined: bool = False
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is within the limit."""
+        return self.tested is not None and self.tested.verdict == "pass"
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What the best model has least of: those within the limit by cost, others by drop."""
+        assert self.tested is not None
+        cost = self.measured_cost if self.measured_cost is not None else math.inf
+        return (not self.passes, cost if self.passes else self.tested.drop.mean)
+
+
+@dataclass
+class Search:
+    """Looks for the cheapest model within a limit."""
+
+    candidates: Candidates
+    evaluator: Evaluator
+    journal: Journal
+    goal: Goal
+    limit: float
+    clock: Clock
+    report: Callable[[str], None] = lambda line: None
+    on_best: Callable[[Found, Made], None] = lambda found, made: None
+    best: Found | None = None
+    probes: list[Probe] = field(default_factory=list)
+    points: list[Found] = field(default_factory=list)
+    aside: list[Found] = field(default_factory=list)
+    """What was evaluated and is not on the front."""
+    loss_units: tuple[tuple[str, float], ...] = ()
+    """The units that make most of the error as planned; empty: it was not measured."""
+    _made: tuple[str, Made] | None = None
+
+    def test_base(self) -> Found:
+        """Evaluate the plan as it is."""
+        base = Found(f"{self.candidates.name}/{BASE}", {})
+        self._test(base)
+        self.points = [base]
+        return base
+
+    def run(self) -> None:
+        """Bisect the front, and step back from what is within the limit."""
+        self.loss_units = self.candidates.shares
+        tested, self.points = self.points, self._front()
+        for base in tested:
+            self._place(base)
+        self._bisect()
+        self._step_back()
+
+    def _place(self, base: Found) -> None:
+        """Take what is known of the plan as it is over into the front, if that has it."""
+        states = tuple(_planned_state(options) for options in self.candidates.options)
+        for found in self.points:
+            if found.name == base.name:
+                found.tested, found.measured_cost = base.tested, base.measured_cost
+                if self.best is base:
+                    self.best = found
+                return
+        chosen = [o[s] for o, s in zip(self.candidates.options, states, strict=True)]
+        cost, error = sum(one.cost for one in chosen), sum(one.error for one in chosen)
+        base.choice = Choice(states, cost, error)
+        self.aside.append(base)
+
+    # The front --------------------------------------------------------------------------------
+
+    def _front(self) -> list[Found]:
+        options, edges = self.candidates.options, self.candidates.edges
+        front = find_front(options, edges)
+        chosen = thin_front(front, apart=APART, most=MAX_POINTS)
+        return [self._found(choice) for choice in chosen]
+
+    def _found(self, choice: Choice, *, refined: bool = False) -> Found:
+        states = {
+            unit.node: options[state].state
+            for unit, options, state in zip(
+                self.candidates.units, self.candidates.options, choice.states, strict=True
+            )
+            if state != _planned_state(options)
+        }
+        text = ";".join(f"{node}={state}" for node, state in sorted(states.items()))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16] if states else BASE
+        return Found(f"{self.candidates.name}/{digest}", states, choice, refined=refined)
+
+    # The metric -------------------------------------------------------------------------------
+
+    def _test(self, found: Found) -> bool:
+        """Evaluate a model, if there is time; return whether it is within the limit."""
+        if found.tested is not None:
+            return found.passes
+        ahead = (self.evaluator.sample_seconds or 0.0) * len(self.evaluator) / 8
+        # One model is evaluated in any case, or there would be none to return.
+        if self.best is not None and not self.clock.has(ahead):
+            return False
+
+        found.tested = self.evaluator.test(
+            found.name,
+            lambda: self.make(found).runnable,
+            self.limit,
+            may_go_on=self.clock.has,
+        )
+        if found.tested.verdict == "open":  # no time for all samples: what there is decides
+            mean = found.tested.drop.mean
+            found.tested = replace(found.tested, verdict="pass" if mean <= self.limit else "fail")
+        found.measured_cost = self._measured_cost(found)
+        drop = MetricDrop.of(found.tested.drop).describe()
+        self.report(f"{len(found.states)} units changed: drop {drop}, {found.tested.verdict}")
+        if self.best is None or found.rank < self.best.rank:
+            self.best = found
+            self.on_best(found, self.make(found))
+        return found.passes
+
+    def make(self, found: Found) -> Made:
+        """Make the model of a point; the last one is at hand."""
+        if self._made is None or self._made[0] != found.name:
+            self._made = (found.name, self.candidates.make(found.states))
+        return self._made[1]
+
+    def _measured_cost(self, found: Found) -> float:
+        name = f"cost/{self.goal.purpose}/{found.name}"
+        known: float | None = self.journal.get(name)
+        if known is None:
+            made = self.make(found)
+            if self.goal.purpose == "size":
+                known = float(made.size)
+            else:
+                known = measure_latency(made.model, self.evaluator.feeds(0))
+            self.journal[name] = known
+        return known
+
+    def probe(self) -> None:
+        """Evaluate weights alone and activations alone: what cannot be met is told early."""
+        for name, open_probe in self.candidates.probes().items():
+            ahead = (self.evaluator.sample_seconds or 0.0) * len(self.evaluator) / 4
+            if not self.clock.has(ahead):
+                return
+            tested = self.evaluator.test(
+                f"{self.candidates.name}/{name}",
+                open_probe,
+                self.limit,
+                may_go_on=self.clock.has,
+            )
+            passes = tested.drop.mean <= self.limit
+            self.probes.append(Probe(name, MetricDrop.of(tested.drop), passes))
+            side = "weights" if name.startswith("W") else "activations"
+            verdict = "within" if passes else "beyond"
+            self.report(
+                f"{name}: {side} alone lose {MetricDrop.of(tested.drop).describe()}, {verdict} "
+                "the allowed drop"
+            )
+
+    # The search -------------------------------------------------------------------------------
+
+    def _bisect(self) -> None:
+        """Find the cheapest point within the limit; the metric is nearly monotone along them."""
+        low, high = -1, len(self.points)
+        place = self._guess(low, high)
+        for turn in range(len(self.points)):
+            if self._test(self.points[place]):
+                high = place
+            elif self.points[place].tested is None:
+                return  # no time left
+            else:
+                low = place
+            if high - low <= 1:
+                return
+            place = self._guess(low, high) if turn % 2 == 0 else (low + high) // 2
+
+    def _guess(self, low: int, high: int) -> int:
+        """Return the point whose predicted error would give a drop just within the limit.
+
+        The drop is taken as proportional to the error, from the nearest point with a figure.
+        """
+        middle = (low + high) // 2 if low >= 0 else 0
+        known = [
+            (found.choice.error, found.tested.drop.mean)
+            for found in self.points
+            if found.tested is not None and found.choice is not None
+        ]
+        failed = [(error, drop) for error, drop in known if drop > self.limit > 0]
+        if not failed or low < 0:
+            return middle
+        error, drop = min(failed, key=lambda pair: pair[1])
+        wanted = error * self.limit / drop
+        inside = range(low + 1, high)
+        for place in inside:
+            choice = self.points[place].choice
+            if choice is not None and choice.error <= wanted:
+                return place
+        return inside[-1]
+
+    def _step_back(self) -> None:
+        """Try units in cheaper states again, those that save most cost for their error first."""
+        best = self.best
+        if best is None or not best.passes or best.choice is None:
+            return
+        options = self.candidates.options
+        tried: set[int] = set()
+        for _ in range(STEPS_BACK):
+            choice = best.choice
+            assert choice is not None
+            steps = [step for step in _cheaper(options, choice) if step[1] not in tried]
+            if not steps:
+                return
+            _, unit, state = max(steps)
+            tried.add(unit)
+            states = (*choice.states[:unit], state, *choice.states[unit + 1 :])
+            changed = options[unit][state], options[unit][choice.states[unit]]
+            cost = choice.cost + changed[0].cost - changed[1].cost
+            error = choice.error + changed[0].error - changed[1].error
+            found = self._found(Choice(states, cost, error), refined=True)
+            if any(found.name == other.name for other in (*self.points, *self.aside)):
+                continue
+            passes = self._test(found)
+            if found.tested is None:
+                return
+            self.aside.append(found)
+            if passes and found is self.best:
+                best = found
+
+    # The result -------------------------------------------------------------------------------
+
+    def front_points(self) -> list[tuple[Found, FrontPoint]]:
+        """Return all points, the cheapest first, with the best among them."""
+        made = [(one, self._point(one)) for one in (*self.points, *self.aside)]
+        return sorted(made, key=lambda pair: pair[1].cost)
+
+    def _point(self, found: Found) -> FrontPoint:
+        tested = found.tested
+        choice = found.choice
+        predicted = None if choice is None else choice.cost + self.candidates.fixed
+        return FrontPoint(
+            cost=found.measured_cost or 0.0 if predicted is None else predicted,
+            error=None if choice is None else choice.error,
+            fallen=() if choice is None else self._fallen(choice),
+            measured_cost=found.measured_cost,
+            measured=None if tested is None else MetricDrop.of(tested.drop),
+            verdict=None if tested is None else tested.verdict,
+            refined=found.refined,
+        )
+
+    def _fallen(self, choice: Choice) -> tuple[FallenUnit, ...]:
+        options = self.candidates.options
+        total = sum(max(one.error for one in each) for each in options) or 1.0
+        whole = choice.cost + self.candidates.fixed
+        fallen = []
+        for unit, each, state in zip(self.candidates.units, options, choice.states, strict=True):
+            cheapest = min(each, key=lambda one: one.cost)
+            chosen = each[state]
+            if chosen is cheapest:
+                if state != _planned_state(each):
+                    reason = "costs no more than as planned, with less error"
+                    if chosen.error > 0:
+                        reason = f"saves cost for {100 * chosen.error / total:.2g} % of the error"
+                    fallen.append(FallenUnit(unit.node, unit.op, chosen.state, reason, unit.nodes))
+                continue
+            saved, price = cheapest.error - chosen.error, chosen.cost - cheapest.cost
+            reason = (
+                f"{100 * saved / total:.3g} % of the error, for {100 * price / whole:.2g} % of "
+                "the cost"
+            )
+            fallen.append(FallenUnit(unit.node, unit.op, chosen.state, reason, unit.nodes))
+        return tuple(fallen)
+
+
+def _planned_state(options: Sequence[Option]) -> int:
+    """Return which of a unit's states the plan has it in."""
+    states = [option.state for option in options]
+    return states.index("int8") if "int8" in states else 0
+
+
+def _cheaper(
+    options: Sequence[Sequence[Option]], choice: Choice
+) -> Iterator[tuple[float, int, int]]:
+    """Yield (cost saved for the error, unit, state) for every unit that has a cheaper state."""
+    for unit, (each, chosen) in enumerate(zip(options, choice.states, strict=True)):
+        for state, option in enumerate(each):
+            saved = each[chosen].cost - option.cost
+            if saved > 0:
+                yield saved / max(option.error - each[chosen].error, 1e-30), unit, state

@@ -1,0 +1,99 @@
+"""The sequential test is wrong no more often than it says, and ends early where it can."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bitwright.assess.judge.sequential import (
+    Drop,
+    drop_of_folds,
+    drop_of_pairs,
+    look_sizes,
+)
+
+LIMIT = 0.01
+
+
+def draw(random, drop, flips, count):
+    """Return paired scores: `flips` of the answers change, and `drop` more are lost than won."""
+    lost, won = (flips + drop) / 2, (flips - drop) / 2
+    before = (random.random(count) < 0.75).astype(float)
+    kind = random.random(count)
+    before[kind < lost] = 1
+    before[(kind >= lost) & (kind < lost + won)] = 0
+    after = before.copy()
+    after[kind < lost] = 0
+    after[(kind >= lost) & (kind < lost + won)] = 1
+    return before, after
+
+
+def run(before, after, limit):
+    """Return the verdict, whether it came early or was sure, and how many samples it took."""
+    looks = look_sizes(len(before))
+    for size, bound in looks:
+        found = drop_of_pairs(before[:size], after[:size])
+        verdict = found.verdict(limit, last=size == len(before), bound=bound)
+        if verdict != "open":
+            sure = found.verdict(limit, last=False, bound=bound) != "open"
+            return verdict, sure, size
+    raise AssertionError("the last look decides")
+
+
+def rates(drop, flips, count, trials=1000):
+    random = np.random.default_rng(0)
+    found = [run(*draw(random, drop, flips, count), LIMIT) for _ in range(trials)]
+    passed = sum(verdict == "pass" for verdict, _, _ in found) / trials
+    sure_pass = sum(verdict == "pass" and sure for verdict, sure, _ in found) / trials
+    sure_fail = sum(verdict == "fail" and sure for verdict, sure, _ in found) / trials
+    return passed, sure_pass, sure_fail, float(np.mean([size for _, _, size in found]))
+
+
+@pytest.mark.parametrize(("flips", "count"), [(0.03, 1000), (0.1, 400), (0.012, 2000)])
+def test_at_the_limit_itself_each_sure_verdict_is_wrong_in_five_percent_at_most(flips, count):
+    _, sure_pass, sure_fail, _ = rates(LIMIT, flips, count)
+    assert sure_pass < 0.05
+    assert sure_fail < 0.05
+
+
+def test_a_drop_far_beyond_the_limit_never_passes_and_takes_a_fraction_of_the_samples():
+    passed, _, sure_fail, samples = rates(0.08, 0.1, 1000)
+    assert passed == 0
+    assert sure_fail > 0.99
+    assert samples < 400
+
+
+def test_a_model_without_a_drop_passes_and_takes_fewer_samples():
+    passed, _, sure_fail, samples = rates(0.0, 0.003, 2000)
+    assert passed > 0.99
+    assert sure_fail < 0.001
+    assert samples < 1600
+
+
+def test_a_few_equal_pairs_prove_nothing():
+    same = np.ones(50)
+    assert drop_of_pairs(same, same).verdict(0.01, last=False) == "open"
+    assert drop_of_pairs(np.ones(5000), np.ones(5000)).verdict(0.01, last=False) == "pass"
+
+
+def test_the_error_of_pairs_is_that_of_repeated_draws():
+    random = np.random.default_rng(1)
+    found = [drop_of_pairs(*draw(random, 0.02, 0.1, 500)) for _ in range(1000)]
+    spread = np.std([one.mean for one in found])
+    assert np.mean([one.error for one in found]) == pytest.approx(spread, rel=0.1)
+
+
+def test_the_jackknife_over_folds_has_the_error_of_the_mean_where_the_metric_is_one():
+    random = np.random.default_rng(2)
+    change = random.normal(0.02, 0.3, 400)
+    folds = [change[np.arange(400) % 20 != fold].mean() for fold in range(20)]
+    found = drop_of_folds(400, change.mean(), folds, 0.0)
+    assert found.error == pytest.approx(change.std() / math.sqrt(400), rel=0.4)
+
+
+def test_an_unknown_error_leaves_the_mean_to_decide():
+    found = Drop(100, 0.02, math.nan)
+    assert found.interval is None
+    assert found.verdict(0.01, last=True) == "fail"
+    assert found.verdict(0.01, last=False) == "open"
+    assert not found.is_sure(0.01)

@@ -1,0 +1,236 @@
+"""Tuning keeps the user's metric, loses no work, and reports what the search has not seen."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import bitwright
+from bitwright.errors import DataError, RecipeError, TargetError
+from bitwright.jobs.tuning import candidates, costs, latency
+
+UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick():
+    """Measure for a moment, and with the two states that all purposes have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs, "_SECONDS", 0.05)
+        patch.setattr(latency, "_SECONDS", 0.01)
+        patch.setitem(candidates.STATES, "size", ("int8", "float"))
+        yield
+
+
+class Counting:
+    """Top-1 accuracy that counts its calls, and fails after so many of them."""
+
+    __name__ = "counting"
+
+    def __init__(self, calls=None):
+        self.calls, self.left = 0, calls
+
+    def __call__(self, outputs, sample):
+        self.calls += 1
+        if self.left is not None and self.calls > self.left:
+            raise KeyboardInterrupt
+        return float(outputs["logits"].argmax() == sample["label"])
+
+
+def tuned(model=UNEVEN, evaluate="top1", **options):
+    demo = bitwright.load_demo()
+    given = {"effort": "low", "recipe": "int8", "max_drop": "3%"} | options
+    return bitwright.tune(
+        model,
+        data=demo.calibration[:32],
+        eval_data={"image": demo.images[:160], "label": demo.labels[:160]},
+        evaluate=evaluate,
+        **given,
+    )
+
+
+def accuracy(path):
+    demo = bitwright.load_demo()
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    [logits] = session.run(None, {"image": demo.images})
+    return float(np.mean(np.argmax(logits, axis=1) == demo.labels))
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory):
+    """A model that plain int8 destroys, tuned for size, with its folder."""
+    folder = tmp_path_factory.mktemp("tune")
+    counting, lines = Counting(), []
+    result = tuned(
+        evaluate=counting,
+        purpose="size",
+        work=folder / "work",
+        output=folder / "out.onnx",
+        log=lines.append,
+    )
+    return result, folder, counting.calls, lines
+
+
+def test_a_model_that_plain_int8_destroys_keeps_the_metric(worked):
+    result, folder, _, _ = worked
+    assert result.met
+    assert accuracy(UNEVEN) - accuracy(folder / "out.onnx") < 0.08
+    assert accuracy(UNEVEN) - 0.5 > accuracy_of_plain_int8()
+    assert result.point.measured_cost == (folder / "out.onnx").stat().st_size
+    assert result.point.measured_cost < result.float_cost
+
+
+def accuracy_of_plain_int8():
+    demo = bitwright.load_demo()
+    plain = bitwright.quantize(UNEVEN, data=demo.calibration[:32], recipe="int8", effort="low")
+    return accuracy(plain.to_proto().SerializeToString())
+
+
+def test_the_search_says_how_long_it_can_take_before_it_starts(worked):
+    result, _, _, lines = worked
+    assert f"at most {result.planned_evaluations} evaluations of 110 samples" in lines[0]
+    assert result.evaluations <= result.planned_evaluations
+
+
+def test_the_reported_drop_is_of_samples_that_the_search_never_saw(worked):
+    result, _, _, _ = worked
+    assert result.final.samples == 50
+    assert result.point.measured.samples <= 110
+    assert result.interval.low <= result.drop <= result.interval.high
+
+
+def test_probes_and_units_tell_what_carries_the_loss(worked):
+    result, _, _, _ = worked
+    assert [probe.name for probe in result.probes] == ["W8A32", "A8W32"]
+    assert not result.probes[0].passes
+    assert result.loss_units
+    assert sum(share for _, share in result.loss_units) <= 1.0001
+    assert {unit.state for unit in result.fallen} == {"float"}
+    assert all(unit.reason for unit in result.fallen)
+
+
+def test_the_command_makes_the_same_model_again(worked):
+    result, folder, _, _ = worked
+    plan = folder / "work" / "best-plan.json"
+    assert str(plan) in result.command
+    again = bitwright.apply_plan(plan, UNEVEN)
+    assert again.to_proto() == onnx.load(folder / "out.onnx")
+
+
+def test_the_same_command_again_evaluates_nothing(worked):
+    result, folder, _, _ = worked
+    counting = Counting()
+    again = tuned(evaluate=counting, purpose="size", work=folder / "work")
+    assert counting.calls == 0
+    assert again.evaluations == 0
+    assert again.to_dict()["points"] == result.to_dict()["points"]
+
+
+def test_another_drop_replays_the_journal(worked):
+    result, folder, calls, _ = worked
+    counting = Counting()
+    looser = tuned(evaluate=counting, purpose="size", work=folder / "work", max_drop="12%")
+    assert looser.met
+    assert looser.point.measured_cost <= result.point.measured_cost
+    assert counting.calls < calls / 2
+
+
+def test_a_run_that_was_killed_loses_one_evaluation_at_most(worked, tmp_path):
+    result, _, calls, _ = worked
+    first = Counting(calls=calls // 2)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(evaluate=first, purpose="size", work=tmp_path, output=tmp_path / "out.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"))  # the best so far
+    second = Counting()
+    again = tuned(evaluate=second, purpose="size", work=tmp_path)
+    assert again.point == result.point
+    assert first.calls + second.calls <= calls + 110
+
+
+def test_another_model_or_metric_in_the_same_folder_is_refused(worked):
+    _, folder, _, _ = worked
+    with pytest.raises(DataError, match="holds the journal of another metric"):
+        tuned(purpose="size", work=folder / "work")
+    demo = bitwright.load_demo()
+    with pytest.raises(DataError, match="holds the journal of another model"):
+        tuned(demo.model_path, Counting(), work=folder / "work")
+
+
+def test_a_goal_that_int8_meets_needs_one_evaluation():
+    result = tuned(bitwright.load_demo().model_path, purpose="speed")
+    assert result.met
+    assert result.evaluations == 1
+    assert result.fallen == ()
+    assert result.point.measured_cost > 0
+
+
+def test_without_time_the_best_so_far_is_the_result(tmp_path):
+    result = tuned(purpose="speed", time=1e-3, output=tmp_path / "out.onnx", max_drop=0.0)
+    assert not result.met
+    assert "is used up" in result.stopped
+    assert (tmp_path / "out.onnx").exists()
+
+
+def test_a_metric_of_the_whole_set_is_kept_too():
+    def accuracy_of_all(outputs, samples):
+        right = [o["logits"].argmax() == s["label"] for o, s in zip(outputs, samples, strict=True)]
+        return float(np.mean(right))
+
+    demo = bitwright.load_demo()
+    result = tuned(demo.model_path, accuracy_of_all, evaluate_on="set", max_drop=0.05)
+    assert result.met
+    assert result.interval is not None
+
+
+def test_a_function_of_models_gets_the_model_itself():
+    seen = []
+
+    def score(model, samples):
+        seen.append(model)
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        right = [
+            session.run(None, {"image": s["image"]})[0].argmax() == s["label"] for s in samples
+        ]
+        return np.array(right, float)
+
+    result = tuned(bitwright.load_demo().model_path, score, evaluate_on="model", max_drop=0.05)
+    assert result.met
+    assert all(isinstance(model, onnx.ModelProto) for model in seen)
+
+
+def test_without_labels_the_model_agrees_with_float():
+    demo = bitwright.load_demo()
+    result = bitwright.tune(
+        demo.model_path, data=demo.calibration[:96], effort="low", max_drop="10%"
+    )
+    assert result.metric == "agreement"
+    assert result.float_score == 1
+    assert result.met
+
+
+def test_an_error_that_must_not_grow_is_a_metric():
+    def wrong(outputs, sample):
+        return float(outputs["logits"].argmax() != sample["label"])
+
+    result = tuned(evaluate=wrong, lower_is_better=True, time=1e-3, max_drop=0.01)
+    assert result.float_score == 0  # in the terms of the function
+    assert result.point.measured.drop > 0.3
+    assert not result.met
+
+
+def test_what_cannot_be_tuned_is_refused_in_one_sentence():
+    demo = bitwright.load_demo()
+    with pytest.raises(RecipeError, match="is dynamic; take a static one"):
+        tuned(recipe="int8-dynamic")
+    with pytest.raises(TargetError, match="says nothing of npu-cnn"):
+        tuned(recipe=None, target="npu-cnn")
+    with pytest.raises(DataError, match="the metric 'top1' needs labels"):
+        bitwright.tune(demo.model_path, data=demo.calibration, evaluate="top1")
+    with pytest.raises(DataError, match="tuning needs 16 samples"):
+        bitwright.tune(demo.model_path, data=demo.calibration, eval_data=demo.images[:8])
+    with pytest.raises(RecipeError, match="a drop in percent is of a metric between 0 and 1"):
+        tuned(evaluate=lambda outputs, sample: 70.0, max_drop="1%")
