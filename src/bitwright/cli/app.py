@@ -31,6 +31,7 @@ from bitwright.cli.recipes import recipes_command
 from bitwright.cli.report import report_command
 from bitwright.cli.sensitivity import sensitivity_command
 from bitwright.cli.stopping import Stopping
+from bitwright.cli.tune import tune_command
 from bitwright.cli.verify import verify_command
 from bitwright.errors import RENAMED, BitwrightError
 from bitwright.support.memory_shortage import find_memory_shortage
@@ -45,6 +46,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "quantize": quantize_command,
+    "tune": tune_command,
     "plan": plan_command,
     "apply": apply_command,
     "compare": compare_command,

@@ -1,0 +1,195 @@
+"""`bitwright tune`: the smallest or fastest model that keeps the user's metric."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.recipe_choice import RecipeChoice
+from bitwright.cli.screen import Facts, Part, Screen, Table
+
+if TYPE_CHECKING:
+    from bitwright.jobs.tuning.result import TuneResult
+
+__all__ = ["MISSED", "tune_command"]
+
+MISSED = 3
+"""The exit code where no model within the allowed drop was found; the closest one is written."""
+
+
+class _Purpose(StrEnum):
+    speed = "speed"
+    size = "size"
+
+
+class _Scope(StrEnum):
+    sample = "sample"
+    set = "set"
+
+
+def tune_command(
+    model: opt.Model,
+    *,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="OUT", help="Where to write the best model so far."),
+    ],
+    samples: opt.DataOptions,
+    evaluation: Annotated[
+        Path | None,
+        typer.Option(
+            "--eval",
+            metavar="PATH",
+            help="Samples to evaluate the metric on, with labels: .npz files with a 'label' beside "
+            "the inputs, or images in one folder for each class. A fifth of them is only for the "
+            "final figure. Without it, a part of --data evaluates.",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="One label for each of these samples, in their order: .npy, .json, .txt or .csv.",
+        ),
+    ] = None,
+    eval_limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Use at most N samples of --eval.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="top1, top5, agreement, cosine, closeness, likelihood, or score.py:function, a "
+            "function score(outputs, sample) of yours. By default top1 with labels, else agreement "
+            "with float.",
+        ),
+    ] = None,
+    metric_of: Annotated[
+        _Scope,
+        typer.Option(help="What your function scores: a sample, or all of the set at once."),
+    ] = _Scope.sample,
+    lower_is_better: Annotated[
+        bool, typer.Option("--lower-is-better", help="Your function measures an error.")
+    ] = False,
+    drop: Annotated[
+        str,
+        typer.Option(
+            metavar="DROP", help="How far the metric may fall: 0.5%, or in its own units 0.005."
+        ),
+    ] = "1%",
+    relative: Annotated[
+        bool, typer.Option("--relative", help="--drop is a share of the float model's score.")
+    ] = False,
+    purpose: Annotated[
+        _Purpose,
+        typer.Option("--for", help="What is saved: time, as measured here, or bytes."),
+    ] = _Purpose.speed,
+    time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="End with the best so far after 90s, 20m or 1.5h."),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep a journal here: an interrupted run goes on from it, and another --drop "
+            "finds what was measured.",
+        ),
+    ] = None,
+    recipe: RecipeChoice,
+    effort: opt.Effort = None,
+    external_data: opt.ExternalData = None,
+    run: opt.RunOptions,
+    screen: Screen,
+) -> None:
+    """Quantize a model as far as a metric of yours allows, and report on unseen samples.
+
+    The exit code is 0 where the goal is met, and 3 where it is missed: then the closest model is
+    written.
+    """
+    given, running = samples.arguments(), run.arguments()
+    if given["data"] is None:
+        raise typer.BadParameter("tuning calibrates; give --data")
+
+    from bitwright.api import tune
+
+    result = tune(
+        model,
+        output,
+        eval_data=evaluation,
+        labels=labels,
+        eval_limit=eval_limit,
+        evaluate=metric,
+        evaluate_on=metric_of.value,
+        lower_is_better=lower_is_better,
+        max_drop=drop,
+        relative=relative,
+        purpose=purpose.value,
+        time=time,
+        work=work,
+        recipe=recipe.load(),
+        target=recipe.target,
+        effort=effort,  # type: ignore[arg-type]  # checked where it is used
+        external_data=external_data,
+        log=_tell if screen.wants_progress else None,
+        **given,
+        **running,
+    )
+    screen.show(result.to_dict(), _parts(result))
+    if not result.met:
+        raise typer.Exit(MISSED)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _parts(result: TuneResult) -> list[Part]:
+    point = result.point
+    facts = [
+        ("Goal", f"{'met' if result.met else 'missed'}: at most {result.max_drop:.3g} of "
+         f"{result.metric} below float's {result.float_score:.4g}"),
+        ("Drop, unseen samples", _show(result.final)),
+        ("Drop, samples of the search", _show(point.measured)),
+        ("Cost", f"{result.show_cost(result.float_cost)} in float, "
+         f"{result.show_cost(point.measured_cost or point.cost)} now"),
+    ]  # fmt: skip
+    facts += [(probe.name, _show(probe.measured)) for probe in result.probes]
+    if result.stopped is not None:
+        facts.append(("Stopped early", result.stopped))
+    facts += [("Note", note) for note in result.notes]
+    made = f"{result.evaluations} of at most {result.planned_evaluations}"
+    facts += [
+        ("Evaluations", f"{made}, in {result.seconds:.0f} s"),
+        ("Written to", str(result.path)),
+        ("Again", result.command),
+    ]
+    front = [
+        (
+            result.show_cost(one.measured_cost or one.cost),
+            _show(one.measured),
+            one.verdict or "",
+            str(len(one.fallen)),
+            "chosen" if index == result.chosen else "",
+        )
+        for index, one in enumerate(result.points)
+    ]
+    fallen = [(unit.node, unit.op, unit.state, unit.reason) for unit in result.fallen]
+    shares = [(name, f"{100 * share:.0f} %") for name, share in result.loss_units]
+    return [
+        Facts(facts),
+        Table("The front", ("cost", "drop", "goal", "units changed", ""), front),
+        Table("Units that are not as planned", ("node", "op", "state", "why"), fallen),
+        *([] if result.met else [Table("Most of the error", ("node", "share"), shares)]),
+    ]
+
+
+def _show(found: object) -> str:
+    from bitwright.jobs.tuning.result import MetricDrop
+
+    return found.describe() if isinstance(found, MetricDrop) else "not measured"
