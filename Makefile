@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check guides bench zoo clean
+.PHONY: demo test test-all check guides bench zoo fuzz clean
 
 $(STAMP): pyproject.toml constraints.txt models.txt
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +55,12 @@ $(ZOO_STAMP): pyproject.toml constraints.txt zoo/requirements.txt zoo/requiremen
 zoo: $(ZOO_STAMP)
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(ZOO_BIN)/python -m zoo run $(ZOO_OPTIONS)
 	$(ZOO_BIN)/python -m zoo table
+
+# Hostile and random inputs (docs/reliability.md), each in a process of its own. It goes on where it was stopped.
+FUZZ_CASES ?= 20000
+
+fuzz: $(STAMP)
+	$(BIN)/python -m fuzz run --cases $(FUZZ_CASES)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -171,3 +171,8 @@ def test_a_section_as_a_whole_changes_only_what_it_names():
     assert changed == recipe.weights.replace(
         bits=8, block_size=128, rounding=recipe.weights.rounding.replace(damping=1)
     )
+
+
+def test_brackets_without_end_are_one_sentence():
+    with pytest.raises(RecipeError, match=r"--set: \[{20}… is nested too deeply; write fewer"):
+        change_recipe(load_recipe("int8"), ["select=" + "[" * 5000])

@@ -156,8 +156,13 @@ def test_an_absorbed_relu_taken_back_is_honoured(planned):
         ),
         (
             lambda d: d["nodes"]["conv1"].update(inputs=["x", "w1", "b1", "x"]),
-            "input of node 'conv1', number 3",
+            "node 'conv1' has 3 inputs, of which the plan lists 4",
         ),
+        (
+            lambda d: d["nodes"]["conv1"].update(outputs=[]),
+            "node 'conv1' has 1 outputs, of which the plan lists 0",
+        ),
+        (lambda d: d.update(outputs={}), "outputs are not those of the model: 'y' is among one"),
         (lambda d: d["outputs"].update(y="z"), "graph output 'y' refers to 'z'"),
         (lambda d: d["tensors"]["x"].update(scale=0.0), "'x' has a scale that is not positive"),
         (lambda d: d["tensors"]["x"].update(scale=-1.0), "'x' has a scale that is not positive"),

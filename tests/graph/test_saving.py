@@ -379,3 +379,8 @@ def test_the_size_of_the_file_is_known_before_it_is_written(builders, tmp_path, 
     model = load_model(tmp_path / "a.onnx")
     save_model(model, tmp_path / "b.onnx", external_data=False)
     assert written_size(model) == (tmp_path / "b.onnx").stat().st_size
+
+
+def test_a_device_is_not_replaced_by_a_file():
+    with pytest.raises(OutputError, match="is a pipe or a device; give the path of a regular file"):
+        check_destination(os.devnull)

@@ -101,3 +101,13 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, sketches,
         save_sketches(path, sketches, fingerprint="new")
     assert load_sketches(path, fingerprint="old") == {}
     assert [p.name for p in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name here")
+def test_a_pipe_is_neither_read_nor_replaced(tmp_path, sketches):
+    os.mkfifo(tmp_path / "s")
+    with pytest.raises(DataError, match="is a pipe or a device"):
+        load_sketches(tmp_path / "s")
+    with pytest.raises(OutputError, match="is a pipe or a device"):
+        save_sketches(tmp_path / "s", sketches, fingerprint="m")
+    assert (tmp_path / "s").is_fifo()

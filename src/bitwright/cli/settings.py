@@ -106,6 +106,10 @@ def _read_value(text: str, *, is_list: bool) -> Any:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError:
         value = {"True": True, "False": False, "None": None}.get(text, text)
+    except RecursionError:
+        raise RecipeError(
+            f"--set: {text[:20]}… is nested too deeply; write fewer brackets."
+        ) from None
     if is_list and isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value

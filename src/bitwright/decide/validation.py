@@ -13,7 +13,7 @@ from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of
 from bitwright.numerics.quantize import quantize
-from bitwright.plan import QuantPlan, TensorPlan
+from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 
 __all__ = ["check_plan", "clips_exactly", "may_absorb"]
 
@@ -41,6 +41,8 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
         node = nodes[name]
         inputs = [names.get(value) for value in node.inputs]
         written = [names.get(value) for value in node.outputs]
+        if planned.action != "float" and plan.recipe.mode != "weight-only":
+            _check_counts(name, planned, node)
         _check_uses(f"input of node {name!r}", planned.inputs, [{name} for name in inputs], plan)
         _check_uses(
             f"output of node {name!r}",
@@ -55,6 +57,13 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
                     f"node {name!r} ({node.op_type}) is to be absorbed, but the scale of its "
                     "output no longer clips as it does; set its action to 'quantize'."
                 )
+    outputs = {value.name or "" for value in model.graph.outputs}
+    if plan.recipe.mode == "static" and plan.outputs.keys() != outputs:
+        odd = min(plan.outputs.keys() ^ outputs)
+        raise PlanError(
+            f"the plan's outputs are not those of the model: {odd!r} is among one and not among "
+            "the other; name each, with null where it stays float."
+        )
     for name, used in plan.outputs.items():
         if used is not None and used not in plan.tensors:
             raise PlanError(f"graph output {name!r} refers to {used!r}, which has no entry.")
@@ -67,6 +76,18 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
     if unknown:
         raise PlanError(f"the plan has gains for {unknown[0]!r}, of which it has no entry.")
     check_limits(model, plan)
+
+
+def _check_counts(name: str, planned: NodePlan, node: ir.Node) -> None:
+    for side, keys, values in (
+        ("inputs", planned.inputs, node.inputs),
+        ("outputs", planned.outputs, node.outputs),
+    ):
+        if len(keys) != len(values):
+            raise PlanError(
+                f"node {name!r} has {len(values)} {side}, of which the plan lists {len(keys)}; "
+                "list each, with null where it stays float."
+            )
 
 
 def _check_shift(name: str, shift: list[float], values: Mapping[str, ir.Value]) -> None:

@@ -40,7 +40,7 @@ from bitwright.graph.tensors import (
     shape_of,
     tensor_slots,
 )
-from bitwright.support.files import temporary_beside
+from bitwright.support.files import check_regular_file, temporary_beside
 
 __all__ = [
     "EXTERNAL_DATA_THRESHOLD",
@@ -81,6 +81,7 @@ create it or choose another.
     target = Path(path)
     if not target.name or target.is_dir():
         raise OutputError(f"{str(target)!r} is a folder; give the path of a file in it.")
+    check_regular_file(target, OutputError)  # a rename would put a file in its place
     check_parent(target)
     if source is not None:
         _check_not_input(target, source)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bitwright.errors import DataError
 from bitwright.observe import kernels
 from bitwright.observe.sketch import SketchState, TensorSketch
-from bitwright.support.files import write_file
+from bitwright.support.files import check_regular_file, write_file
 
 __all__ = ["load_sketches", "save_sketches"]
 
@@ -81,6 +81,7 @@ def load_sketches(
     from safetensors import SafetensorError, safe_open
 
     where = f"the sketch file {os.fspath(path)!r}"
+    check_regular_file(Path(path), DataError)
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
             header = file.metadata() or {}

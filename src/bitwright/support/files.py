@@ -68,6 +68,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     ...     [file.name for file in Path(folder).iterdir()]
     ['plan.json']
     """
+    check_regular_file(path, OutputError)  # the rename would put a file in its place
     try:
         with temporary_beside(path) as temporary:
             with temporary.open("wb") as file:

@@ -1,0 +1,1 @@
+"""Hostile and random inputs for every command: `make fuzz`, `python -m fuzz --help`."""

@@ -1,0 +1,191 @@
+"""Run one case in a process of its own, within limits, and judge how it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from bitwright.cli import main
+
+MEMORY = 6 << 30
+CPU_SECONDS = 60
+SECONDS = 300
+"""The machine may be shared, so that a case waits for the processor."""
+
+LEAST_SQNR = 3.0
+"""Decibels that 8 bits reach on a graph whose operators do not enlarge errors."""
+
+_LINES = ("error: ", "warning: ")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a case ended: "done", "refused", "skipped", or a violation with its reason."""
+
+    kind: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def judge(prepare: Callable[[Path], list[str]], folder: Path, *, valid: bool) -> Verdict:
+    """Make a case and run it in a child process; a valid graph must also keep its outputs."""
+    folder.mkdir(parents=True)
+    log = folder.with_suffix(".log")
+    start = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        _run(prepare, folder, log, valid)
+    signalled = ""
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            break
+        if time.monotonic() - start > SECONDS:
+            os.kill(pid, signal.SIGKILL)
+            signalled = f"ran longer than {SECONDS} s"
+        time.sleep(0.005)
+    seconds = time.monotonic() - start
+    code = os.waitstatus_to_exitcode(status)
+    text = log.read_text(errors="replace")
+    started, _, rest = text.partition("\nSTARTED\n")
+    if "\nSTARTED\n" not in text:
+        return Verdict("skipped", started[-300:], seconds)
+    told, _, found = rest.partition("\nFOUND ")
+    if signalled or code < 0:
+        name = signalled or f"ended by {signal.Signals(-code).name}"
+        return Verdict("violation", f"{name}: {told[-300:]}", seconds)
+    if found.strip():
+        return Verdict("violation", found.strip(), seconds)
+    return Verdict("done" if code == 0 else "refused", told.strip()[-300:], seconds)
+
+
+def _run(prepare: Callable[[Path], list[str]], folder: Path, log: Path, valid: bool) -> None:
+    """Run in the child, and never return."""
+    code = 99
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.dup2(descriptor, 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        words = prepare(folder)
+        os.chdir(folder)
+        before = _hashes(folder)
+        print("\nSTARTED", file=sys.stderr, flush=True)
+        code = main(words)
+        found = _violation(words, folder, before, code, log, valid)
+        print(f"\nFOUND {found}", file=sys.stderr, flush=True)
+    except BaseException:  # noqa: BLE001 (in the child, whatever it is, it is told)
+        traceback.print_exc()
+        if "\nSTARTED\n" in log.read_text(errors="replace"):
+            print(f"\nFOUND escaped: {traceback.format_exc()[-300:]}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code & 0x7F)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.is_file()
+    }
+
+
+def _violation(
+    words: list[str], folder: Path, before: dict[str, str], code: int, log: Path, valid: bool
+) -> str:
+    """Return what is wrong with how a command ended; nothing where all is right."""
+    sys.stderr.flush()
+    told = log.read_text(errors="replace").partition("\nSTARTED\n")[2]
+    if "this is a bug in bitwright" in told:
+        return told[told.index("this is a bug") :][:400]
+    foreign = [line for line in told.splitlines() if line and not line.startswith(_LINES)]
+    if foreign:
+        return f"foreign line: {foreign[0][:300]}"
+    if code not in (0, 1, 2):
+        return f"exit code {code}"
+    errors = [line for line in told.splitlines() if line.startswith("error: ")]
+    if (code == 2 and not errors) or len(errors) > 1:
+        return f"{len(errors)} error lines with code {code}"
+    if any(not line.rstrip().endswith((".", "?")) for line in errors):
+        return f"no sentence: {errors[0][:300]}"
+    after = _hashes(folder)
+    if any(after.get(name) != value for name, value in before.items()):
+        return "an input was changed"
+    new = set(after) - set(before)
+    if any(name.startswith(".") for name in new):
+        return f"left {sorted(new)}"
+    outputs = {words[place + 1] for place, word in enumerate(words[:-1]) if word == "-o"}
+    if new - outputs - {"s"}:
+        return f"wrote {sorted(new - outputs)}"
+    if code == 1 and words[0] != "verify" and new & outputs:
+        return f"failed and wrote {sorted(new & outputs)}"
+    if code == 0 and words[0] == "quantize":
+        return _check_output(words, folder, valid)
+    return ""
+
+
+def _check_output(words: list[str], folder: Path, valid: bool) -> str:
+    """Hold a quantized model against the float one, and against a second run."""
+    result = folder / "q.onnx"
+    first = result.read_bytes()
+    result.unlink()
+    if main(words) != 0 or result.read_bytes() != first:
+        return "a second run gave another result"
+    source = next(Path(word) for word in words if word.endswith(".onnx"))
+    if not valid:
+        return ""
+    before, after = _open(source), _open(result)
+    for side in ("get_inputs", "get_outputs"):
+        old = [(x.name, x.type, x.shape) for x in getattr(before, side)()]
+        new = [(x.name, x.type, x.shape) for x in getattr(after, side)()]
+        if old != new:
+            return f"other {side[4:]}: {old} became {new}"
+    rng = np.random.default_rng(0)
+    feeds = {x.name: rng.random(x.shape, np.float32) for x in before.get_inputs()}
+    expected, actual = before.run(None, feeds), after.run(None, feeds)
+    for wanted, found in zip(expected, actual, strict=True):
+        if wanted.shape != found.shape or wanted.dtype != found.dtype:
+            return f"an output of {wanted.shape} became {found.shape}"
+        if wanted.dtype.kind == "f" and not np.isfinite(found).all() and np.isfinite(wanted).all():
+            return "an output has values that are no numbers"
+    return _check_error(source, words, expected, actual)
+
+
+def _check_error(source: Path, words: list[str], expected: list, actual: list) -> str:
+    from bitwright import load_recipe
+    from fuzz.graphs import CHAOTIC
+
+    recipe = load_recipe(words[words.index("--recipe") + 1])
+    operators = {node.op_type for node in onnx.load(source).graph.node}
+    narrow = re.search(r"4|mx|bfp", words[words.index("--recipe") + 1])
+    if operators & CHAOTIC or narrow or recipe.weight.bits < 8 or "--set" in words:
+        return ""
+    for wanted, found in zip(expected, actual, strict=True):
+        signal_power = float(np.square(wanted, dtype=np.float64).mean())
+        noise = float(np.square(np.subtract(wanted, found, dtype=np.float64)).mean())
+        if wanted.dtype.kind == "f" and signal_power and noise:
+            sqnr = 10 * np.log10(signal_power / noise)
+            if sqnr < LEAST_SQNR:
+                return f"an output has an SQNR of {sqnr:.1f} dB"
+    return ""
+
+
+def _open(path: Path) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
