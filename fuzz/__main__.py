@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import gc
 import importlib
@@ -78,11 +77,10 @@ def _warm_up(seeds: Path) -> None:
     from bitwright.cli import main as run
 
     model = str(seeds / "models" / "digits.onnx")
-    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
-        with contextlib.redirect_stdout(nowhere):
-            for recipe in ("int8", "int4", "npu-cnn", "int8-dynamic"):
-                output = f"{folder}/{recipe}.onnx"
-                run(["quantize", model, "-o", output, "--recipe", recipe, "--random-data", "2"])
+    with tempfile.TemporaryDirectory() as folder:
+        for recipe in ("int8", "int4", "npu-cnn", "int8-dynamic"):
+            words = ["quantize", model, "-o", f"{folder}/{recipe}.onnx", "--recipe", recipe]
+            run([*words, "--random-data", "2", "--quiet"])
     gc.collect()
 
 

@@ -83,6 +83,12 @@ def test_attributes_have_a_type_and_whole_tensors():
     refuse(model, "tensor of the attribute 'alpha' .* has the unknown element type 0; export")
 
 
+def test_attributes_are_of_the_type_that_the_operator_has():
+    model = product()
+    model.graph.node[0].CopyFrom(node("Gemm", ["x", "w"], ["y"], transB="yes"))
+    refuse(model, "the attribute 'transB' of node 'Gemm' is of the wrong type; export")
+
+
 def test_references_to_attributes_of_functions_pass():
     body = [node("LeakyRelu", ["a"], ["b"])]
     body[0].attribute.append(AttributeProto(name="alpha", ref_attr_name="slope"))

@@ -95,7 +95,7 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto], what: str, opset: int, depth: 
         if node.domain in ("", "ai.onnx"):
             _check_inputs(node, what, opset)
         for attribute in node.attribute:
-            for body in _check_attribute(attribute, node, what):
+            for body in _check_attribute(attribute, node, what, opset):
                 for name, count in _check_graph(body, what, opset, depth + 1).items():
                     counts[name] = counts.get(name, 0) + count
     return counts
@@ -124,17 +124,35 @@ def _check_inputs(node: onnx.NodeProto, what: str, opset: int) -> None:
 @cache
 def _required_inputs(op_type: str, opset: int) -> tuple[tuple[int, ...], int]:
     """Return which inputs of an operator must be there, and the smallest number of them."""
-    try:
-        schema = onnx.defs.get_schema(op_type, max(opset, 1), "")
-    except onnx.defs.SchemaError:  # an operator of ONNX Runtime, or of another time
+    schema = _find_schema("", op_type, opset)
+    if schema is None:
         return (), 0
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     required = tuple(i for i, one in enumerate(schema.inputs) if one.option == single)
     return () if op_type in _MAY_BE_EMPTY else required, schema.min_input
 
 
+@cache
+def _attribute_types(domain: str, op_type: str, opset: int) -> dict[str, int]:
+    """Return the types of an operator's attributes, by their names."""
+    schema = _find_schema(domain, op_type, opset)
+    if schema is None:
+        return {}
+    return {name: int(one.type.value) for name, one in schema.attributes.items()}
+
+
+def _find_schema(domain: str, op_type: str, opset: int) -> onnx.defs.OpSchema | None:
+    """Return what ONNX says of an operator; None for those of the runtime, or of another time."""
+    if domain not in ("", "ai.onnx"):
+        return None
+    try:
+        return onnx.defs.get_schema(op_type, max(opset, 1), "")
+    except onnx.defs.SchemaError:
+        return None
+
+
 def _check_attribute(
-    attribute: onnx.AttributeProto, node: onnx.NodeProto, what: str
+    attribute: onnx.AttributeProto, node: onnx.NodeProto, what: str, opset: int
 ) -> Iterator[onnx.GraphProto]:
     """Check an attribute and the tensors in it, and yield the graphs in it."""
     _check_text((attribute.name,), what)
@@ -142,6 +160,9 @@ def _check_attribute(
     # A reference to an attribute of the function has no value of its own.
     if attribute.type not in _ATTRIBUTE_TYPES and not attribute.ref_attr_name:
         raise ModelError(f"{what}: {where} has no known type; export it again.")
+    expected = _attribute_types(node.domain, node.op_type, opset).get(attribute.name)
+    if expected not in (None, attribute.type) and not attribute.ref_attr_name:
+        raise ModelError(f"{what}: {where} is of the wrong type; export it again.")
     if attribute.type == _Attribute.TENSOR and not attribute.ref_attr_name:
         _check_tensor(attribute.t, f"of {where}", what)
     for tensor in attribute.tensors:
