@@ -138,7 +138,8 @@ def _attribute_types(domain: str, op_type: str, opset: int) -> dict[str, int]:
     schema = _find_schema(domain, op_type, opset)
     if schema is None:
         return {}
-    return {name: int(one.type.value) for name, one in schema.attributes.items()}
+    types = {name: one.type for name, one in schema.attributes.items()}
+    return {name: int(kind.value) for name, kind in types.items()}  # type: ignore[attr-defined]
 
 
 def _find_schema(domain: str, op_type: str, opset: int) -> onnx.defs.OpSchema | None:
