@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.models import normal, sqnr
 
-from bitwright.assess.judge.measures import class_kl, find_runs, open_measure
+from bitwright.assess.judge.measures import find_runs, open_measure
 
 SCORES = arrays(np.float64, (3, 5), elements=st.floats(0, 1, width=32))
 LOGITS = arrays(np.float64, (3, 5), elements=st.floats(-20, 20, width=32))
@@ -171,5 +171,22 @@ def test_logits_of_usual_size_are_taken_as_they_are():
     def log_softmax(values):
         return values - np.log(np.exp(values).sum(axis=1, keepdims=True))
 
-    expected = class_kl(log_softmax(logits), log_softmax(logits + noise)).mean()
+    p, q = log_softmax(logits), log_softmax(logits + noise)
+    expected = (np.exp(p) * (p - q)).sum(axis=1).mean()
     assert measure.finish()[0].figure == pytest.approx(expected)
+
+
+def test_long_answers_are_judged_some_at_a_time():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(1, 5, 1 << 19)).astype(np.float32)
+    given = logits + rng.normal(size=logits.shape).astype(np.float32) * 0.1
+    measure = open_measure("logits", 2)
+    measure.add(logits, given)
+
+    def log_softmax(values):
+        values = values[0].astype(np.float64)
+        return values - np.log(np.exp(values).sum(axis=1, keepdims=True))
+
+    p, q = log_softmax(logits), log_softmax(given)
+    expected = (np.exp(p) * (p - q)).sum(axis=1).mean()
+    assert measure.finish()[0].figure == pytest.approx(expected, rel=1e-9)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from bitwright.assess.judge.kinds import Kind
 from bitwright.assess.sums import decibels
 
-__all__ = ["Measure", "PartErrors", "binary_kl", "class_kl", "find_runs", "open_measure"]
+__all__ = ["Measure", "PartErrors", "binary_kl", "find_runs", "open_measure", "softmax"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -38,6 +38,8 @@ _MIN_SHARE = 0.1
 """Probabilities below this share of 1 / classes count as that."""
 _MAX_LOGIT_SPREAD = 4.0
 """The standard deviation of logits over classes; those of trained networks have 1 to 4."""
+_BLOCK = 1 << 20
+"""Scores that are judged at once."""
 _MIN_CLASS_SPREAD = 0.1
 _MIN_SCORE_SPREAD = 1e-5
 _MIN_ANGLE_SPREAD = 0.01
@@ -192,46 +194,51 @@ class _ScoreMeasure:
         self._classes = 1
 
     def add(self, expected: Array, actual: Array) -> None:
-        wanted, given = (_rows(values, self._axis).T for values in (expected, actual))
+        wanted, given = (_answers(values, self._axis) for values in (expected, actual))
         if self._top1 and wanted.size and wanted.shape[1] > 1:
             self._agreeing.append(float(np.mean(wanted.argmax(axis=1) == given.argmax(axis=1))))
         if self._kind == "sigmoid":
-            p, q = (
-                np.clip(values, _MIN_SCORE, 1 - _MIN_SCORE).reshape(-1, 1)
-                for values in (wanted, given)
-            )
+            wanted, given = wanted.reshape(-1, 1), given.reshape(-1, 1)
+        heat = _heat(wanted) if self._kind == "logits" else 1.0
+        self._classes = wanted.shape[1]
+        if self._sum.size != self._classes:
+            self._sum = np.zeros(self._classes)
+        kl = 0.0
+        # A language model's answers are long: some of them at a time stay in the caches.
+        step = max(1, _BLOCK // max(1, self._classes))
+        for start in range(0, len(wanted), step):
+            block = slice(start, start + step)
+            kl += self._add_block(wanted[block], given[block], heat)
+        self._kl.append(kl / len(wanted) if wanted.size else 0.0)
+        self._rows += len(wanted)
+
+    def _add_block(self, wanted: Array, given: Array, heat: float) -> float:
+        """Add some answers, and return the sum of their divergences."""
+        wanted, given = (values.astype(np.float64) for values in (wanted, given))
+        if self._kind == "sigmoid":
+            p, q = (np.clip(values, _MIN_SCORE, 1 - _MIN_SCORE) for values in (wanted, given))
             kl, entropy = binary_kl(p, q), -_plogp(p) - _plogp(1 - p)
         else:
-            heat = _heat(wanted) if self._kind == "logits" else 1.0
-            p, q = (self._log_shares(values / heat) for values in (wanted, given))
-            kl = class_kl(p, q)
-            p = np.exp(p)
-            entropy = -_plogp(p)
-        self._kl.append(float(kl.mean()) if kl.size else 0.0)
-        self._rows += len(p)
+            (p, log_p), (_, log_q) = (self._shares(values / heat) for values in (wanted, given))
+            with np.errstate(invalid="ignore"):
+                kl, entropy = _expect(p, log_p - log_q), -_expect(p, log_p)
+            kl = np.maximum(kl, 0.0)
         self._entropy += float(entropy.sum())
-        if self._sum.shape != p.shape[1:]:
-            self._sum = np.zeros(p.shape[1:])
         self._sum += p.sum(axis=0)
-        self._classes = p.shape[1]
+        return float(kl.sum())
 
     def add_lost(self) -> None:
         self._kl.append(np.inf)
         if self._top1:
             self._agreeing.append(0.0)
 
-    def _log_shares(self, values: Floats) -> Floats:
-        """Return log probabilities, rows by classes."""
-        logs: Floats
+    def _shares(self, values: Floats) -> tuple[Floats, Floats]:
+        """Return probabilities and their logarithms, rows by classes."""
         if self._kind == "logits":
-            top = values.max(axis=1, keepdims=True)
-            with np.errstate(invalid="ignore"):
-                shifted = values - np.where(np.isfinite(top), top, 0.0)
-            logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        else:
-            shares = np.maximum(values, _MIN_SHARE / values.shape[1])
-            logs = np.log(shares / shares.sum(axis=1, keepdims=True))
-        return logs
+            return softmax(values)
+        shares = np.maximum(values, _MIN_SHARE / values.shape[1])
+        shares /= shares.sum(axis=1, keepdims=True)
+        return shares, np.log(shares)
 
     @property
     def agreement(self) -> Floats | None:
@@ -252,27 +259,43 @@ class _ScoreMeasure:
         return [PartErrors(None, _or_lost(errors / spread), figure)]
 
 
-def _heat(logits: Floats) -> float:
+def _heat(logits: Array) -> float:
     """Return what logits are divided by: 1, unless they are so large that one class has it all.
 
     Then KL would only see errors that are larger than the gap to the second class.
     """
-    finite = np.where(np.isfinite(logits), logits, 0.0)
-    spread = float(np.std(finite, axis=1).mean()) if finite.size else 0.0
-    return max(1.0, spread / _MAX_LOGIT_SPREAD)
+    if not logits.size:
+        return 1.0
+    spread = 0.0
+    for row in logits:
+        values = row.astype(np.float64)
+        if not math.isfinite(values.sum()):
+            values[~np.isfinite(values)] = 0.0
+        values -= values.mean()
+        spread += math.sqrt(values @ values / values.size)
+    return max(1.0, spread / len(logits) / _MAX_LOGIT_SPREAD)
 
 
-def class_kl(p: Floats, q: Floats) -> Floats:
-    """Return KL(p | q) in nats for rows of log probabilities.
+def softmax(logits: Floats) -> tuple[Floats, Floats]:
+    """Return the probabilities that rows of logits stand for, and their logarithms.
 
-    >>> half, other = np.log([[0.5, 0.5]]), np.log([[0.75, 0.25]])
-    >>> class_kl(half, half).tolist(), round(float(class_kl(half, other)[0]), 4)
-    ([0.0], 0.1438)
+    >>> softmax(np.array([[1.0, 1.0]]))[0].tolist()
+    [[0.5, 0.5]]
     """
-    shares = np.exp(p)
+    top = logits.max(axis=1, keepdims=True)
     with np.errstate(invalid="ignore"):
-        terms = np.where(shares > 0, shares * (p - q), 0.0)
-    return np.maximum(terms.sum(axis=1), 0.0)  # type: ignore[no-any-return]
+        shifted = logits - np.where(np.isfinite(top), top, 0.0)
+        shares = np.exp(shifted)
+        total = shares.sum(axis=1, keepdims=True)
+        shares /= total
+        shifted -= np.log(total)
+    return shares, shifted
+
+
+def _expect(shares: Floats, values: Floats) -> Floats:
+    """Return the means of values over classes; what has no probability does not count."""
+    terms = np.where(shares > 0, shares * values, 0.0)
+    return terms.sum(axis=1)  # type: ignore[no-any-return]
 
 
 def binary_kl(p: Floats, q: Floats) -> Floats:
@@ -338,6 +361,14 @@ def _rows(values: Array, axis: int | None) -> Floats:
     if axis is None or array.ndim == 0:
         return array.reshape(1, -1)
     return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+def _answers(values: Array, axis: int | None) -> Array:
+    """Return the scores of each answer as a row, in the type that they have."""
+    values = np.asarray(values)
+    if axis is None or values.ndim == 0:
+        return values.reshape(-1, 1)
+    return np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
 
 
 def _finite_pair(expected: Floats, actual: Floats) -> tuple[Floats, Floats]:
