@@ -56,6 +56,12 @@ from .jobs.report import write_report as write_report
 from .jobs.result import Result as Result
 from .jobs.tuning.result import FrontPoint as FrontPoint
 from .jobs.tuning.result import TuneResult as TuneResult
+from .numerics.types import INT4 as INT4
+from .numerics.types import INT8 as INT8
+from .numerics.types import INT16 as INT16
+from .numerics.types import UINT4 as UINT4
+from .numerics.types import UINT8 as UINT8
+from .numerics.types import UINT16 as UINT16
 from .plan import NodePlan as NodePlan
 from .plan import QuantPlan as QuantPlan
 from .plan import TensorPlan as TensorPlan

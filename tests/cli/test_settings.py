@@ -75,8 +75,14 @@ def test_nested_fields_lists_and_tables():
             "place.channel_axes.Conv=1",
             "overrides.block.0/conv.out.qtype=uint16",
             "overrides.block.0/conv.out.ranges.method=mse",
+            "overrides.re:/layer4/.*.activation=uint16",
+            'overrides."re:/layer1/.*".weight=int4',
+            "overrides.Gemm.keep_float=true",
         ],
     )
+    assert str(recipe.overrides["re:/layer4/.*"].activation) == "uint16"
+    assert str(recipe.overrides["re:/layer1/.*"].weight) == "int4"
+    assert recipe.overrides["Gemm"].keep_float
     assert recipe.select.op_types == ("Conv", "MatMul")
     assert recipe.select.exclude == ("a,b",)
     assert recipe.place.dedicated_pairs

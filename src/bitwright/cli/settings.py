@@ -61,7 +61,10 @@ def _split(setting: str) -> tuple[tuple[str, ...], str]:
             # Names of tensors and nodes have dots too: what is left between the ends is the name.
             inner = len(parts) > len(start) + 2 and parts[-2] in ("ranges", "rounding")
             tail = 2 if inner else 1
-            return (*start, ".".join(parts[len(start) : -tail]), *parts[-tail:]), value
+            name = ".".join(parts[len(start) : -tail])
+            if len(name) > 1 and name[0] == name[-1] == '"':  # as in overrides."re:a.*".weight
+                name = name[1:-1]
+            return (*start, name, *parts[-tail:]), value
     is_whole = value.strip() == "null" or _is_mapping(value)
     if key in _METHOD_FIELDS and not is_whole:
         parts.append("method")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
+from bitwright.decide.layout.node_names import find_names, suggest_name
 from bitwright.decide.ops.qoperator import check_integer_recipe
 from bitwright.decide.ranges.methods import METHODS
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import INT4, INT8, INT16, INT32, QTYPES, UINT4, UINT8, UINT16
-from bitwright.recipe import MinMax, Override, Recipe
+from bitwright.recipe import MinMax, Override, Recipe, find_override
 from bitwright.support.notices import warn_user
 
-__all__ = ["check_recipe", "has_channelwise_activations"]
+__all__ = ["check_recipe", "check_tensor_names", "has_channelwise_activations"]
 
 Names = Mapping[ir.Value, str]
 
@@ -33,19 +34,29 @@ def check_recipe(recipe: Recipe, names: Names) -> None:
         check_integer_recipe(recipe)
 
 
+def check_tensor_names(recipe: Recipe, known: Collection[str]) -> None:
+    """Refuse overrides of tensors that name none.
+
+    >>> check_tensor_names(Recipe(overrides={"lsat": Override(symmetric=True)}), {"last"})
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: overrides: no tensor is called 'lsat'. Did you mean 'last'?
+    """
+    for name, override in recipe.overrides.items():
+        if override.for_tensors and not find_names(name, known):
+            fits = "fits" if name.startswith("re:") else "is called"
+            hint = suggest_name(name, known)
+            raise RecipeError(f"overrides: no tensor {fits} {name!r}.{hint}")
+
+
 def has_channelwise_activations(recipe: Recipe) -> bool:
     """Return whether activations get one range for each channel."""
     return isinstance(recipe.ranges, MinMax) and recipe.ranges.per_channel
 
 
 def _check_overrides(recipe: Recipe, names: Names) -> None:
-    known = set(names.values())
-    for name in recipe.overrides:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise RecipeError(f"overrides: no tensor is called {name!r}.{hint}")
+    check_tensor_names(recipe, set(names.values()))
     for value, name in names.items():
-        override = recipe.overrides.get(name)
+        override = find_override(recipe.overrides, name)
         if override is not None and override.convert is not None:
             _check_convert(name, value, override, recipe)
 
@@ -73,13 +84,15 @@ def _check_convert(name: str, value: ir.Value, override: Override, recipe: Recip
 def _check_types(recipe: Recipe, names: Names) -> None:
     """Refuse, before any data is read, types that the runtime would refuse after it."""
     types = [("activations", recipe.activation), ("weights", recipe.weight)]
-    for name, override in recipe.overrides.items():
-        if override.qtype is not None:
-            value = next(v for v, known in names.items() if known == name)
-            role = "activations" if not is_constant(value) else "weights"
-            types.append((role, override.qtype))
-        if override.convert is not None and override.convert.qtype is not None:
-            types.append(("activations", override.convert.qtype))
+    for override in recipe.overrides.values():
+        types += [("activations", qtype) for qtype in (override.activation,) if qtype]
+        types += [("weights", qtype) for qtype in (override.weight,) if qtype]
+    for value, name in names.items() if recipe.overrides else ():
+        given = find_override(recipe.overrides, name) or Override()
+        if given.qtype is not None:
+            types.append(("weights" if is_constant(value) else "activations", given.qtype))
+        if given.convert is not None and given.convert.qtype is not None:
+            types.append(("activations", given.convert.qtype))
     extended = recipe.output_format.vendor_ops
     for role, qtype in types:
         if extended:

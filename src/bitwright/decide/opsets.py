@@ -34,9 +34,8 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     own = model.opset_imports.get("", 1)
     if recipe.mode == "weight-only":
         return max(own, _BLOCKS) if recipe.weights.output == "qdq" else own
-    overrides = [*recipe.overrides.values()]
-    overrides += [o.convert for o in overrides if o.convert is not None]
-    types = {recipe.activation, recipe.weight, *(o.qtype for o in overrides if o.qtype)}
+    overrides = recipe.overrides.values()
+    types = {recipe.activation, recipe.weight, *(t for o in overrides for t in o.types)}
     if recipe.bias == "int16" and recipe.quantize_bias:
         types.add(INT16)
     needed = [own, _least_opset(own, recipe)]

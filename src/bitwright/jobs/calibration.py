@@ -326,7 +326,7 @@ def detail_for(recipe: Recipe, *, keep: bool) -> Detail:
     """
     methods: list[RangeMethod] = [recipe.ranges]
     methods += [o.ranges for o in recipe.overrides.values() if o.ranges is not None]
-    types = [recipe.activation, *(o.qtype for o in recipe.overrides.values() if o.qtype)]
+    types = [recipe.activation, *(t for o in recipe.overrides.values() for t in o.types)]
     voted = [m for m in methods if isinstance(m, MinMSE) and m.mode == "most-common"]
     plain = all(isinstance(m, MinMax | MeanExtremes | NonOverflow) or m in voted for m in methods)
     if keep or not plain or any(not qtype.is_integer for qtype in types):

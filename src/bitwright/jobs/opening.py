@@ -230,13 +230,18 @@ def _follow_widened_tensors(model: ir.Model, recipe: Recipe) -> Recipe:
             renamed[source.name] = result.name
         elif result.is_graph_output() and result.dtype == half:
             renamed[result.name] = source.name
-    overrides = {renamed.get(name, name): given for name, given in recipe.overrides.items()}
+    overrides = {
+        renamed.get(name, name) if given.for_tensors else name: given
+        for name, given in recipe.overrides.items()
+    }
     return recipe if overrides == recipe.overrides else recipe.replace(overrides=overrides)
 
 
 def _refuse_merged_nodes(recipe: Recipe, merged: set[str | None]) -> None:
     """Say what became of a node that the user names and that preparation took away."""
-    for name in recipe.select.named if recipe.select.unknown_names == "refuse" else ():
+    of_nodes = (name for name, override in recipe.overrides.items() if override.for_nodes)
+    named = (*recipe.select.named, *of_nodes)
+    for name in named if recipe.select.unknown_names == "refuse" else ():
         if name in merged:
             raise RecipeError(
                 f"node {name!r} was merged into its neighbours or rewritten before quantizing; "

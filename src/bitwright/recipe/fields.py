@@ -11,7 +11,8 @@ from bitwright.recipe.finetuning import FineTuning
 from bitwright.recipe.formats import FORMATS, Format, FormatName
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, RangeMethod, ScaleKind
-from bitwright.recipe.options import Override, Placement, Selection, SmoothQuant
+from bitwright.recipe.options import Placement, Selection, SmoothQuant
+from bitwright.recipe.overrides import Override
 from bitwright.recipe.weights import WeightOnly
 from bitwright.support.settings import Settings
 
@@ -64,7 +65,7 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     select: Selection = Selection()
     place: Placement = Placement()
     overrides: dict[str, Override] = msgspec.field(default_factory=dict)
-    """Tensor name -> what it gets instead."""
+    """Node, torch module, op type, tensor, or `re:...` -> what it gets instead."""
     output_ranges: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     """Op type -> the range of its outputs, given and not observed."""
     smooth: SmoothQuant | None = None

@@ -1,4 +1,4 @@
-"""The sections of a recipe: selected nodes, placement of Q/DQ pairs, SmoothQuant, overrides."""
+"""The sections of a recipe: selected nodes, placement of Q/DQ pairs, SmoothQuant."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Literal
 import msgspec
 
 from bitwright.errors import RecipeError
-from bitwright.numerics.types import QType
-from bitwright.recipe.methods import RangeMethod
 from bitwright.support.settings import Settings
 
-__all__ = ["Override", "Placement", "Selection", "SmoothQuant"]
+__all__ = ["Placement", "Selection", "SmoothQuant"]
 
 
 class Selection(Settings, frozen=True, kw_only=True):
-    """Which nodes are quantized. Names may be exact or regular expressions written `re:...`.
+    """Which nodes are quantized.
+
+    A name is that of a node, of a torch module that a node is in, or of an op type, or a regular
+    expression written `re:...` over names of nodes and modules.
 
     >>> Selection(exclude=("re:head/.*",)).exclude
     ('re:head/.*',)
@@ -140,65 +141,3 @@ class SmoothQuant(Settings, frozen=True, kw_only=True):
                 f"alpha of smooth must lie in [0, 1], not {self.alpha}; 0.5 is usual, and 'auto' "
                 "chooses it for each layer."
             )
-
-
-class Override(Settings, frozen=True, kw_only=True):
-    """What one tensor gets instead of the recipe's defaults.
-
-    >>> from bitwright.numerics.types import UINT16
-    >>> Override(qtype=UINT16).qtype.name
-    'uint16'
-    """
-
-    qtype: QType | None = None
-    symmetric: bool | None = None
-    reduce_range: bool | None = None
-    rmin: float | tuple[float, ...] | None = None
-    """Where the range begins, and ends; what is None is observed."""
-    rmax: float | tuple[float, ...] | None = None
-    scale: float | tuple[float, ...] | None = None
-    zero_point: int | tuple[int, ...] | None = None
-    axis: int | None = None
-    per_tensor: bool = False
-    """One scale for the whole tensor, also where others get one for each channel."""
-    block_size: int | None = None
-    ranges: RangeMethod | None = None
-    convert: Override | None = None
-    """A second type for some readers: the tensor is quantized again behind its own pair."""
-    convert_for: tuple[str, ...] | None = None
-    """Names of the nodes that read the second type; None: every one."""
-
-    def __post_init__(self) -> None:
-        if self.convert_for is not None and self.convert is None:
-            raise RecipeError("an override with convert_for needs convert, too.")
-        if self.convert is not None:
-            _check_convert(self.convert)
-        if (self.scale is None) != (self.zero_point is None):
-            raise RecipeError("an override gives both scale and zero_point, or neither.")
-        clash = [
-            name
-            for name in ("symmetric", "reduce_range", "rmin", "rmax", "ranges")
-            if getattr(self, name) is not None
-        ]
-        if self.scale is not None and clash:
-            raise RecipeError(
-                f"an override with scale and zero_point leaves nothing for {', '.join(clash)} "
-                "to decide; drop one or the other."
-            )
-        ends = (self.rmin, self.rmax)
-        if None in ends and any(isinstance(end, tuple) for end in ends):
-            raise RecipeError("an override of channels gives both rmin and rmax, or neither.")
-        if self.per_tensor and self.axis is not None:
-            raise RecipeError("an override is per_tensor or has an axis, not both.")
-
-
-def _check_convert(convert: Override) -> None:
-    unfit = [
-        name
-        for name in ("axis", "block_size", "reduce_range", "convert")
-        if getattr(convert, name) is not None
-    ]
-    if unfit:
-        raise RecipeError(f"convert is for whole activations and takes no {', '.join(unfit)}.")
-    if convert.qtype is None:
-        raise RecipeError("convert needs a qtype: the type to convert to.")

@@ -80,7 +80,8 @@ def _power_of_two_method(r: RecipeFields) -> str | None:
 
 
 def _wide_type(r: RecipeFields) -> Any:
-    return next((qtype for qtype in (r.activation, r.weight) if qtype.bits > 8), None)
+    given = (qtype for o in r.overrides.values() for qtype in (o.activation, o.weight) if qtype)
+    return next((qtype for qtype in (r.activation, r.weight, *given) if qtype.bits > 8), None)
 
 
 def _block_type(r: RecipeFields) -> Any:
@@ -97,7 +98,8 @@ def _empty_range(r: RecipeFields) -> Any:
 
 
 def _bad_pattern(r: RecipeFields) -> tuple[str, re.error] | None:
-    for pattern in (*r.select.named, *r.place.unquantized_nodes):
+    named = (*r.select.named, *r.place.unquantized_nodes, *r.overrides, *r.weights.overrides)
+    for pattern in named:
         if pattern.startswith("re:"):
             try:
                 re.compile(pattern[3:])

@@ -215,7 +215,7 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     mixed: MixedBits | None = None
     """Which weights get more bits than the others; overrides and the head keep theirs."""
     overrides: dict[str, WeightOverride] = msgspec.field(default_factory=dict)
-    """Node name, or `re:...`, -> what it gets instead."""
+    """Node, torch module, op type, or `re:...` -> what it gets instead."""
 
     def __post_init__(self) -> None:
         wide = None if self.mixed is None else self.mixed.wide_bits

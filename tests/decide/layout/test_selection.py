@@ -47,7 +47,7 @@ def test_names_select():
 def test_regular_expressions_select_whole_names():
     layout = layout_of(make_cnn(), select=Selection(nodes=("re:conv[0-9]", "fc")))
     assert quantized_nodes(layout) == {"conv1", "conv2", "fc"}
-    with pytest.raises(RecipeError, match="no node is called 're:onv'"):
+    with pytest.raises(RecipeError, match=r"no node fits 're:onv'.*did you mean 're:.\*onv'"):
         layout_of(make_cnn(), select=Selection(nodes=("re:onv",)))
 
 

@@ -10,15 +10,18 @@ from collections.abc import Callable
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.checks import check_tensor_names
 from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
+from bitwright.decide.layout.node_names import find_names
+from bitwright.decide.layout.node_overrides import find_node_overrides
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import OPERATORS, Skip, op_types
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.errors import RecipeError
 from bitwright.graph import iter_values, static_shape
 from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import NodePlan
-from bitwright.recipe import Override, Recipe
+from bitwright.recipe import Override, Recipe, find_override
 
 __all__ = ["DYNAMIC_OP_TYPES", "lay_out_dynamic"]
 
@@ -38,6 +41,7 @@ class _DynamicBuilder:
         self._recipe = recipe
         self._nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._selector = Selector(self._nodes, recipe.select, DYNAMIC_OP_TYPES)
+        self._given = find_node_overrides(recipe, self._selector)
         self._layout = Layout()
         self._names = {value: name for name, value in iter_values(model)}
         self._measured: set[ir.Value | None] = set()
@@ -56,6 +60,8 @@ class _DynamicBuilder:
 
     def _visit(self, node: ir.Node) -> NodePlan:
         reason = self._selector.kept_float(node)
+        if self._of_node(node).keep_float:
+            reason = "an override keeps it float"
         if reason is None and node.op_type not in DYNAMIC_OP_TYPES:
             reason = f"there is no {node.op_type} whose input is quantized at run time"
         reason = reason or self._selector.not_chosen(node)
@@ -82,20 +88,24 @@ class _DynamicBuilder:
             return Skip("its weight has no numbers")
         return rule(self, node)
 
+    def _of_node(self, node: ir.Node) -> Override:
+        return self._given.get(node.name or "", Override())
+
     # One constant -------------------------------------------------------------------------
 
     def weight(self, node: ir.Node, index: int, axis: int | None, block_size: int = 0) -> str:
         """Enter a weight: the recipe's type, with channels where it asks for them."""
         value = node.inputs[index]
         assert value is not None
-        override = self._recipe.overrides.get(self._names[value])
+        override = find_override(self._recipe.overrides, self._names[value])
+        qtype = self._of_node(node).weight or self._recipe.weight
         shared = node.op_type == "Conv"
         if axis is not None:
             asked = self._recipe.weight_symmetric
-            symmetric = self._recipe.weight.signed if asked is None else asked
+            symmetric = qtype.signed if asked is None else asked
             symmetric = symmetric or not (shared or _takes_zero_points(node, value, block_size))
             override = _with(override, symmetric=symmetric)
-        wanted = Entry(self._names[value], value, "weight", self._recipe.weight, axis, block_size)
+        wanted = Entry(self._names[value], value, "weight", qtype, axis, block_size)
         wanted.shared_zero_point = shared
         return self._enter(node, wanted, override)
 
@@ -103,7 +113,7 @@ class _DynamicBuilder:
         """Enter a constant that is read as activations are: uint8, over its own range."""
         value = node.inputs[index]
         assert value is not None
-        override = self._recipe.overrides.get(self._names[value])
+        override = find_override(self._recipe.overrides, self._names[value])
         if self._recipe.reduce_range:
             # A reduced range keeps sums of products small, and tables are not multiplied.
             override = _with(override, reduce_range=False)
@@ -168,24 +178,26 @@ class _DynamicBuilder:
     # What was asked for -------------------------------------------------------------------
 
     def _check_overrides(self) -> None:
-        known = set(self._names.values())
+        check_tensor_names(self._recipe, set(self._names.values()))
         for name, override in self._recipe.overrides.items():
-            if name not in known:
+            if override.activation:
                 raise RecipeError(
-                    f"overrides: no tensor is called {name!r}.{did_you_mean(name, known)}"
+                    f"overrides: {name!r}: activation has no effect in dynamic mode, which "
+                    "measures activations at every run; leave it out."
                 )
             if override.block_size:
                 raise RecipeError(f"overrides: {name!r}: dynamic models have no blocks of weights.")
-            if override.qtype not in (None, INT8, UINT8):
+            unfit = [qtype for qtype in override.types if qtype not in (INT8, UINT8)]
+            if unfit:
                 raise RecipeError(
                     f"overrides: {name!r}: dynamic models have weights in int8 or uint8, "
-                    f"not {override.qtype}."
+                    f"not {unfit[0]}."
                 )
 
     def _refuse_idle_overrides(self) -> None:
         used = {entry.name for entry in self._layout.entries.values()}
-        for name in self._recipe.overrides:
-            if name not in used:
+        for name, override in self._recipe.overrides.items():
+            if override.for_tensors and not find_names(name, used):
                 raise RecipeError(
                     f"overrides: {name!r} is no weight that is quantized; a dynamic model "
                     "measures its activations at every run."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from bitwright.decide.layout.node_names import NodeNames, suggest_name
 from bitwright.decide.ops import DEFAULT_OP_TYPES, RULES
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import subgraphs_of
@@ -25,8 +25,9 @@ class Selector:
         select: Selection,
         defaults: frozenset[str] = DEFAULT_OP_TYPES,
     ) -> None:
-        self._names = {node.name or "": node for node in nodes}
         self._only_warns = select.unknown_names == "warn"
+        # The tools that only warn of unknown names know neither modules nor op types here.
+        self._names = NodeNames(nodes, only_names=self._only_warns)
         named = self._check_op_types(select, {node.op_type for node in nodes})
         self._op_types = defaults if named is None else named
         self._excluded_types = frozenset(select.exclude_op_types)
@@ -66,7 +67,9 @@ class Selector:
             return f"{node.op_type} is not among the op types to quantize"
         bodies = [body for _, body in subgraphs_of(node)]
         if bodies:
-            reached = any((inner.name or "") in self._names for body in bodies for inner in body)
+            reached = any(
+                (inner.name or "") in self._names.by_name for body in bodies for inner in body
+            )
             inside = "" if reached else "; select.subgraphs quantizes inside them"
             return f"{node.op_type} only runs the graphs inside it{inside}"
         return f"there is no rule for {node.op_type}; name it in op_types to quantize it anyway"
@@ -81,20 +84,18 @@ class Selector:
         stands_for = tensors or {}
         found: set[str] = set()
         for pattern in patterns:
-            if pattern.startswith("re:"):
-                expression = re.compile(pattern[3:])
-                matches = frozenset(name for name in self._names if expression.fullmatch(name))
-            elif pattern in self._names:
-                matches = frozenset({pattern})
-            else:
-                matches = stands_for.get(pattern, frozenset())
+            matches = self._names.find(pattern) or stands_for.get(pattern, frozenset())
             if not matches:
-                known = {*self._names, *stands_for}
-                hint = "" if pattern.startswith("re:") else did_you_mean(pattern, known)
                 what = "node" if tensors is None else "node or tensor"
-                self._refuse(f"{option}: no {what} is called {pattern!r}.{hint}")
+                fits = f"{what} fits" if pattern.startswith("re:") else f"{what} is called"
+                hint = suggest_name(pattern, {*self._names.known, *stands_for})
+                self._refuse(f"{option}: no {fits} {pattern!r}.{hint}")
             found |= matches
         return frozenset(found)
+
+    def rank(self, pattern: str) -> int:
+        """Return how closely a name describes its nodes: an op type least, their name most."""
+        return self._names.rank(pattern)
 
     def _refuse(self, sentence: str) -> None:
         if not self._only_warns:
@@ -129,7 +130,7 @@ class Selector:
         self, starts: frozenset[str], step: Callable[[ir.Node], Iterable[ir.Node]]
     ) -> frozenset[str]:
         seen: set[str] = set()
-        waiting = [self._names[name] for name in starts]
+        waiting = [self._names.by_name[name] for name in starts]
         while waiting:
             node = waiting.pop()
             if (node.name or "") in seen:

@@ -12,6 +12,7 @@ from bitwright.decide.checks import check_recipe, has_channelwise_activations
 from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
 from bitwright.decide.layout.fusion import fused_reader
 from bitwright.decide.layout.integer_readers import find_unread_nodes
+from bitwright.decide.layout.node_overrides import TypeMap, find_node_overrides, spread_types
 from bitwright.decide.layout.refusals import Candidate, refuse
 from bitwright.decide.layout.results import mark_results
 from bitwright.decide.layout.selection import Selector
@@ -44,12 +45,17 @@ def lay_out(
     it already is. `keep_float` has the names of more nodes that read and write float, and why.
     """
     builder = _Builder(model, recipe, keep_float or {})
-    layout = builder.build()
-    if recipe.place.isolated:
+    layout, unread = builder.build(), frozenset[str]()
+    if not recipe.place.isolated:
+        # What follows these nodes stays float with them, so once more is enough.
+        unread = find_unread_nodes(layout, wanted=builder.ends)
+    if unread:
+        layout = _Builder(model, recipe, keep_float or {}, unread).build()
+    # Types are for what is quantized, which is known only now; they change nothing about that.
+    types = builder.spread_types(layout)
+    if types is None:
         return layout
-    # What follows these nodes stays float with them, so once more is enough.
-    unread = find_unread_nodes(layout, wanted=builder.ends)
-    return _Builder(model, recipe, keep_float or {}, unread).build() if unread else layout
+    return _Builder(model, recipe, keep_float or {}, unread, types).build()
 
 
 class _Builder:
@@ -59,6 +65,7 @@ class _Builder:
         recipe: Recipe,
         keep_float: Mapping[str, str],
         unread: frozenset[str] = frozenset(),
+        types: TypeMap | None = None,
     ) -> None:
         self._model = model
         self._recipe = recipe
@@ -69,7 +76,8 @@ class _Builder:
         self._selector = Selector(self._nodes, recipe.select)
         self._unquantized = self._selector.find(recipe.place.unquantized_nodes, "unquantized_nodes")
         self._layout = Layout()
-        self._marks = TensorMarks(model, recipe, self._layout)
+        self._given = find_node_overrides(recipe, self._selector)
+        self._marks = TensorMarks(model, recipe, self._layout, self._given, types or TypeMap())
         # What stays inside a fused operation, and whether the result of that is quantized.
         self._fused: dict[ir.Value, bool] = {}
         self._channelwise_activations = has_channelwise_activations(recipe)
@@ -78,6 +86,11 @@ class _Builder:
     def ends(self) -> frozenset[str]:
         """The nodes that the user wants quantized last."""
         return self._selector.ends
+
+    def spread_types(self, layout: Layout) -> TypeMap | None:
+        """Return the types of activations that overrides of nodes ask for; None: of none."""
+        asked = {name: o.activation for name, o in self._given.items() if o.activation is not None}
+        return spread_types(layout, self._nodes, asked, self._recipe.activation) if asked else None
 
     def build(self) -> Layout:
         check_recipe(self._recipe, self._marks.names)
@@ -105,7 +118,10 @@ class _Builder:
         """Return why somebody wants this node in float, or None."""
         if is_simulation(node):  # it goes with the node that it completes
             return None
-        reason = self._keep_float.get(node.name or "") or self._selector.kept_float(node)
+        name = node.name or ""
+        if name in self._given and self._given[name].keep_float:
+            return "an override keeps it float"
+        reason = self._keep_float.get(name) or self._selector.kept_float(node)
         return reason or self._would_be_refused(node)
 
     def _would_be_refused(self, node: ir.Node) -> str | None:
@@ -182,7 +198,8 @@ class _Builder:
         inputs: list[str | None] = [None] * len(node.inputs)
         outputs: tuple[str | None, ...] = (None,)
         name = self._marks.names[found.bias]
-        if stores_added_biases(self._recipe) and name not in self._recipe.overrides:
+        overridden = self._marks.override_of(found.bias) is not None
+        if stores_added_biases(self._recipe) and not overridden:
             inputs[found.index] = enter_added_bias(self._layout, found, name)
         if ends_in_product(node.outputs[0], self._is_wanted):
             outputs = self._mark_outputs(node, rule, inputs)
@@ -226,6 +243,7 @@ class _Builder:
             len(value.uses()) != 1
             or value.is_graph_output()
             or entry.role != "activation"
+            or entry.source is not None
             or entry.qtype.shares_exponent
             or not self._written_by_quantized(value)
         ):
@@ -233,7 +251,7 @@ class _Builder:
         if self._recipe.output_format.integer_ops and entry.same_as is not None:
             return False  # the integers that it would pass on are not clipped
         if self._recipe.place.conventions == "onnxruntime":
-            result = self._recipe.overrides.get(self._marks.names[node.outputs[0]])
+            result = self._marks.override_of(node.outputs[0])
             converts = any(one and one.convert for one in (entry.override, result))
             place = self._recipe.place
             return not (self._recipe.activation_symmetric or place.keep_activations or converts)
@@ -313,7 +331,7 @@ class _Builder:
     def _fuse(self, value: ir.Value, *, result_is_quantized: bool) -> bool:
         """Leave a result inside a fused operation, where its reader is quantized as well."""
         reader = fused_reader(value, self._recipe)
-        if reader is None or self._marks.names.get(value) in self._recipe.overrides:
+        if reader is None or self._marks.override_of(value) is not None:
             return False
         if self._kept_float(reader) is not None or self._not_chosen(reader) is not None:
             return False

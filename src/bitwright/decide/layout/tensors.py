@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
 from bitwright.decide.checks import has_channelwise_activations
 from bitwright.decide.layout.entries import Entry, Layout
+from bitwright.decide.layout.node_overrides import TypeMap
 from bitwright.decide.ops import OpRule
 from bitwright.errors import RecipeError
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of, is_constant
 from bitwright.numerics.types import INT16, INT32, QType
-from bitwright.recipe import Override, Recipe
+from bitwright.recipe import Override, Recipe, find_override
 
 __all__ = ["TensorMarks", "choose_shared_exponent_axes", "is_float"]
 
@@ -24,9 +25,18 @@ _CHANNELS = 1
 class TensorMarks:
     """Enters tensors into a layout as the recipe stores them, each activation once."""
 
-    def __init__(self, model: ir.Model, recipe: Recipe, layout: Layout) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        recipe: Recipe,
+        layout: Layout,
+        given: Mapping[str, Override],
+        types: TypeMap,
+    ) -> None:
         self._recipe = recipe
         self._layout = layout
+        self._of_nodes = given
+        self._types = types
         self.names = {value: name for name, value in iter_values(model)}
         self.marked: dict[ir.Value, str] = {}
         """The activations that have an entry, and its name."""
@@ -37,19 +47,23 @@ class TensorMarks:
         assert value is not None
         if not is_constant(value):
             self.mark_activation(value)
-            return self.key_for(value, node.name)
+            return self._key_of_type(value, node.name or "")
         if index not in rule.weights:
-            return self._mark_constant(node, value, self._recipe.activation, None, 0, operand=True)
-        override = self._recipe.overrides.get(self.names[value])
-        axis, block = _weight_axis(node, index, rule, self._recipe, override)
-        return self._mark_constant(node, value, self._recipe.weight, axis, block)
+            qtype = self._types.read.get(node.name or "", self._recipe.activation)
+            return self._mark_constant(node, value, qtype, None, 0, operand=True)
+        override, blocks = self.override_of(value), self._of_node(node).block_size
+        axis, block = _weight_axis(node, index, rule, self._recipe, override, blocks)
+        return self._mark_constant(node, value, self._weight_type(node), axis, block)
 
     def mark_activation(self, value: ir.Value) -> str:
         """Enter a computed tensor, with a second entry where it is converted."""
         if value not in self.marked:
             name = self.names[value]
-            override = self._recipe.overrides.get(name)
-            qtype = (override.qtype if override else None) or self._recipe.activation
+            override = self.override_of(value)
+            qtype = self._recipe.activation
+            if not _fixes_type(override):
+                qtype = self._types.stored.get(name, qtype)
+            qtype = (override.qtype if override else None) or qtype
             self.marked[value] = name
             self._layout.entries[name] = Entry(name, value, "activation", qtype, override=override)
             if override is not None and override.axis is not None:
@@ -65,11 +79,44 @@ class TensorMarks:
     def key_for(self, value: ir.Value, reader: str | None) -> str:
         """Return the entry through which a node reads a marked tensor."""
         key = self.marked[value]
-        override = self._recipe.overrides.get(self.names[value])
+        override = self.override_of(value)
         if override is None or override.convert is None:
             return key
         chosen = override.convert_for
         return f"{key}@convert" if chosen is None or reader in chosen else key
+
+    def _key_of_type(self, value: ir.Value, reader: str) -> str:
+        """Return the entry through which a quantized node reads a tensor in the node's type.
+
+        Where that is not the tensor's, all nodes of the type read one more pair behind its own.
+        """
+        key, override = self.marked[value], self.override_of(value)
+        wanted = self._types.read.get(reader)
+        if _fixes_type(override) or wanted in (None, self._layout.entries[key].qtype):
+            return self.key_for(value, reader)
+        assert wanted is not None
+        if not self._recipe.output_format.standard_pairs:
+            return key  # one type for a tensor: that of most bits
+        if self._recipe.place.dedicated_pairs:
+            raise RecipeError(
+                f"{reader!r} reads {wanted}, and {self.names[value]!r} is of another type: that "
+                "takes a second pair behind the first, but dedicated_pairs gives each reader one "
+                "of its own; leave it out."
+            )
+        given = (override or Override()).replace(qtype=wanted, axis=None)
+        entry = Entry(self.names[value], value, "activation", wanted, override=given, source=key)
+        self._layout.entries.setdefault(f"{key}@{wanted}", entry)
+        return f"{key}@{wanted}"
+
+    def override_of(self, value: ir.Value) -> Override | None:
+        """Return what the recipe says of a single tensor."""
+        return find_override(self._recipe.overrides, self.names[value])
+
+    def _of_node(self, node: ir.Node) -> Override:
+        return self._of_nodes.get(node.name or "", Override())
+
+    def _weight_type(self, node: ir.Node) -> QType:
+        return self._of_node(node).weight or self._recipe.weight
 
     def key_for_output(self, value: ir.Value) -> str:
         """Return the entry of a graph output: converted where every reader's is."""
@@ -89,7 +136,7 @@ class TensorMarks:
     ) -> str:
         """Enter a constant; uses that agree on type and axis share one entry."""
         name = self.names[value]
-        override = self._recipe.overrides.get(name)
+        override = self.override_of(value)
         if override is not None and override.qtype is not None:
             qtype = override.qtype
         wanted = Entry(
@@ -106,14 +153,14 @@ class TensorMarks:
         array = constant_of(value)
         if value is None or array is None or not is_float(value):
             return None
-        override = self._recipe.overrides.get(self.names[value])
+        override = self.override_of(value)
         if value.dtype == ir.DataType.FLOAT16 and override is None:
             return None  # the product of two scales is below what float16 resolves
         if override is not None or self._recipe.bias == "weight":
             axis = None if override is None else override.axis
             if axis is not None:
                 axis = _valid_axis(axis, array.ndim, f"the override of {value.name!r}")
-            return self._mark_constant(node, value, self._recipe.weight, axis, 0)
+            return self._mark_constant(node, value, self._weight_type(node), axis, 0)
         source, weight = inputs[0], inputs[rule.weights[-1]]
         if source is None or weight is None or has_channelwise_activations(self._recipe):
             return None
@@ -131,15 +178,28 @@ class TensorMarks:
         )
 
 
+def _fixes_type(override: Override | None) -> bool:
+    """Whether the override of a tensor says in which type it is read, whoever reads it."""
+    return override is not None and bool(override.qtype or override.scale or override.convert)
+
+
 def is_float(value: ir.Value | None) -> bool:
     """Whether a tensor holds numbers that can be quantized."""
     return value is not None and value.dtype in _FLOATS
 
 
 def _weight_axis(
-    node: ir.Node, index: int, rule: OpRule, recipe: Recipe, override: Override | None
+    node: ir.Node,
+    index: int,
+    rule: OpRule,
+    recipe: Recipe,
+    override: Override | None,
+    blocks: int | None,
 ) -> tuple[int | None, int]:
-    """Return the axis of a constant's scales and the size of its blocks; (None, 0): one scale."""
+    """Return the axis of a constant's scales and the size of its blocks; (None, 0): one scale.
+
+    `blocks` is what the node asks for.
+    """
     value = node.inputs[index]
     array = constant_of(value)
     assert value is not None and array is not None
@@ -152,10 +212,11 @@ def _weight_axis(
         return axis, override.block_size or 0
     if override is not None and override.per_tensor:
         return None, 0
-    if recipe.block_size and array.ndim == 2 and rule.linear == "matrix":
+    blocks = recipe.block_size if blocks is None else blocks
+    if blocks and array.ndim == 2 and rule.linear == "matrix":
         if recipe.place.conventions == "onnxruntime":
-            return (own or 0) if recipe.per_channel else 0, recipe.block_size
-        return 1 if own is None else 1 - own, recipe.block_size
+            return (own or 0) if recipe.per_channel else 0, blocks
+        return 1 if own is None else 1 - own, blocks
     if not recipe.per_channel or array.ndim < 2:
         return None, 0
     custom = recipe.place.channel_axes.get(node.op_type)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -12,7 +11,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types, takes_blocks
-from bitwright.errors import NothingQuantizedError, RecipeError
+from bitwright.errors import NothingQuantizedError
 from bitwright.graph import iter_values, weights_of
 from bitwright.graph.constants import EXPERT_WEIGHTS, ProductWeight, input_at
 from bitwright.graph.versions import runtime_version
@@ -295,9 +294,6 @@ def _matched(
     """Return the override of each node; a pattern that no node's name matches is an error."""
     found: dict[str, WeightOverride] = {}
     for pattern, override in overrides.items():
-        try:
-            names = selector.find((pattern,), "weights.overrides")
-        except re.error as error:
-            raise RecipeError(f"{pattern!r} is not a regular expression: {error}.") from error
+        names = selector.find((pattern,), "weights.overrides")
         found.update(dict.fromkeys(names, override))
     return found

@@ -22,11 +22,10 @@ be uint16; use format 'qdq' for other types.
     """
     types = [("activations are", recipe.activation), ("weights are", recipe.weight)]
     for name, override in recipe.overrides.items():
-        if override.qtype is not None:
-            types.append((f"tensor {name!r} is", override.qtype))
+        types += [(f"{name!r} is", qtype) for qtype in override.types]
         if override.block_size:
             raise RecipeError(
-                f"QOperator has no blocks, and tensor {name!r} is to have them; use format 'qdq'."
+                f"QOperator has no blocks, and {name!r} is to have them; use format 'qdq'."
             )
     for what, qtype in types:
         if qtype not in (INT8, UINT8):

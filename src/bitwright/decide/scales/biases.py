@@ -20,6 +20,7 @@ from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32
 from bitwright.plan import QuantPlan
+from bitwright.recipe import find_override
 
 __all__ = ["fit_biases", "fit_narrow_biases", "prevent_bias_overflow"]
 
@@ -144,7 +145,7 @@ def fit_biases(model: ir.Model, plan: QuantPlan) -> QuantPlan:
         if entry.bias_of is None and entry.same_as is None:
             # The type may have been turned to unsigned for the runtime; the entry knows.
             wanted = Entry(entry.tensor, value, "weight", entry.qtype, entry.axis, entry.block_size)
-            wanted.override = plan.recipe.overrides.get(entry.tensor)
+            wanted.override = find_override(plan.recipe.overrides, entry.tensor)
             wanted.operand = key in operands
             own = weight_plan(wanted, plan.recipe)
             changed.tensors[key] = msgspec.structs.replace(

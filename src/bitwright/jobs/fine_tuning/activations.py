@@ -13,6 +13,7 @@ from bitwright.graph.constants import constant_of
 from bitwright.learning.segments import Segment
 from bitwright.numerics.scales import smallest_bias_scale
 from bitwright.plan import QuantPlan, TensorPlan
+from bitwright.recipe import find_override
 
 __all__ = ["find_learning_scales", "rescale", "smallest_factors"]
 
@@ -105,7 +106,7 @@ def _is_fixed(plan: QuantPlan, entry: TensorPlan) -> bool:
         return True
     if entry.same_as is None and not isinstance(entry.scale, float):
         return True
-    given = plan.recipe.overrides.get(entry.tensor)
+    given = find_override(plan.recipe.overrides, entry.tensor)
     return given is not None and (given.scale, given.rmin, given.rmax) != (None, None, None)
 
 
