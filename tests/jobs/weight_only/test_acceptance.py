@@ -5,6 +5,7 @@ import tempfile
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 from support.language_models import VOCABULARY, WIDTH, make_block, make_samples
@@ -13,6 +14,7 @@ from support.models import BOOL, INT64, build, constants_of, info, node, normal,
 import bitwright
 from bitwright import Recipe, Selection
 from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.graph.branches import open_branches
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks
 from bitwright.recipe import AWQ, GPTQ, HQQ, Nearest, WeightOnly
 
@@ -297,9 +299,33 @@ def test_branches_of_a_merged_decoder_are_quantized_by_default(recipe, ratio):
     assert result.size < ratio * result.float_size
     for sample in feeds[:2]:
         assert_same(model, result, sample, tolerance=0.25)
-    unseen = [note for note in result.plan.notes if "inside bodies" in note]
-    assert len(unseen) == (recipe == "int4-gptq")
-    assert result.outputs[0].sqnr > 10  # measured, although no product was rounded for the data
+    assert result.outputs[0].sqnr > 10
+    left_out = [note for note in result.plan.notes if "not used to round" in note]
+    assert len(left_out) == (recipe != "int8-dynamic")  # those that take the other branch
+
+
+def test_branches_that_an_input_chooses_are_rounded_as_if_they_stood_alone():
+    """What a branch reads is seen: GPTQ gives the bytes that the opened model gets."""
+    model = merged_decoder()
+    feeds = [
+        {
+            "ids": np.arange(9 * seed, 9 * seed + 40)[None] % 96,
+            "past": normal(256, seed=seed),
+            "use_cache_branch": np.array(False),
+        }
+        for seed in range(4)
+    ]
+    alone = open_branches(ir.from_proto(model), feeds[0])
+    assert "If" not in {node.op_type for node in alone.graph}
+    results = [
+        bitwright.quantize(each, data=feeds, recipe="int4-gptq", holdout=False)
+        for each in (model, ir.to_proto(alone))
+    ]
+    for sample in feeds:
+        assert_same(model, results[0], sample, tolerance=0.25)
+        both = [run(result.to_proto(), sample) for result in results]
+        np.testing.assert_array_equal(*both)
+    assert not [note for note in results[0].plan.notes if "nearest" in note]
 
 
 def repeated():

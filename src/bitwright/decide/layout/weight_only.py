@@ -13,6 +13,7 @@ from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types, takes_blocks
 from bitwright.errors import NothingQuantizedError
 from bitwright.graph import iter_values, weights_of
+from bitwright.graph.branches import iter_chosen
 from bitwright.graph.constants import EXPERT_WEIGHTS, ProductWeight, input_at
 from bitwright.graph.versions import runtime_version
 from bitwright.plan import NodePlan, QuantPlan, WeightPlan
@@ -67,6 +68,7 @@ class _Planner:
         self._selector = Selector(nodes, recipe.select, defaults)
         self._overrides = _matched(self._options.overrides, self._selector)
         self._names = {value: name for name, value in iter_values(model)}
+        self._observed = set(iter_chosen(model))
         self._head = _heads(model) if self._options.head_bits is not None else frozenset()
 
     def plan(self, fingerprint: str, tool: str) -> QuantPlan:
@@ -215,7 +217,7 @@ class _Planner:
         elif node.op_type == "Gather" and options.embedding_bits is not None:
             bits = options.embedding_bits
         rounding = self._rounding(node)
-        if weight_source(node, weight) is None or node.graph is not self._model.graph:
+        if weight_source(node, weight) is None or node.graph not in self._observed:
             rounding = without_data(rounding)
         return WeightPlan(
             nodes=(name,),

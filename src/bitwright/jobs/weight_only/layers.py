@@ -38,6 +38,8 @@ class PlannedWeight:
     """Whether it is stored as [N, K], or as a stack of such matrices."""
     source: str | None
     """The tensor of the main graph that it is multiplied with, None where none can be seen."""
+    run_name: str
+    """What it is called in the model that is run."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -125,16 +127,36 @@ class PlannedWeight:
         )
 
 
-def planned_weights(model: ir.Model, plan: QuantPlan) -> list[PlannedWeight]:
-    """Return the plan's weights, in the order in which the model reads them."""
+def planned_weights(
+    model: ir.Model, plan: QuantPlan, run: ir.Model | None = None
+) -> list[PlannedWeight]:
+    """Return the plan's weights, in the order in which the model reads them.
+
+    What they are multiplied with is looked up in `run`, a copy whose nodes have the same names.
+    """
     values = dict(iter_values(model))
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
     order = {name: index for index, name in enumerate(nodes)}
+    running = {node.name or "": node for node in (run or model).graph}
     found = []
     for name, planned in plan.weights.items():
-        readers = [nodes[reader] for reader in sorted(planned.nodes, key=order.__getitem__)]
-        weight = next(w for w in weights_of(readers[0]) if w.value is values[name])
-        sources = [weight_source(n, weight.value) for n in readers if n.graph is model.graph]
-        source = next((s.name for s in sources if s is not None), None)
-        found.append(PlannedWeight(name, weight.value, planned, weight.transposed, source))
+        readers = sorted(planned.nodes, key=order.__getitem__)
+        weight = next(w for w in weights_of(nodes[readers[0]]) if w.value is values[name])
+        source, run_name = None, weight.value.name or ""
+        for reader in (running[reader] for reader in readers if reader in running):
+            its = _twin(nodes[reader.name or ""], weight.value, reader)
+            run_name = its.name or ""
+            tensor = weight_source(reader, its)
+            if tensor is not None:
+                source = tensor.name
+                break
+        found.append(
+            PlannedWeight(name, weight.value, planned, weight.transposed, source, run_name)
+        )
     return sorted(found, key=lambda weight: min(order[node] for node in weight.plan.nodes))
+
+
+def _twin(node: ir.Node, weight: ir.Value, other: ir.Node) -> ir.Value:
+    """Return what is to another copy of a node as a weight is to the node."""
+    places = [weight.value for weight in weights_of(node)]
+    return weights_of(other)[places.index(weight)].value

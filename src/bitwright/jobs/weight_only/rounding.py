@@ -195,7 +195,7 @@ def _round(
 ) -> QuantizedBlocks:
     """Return an array of numpy or `xp` rounded as the weight of a plan."""
     method = planned.plan.rounding
-    if inputs is not None and not inputs.seen:
+    if inputs is None or not inputs.seen:
         inputs, method = None, without_data(method)
     if inputs is not None and inputs.cross is not None:
         strength = options.error_propagation

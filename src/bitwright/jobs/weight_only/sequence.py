@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from bitwright.equalize.awq import CLIPPED, awq_scales
 from bitwright.errors import DataError
+from bitwright.graph.branches import find_choices, open_branches
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.rounding import (
     InputMoments,
@@ -51,23 +52,62 @@ def round_weights(
     the float model, too. Returns what there is to note.
     """
     unreached: list[str] = []
-    rounded = _rounded(model, plan, samples, store, xp, providers, unreached)
+    branches = _Branches(model, samples)
+    rounded = _rounded(model, plan, branches, store, xp, providers, unreached)
     for done, (name, blocks) in enumerate(rounded, start=1):
         store.put(name, blocks)
         if progress is not None:
             progress(done, len(plan.weights))
-    if not unreached:
-        return []
-    return [
-        f"{counted(len(unreached), 'weight')} rounded to the nearest, as no sample reached the "
-        f"products with them: {', '.join(unreached[:3])}{', ...' if unreached[3:] else ''}"
-    ]
+    notes = branches.notes()
+    if unreached:
+        notes.append(
+            f"{counted(len(unreached), 'weight')} rounded to the nearest, as no sample reached the "
+            f"products with them: {', '.join(unreached[:3])}{', ...' if unreached[3:] else ''}"
+        )
+    return notes
+
+
+class _Branches:
+    """Samples that take the same branches as the first one does, and the model with only these.
+
+    Where an input of the model chooses between branches, as in a decoder with and without a cache,
+    products inside them are seen then as all others are. The branches share their weights.
+    """
+
+    def __init__(self, model: ir.Model, samples: Iterable[Feeds] | None) -> None:
+        self.model, self.samples = model, samples
+        self._conditions = set(find_choices(model).values())
+        self._left_out = 0
+        if samples is None or not self._conditions:
+            return
+        rest = iter(samples)
+        first = next(rest, None)
+        if first is not None:
+            self.model = open_branches(model, first)
+            self.samples = self._alike(first, rest)
+
+    def _alike(self, first: Feeds, rest: Iterator[Feeds]) -> Iterator[Feeds]:
+        yield first
+        for sample in rest:
+            if all(bool(sample[c].item()) == bool(first[c].item()) for c in self._conditions):
+                yield sample
+            else:
+                self._left_out += 1
+
+    def notes(self) -> list[str]:
+        """Return what there is to note, once the samples were read."""
+        if not self._left_out:
+            return []
+        return [
+            f"{counted(self._left_out, 'sample')} not used to round weights: the first sample "
+            f"takes another branch ({', '.join(sorted(self._conditions))})"
+        ]
 
 
 def _rounded(
     model: ir.Model,
     plan: QuantPlan,
-    samples: Iterable[Feeds] | None,
+    branches: _Branches,
     store: BlockStore,
     xp: Arrays,
     providers: Sequence[str] | None,
@@ -75,7 +115,8 @@ def _rounded(
 ) -> Iterator[tuple[str, QuantizedBlocks]]:
     """Yield each weight that is not in the store, which it must be before the next is asked for."""
     options = plan.recipe.weights
-    weights = planned_weights(model, plan)
+    run_model, samples = branches.model, branches.samples
+    weights = planned_weights(model, plan, run_model)
     groups = _by_source(w for w in weights if options.needs_data or w.plan.rounding.needs_data)
     if groups and samples is None:
         method = next(iter(groups.values()))[0].plan.rounding
@@ -86,11 +127,14 @@ def _rounded(
     observed = {weight.name for group in groups.values() for weight in group}
     for weight in weights:
         if weight.name not in observed and weight.name not in store:
+            if weight.plan.rounding.needs_data:  # of a branch that no sample took
+                unreached.append(weight.name)
             yield weight.name, round_weight(weight, None, options, xp)
     if samples is None or not groups:
         return
-    starts = _starts(model, groups)
-    with _run(model, list(starts), samples, options, providers, _engine(xp, providers)) as run:
+    starts = _starts(run_model, groups)
+    engine = _engine(xp, providers)
+    with _run(run_model, list(starts), samples, options, providers, engine) as run:
         for inputs, floats in run:
             source = starts[inputs.node]
             group = groups[source]
@@ -106,7 +150,7 @@ def _rounded(
                 del moments  # one Hessian at a time
             if options.sequential:
                 for weight in group:
-                    inputs.put_weight(weight.value.name or "", weight.restored(store.get, xp))
+                    inputs.put_weight(weight.run_name, weight.restored(store.get, xp))
 
 
 def _engine(xp: Arrays, providers: Sequence[str] | None) -> Pieces | None:
