@@ -28,7 +28,7 @@ SECONDS = 300
 LEAST_SQNR = 3.0
 """Decibels that 8 bits reach on a graph whose operators do not enlarge errors."""
 
-_LINES = ("error: ", "warning: ")
+_LINES = ("error: ", "warning: ", "progress: ")
 
 
 @dataclass(frozen=True)

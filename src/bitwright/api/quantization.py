@@ -17,6 +17,7 @@ from bitwright.data import ImagePreprocess, paths_of
 from bitwright.errors import ArgumentError, OutputError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
+from bitwright.jobs.decision_log import log_decisions
 from bitwright.jobs.modes import apply_to_model, mode_of
 from bitwright.jobs.result import Result
 from bitwright.observe import MEMORY_BUDGET, Engine
@@ -253,10 +254,13 @@ def make_plan(
     model = _with_weights(model, weights)
     effort = _choose_effort(effort, recipe, chosen, calibration)
     if effort == "low":
-        return mode_of(chosen).make_plan(model, chosen, calibration, providers)
-    from bitwright.jobs.effort import plan_with_effort
+        plan = mode_of(chosen).make_plan(model, chosen, calibration, providers)
+    else:
+        from bitwright.jobs.effort import plan_with_effort
 
-    return plan_with_effort(model, chosen, effort, calibration, providers=providers)
+        plan = plan_with_effort(model, chosen, effort, calibration, providers=providers)
+    log_decisions(plan)
+    return plan
 
 
 @check_arguments

@@ -40,6 +40,8 @@ __all__ = ["expand_groups", "run"]
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
+_LOGGER = logging.getLogger(__name__)
+
 # The parent of every complaint about arguments. Typer brings its own copy of click since 0.26 and
 # shares the installed one before; this child is the same public name in both.
 _UsageError: Any = typer.BadParameter.__bases__[0]
@@ -69,7 +71,7 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
     0
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    as_json, verbose = "--json" in words, "--verbose" in words
+    as_json, verbose = "--json" in words, not {"-v", "--verbose"}.isdisjoint(words)
     for stream in (sys.stdout, sys.stderr):
         # A terminal or pipe that knows no "…" shows a "?", and the job goes on.
         if hasattr(stream, "reconfigure"):
@@ -129,8 +131,13 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def call(**values: Any) -> None:
         common = {field.name: values.pop(field.name) for field in fields(CommonOptions)}
-        with CommonOptions(**common).in_force():
-            command(**values)
+        quiet = bool(values.get("quiet") or values.get("as_json"))
+        with CommonOptions(**common).in_force(verbose=bool(values.get("verbose")), quiet=quiet):
+            try:
+                command(**values)
+            except BaseException as error:
+                _LOGGER.debug("ended by %s", type(error).__name__, exc_info=True)
+                raise
 
     options = [*own.parameters.values(), *_options_of(CommonOptions)]
     call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -249,7 +256,9 @@ def _one_line_warnings() -> Iterator[None]:
     """Show warnings as lines of ours; a Python file and line number help no user."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+        line = " ".join(str(message).split())
+        _LOGGER.warning("%s", line)
+        print(f"warning: {line}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TextIO
 
 import typer
 
+from bitwright.errors import OutputError
+from bitwright.support.files import check_regular_file
 from bitwright.support.input_limits import input_limits, read_limits
+from bitwright.support.progress import LOGGER as PROGRESS
 
 __all__ = ["CommonOptions"]
 
@@ -32,9 +38,68 @@ class CommonOptions:
             "random input; repeatable.",
         ),
     ] = None
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write all steps, their times, decisions and warnings to this file.",
+        ),
+    ] = None
 
     @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Run a command with these options."""
-        with input_limits(**read_limits(",".join(self.limits or ()))):
+    def in_force(self, *, verbose: bool = False, quiet: bool = False) -> Iterator[None]:
+        """Run a command with these options; its steps are shown if it is verbose."""
+        handlers: list[logging.Handler] = []
+        if not quiet:
+            handlers.append(_ScreenHandler(verbose))
+        if self.log_file is not None:
+            handlers.append(_file_handler(self.log_file))
+        with _listening(handlers), input_limits(**read_limits(",".join(self.limits or ()))):
             yield
+
+
+class _ScreenHandler(logging.StreamHandler[TextIO]):
+    """Shows progress, and steps where they are asked for; warnings and errors have other ways."""
+
+    def __init__(self, verbose: bool) -> None:
+        super().__init__(sys.stderr)
+        self._verbose = verbose
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        is_progress = record.name == PROGRESS.name
+        return is_progress or (self._verbose and record.levelno == logging.INFO)
+
+    def format(self, record: logging.LogRecord) -> str:
+        word = "progress" if record.name == PROGRESS.name else "step"
+        return f"{word}: {record.getMessage()}"
+
+
+def _file_handler(path: Path) -> logging.Handler:
+    check_regular_file(path, OutputError)
+    try:
+        handler = logging.FileHandler(path, mode="a", encoding="utf-8", errors="replace")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"cannot write the log {str(path)!r}: {reason}; choose another."
+        ) from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    return handler
+
+
+@contextmanager
+def _listening(handlers: list[logging.Handler]) -> Iterator[None]:
+    """Give our log to these while a command runs; the level is what the most curious one wants."""
+    logger = logging.getLogger("bitwright")
+    before = logger.level
+    curious = any(isinstance(handler, logging.FileHandler) for handler in handlers)
+    logger.setLevel(logging.DEBUG if curious else logging.INFO)
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()

@@ -15,7 +15,10 @@ __all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes", 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Name every node, and show tracebacks of errors.")
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Name every node, and show steps with times and tracebacks."
+    ),
 ]
 
 
@@ -43,7 +46,9 @@ class Screen:
     """The form in which a command's result is printed."""
 
     as_json: Json = False
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")
+    ] = False
     verbose: Verbose = False
 
     @property

@@ -41,6 +41,7 @@ from bitwright.graph.tensors import (
     tensor_slots,
 )
 from bitwright.support.files import check_regular_file, temporary_beside
+from bitwright.support.logs import logged
 
 __all__ = [
     "EXTERNAL_DATA_THRESHOLD",
@@ -135,6 +136,7 @@ class ExternalData:
         return place if self.location else target.with_name(f"{target.name}.data")
 
 
+@logged("save")
 def save_model(
     model: ir.Model,
     path: str | os.PathLike[str],

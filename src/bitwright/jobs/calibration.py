@@ -40,6 +40,7 @@ from bitwright.observe import (
 from bitwright.prepare import channels_last_inputs
 from bitwright.recipe import MeanExtremes, MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.rounding.bias_correction import find_biased_layers, input_axes
+from bitwright.support.logs import logged
 from bitwright.support.progress import Progress
 from bitwright.support.wording import counted
 
@@ -151,6 +152,7 @@ class Calibrated:
     """Whether it was random numbers."""
 
 
+@logged("observe ranges")
 def calibrate(prepared: Prepared, layout: Layout, calibration: Calibration) -> Calibrated:
     """Observe what a layout needs: in a pass over the data, or as it was observed before."""
     if not layout.observed:

@@ -19,6 +19,7 @@ from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress
 
 __all__ = ["FloatSide", "Measuring", "compare_pair", "compare_with", "open_float_side", "recipe_of"]
@@ -84,6 +85,7 @@ def compare_pair(
     return compare_with(found, quantized, samples, plan, measuring)
 
 
+@logged("compare models")
 def compare_with(
     side: FloatSide,
     quantized: ir.Model,

@@ -25,6 +25,7 @@ from bitwright.prepare import (
     widen_bfloat16,
 )
 from bitwright.recipe import Recipe
+from bitwright.support.logs import logged
 from bitwright.support.wording import counted
 from bitwright.targets.npu_operations import why_not_fixed
 
@@ -85,6 +86,7 @@ class Prepared:
         return graph.open_session(self.reference, providers=self.providers)
 
 
+@logged("prepare the model")
 def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Prepared:
     """Load a model, clean it up, and rewrite and equalize it as the recipe asks."""
     model = graph.load_model(source)

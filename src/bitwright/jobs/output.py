@@ -24,11 +24,13 @@ from bitwright.emit import EMITTERS, QUARK_DOMAIN, VENDOR_DOMAIN
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.graph.quantized_ops import DECISIONS
 from bitwright.jobs.calibration import NO_SAMPLES, Evaluation
+from bitwright.jobs.decision_log import log_decisions
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
 from bitwright.rounding.planned import round_as_planned
+from bitwright.support.logs import logged
 
 __all__ = [
     "TRAINED",
@@ -68,6 +70,7 @@ class Written:
     """What it gave beside the float model, where deciding about it has measured that already."""
 
 
+@logged("write the quantized graph")
 def emit_model(prepared: Prepared, planned: Planned) -> Written:
     """Write a plan into the model, open it as users will, and note what the runtime changes."""
     written = open_quantized(prepared, planned)
@@ -105,6 +108,7 @@ _NOT_OPENED = (
 )
 
 
+@logged("compare with float")
 def assess_model(
     prepared: Prepared, written: Written, evaluation: Evaluation, data: str = "no data"
 ) -> Result:
@@ -118,9 +122,11 @@ def assess_model(
         if written.plan.recipe.place.must_run:
             raise
         written = Written(written.model, written.plan.with_notes([_NOT_OPENED]))
+    plan = written.plan.with_notes(_note_lost_outputs(outputs))
+    log_decisions(plan)
     return Result(
         model=written.model,
-        plan=written.plan.with_notes(_note_lost_outputs(outputs)),
+        plan=plan,
         outputs=outputs,
         samples=len(evaluation.samples),
         samples_are_unseen=evaluation.unseen,

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.errors import MissingPackageError, ModelError
 from bitwright.prepare import prepare
+from bitwright.support.logs import logged
 
 __all__ = ["Preprocessed", "preprocess_model"]
 
@@ -33,6 +34,7 @@ class Preprocessed:
     path: Path | None = None
 
 
+@logged("pre-process the model")
 def preprocess_model(
     source: Any,
     *,

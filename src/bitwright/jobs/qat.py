@@ -22,6 +22,7 @@ from bitwright.jobs.static import apply_static
 from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare, read_trained
 from bitwright.recipe import Placement, Recipe, Selection
+from bitwright.support.logs import logged
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -48,6 +49,7 @@ def quantize_trained(
     return apply_static(prepared, plan, calibration, ON_CPU)
 
 
+@logged("read the trained model")
 def open_trained(
     source: Any,
     *,

@@ -34,6 +34,7 @@ from bitwright.observe import MEMORY_BUDGET, observe
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import write_file
+from bitwright.support.logs import logged
 from bitwright.support.progress import Progress
 
 __all__ = ["Report", "make_report", "save_report", "write_report"]
@@ -237,6 +238,7 @@ def _size_of(source: Any) -> int:
     return graph.file_size(source)
 
 
+@logged("make the report")
 def make_report(
     float_source: Any,
     quantized: ir.Model,

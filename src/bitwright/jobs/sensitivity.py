@@ -32,6 +32,7 @@ from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import QuantPlan
+from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress
 
 __all__ = ["SENSITIVITY_SAMPLES", "NodeVariants", "measure_sensitivity", "open_variants"]
@@ -40,6 +41,7 @@ SENSITIVITY_SAMPLES = 8
 """How many samples are measured on, unless others are asked for."""
 
 
+@logged("measure sensitivity")
 def measure_sensitivity(
     float_model: Any, plan: QuantPlan, measuring: Measuring, *, candidates: int | None = None
 ) -> Sensitivity:

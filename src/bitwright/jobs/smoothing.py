@@ -10,11 +10,13 @@ from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.calibration import Calibration, observe_tensors
 from bitwright.jobs.opening import Prepared
 from bitwright.plan import Smoothing
+from bitwright.support.logs import logged
 from bitwright.support.wording import counted
 
 __all__ = ["apply_factors", "smooth_activations"]
 
 
+@logged("smooth activations")
 def smooth_activations(
     prepared: Prepared, calibration: Calibration
 ) -> tuple[Prepared, Mapping[str, Smoothing]]:

@@ -33,6 +33,7 @@ from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import smooth_activations
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.support.logs import logged
 
 __all__ = [
     "Decided",
@@ -111,6 +112,7 @@ def apply_static(
     return assess_model(prepared, emit_model(prepared, planned), planned.evaluation)
 
 
+@logged("round weights")
 def round_weights(decided: Decided, calibration: Calibration, compute: Compute) -> Planned:
     """Let weights learn and correct the biases, each where the recipe asks for it."""
     planned = Planned(decided.plan)
@@ -130,6 +132,7 @@ def round_weights(decided: Decided, calibration: Calibration, compute: Compute) 
     return planned
 
 
+@logged("decide")
 def decide_layout(prepared: Prepared, layout: Layout, calibrated: Calibrated) -> QuantPlan:
     """Return the plan for a layout, with the notes on how it came about."""
     plan = decide(

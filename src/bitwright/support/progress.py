@@ -1,13 +1,19 @@
-"""Progress of long work: a bar on a terminal, or calls of a function."""
+"""Progress of long work: a bar on a terminal, lines in the log elsewhere, or a function's calls."""
 
 from __future__ import annotations
 
+import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["Progress", "ProgressUpdate", "show_progress"]
+__all__ = ["Progress", "ProgressLines", "ProgressUpdate", "show_progress"]
+
+LOGGER = logging.getLogger("bitwright.progress")
+
+SECONDS_BETWEEN_LINES = 5.0
 
 Progress = bool | Callable[[int, int | None], None]
 
@@ -17,6 +23,33 @@ class ProgressUpdate(Protocol):
 
     def __call__(self, done: int, detail: str = "", /) -> None:
         """Show it."""
+
+
+class ProgressLines:
+    """A line in the log every few seconds: a file has no bar, and a long job shows that it goes on.
+
+    >>> lines = ProgressLines("Rounding")
+    >>> lines(1, 8)  # too early for a line
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._start = self._last = time.monotonic()
+
+    def __call__(self, done: int, total: int | None) -> None:
+        """Take how much is done, out of `total` where that is known."""
+        now = time.monotonic()
+        if now - self._last < SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        passed = now - self._start
+        if not total:
+            LOGGER.info("%s: %d done in %.0f s", self._what, done, passed)
+        elif done:
+            rest = passed * max(total - done, 0) / done
+            LOGGER.info("%s: %d of %d, about %.0f s left", self._what, done, total, rest)
+        else:
+            LOGGER.info("%s: 0 of %d, %.0f s so far", self._what, total, passed)
 
 
 @contextmanager
@@ -48,5 +81,8 @@ def show_progress(progress: Progress, what: str, total: int | None) -> Iterator[
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=total, detail="")
             yield lambda done, detail="": bar.update(task, completed=done, detail=detail)
+    elif progress:
+        lines = ProgressLines(what)
+        yield lambda done, _="": lines(done, total)
     else:
         yield lambda done, _="": None

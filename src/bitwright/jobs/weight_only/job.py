@@ -37,6 +37,8 @@ from bitwright.numerics.nbits import LazyBlocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Nearest, Recipe
 from bitwright.rounding.store import BlockStore
+from bitwright.support.logs import logged
+from bitwright.support.progress import ProgressLines
 from bitwright.support.wording import counted
 
 __all__ = ["make_weight_only_plan", "plan_weight_only", "quantize_weight_only", "write_weight_only"]
@@ -69,6 +71,7 @@ def make_weight_only_plan(
     return plan_weight_only(prepared, _keep_for_passes(prepared, calibration))[1]
 
 
+@logged("decide about weights")
 def plan_weight_only(
     prepared: Prepared, calibration: Calibration, compute: Compute = ON_CPU
 ) -> tuple[Prepared, QuantPlan]:
@@ -132,6 +135,7 @@ def write_weight_only(
     return assess_model(prepared, written, evaluation, data)
 
 
+@logged("round weights")
 def _round(
     prepared: Prepared,
     plan: QuantPlan,
@@ -175,6 +179,7 @@ def _round_to_nearest(prepared: Prepared, compute: Compute) -> Written:
     return _emit(prepared, plan, round_lazily(prepared.model, plan, xp=_arrays(compute)))
 
 
+@logged("write the quantized graph")
 def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]) -> Written:
     quantized = graph.clone_model(prepared.model)
     emit = EMITTERS["weight-only", plan.recipe.weights.output]
@@ -257,7 +262,9 @@ def _arrays(compute: Compute) -> Arrays:
 
 
 def _progress(calibration: Calibration) -> Callable[[int, int], None] | None:
-    return calibration.progress if callable(calibration.progress) else None
+    if callable(calibration.progress):
+        return calibration.progress
+    return ProgressLines("Weights") if calibration.progress else None
 
 
 def _job_name(prepared: Prepared, plan: QuantPlan, compute: Compute) -> str:
