@@ -89,6 +89,14 @@ def test_attributes_are_of_the_type_that_the_operator_has():
     refuse(model, "the attribute 'transB' of node 'Gemm' is of the wrong type; export")
 
 
+def test_attributes_that_an_operator_needs_are_there():
+    for one, said in (
+        (node("Cast", ["x"], ["y"]), r"\(Cast\) has no attribute 'to'; export"),
+        (node("Constant", [], ["y"]), r"\(Constant\) has 0 values instead of one; export"),
+    ):
+        refuse(build([one], [info("x", [1, 4])], {"y": None}), said)
+
+
 def test_references_to_attributes_of_functions_pass():
     body = [node("LeakyRelu", ["a"], ["b"])]
     body[0].attribute.append(AttributeProto(name="alpha", ref_attr_name="slope"))

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from bitwright.errors import OutputError
 from bitwright.observe import Spool
 from bitwright.observe.spool import SharedRow
 
@@ -52,3 +53,17 @@ def test_another_process_reads_it(tmp_path):
             [sys.executable, "-c", program, described], capture_output=True, text=True, check=True
         )
     assert float(told.stdout) == 6
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_full_disk_is_one_sentence_also_when_the_spool_closes():
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(OutputError, match=r"cannot write temporary files"), Spool() as spool:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+            spool.append("x", np.zeros(100))
+        finally:
+            spool.close()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

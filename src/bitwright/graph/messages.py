@@ -93,7 +93,7 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto], what: str, opset: int, depth: 
         key = (node.domain, node.op_type)
         counts[key] = counts.get(key, 0) + 1
         if node.domain in ("", "ai.onnx"):
-            _check_inputs(node, what, opset)
+            _check_node(node, what, opset)
         for attribute in node.attribute:
             for body in _check_attribute(attribute, node, what, opset):
                 for name, count in _check_graph(body, what, opset, depth + 1).items():
@@ -107,7 +107,7 @@ def _check_text(names: Iterable[object], what: str) -> None:
             raise ModelError(f"{what}: the name {name!r} is not UTF-8; export it again.")
 
 
-def _check_inputs(node: onnx.NodeProto, what: str, opset: int) -> None:
+def _check_node(node: onnx.NodeProto, what: str, opset: int) -> None:
     required, fewest = _required_inputs(node.op_type, opset)
     name = f"node {node.name or (node.output or [''])[0]!r} ({node.op_type})"
     if len(node.input) < fewest:
@@ -119,6 +119,12 @@ def _check_inputs(node: onnx.NodeProto, what: str, opset: int) -> None:
             raise ModelError(f"{what}: {name} leaves out its input {index}; export it again.")
     if not node.output:
         raise ModelError(f"{what}: {name} has no output; export it again.")
+    given = {attribute.name for attribute in node.attribute}
+    for attribute in _required_attributes(node.op_type, opset):
+        if attribute not in given:
+            raise ModelError(f"{what}: {name} has no attribute {attribute!r}; export it again.")
+    if node.op_type == "Constant" and len(given) != 1:
+        raise ModelError(f"{what}: {name} has {len(given)} values instead of one; export it again.")
 
 
 @cache
@@ -130,6 +136,13 @@ def _required_inputs(op_type: str, opset: int) -> tuple[tuple[int, ...], int]:
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     required = tuple(i for i, one in enumerate(schema.inputs) if one.option == single)
     return () if op_type in _MAY_BE_EMPTY else required, schema.min_input
+
+
+@cache
+def _required_attributes(op_type: str, opset: int) -> tuple[str, ...]:
+    schema = _find_schema("", op_type, opset)
+    attributes = {} if schema is None else schema.attributes
+    return tuple(name for name, one in attributes.items() if one.required)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -112,7 +113,7 @@ class Spool(Closing):
         """Remove a row and its file."""
         if name in self._files:
             file = self._files.pop(name)
-            file.close()
+            _close(file)
             Path(file.name).unlink()
             del self._places[name]
 
@@ -126,7 +127,13 @@ class Spool(Closing):
     def close(self) -> None:
         """Remove everything."""
         for file in self._files.values():
-            file.close()
+            _close(file)
         self._files.clear()
         self._places.clear()
         self._scratch.close()
+
+
+def _close(file: BinaryIO) -> None:
+    """Close a file that vanishes; what did not fit on the disk was told when it was written."""
+    with suppress(OSError):
+        file.close()
