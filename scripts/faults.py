@@ -185,7 +185,8 @@ def try_kills(count: int, seed: int, parent: Path) -> list[str]:
             continue
         for index in range(-(-count // len(jobs))):
             number = signal.SIGTERM if index % 3 == 2 else signal.SIGKILL
-            found = _kill_once(job, seconds * rng.random(), number, whole, parent)
+            again = index % 5 == 0
+            found = _kill_once(job, seconds * rng.random(), number, whole, parent, again=again)
             if digest(inputs) != untouched:
                 found = "an input was changed"
             counts.setdefault(job.name, []).append(bool(found))
@@ -201,8 +202,15 @@ def try_kills(count: int, seed: int, parent: Path) -> list[str]:
 
 
 def _kill_once(
-    job: Job, moment: float, number: signal.Signals, whole: dict[str, str], parent: Path
+    job: Job,
+    moment: float,
+    number: signal.Signals,
+    whole: dict[str, str],
+    parent: Path,
+    *,
+    again: bool,
 ) -> str:
+    """Kill a command once, and look at what is there; with `again` also after a second run."""
     folder = parent / "killed"
     folder.mkdir()
     old = b"what was here before"
@@ -235,10 +243,12 @@ def _kill_once(
         is_page = b"</html>" in (folder / job.output).read_bytes()[-50:]
         if now.get(job.output) not in known and not is_page:
             return "the output is neither the old one nor the new one"
-        again = run(job.words, folder)
+        if not again:
+            return ""
+        second = run(job.words, folder)
         left = sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
-        if again.code or left:
-            return f"a second run ends with {again.code}, and there is {left}: {again.told[-200:]}"
+        if second.code or left:
+            return f"a second run ends with {second.code}, and leaves {left}: {second.told[-200:]}"
         return ""
     finally:
         shutil.rmtree(folder)
