@@ -13,6 +13,7 @@ LIST = Path(__file__).parent / "public_surface.txt"
 MODULES = (
     "bitwright",
     "bitwright.compat.neural_compressor.weight_only",
+    "bitwright.compat.nncf",
     "bitwright.compat.onnxruntime",
     "bitwright.compat.onnxruntime.matmul_nbits_quantizer",
     "bitwright.compat.quark",

@@ -13,7 +13,7 @@ from bitwright.compat.differences import Difference
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "write_differences.py"))
-PACKAGES = ("onnxruntime", "vai_q_onnx", "quark", "neural_compressor")
+PACKAGES = ("nncf", "onnxruntime", "vai_q_onnx", "quark", "neural_compressor")
 
 
 def tables(package):

@@ -16,6 +16,7 @@ from bitwright.errors import RecipeError, did_you_mean
 __all__ = ["REPLACEMENTS", "install_as"]
 
 REPLACEMENTS = {
+    "nncf": "bitwright.compat.nncf",
     "onnxruntime.quantization": "bitwright.compat.onnxruntime",
     "quark": "bitwright.compat.quark",
     "vai_q_onnx": "bitwright.compat.vai_q_onnx",

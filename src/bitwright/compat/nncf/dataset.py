@@ -1,0 +1,62 @@
+"""`Dataset`: items of the user's, and the function that makes a model's inputs of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any
+
+__all__ = ["Dataset"]
+
+
+class Dataset:
+    """Items to calibrate or validate with; `transform_func` makes a model's inputs of an item.
+
+    >>> dataset = Dataset([(1.0, "a"), (2.0, "b"), (3.0, "c")], lambda item: {"x": item[0]})
+    >>> list(dataset.get_data([0, 2])), list(dataset.get_inference_data([1]))
+    ([(1.0, 'a'), (3.0, 'c')], [{'x': 2.0}])
+    """
+
+    def __init__(
+        self, data_source: Iterable[Any], transform_func: Callable[..., Any] | None = None
+    ) -> None:
+        self._source = data_source
+        self._transform = transform_func
+
+    def get_data(self, indices: Sequence[int] | None = None) -> Iterable[Any]:
+        """Return items as they are, all or those of these numbers, to be read again and again."""
+        return _Items(self._source, None, indices)
+
+    def get_inference_data(self, indices: Sequence[int] | None = None) -> Iterable[Any]:
+        """Return what a model reads of the items, all or those of these numbers."""
+        return _Items(self._source, self._transform, indices)
+
+    def get_length(self) -> int | None:
+        """Return how many items there are; None where that is not known."""
+        return len(self._source) if isinstance(self._source, Sized) else None
+
+    def get_batch_size(self) -> int | None:
+        """Return the size of batches, where the source knows it."""
+        size: int | None = getattr(self._source, "batch_size", None)
+        return size
+
+
+class _Items:
+    def __init__(
+        self,
+        source: Iterable[Any],
+        transform: Callable[..., Any] | None,
+        indices: Sequence[int] | None,
+    ) -> None:
+        self._source, self._transform, self._indices = source, transform, indices
+
+    def __iter__(self) -> Iterator[Any]:
+        items = self._chosen()
+        return items if self._transform is None else map(self._transform, items)
+
+    def _chosen(self) -> Iterator[Any]:
+        if self._indices is None:
+            return iter(self._source)
+        if hasattr(self._source, "__getitem__"):
+            return (self._source[index] for index in self._indices)
+        wanted = frozenset(self._indices)
+        return (item for index, item in enumerate(self._source) if index in wanted)

@@ -1,0 +1,153 @@
+"""NNCF's quantization with accuracy control: the same call, the same kind of result."""
+
+from __future__ import annotations
+
+import subprocess
+from inspect import Parameter, signature
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from support.models import ops
+from support.tool_environment import tool_python
+
+import bitwright
+from bitwright.compat import nncf
+from bitwright.compat.nncf.accuracy_control import _recipe, _Validation
+from bitwright.errors import DataError, RecipeError
+
+DEMO = bitwright.load_demo()
+
+
+def accuracy(model, items):
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    right = [float(session.run(None, {"image": i[None]})[0].argmax() == y) for i, y in items]
+    return sum(right) / len(right), right
+
+
+def control(function=accuracy, *, count=60, **options):
+    items = list(zip(DEMO.images, DEMO.labels, strict=True))[:count]
+    return nncf.quantize_with_accuracy_control(
+        onnx.load(DEMO.model_path),
+        nncf.Dataset(DEMO.calibration[:24], lambda image: {"image": image[None]}),
+        nncf.Dataset(items, lambda item: {"image": item[0][None]}),
+        function,
+        **{"max_drop": 0.05, **options},
+    )
+
+
+@pytest.mark.slow
+def test_a_model_within_the_drop_comes_back_as_a_proto():
+    seen = []
+
+    def watched(model, items):
+        found = accuracy(model, items)
+        seen.append((ops(model)["QuantizeLinear"], len(found[1])))
+        return found
+
+    model = control(watched)
+    assert isinstance(model, onnx.ModelProto) and ops(model)["QuantizeLinear"] > 5
+    # The float model first, then quantized ones, on a part; the rest is looked at in the end.
+    assert seen[0] == (0, 40) and (0, 20) in seen
+    items = list(zip(DEMO.images, DEMO.labels, strict=True))
+    assert accuracy(model, items)[0] > accuracy(onnx.load(DEMO.model_path), items)[0] - 0.05
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `tune` is asked for, in place of the search."""
+    found = {}
+
+    def tune(model, **options):
+        found.update(options)
+        point = SimpleNamespace(measured=SimpleNamespace(drop=0.25))
+        return SimpleNamespace(met=False, point=point, model=ir.from_proto(model))
+
+    monkeypatch.setattr("bitwright.api.tune", tune)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:the quantized model")
+def test_options_become_those_of_tune(asked):
+    control(max_drop=0.02, drop_type="relative", subset_size=5)
+    assert asked["max_drop"] == 0.02 and asked["relative"] and asked["evaluate_on"] == "model"
+    assert len(asked["data"]) == 5 and len(asked["eval_data"]) == 60
+    control()
+    assert not asked["relative"] and len(asked["data"]) == 24
+
+
+def test_a_drop_that_cannot_be_kept_to_is_warned_of(asked):
+    with pytest.warns(UserWarning, match=r"falls by 0.25, misses max_drop: no mixture of types"):
+        control()
+
+
+@pytest.mark.filterwarnings("ignore:the quantized model")
+def test_ignored_scopes_are_selections(asked):
+    part = nncf.Subgraph(inputs=["deep_a_conv"], outputs=["deep_add"])
+    scope = nncf.IgnoredScope(["classify"], ["deep_a"], ["Add"], [part], validate=False)
+    control(ignored_scope=scope)
+    select = asked["recipe"].select
+    assert select.exclude == ("classify", "re:(?:deep_a).*")
+    assert select.exclude_op_types == ("Add",) and select.unknown_names == "warn"
+    assert select.exclude_between == ((("deep_a_conv",), ("deep_add",)),)
+    control()
+    assert asked["recipe"].select.unknown_names == "refuse"
+
+
+@pytest.mark.parametrize("field", ["names", "patterns", "types"])
+def test_a_scope_that_fits_nothing_is_refused(field):
+    with pytest.raises(nncf.ValidationError, match="no_such_thing"):
+        control(ignored_scope=nncf.IgnoredScope(**{field: ["no_such_thing"]}))
+
+
+def test_options_become_a_recipe():
+    plain = _recipe(None, None, True)
+    assert plain.activation_symmetric and plain.bias_correction == "fast" and plain.smooth is None
+    transformer = _recipe(None, nncf.ModelType.TRANSFORMER, False)
+    assert not transformer.activation_symmetric and transformer.smooth is not None
+    assert transformer.bias_correction == "sequential"
+    assert not _recipe(nncf.QuantizationPreset.MIXED, None, True).activation_symmetric
+    assert _recipe("performance", "transformer", True).activation_symmetric
+
+
+def test_numbers_of_items_count_where_the_metric_is_their_mean():
+    dataset = nncf.Dataset([1.0, 0.0, 1.0])
+    samples = [{"__item__": 2}, {"__item__": 0}]
+    assert _Validation(lambda m, items: (1.0, list(items)), dataset)(None, samples) == [1.0, 1.0]
+    assert _Validation(lambda m, items: (0.7, list(items)), dataset)(None, samples) == 0.7
+    assert _Validation(lambda m, items: (0.7, [np.ones(3)] * 2), dataset)(None, samples) == 0.7
+
+
+@pytest.mark.filterwarnings("ignore:the quantized model")
+def test_what_has_no_form_here_is_refused_and_a_device_is_warned_of(asked):
+    for name in ("advanced_quantization_parameters", "advanced_accuracy_restorer_parameters"):
+        with pytest.raises(RecipeError, match=f"{name} has no form here"):
+            control(**{name: object()})
+    with pytest.warns(UserWarning, match="target_device 'NPU' has no effect"):
+        control(target_device=nncf.TargetDevice.NPU)
+    with pytest.raises(DataError, match="give the Dataset a transform_func"):
+        nncf.quantize_with_accuracy_control(
+            onnx.load(DEMO.model_path),
+            nncf.Dataset(DEMO.calibration[:8], lambda image: {"image": image[None]}),
+            nncf.Dataset(DEMO.images[:16]),
+            accuracy,
+        )
+
+
+@pytest.mark.slow
+def test_the_arguments_are_the_peers():
+    python = tool_python(("nncf==3.4.0",))
+    code = (
+        "import inspect, nncf; s = inspect.signature(nncf.quantize_with_accuracy_control);"
+        "print([(n, int(p.kind), str(p.default)) for n, p in s.parameters.items()])"
+    )
+    found = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
+    ours = signature(nncf.quantize_with_accuracy_control).parameters
+    plain = [
+        (name, int(p.kind), str(Parameter.empty if p.default is Parameter.empty else p.default))
+        for name, p in ours.items()
+    ]
+    assert found.strip().splitlines()[-1] == str(plain)
