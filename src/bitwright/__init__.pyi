@@ -41,6 +41,7 @@ from .data import open_data as open_data
 from .demo import load_demo as load_demo
 from .errors import ArgumentError as ArgumentError
 from .errors import BitwrightError as BitwrightError
+from .errors import ClusterError as ClusterError
 from .errors import DataError as DataError
 from .errors import MissingPackageError as MissingPackageError
 from .errors import ModelError as ModelError

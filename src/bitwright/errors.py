@@ -10,6 +10,7 @@ __all__ = [
     "AlreadyQuantizedError",
     "ArgumentError",
     "BitwrightError",
+    "ClusterError",
     "DataError",
     "EmptyDataError",
     "MissingPackageError",
@@ -117,6 +118,14 @@ class TargetError(BitwrightError):
     >>> bitwright.load_recipe(target="npu")
     Traceback (most recent call last):
     bitwright.errors.TargetError: unknown target 'npu'. Did you mean 'npu-cnn' or 'npu-transformer'?
+    """
+
+
+class ClusterError(BitwrightError):
+    """A cluster cannot be reached, or its workers die whatever they are given.
+
+    >>> issubclass(ClusterError, BitwrightError)
+    True
     """
 
 

@@ -332,6 +332,11 @@ def test_misuse_is_exit_code_2(refuse, model, words, says):
     refuse(model, *words, says=(says, "see 'bitwright quantize --help'"), code=2)
 
 
+def test_an_engine_that_there_is_not(refuse, model, data):
+    says = ("'spark' is no engine", "write local, ray, or ray://host:port.")
+    refuse(model, "--data", data, "--engine", "spark", says=says)
+
+
 def test_plan_and_output_in_one_file(run, model, data, folder):
     words = ("-o", folder / "q", "--plan-out", folder / "q")
     check_refused(run("quantize", model, "--data", data, *words), folder, "different files", code=2)

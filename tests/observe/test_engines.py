@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from bitwright.errors import DataError, MissingPackageError
+from bitwright.errors import ArgumentError, DataError, MissingPackageError
 from bitwright.graph import load_model
 from bitwright.numerics.positions import PositionGrid
-from bitwright.observe import LocalEngine, Observation, RayEngine, observe
+from bitwright.observe import LocalEngine, Observation, RayEngine, observe, open_engine
 
 
 def relu_model():
@@ -43,6 +43,29 @@ def test_no_workers_is_an_error():
         RayEngine(workers=0)
 
 
+def test_engines_have_names():
+    assert open_engine(None) is None and open_engine("local") is None
+    assert open_engine("ray") == RayEngine()
+    assert open_engine("ray://auto") == RayEngine(address="auto")
+    assert open_engine("ray://head:10001") == RayEngine(address="ray://head:10001")
+    assert open_engine(LocalEngine()) == LocalEngine()
+    with pytest.raises(ArgumentError, match="write local, ray, or ray://host:port"):
+        open_engine("head:6379")
+
+
+def test_means_of_shards_are_those_of_one_pass_to_the_bit():
+    data = samples(23)
+    options = {"means": {"x": 1, "y": 1}, "detail": "extremes"}
+    whole = observe(relu_model(), ["x", "y"], data, **options)
+    parts = [observe(relu_model(), ["x", "y"], data[i : i + 2], **options) for i in range(0, 23, 2)]
+    while len(parts) > 1:
+        parts = [
+            one if other is None else pickle.loads(pickle.dumps(one | other))
+            for one, other in zip(parts[::2], [*parts[1::2], None], strict=False)
+        ]
+    assert parts[0] == whole
+
+
 def test_shards_in_other_processes_merge_to_the_same_votes():
     data = samples(9)
     grids = {"x": [PositionGrid(-127, 127, True)], "y": [PositionGrid(0, 255, False)]}
@@ -62,18 +85,22 @@ def test_a_cluster_gives_the_same_as_a_local_pass():
     data = samples(11)
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        options = {"per_channel": {"y": 1}, "per_batch": {"x": [PositionGrid(-127, 127, True)]}}
+        options = {
+            "means": {"x": 1},
+            "per_channel": {"y": 1},
+            "per_batch": {"x": [PositionGrid(-127, 127, True)]},
+        }
         spread = observe(
             relu_model(), ["x", "y"], iter(data), engine=RayEngine(workers=2, shard=2), **options
         )
         assert spread == observe(relu_model(), ["x", "y"], data, **options)
         with pytest.raises(DataError, match="not a single sample"):
-            observe(relu_model(), ["x"], [], engine=RayEngine())
+            observe(relu_model(), ["x"], [], engine=RayEngine(workers=1))
         direct = RayEngine(workers=1).observe(load_model(relu_model()), ["y"], data)
         assert direct == observe(relu_model(), ["y"], data)
         wrong = [{"x": np.ones((1, 5), np.int32)}]
         with pytest.raises(DataError, match="only float tensors"):
-            observe(relu_model(), ["x"], wrong, engine=RayEngine())
+            observe(relu_model(), ["x"], wrong, engine=RayEngine(workers=1))
     finally:
         ray.shutdown()
 

@@ -191,6 +191,10 @@ def test_means_of_channels_are_those_of_all_the_data_however_it_is_cut(arrays, s
     merged = reduce(or_, parts)
     expected = np.concatenate(arrays).astype(np.float64).mean(axis=0)
     np.testing.assert_allclose(merged.channel_mean, expected, rtol=1e-12, atol=1e-12)
+    whole = TensorSketch.empty(histogram=False, mean_axis=-1)
+    for array in arrays:
+        whole.update(array)
+    assert (merged.channel_mean == whole.channel_mean).all()
 
 
 def test_means_need_the_axis_and_the_same_channels_throughout():

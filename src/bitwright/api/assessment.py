@@ -23,7 +23,7 @@ from bitwright.assess import bench_generation as time_generation
 from bitwright.data import ImagePreprocess
 from bitwright.jobs.comparison import Measuring, compare_pair
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
-from bitwright.observe import MEMORY_BUDGET
+from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
@@ -89,6 +89,7 @@ def find_sensitivity(
     candidates: int | None = None,
     providers: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
+    engine: Engine | str | None = None,
     progress: Progress = True,
 ) -> Sensitivity:
     """Measure how much each quantized node of a plan adds to the error of the outputs.
@@ -106,6 +107,8 @@ def find_sensitivity(
         candidates: measure only so many nodes, those that lose most on their own; None: all.
         providers: execution providers of ONNX Runtime for every run.
         memory_budget: bytes of constants of variants that may be in memory at once.
+        engine: where nodes are measured: `"ray"` or `"ray://host:10001"` for a cluster, or a
+            `bitwright.observe.RayEngine`; None: this process. The result is the same.
         progress: show a bar on a terminal, or call this with (variants done, variants in all).
 
     >>> import bitwright
@@ -119,7 +122,13 @@ def find_sensitivity(
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
     measuring = Measuring(
-        data, limit, preprocess, memory_budget=memory_budget, providers=providers, progress=progress
+        data,
+        limit,
+        preprocess,
+        memory_budget=memory_budget,
+        providers=providers,
+        engine=open_engine(engine),
+        progress=progress,
     )
     return measure_sensitivity(float_model, plan, measuring, candidates=candidates)
 

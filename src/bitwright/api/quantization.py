@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
 from bitwright.data import ImagePreprocess, paths_of
-from bitwright.errors import ArgumentError, OutputError
+from bitwright.errors import ArgumentError, OutputError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.decision_log import log_decisions
 from bitwright.jobs.modes import apply_to_model, mode_of
 from bitwright.jobs.result import Result
-from bitwright.observe import MEMORY_BUDGET, Engine
+from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe, Selection, load_recipe
 from bitwright.support.arguments import check_arguments
@@ -53,7 +53,7 @@ def quantize(
     holdout: bool = True,
     sketches: str | Path | None = None,
     memory_budget: int = MEMORY_BUDGET,
-    engine: Engine | None = None,
+    engine: Engine | str | None = None,
     external_data: bool | None = None,
     providers: Sequence[str] | None = None,
     work: str | Path | None = None,
@@ -88,7 +88,8 @@ def quantize(
         sketches: a file that keeps what was observed; if it exists and belongs to this model,
             the data is not run again.
         memory_budget: bytes of observed tensors that may be alive at once.
-        engine: where observation runs, `bitwright.observe.RayEngine()` for a cluster.
+        engine: where observation runs: `"ray"` or `"ray://host:10001"` for a cluster, or a
+            `bitwright.observe.RayEngine`; None: this process. The result is the same.
         external_data: weights in a file of their own; None: only above 2 GB.
         providers: execution providers of ONNX Runtime for every run.
         work: weight-only recipes and fine-tuning: a folder that keeps each weight as soon as it
@@ -112,10 +113,11 @@ def quantize(
         holdout=holdout,
         sketches=sketches,
         memory_budget=memory_budget,
-        engine=engine,
+        engine=open_engine(engine),
         progress=progress,
     )
     compute = Compute(device, work)
+    _check_engine(engine, chosen)
 
     def run(
         model: ModelSource, chosen: Recipe, calibration: Calibration, compute: Compute
@@ -201,6 +203,15 @@ def _file_of(recipe: RecipeSource) -> str | Path | None:
     return recipe if is_file else None  # type: ignore[return-value]
 
 
+def _check_engine(engine: Engine | str | None, recipe: Recipe) -> None:
+    """Refuse an engine for a recipe whose ranges no data gives."""
+    if open_engine(engine) is not None and recipe.mode != "static":
+        raise RecipeError(
+            f"recipe {recipe.name!r} observes no activations, so that an engine has nothing to "
+            "do; leave it out."
+        )
+
+
 def _choose_effort(
     effort: Effort | None, given: RecipeSource, recipe: Recipe, calibration: Calibration
 ) -> Effort:
@@ -228,6 +239,7 @@ def make_plan(
     preprocess: ImagePreprocess | str | None = None,
     sketches: str | Path | None = None,
     memory_budget: int = MEMORY_BUDGET,
+    engine: Engine | str | None = None,
     providers: Sequence[str] | None = None,
     progress: Progress = True,
 ) -> QuantPlan:
@@ -248,9 +260,11 @@ def make_plan(
         holdout=False,
         sketches=sketches,
         memory_budget=memory_budget,
+        engine=open_engine(engine),
         progress=progress,
     )
     chosen = load_recipe(recipe, target)
+    _check_engine(engine, chosen)
     model = _with_weights(model, weights)
     effort = _choose_effort(effort, recipe, chosen, calibration)
     if effort == "low":

@@ -17,6 +17,7 @@ __all__ = [
     "DataOptions",
     "Device",
     "Effort",
+    "Engine",
     "ExternalData",
     "FloatModel",
     "Limit",
@@ -84,6 +85,14 @@ Qat = Annotated[
         "--qat",
         help="The model was trained with Q/DQ pairs: keep its scales, and write it so that the "
         "runtime fuses it. Needs no data.",
+    ),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ENGINE",
+        help="Where the samples are run: local, ray (a cluster on this machine, or the one that "
+        "RAY_ADDRESS names), or ray://HOST:PORT. The result is the same.",
     ),
 ]
 Effort = Annotated[

@@ -26,6 +26,7 @@ def plan_command(
     effort: opt.Effort = None,
     sketches: opt.Sketches = None,
     run: opt.RunOptions,
+    engine: opt.Engine = None,
     screen: Screen,
 ) -> None:
     """Decide how to quantize a model and write the plan, to read, edit and apply."""
@@ -47,6 +48,7 @@ def plan_command(
         recipe=chosen,
         effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
         sketches=sketches,
+        engine=engine,
         progress=screen.wants_progress,
         **given,
     )

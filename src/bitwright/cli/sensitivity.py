@@ -59,6 +59,7 @@ def sensitivity_command(
         ),
     ] = None,
     run: opt.RunOptions,
+    engine: opt.Engine = None,
     screen: Screen,
 ) -> None:
     """Measure how sensitive the outputs are to each node, and write a plan with a fallback.
@@ -81,6 +82,7 @@ def sensitivity_command(
         model,
         plan,
         candidates=candidates,
+        engine=engine,
         progress=screen.wants_progress,
         **given,
     )

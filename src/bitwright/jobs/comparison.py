@@ -38,6 +38,8 @@ class Measuring(DataOptions):
     samples: Sequence[Sample] | None = None
     """Samples as the quantized model takes them, instead of data."""
     providers: Sequence[str] | None = None
+    engine: Any = None
+    """What runs the variants of a sensitivity; None: this process."""
 
     def check(self, purpose: str) -> None:
         """Refuse what nothing can be measured with."""

@@ -107,7 +107,15 @@ def open_variants(
         worst = list(dict.fromkeys([*ranked, *chosen]))[:candidates]
         chosen = {name: index for name, index in chosen.items() if name in worst}
     return NodeVariants(
-        prepared, calibration, plan, quantized, given, units, chosen, measuring.memory_budget
+        prepared,
+        calibration,
+        plan,
+        quantized,
+        given,
+        units,
+        chosen,
+        measuring.memory_budget,
+        measuring.engine,
     )
 
 
@@ -133,6 +141,8 @@ class NodeVariants:
     unit_of: dict[str, int]
     """Node -> the index of its unit."""
     memory_budget: int
+    engine: Any = None
+    """What runs groups of variants; None: this process."""
 
     @cached_property
     def _float(self) -> Any:
@@ -202,5 +212,6 @@ class NodeVariants:
             self.samples,
             memory_budget=self.memory_budget,
             providers=self.prepared.providers,
+            engine=self.engine,
             on_progress=report,
         )

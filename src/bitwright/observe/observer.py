@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
@@ -45,6 +45,15 @@ class Engine(Protocol):
         self, model: Any, tensors: Sequence[str], samples: Iterable[Feeds], **options: Any
     ) -> Observation:
         """Do what `observe` does, with the same result."""
+
+    def map(
+        self,
+        make: Callable[..., Callable[[Any], Any]],
+        shared: Sequence[Any],
+        items: Iterable[Any],
+        on_done: Callable[[int], None] = ...,
+    ) -> list[Any]:
+        """Return what the function that `make` makes of the shared values gives for each item."""
 
 
 @dataclass(slots=True)

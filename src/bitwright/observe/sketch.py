@@ -51,7 +51,7 @@ class TensorSketch:
     cut into batches, shards or machines makes no difference. Only `batches` (the extremes of each
     update, for moving averages) keeps the order in which they came, and `votes` (which position
     of a power-of-two grid is best for each update) the cut into batches. Sums of channels, where
-    `mean_axis` asks for them, are added up in float64, and agree up to its rounding.
+    `mean_axis` asks for them, are added up in two float64, and agree in the first.
 
     >>> sketch = TensorSketch.empty()
     >>> sketch.update(np.array([0.0, -0.0, 1.5, 6.0, np.nan], np.float32))
@@ -67,11 +67,12 @@ class TensorSketch:
     __slots__ = (
         "_lanes",
         "_lows_highs",
+        "_rest",
         "_sparse",
+        "_sum",
         "channel_axis",
         "channel_high",
         "channel_low",
-        "channel_sum",
         "count",
         "high",
         "inf",
@@ -104,7 +105,10 @@ class TensorSketch:
         self.channel_low: F32 | None = None
         self.channel_high: F32 | None = None
         self.mean_axis = mean_axis
-        self.channel_sum: F64 | None = None
+        # The sum of each channel, and what its rounding left of it: however parts are merged, the
+        # two together round to the same.
+        self._sum: F64 | None = None
+        self._rest: F64 = np.zeros(0)
         # calloc: pages that no value falls into are never given memory.
         shape = (kernels.LANES, kernels.BINS)
         self._lanes: I64 | None = np.zeros(shape, np.int64) if histogram else None
@@ -142,6 +146,11 @@ class TensorSketch:
         return np.array(self._lows_highs, np.float32).reshape(-1, 2)
 
     @property
+    def channel_sum(self) -> F64 | None:
+        """The sum of each channel along `mean_axis`; None where none was asked for, or seen."""
+        return None if self._sum is None else self._sum + self._rest
+
+    @property
     def channel_mean(self) -> F64 | None:
         """The mean of each channel along `mean_axis`; None where none was asked for, or seen.
 
@@ -150,9 +159,10 @@ class TensorSketch:
         >>> sketch.channel_mean
         array([2., 2.])
         """
-        if self.channel_sum is None:
+        sums = self.channel_sum
+        if sums is None:
             return None
-        mean: F64 = self.channel_sum / (self.count / self.channel_sum.size)
+        mean: F64 = sums / (self.count / sums.size)
         return mean
 
     @property
@@ -200,10 +210,18 @@ class TensorSketch:
             if position is not None:
                 votes[position] += 1
 
-    def _merge_sums(self, sums: F64) -> None:
-        if self.channel_sum is not None:
-            _check_channels(self.channel_sum, sums, "means")
-        self.channel_sum = sums if self.channel_sum is None else self.channel_sum + sums
+    def _merge_sums(self, sums: F64, rest: F64 | float = 0.0) -> None:
+        if self._sum is None:
+            self._sum, self._rest = sums, np.zeros_like(sums) + rest
+            return
+        _check_channels(self._sum, sums, "means")
+        # The error of a sum is a float64 itself (Knuth, TAOCP 2, 4.2.2, theorem B).
+        with np.errstate(invalid="ignore"):
+            total = self._sum + sums
+            added = total - self._sum
+            lost = (self._sum - (total - added)) + (sums - added)
+        lost[~np.isfinite(lost)] = 0.0  # of an infinite sum nothing is lost
+        self._sum, self._rest = total, self._rest + (lost + rest)
 
     def _merge_channels(self, low: F32, high: F32) -> None:
         if self.channel_low is None or self.channel_high is None:
@@ -237,8 +255,8 @@ class TensorSketch:
                 merged._lanes[0, used] += histogram[used]
             if part.channel_low is not None and part.channel_high is not None:
                 merged._merge_channels(part.channel_low, part.channel_high)
-            if part.channel_sum is not None:
-                merged._merge_sums(part.channel_sum)
+            if part._sum is not None:
+                merged._merge_sums(part._sum, part._rest)
             for grid, votes in part.votes.items():
                 merged.votes.setdefault(grid, Counter()).update(votes)
         return merged
@@ -286,7 +304,7 @@ class TensorSketch:
         """
         histogram = self.histogram() if self.has_histogram else np.zeros(0, np.int64)
         used = np.flatnonzero(histogram)
-        channels = np.zeros((2, 0), np.float32)
+        channels, sums = np.zeros((2, 0), np.float32), self.channel_sum
         if self.channel_low is not None and self.channel_high is not None:
             channels = np.stack([self.channel_low, self.channel_high])
         return SketchState(
@@ -303,7 +321,7 @@ class TensorSketch:
             channels=channels,
             votes=_vote_rows(self.votes),
             mean_axis=self.mean_axis,
-            sums=np.zeros(0) if self.channel_sum is None else self.channel_sum,
+            sums=np.zeros(0) if sums is None else sums,
         )
 
     @classmethod
@@ -332,7 +350,7 @@ class TensorSketch:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The sparse state: a pickle of a dense histogram would be a megabyte.
-        return TensorSketch.from_state, (self.state(),)
+        return _restored, (self.state(), self._sum, self._rest)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TensorSketch):
@@ -348,6 +366,13 @@ class TensorSketch:
     def __repr__(self) -> str:
         kept = "histogram" if self.has_histogram else "extremes"
         return f"<TensorSketch of {self.count} values in [{self.low:g}, {self.high:g}], {kept}>"
+
+
+def _restored(state: SketchState, total: F64 | None, rest: F64) -> TensorSketch:
+    """Return a sketch from another process, with sums that are as exact as they were there."""
+    sketch = TensorSketch.from_state(state)
+    sketch._sum, sketch._rest = total, rest
+    return sketch
 
 
 def _step(size: int, most: int | None) -> int:

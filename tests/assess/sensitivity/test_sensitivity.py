@@ -1,6 +1,7 @@
 """Sensitivities, against models that are written for each node one by one."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import bitwright
 from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.errors import DataError, PlanError
 from bitwright.graph import load_model, open_session, opset_of, run_session
+from bitwright.observe import LocalEngine
 from bitwright.plan import QuantPlan
 
 
@@ -63,6 +65,28 @@ def test_small_groups_of_variants_give_the_same(cnn):
     for one, other in zip(found.nodes, again.nodes, strict=True):
         assert other.alone == pytest.approx(one.alone, rel=1e-3)
         assert other.without == pytest.approx(one.without, rel=1e-3)
+
+
+class Elsewhere(LocalEngine):
+    """An engine whose work could be in another process: all of it travels."""
+
+    def map(self, make, shared, items, on_done):
+        travelled = (pickle.loads(pickle.dumps(item)) for item in items)
+        return super().map(make, pickle.loads(pickle.dumps(shared)), travelled, on_done)
+
+
+def test_an_engine_gives_the_same_to_the_bit(cnn):
+    model, plan, samples, found = cnn
+    seen = []
+    again = bitwright.find_sensitivity(
+        model,
+        plan,
+        data=samples,
+        engine=Elsewhere(),
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert again.nodes == found.nodes and again.quantized == found.quantized
+    assert seen[-1] == (2 * len(found.nodes), 2 * len(found.nodes)) and seen == sorted(seen)
 
 
 def test_only_the_worst_nodes_are_measured_on_request(cnn):

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.outputs import OutputErrors, TotalError
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.errors import DataError, ModelError
-from bitwright.graph import open_session, remove_unused_nodes, run_session, serialized_size
+from bitwright.graph import (
+    clone_model,
+    load_model,
+    open_session,
+    remove_unused_nodes,
+    run_session,
+    serialized_size,
+)
+from bitwright.graph.cloning import to_message
 
 __all__ = ["measure_variants"]
 
@@ -32,16 +41,35 @@ def measure_variants(
     *,
     memory_budget: int,
     providers: Sequence[str] | None = None,
+    engine: Any = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> dict[Key, TotalError]:
     """Return the error of the outputs for each set of cuts, quantized alone or left float.
 
     Each variant is computed on every sample; nothing is estimated. Of the kind "without",
-    "quantized" has the error when all are quantized.
+    "quantized" has the error when all are quantized. `engine.map` runs the groups of variants
+    elsewhere; None: they run here, one after another.
     """
     found: dict[Key, TotalError] = {}
+    if engine is not None:
+        sizes: list[int] = []
+
+        def travelling() -> Iterator[_Group]:
+            for group in _groups(units, kind, sets, memory_budget):
+                made = _finish(group)
+                sizes.append(sum(key not in ("float", "quantized") for key in made.names))
+                yield made._replace(source=_as_message(made.source))
+
+        shared = (_as_message(units.float_model), list(samples), providers)
+        done = engine.map(
+            _group_runner, shared, travelling(), lambda count: on_progress(sum(sizes[:count]))
+        )
+        for part in done:
+            found.update(part)
+        return found
+    run = _group_runner(units.float_model, samples, providers)
     for group in _groups(units, kind, sets, memory_budget):
-        found.update(_run(units, group, samples, providers))
+        found.update(run(_finish(group)))
         on_progress(len(found) - ("quantized" in found))
     return found
 
@@ -63,9 +91,15 @@ def _groups(
         yield group
 
 
-def _run(
-    units: Units, group: Variants, samples: Iterable[Sample], providers: Sequence[str] | None
-) -> dict[Key, TotalError]:
+class _Group(NamedTuple):
+    """Variants in one graph: the model, and under which names it gives the outputs of each."""
+
+    source: ir.Model | onnx.ModelProto
+    names: dict[Key, list[str]]
+    output_names: list[str]
+
+
+def _finish(group: Variants) -> _Group:
     names = {key: [value.name or "" for value in made] for key, made in group.outputs.items()}
     model = group.finish()
     if not model.graph.outputs:
@@ -77,22 +111,45 @@ def _run(
     model.graph.outputs[:] = [v for v in model.graph.outputs if v.producer() is not None]
     remove_unused_nodes(model)
     small = serialized_size(model) < _MAX_COPIED_BYTES
-    source = ir.to_proto(model) if small else model
-    # Beyond "extended" come layouts for speed, which many nodes pay for when the model is opened.
-    # A node that is float here stays so: between integers, the runtime would round its weights.
-    session = open_session(source, level="extended", providers=providers, float_weights=True)
-    fed = {value.name for value in session.get_inputs()}
-    errors = {key: OutputErrors(units.float_model) for key in names if key != "float"}
-    count = 0
-    for sample in samples:
-        values = run_session(session, {name: a for name, a in sample.items() if name in fed})
-        answers = {
-            key: dict(zip(group.output_names, map(values.__getitem__, made), strict=True))
-            for key, made in names.items()
-        }
-        for key, error in errors.items():
-            error.add(sample, answers["float"], answers[key])
-        count += 1
-    if not count:
-        raise DataError("there is no sample to measure on; give at least one.")
-    return {key: error.finish().total for key, error in errors.items()}
+    return _Group(to_message(model) if small else model, names, list(group.output_names))
+
+
+def _as_message(model: ir.Model | onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model as something that travels: with its tensors, wherever they are."""
+    if isinstance(model, onnx.ModelProto):
+        return model
+    return to_message(ir.external_data.load_to_model(clone_model(model)))
+
+
+def _group_runner(
+    float_model: ir.Model | onnx.ModelProto,
+    samples: Iterable[Sample],
+    providers: Sequence[str] | None,
+) -> Callable[[_Group], dict[Key, TotalError]]:
+    """Return what runs groups of variants on the samples."""
+    judged = float_model if isinstance(float_model, ir.Model) else load_model(float_model)
+
+    def run(group: _Group) -> dict[Key, TotalError]:
+        # Beyond "extended" come layouts for speed, which many nodes pay for when the model is
+        # opened. A node that is float here stays so: between integers, the runtime would round its
+        # weights.
+        session = open_session(
+            group.source, level="extended", providers=providers, float_weights=True
+        )
+        fed = {value.name for value in session.get_inputs()}
+        errors = {key: OutputErrors(judged) for key in group.names if key != "float"}
+        count = 0
+        for sample in samples:
+            values = run_session(session, {name: a for name, a in sample.items() if name in fed})
+            answers = {
+                key: dict(zip(group.output_names, map(values.__getitem__, made), strict=True))
+                for key, made in group.names.items()
+            }
+            for key, error in errors.items():
+                error.add(sample, answers["float"], answers[key])
+            count += 1
+        if not count:
+            raise DataError("there is no sample to measure on; give at least one.")
+        return {key: error.finish().total for key, error in errors.items()}
+
+    return run

@@ -1,0 +1,183 @@
+"""Work on real Ray clusters of two nodes, whose workers and nodes are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from bitwright.errors import ClusterError, DataError, MissingPackageError
+from bitwright.support.cluster import ClusterWork, _Worker, open_cluster
+
+ray = pytest.importorskip("ray", reason="ray is not installed")
+NodeAffinitySchedulingStrategy = pytest.importorskip(
+    "ray.util.scheduling_strategies"
+).NodeAffinitySchedulingStrategy
+
+
+def make_adder(base, marks):
+    """Add; what is to fail once, or always, is told by a file."""
+
+    def run(item):
+        folder = Path(marks)
+        if item == "refuse":
+            raise DataError("item 'refuse' is refused.")
+        if isinstance(item, tuple):
+            what, value = item
+            mark = folder / f"{what}-{value}"
+            if what == "die always" or (what == "die once" and not mark.exists()):
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "node dies" and not mark.exists():
+                mark.touch()
+                time.sleep(60)
+            item = value
+        return [base + item]
+
+    return run
+
+
+def concatenate(one, other):
+    return one + other
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        # What the workers unpickle is in this file.
+        places = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        patch.setenv("PYTHONPATH", places)
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        made.add_node(num_cpus=1)
+    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def test_items_on_two_nodes_come_in_order_and_the_dead_are_replaced(cluster, tmp_path):
+    items = [*range(9), ("die once", 9), *range(10, 20)]
+    seen = []
+    with open_cluster(None) as connected:
+        work = ClusterWork(connected, make_adder, (100, str(tmp_path)), workers=2)
+        try:
+            with pytest.warns(UserWarning, match="a worker of the cluster died; shard 1 is done"):
+                merged = work.reduce(items, concatenate, seen.append)
+        finally:
+            work.close()
+    assert merged == [100 + i for i in range(20)]
+    assert seen[-1] == 20 and seen == sorted(seen)
+
+
+@pytest.mark.slow
+def test_results_are_the_same_for_any_number_of_workers(cluster, tmp_path):
+    for workers in (1, 2, None):
+        work = ClusterWork(ray, make_adder, (1, str(tmp_path)), workers)
+        try:
+            assert work.map(range(5), lambda done: None) == [[1], [2], [3], [4], [5]]
+            assert work.reduce([], concatenate, lambda done: None) is None
+        finally:
+            work.close()
+
+
+@pytest.mark.slow
+def test_an_error_of_ours_comes_as_it_is(cluster, tmp_path):
+    work = ClusterWork(ray, make_adder, (1, str(tmp_path)), 2)
+    try:
+        with pytest.raises(DataError, match=r"^item 'refuse' is refused\.$") as caught:
+            work.map([1, "refuse", 2], lambda done: None)
+        assert type(caught.value) is DataError
+    finally:
+        work.close()
+
+
+@pytest.mark.slow
+def test_an_item_that_kills_every_worker_is_told(cluster, tmp_path):
+    work = ClusterWork(ray, make_adder, (1, str(tmp_path)), 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(ClusterError, match="workers died over the same samples"):
+                work.map([("die always", 1)], lambda done: None)
+    finally:
+        work.close()
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_is_done_without(cluster, tmp_path):
+    extra = cluster.add_node(num_cpus=1)
+    work = ClusterWork(ray, make_adder, (1, str(tmp_path)), 1)
+    # The first worker is on the new node, those after it wherever there is room.
+    elsewhere = work._actor
+    strategy = NodeAffinitySchedulingStrategy(extra.node_id, soft=False)
+    work._actor = ray.remote(_Worker).options(num_cpus=1, scheduling_strategy=strategy)
+    killed = []
+
+    def kill_node():
+        while not list(tmp_path.glob("node dies-*")):
+            time.sleep(0.2)
+        work._actor = elsewhere
+        cluster.remove_node(extra, allow_graceful=False)
+        killed.append(extra)
+
+    thread = threading.Thread(target=kill_node)
+    thread.start()
+    try:
+        with pytest.warns(UserWarning, match="of the cluster died"):
+            found = work.map([1, ("node dies", 2), 3], lambda done: None)
+    finally:
+        thread.join()
+        work.close()
+    assert found == [[2], [3], [4]] and killed
+
+
+def test_an_address_that_nobody_listens_at_fails_at_once_with_a_sentence(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    began = time.monotonic()
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        with pytest.raises(ClusterError, match="cannot be reached"), open_cluster(address):
+            pass
+    with pytest.raises(ClusterError, match=r"is no address of a cluster; write host:6379"):
+        open_cluster("somewhere").__enter__()
+    assert time.monotonic() - began < 30
+
+
+def test_something_else_that_listens_is_told_in_time(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: time.sleep(5))
+    monkeypatch.setattr("bitwright.support.cluster.CONNECT_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with (
+            pytest.raises(ClusterError, match="does not answer"),
+            open_cluster(f"127.0.0.1:{port}"),
+        ):
+            pass
+
+
+def test_what_ray_says_when_it_fails_is_one_sentence(monkeypatch):
+    def fail(**_):
+        raise RuntimeError("version mismatch.\nmore")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(ClusterError, match=r"^a local cluster cannot be used: version mismatch\.$"):
+        open_cluster(None).__enter__()
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'bitwright\[ray\]'"):
+        open_cluster(None).__enter__()
