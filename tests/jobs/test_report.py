@@ -8,7 +8,8 @@ from support.models import make_mlp, make_samples
 from support.peer_runs import PeerReader, peer
 
 import bitwright
-from bitwright import DataError, ModelError, OutputError, PlanError
+from bitwright import DataError, FrontPoint, ModelError, OutputError, PlanError, TuneResult
+from bitwright.jobs.tuning.result import MetricDrop
 
 
 @pytest.fixture(scope="module")
@@ -212,3 +213,22 @@ def test_tensors_that_one_op_rounds_are_drawn(recipe, kind):
     assert drawn["weight"].qtype == kind and drawn["weight"].histogram is not None
     assert (drawn["input"].range is None) == (recipe == "bfp16")
     assert "<html" in report.to_html()
+
+
+def test_a_tuned_model_has_its_front_on_the_page(tmp_path):
+    demo = bitwright.load_demo()
+    made = bitwright.quantize(demo.model_path, data=demo.calibration[:8], progress=False)
+    point = FrontPoint(cost=1.0, error=0.1, measured=MetricDrop(0.005, None, 40), verdict="pass")
+    tuned = TuneResult(
+        met=True, metric="top1", max_drop=0.01, purpose="speed", float_score=0.9, float_cost=2.0,
+        points=(point,), chosen=0, final=None, probes=(), loss_units=(), evaluations=1,
+        planned_evaluations=12, seconds=1.0, stopped=None, notes=(), model=made.model,
+        plan=made.plan, command="bitwright apply model.onnx plan.json -o out.onnx",
+        source=demo.model_path,
+    )  # fmt: skip
+    with pytest.raises(DataError, match="no samples to report on; give data"):
+        bitwright.save_report(tuned, tmp_path / "page.html")
+    page = tmp_path / "page.html"
+    report = bitwright.save_report(tuned, page, data=demo.calibration[:2], latency=False)
+    assert report.to_dict()["tuning"]["points"][0]["drop"] == 0.005
+    assert "Cost and top1" in page.read_text(encoding="utf-8")

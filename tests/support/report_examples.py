@@ -147,6 +147,41 @@ def with_fix(given, *back, to="float", reached=True, **changes):
     )
 
 
+def tuned(**changes):
+    """Return what a tuning run found, as plain data."""
+    units = [
+        {"node": "conv_7", "op": "Conv", "state": "float", "reason": "31 % of the error"},
+        {"node": EVIL, "op": "Gemm", "state": "a16", "reason": "12 % of the error"},
+    ]
+
+    def point(cost, measured_cost, drop, fallen):
+        spread = None if drop is None else [drop - 0.003, drop + 0.003]
+        found = None if drop is None else {"drop": drop, "interval": spread, "samples": 400}
+        verdict = None if drop is None else "pass" if drop < 0.01 else "fail"
+        return {"cost": cost, "error": 0.1, "measured_cost": measured_cost, "measured": found,
+                "verdict": verdict, "refined": False, "fallen": fallen}  # fmt: skip
+
+    return {
+        "met": True,
+        "metric": "top1",
+        "max_drop": 0.01,
+        "purpose": "speed",
+        "float_score": 0.75,
+        "float_cost": 5.0,
+        "points": [
+            point(2.0, None, 0.03, []),
+            point(2.5, 2.6, 0.004, units),
+            point(3.5, None, None, units * 2),
+        ],
+        "chosen": 1,
+        "final": {"drop": 0.006, "interval": [0.001, 0.011], "samples": 100},
+        "stopped": None,
+        "notes": ["weights alone lose nothing"],
+        "command": "bitwright apply model.onnx best-plan.json -o int8.onnx",
+        **changes,
+    }
+
+
 def network(count, *, seed=0, sabotaged=None):
     """Return a report of a deep network whose error grows with depth, and jumps where sabotaged."""
     rng = np.random.default_rng(seed)

@@ -101,6 +101,13 @@ def tune_command(
             "finds what was measured.",
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PAGE",
+            help="Also write a report (.html): the front with its intervals, what changed and why.",
+        ),
+    ] = None,
     recipe: RecipeChoice,
     effort: opt.Effort = None,
     external_data: opt.ExternalData = None,
@@ -141,6 +148,17 @@ def tune_command(
         **running,
     )
     screen.show(result.to_dict(), _parts(result))
+    if report is not None:
+        from bitwright.jobs.report import save_report
+
+        save_report(
+            result,
+            report,
+            data=given["data"],
+            limit=given.get("limit"),
+            preprocess=given.get("preprocess"),
+            providers=running.get("providers"),
+        )
     if not result.met:
         raise typer.Exit(MISSED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of
 from bitwright.jobs.result import Result
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
+from bitwright.jobs.tuning.result import TuneResult
 from bitwright.observe import MEMORY_BUDGET, observe
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
@@ -172,7 +173,7 @@ def write_report(
 
 @check_arguments
 def save_report(
-    result: Result,
+    result: Result | TuneResult,
     path: str | Path,
     *,
     data: Any = None,
@@ -184,8 +185,9 @@ def save_report(
 ) -> Report:
     """Write what `quantize` did as one HTML page, and return it.
 
-    Without data, the samples that the result was measured on are used. With `sensitivity` every
-    node is measured, and a plan in which the worst fall back to float lies beside the page.
+    Without data, the samples that the result was measured on are used; that of `tune` needs data,
+    and the page shows the front of its search, too. With `sensitivity` every node is measured, and
+    a plan in which the worst fall back to float lies beside the page.
 
     >>> import bitwright, tempfile
     >>> demo = bitwright.load_demo()
@@ -196,24 +198,32 @@ def save_report(
     'good'
     """
     graph.check_destination(path, source=result.source, others=paths_of(data))
-    if data is None and not result.evaluation:
+    tuned = None if isinstance(result, Result) else result.to_dict()
+    samples = result.evaluation if isinstance(result, Result) else ()
+    sizes = (
+        (result.float_size, result.size)
+        if isinstance(result, Result)
+        else (graph.file_size(result.source), graph.written_size(result.model))
+    )
+    if data is None and not samples:
         raise DataError("there are no samples to report on; give data.")
     report = make_report(
         result.source,
         result.model,
         names=(name_of(result.source, "model.onnx"), str(result.path or "quantized.onnx")),
-        sizes=(result.float_size, result.size),
+        sizes=sizes,
         plan=result.plan,
         output=path,
         measuring=Measuring(
             data,
             limit,
             preprocess,
-            samples=result.evaluation if data is None else None,
+            samples=samples if data is None else None,
             providers=providers,
         ),
         latency=latency,
         sensitivity=sensitivity,
+        tuning=tuned,
     )
     report.save(path)
     return report
@@ -251,6 +261,7 @@ def make_report(
     measuring: Measuring,
     latency: bool,
     sensitivity: bool,
+    tuning: Mapping[str, Any] | None = None,
 ) -> Report:
     """Run two models beside each other and return the report about the second."""
     if sensitivity and plan is None:
@@ -286,6 +297,7 @@ def make_report(
         plan=plan,
         plan_name=plan_name,
         suggested_fix=fix,
+        tuning=tuning,
     )
     return Report(subject if output is None else _with_plan_beside(subject, output))
 

@@ -1,7 +1,9 @@
 """The page in a real browser."""
 
+from dataclasses import replace
+
 import pytest
-from support.report_examples import EVIL, evil_subject, measured, subject, with_fix
+from support.report_examples import EVIL, evil_subject, measured, subject, tuned, with_fix
 
 Keys = pytest.importorskip("selenium.webdriver", reason="selenium is not installed").Keys
 
@@ -304,3 +306,34 @@ def test_one_node_and_none_at_all_are_no_trouble(browser):
     for given in (subject([unmeasured]), subject([], worst=[])):
         browser.open(given)
         assert browser.complaints() == []
+
+
+def test_the_front_of_a_tuning_run_is_drawn_with_its_intervals(browser, small):
+    browser.open(replace(small, tuning=tuned()))
+    assert browser.complaints() == []
+    assert browser.text("#tuning .proposal").startswith("Within the allowed drop of 0.01")
+    assert len(browser.all("#front [data-index]")) == 2 and len(browser.all("#front .ring")) == 1
+    assert len(browser.all("#front .spread")) == 3 and len(browser.all("#front .final")) == 1
+    # The allowed drop lies between the point that keeps to it and the one that does not.
+    places = browser.js(
+        "['[data-index=\\'1\\'] .ring', '.allowed', '[data-index=\\'0\\'] .dots']"
+        ".map(s => document.querySelector('#front ' + s).getBoundingClientRect())"
+        ".map(box => box.top + box.height / 2)"
+    )
+    assert places == sorted(places, reverse=True)
+    rows = browser.all(".front tbody tr")
+    assert len(rows) == 3 and "chosen" in rows[1].text and "not evaluated" in rows[2].text
+    assert "31 % of the error" in browser.text(".fallen")
+    assert EVIL in browser.text(".fallen") and browser.js("window.hacked === undefined")
+    assert browser.text("#command-tuning").startswith("bitwright apply model.onnx")
+    assert browser.all("button[data-copy=command-tuning]")
+
+
+def test_pointing_at_a_point_of_the_front_says_what_it_is(browser, small):
+    browser.open(replace(small, tuning=tuned()))
+    browser.js(
+        "document.querySelector('#front [data-index=\\'0\\']')"
+        ".dispatchEvent(new PointerEvent('pointerenter'))"
+    )
+    assert browser.text("#front .tip").startswith("2 ms")
+    assert not browser.open(small).all("#front")

@@ -13,6 +13,7 @@ from bitwright._version import __version__
 from bitwright.assess.judge import OutputJudgement
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.advice import advise
+from bitwright.assess.report.front import build_front_data
 from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject
 from bitwright.assess.report.verdict import judge
 from bitwright.plan import QuantPlan
@@ -42,6 +43,7 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "coverage": _coverage(subject),
         "integer_kernels": None if subject.coverage is None else subject.coverage.to_dict(),
         "sensitivity": _sensitivity(subject),
+        "tuning": None if subject.tuning is None else build_front_data(subject.tuning),
         "advice": [{"title": a.title, "why": a.why, "command": a.command} for a in advise(subject)],
         "worst": list(subject.worst),
         "most_sensitive": subject.most_sensitive(),

@@ -15,7 +15,7 @@ from bitwright.support.wording import show_bytes
 
 __all__ = ["Figure", "list_figures", "render_page"]
 
-_SCRIPTS = ("drawing.js", "chart.js", "table.js", "detail.js", "main.js")
+_SCRIPTS = ("drawing.js", "chart.js", "front.js", "table.js", "detail.js", "main.js")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

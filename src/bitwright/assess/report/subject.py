@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bitwright.assess.comparison.results import NodeComparison
 from bitwright.assess.optimized.coverage import Coverage
@@ -100,6 +101,8 @@ class ReportSubject:
     """The plan's file, where it has one."""
     suggested_fix: SuggestedFix | None = None
     """What was found by trying, if that was asked for."""
+    tuning: Mapping[str, Any] | None = None
+    """What a tuning run found, as plain data, where the model comes from one."""
 
     def most_sensitive(self) -> list[int]:
         """Return the places of the most sensitive nodes: by what was tried out, if anything was."""

@@ -25,6 +25,8 @@ parts.push(makeChart(document.getElementById("plot"), allNodes, report.most_sens
 table.sortBy("place", true);
 if (allNodes.length) choose(report.most_sensitive[0] ?? report.worst[0] ?? 0);
 
+if (report.tuning) makeFront(document.getElementById("front"), report.tuning);
+
 for (const button of document.querySelectorAll("button[data-copy]")) {
   copies(button, () => document.getElementById(button.dataset.copy).textContent);
 }
