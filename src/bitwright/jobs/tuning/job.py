@@ -18,7 +18,8 @@ from bitwright.data import ImagePreprocess, InputSpec, Sample
 from bitwright.data.labelled import LabelledSamples, fingerprint_data, open_labelled
 from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.effort import Effort, plan_with_effort
+from bitwright.jobs.effort import Effort, check_effort, plan_with_effort
+from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.tuning.candidates import Candidates, Made, StaticCandidates
 from bitwright.jobs.tuning.evaluation import Evaluator, Runnable
@@ -91,6 +92,14 @@ def _check(request: TuneRequest) -> None:
             f"recipe {recipe.name!r} fine-tunes, and tuning makes many models of one plan; leave "
             "fine_tune out."
         )
+    if recipe.mode == "weight-only":
+        if request.goal.purpose == "speed":
+            raise RecipeError(
+                f"recipe {recipe.name!r} stores weights in blocks, and a token takes as long as "
+                "reading them: tune it for size."
+            )
+        if request.effort is not None:
+            check_effort(request.effort, recipe, Calibration(request.data))
     if request.target not in (None, "cpu") and request.goal.purpose == "speed":
         raise TargetError(
             f"speed is measured with ONNX Runtime on this machine, which says nothing of "
@@ -254,12 +263,25 @@ class _Job:
     @property
     def _efforts(self) -> tuple[Effort, ...]:
         given = self._request.effort
+        if self._request.recipe.mode == "weight-only":
+            return ("low",)
         return ("standard", "medium") if given is None else (given,)
 
     def _candidates(self, effort: Effort) -> Candidates:
         request = self._request
         if request.recipe.mode == "weight-only":
-            raise RecipeError("weight-only recipes are not tuned yet; take a static recipe.")
+            from bitwright.jobs.tuning.weight_only import WeightOnlyCandidates  # for few recipes
+
+            return WeightOnlyCandidates(
+                request.source,
+                self._plan(effort),
+                effort,
+                self._journal,
+                self._choosing,
+                self._samples.calibration(self._parts),
+                request.providers,
+                request.report,
+            )
         return StaticCandidates(
             request.source,
             self._plan(effort),
@@ -276,14 +298,16 @@ class _Job:
         path = self._journal.path(f"plan-{effort}.json")
         if path is not None and path.exists():
             return QuantPlan.load(path)
-        self._request.report(f"calibrating with effort {effort}")
-        plan = plan_with_effort(
-            self._request.source,
-            self._request.recipe,
-            effort,
-            self._samples.calibration(self._parts),
-            providers=self._request.providers,
-        )
+        request, calibration = self._request, self._samples.calibration(self._parts)
+        if request.recipe.mode == "weight-only":
+            plan = mode_of(request.recipe).make_plan(
+                request.source, request.recipe, calibration, request.providers
+            )
+        else:
+            request.report(f"calibrating with effort {effort}")
+            plan = plan_with_effort(
+                request.source, request.recipe, effort, calibration, providers=request.providers
+            )
         if path is not None:
             plan.save(path)
         return plan

@@ -1,0 +1,274 @@
+"""Tuning to a metric beside nncf's accuracy control: trained models with real labels.
+
+Both calibrate on the same samples, search with the same labelled samples, and are scored on others
+that neither has seen. Each runs in a process of its own. `kept` is the share of the speed-up of
+plain int8 (`bitwright.quantize`) that the tuned model keeps, in CPU time of one thread. A second
+run with twice the drop, in the same folder, shows what the journal saves; a third is killed half
+way and run again, and shows what is lost by that.
+
+    pip install torch scikit-learn scipy pillow tokenizers
+    python -m venv peers && peers/bin/pip install nncf==3.4.0 onnxruntime
+    python benchmarks/tune.py --peer-python peers/bin/python --json tune.json
+
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from accuracy import open_model, time_models
+from accuracy_tasks import RAPIDOCR, TASKS, Sample
+from measure import HERE, Measured, prepare_for_peer, print_table, run_apart
+from packages import find
+from text_lines import alphabet, make_lines
+from tune_worker import is_right
+
+import bitwright
+from bitwright.jobs.tuning.splits import split_evaluation
+
+PEER_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A float model, samples to calibrate with, and samples with labels."""
+
+    model: onnx.ModelProto
+    calibration: list[Sample]
+    labelled: list[Sample]
+    transformer: bool = False
+
+
+def recognizer(samples: int, most: int) -> Labelled:
+    path = find(RAPIDOCR, "ch_PP-OCRv4_rec_infer.onnx")
+    number = {character: index for index, character in enumerate(alphabet(path))}
+    lines = make_lines(most, seed=1)
+    return Labelled(
+        onnx.load(path),
+        [{"x": line.array} for line in make_lines(samples, seed=0)],
+        [{"x": line.array, "label": np.array([number[c] for c in line.text])} for line in lines],
+    )
+
+
+def classifier(name: str, classes: int) -> Callable[[int, int], Labelled]:
+    def make(samples: int, most: int) -> Labelled:
+        task = TASKS[name](samples)
+        # The class for which the task's own grading says that a sample is right.
+        grades = [task.grade([number] * len(task.evaluation)) for number in range(classes)]
+        labels = np.argmax(grades, axis=0)
+        labelled = [
+            {**sample, "label": label}
+            for sample, label in zip(task.evaluation, labels, strict=True)
+        ]
+        return Labelled(task.model, task.calibration, labelled[:most], task.transformer)
+
+    return make
+
+
+MODELS = {
+    "recognizer": recognizer,
+    "direction": classifier("direction", 2),
+    "orientation": classifier("orientation", 4),
+    "fashion-mobilenet": classifier("fashion-mobilenet", 10),
+    "fashion-vit": classifier("fashion-vit", 10),
+}
+
+
+@dataclass
+class Row:
+    """What is known of one model by one tool."""
+
+    model: str
+    tool: str
+    error: str = ""
+    drop: float = math.nan
+    """On samples of the search."""
+    unseen: float = math.nan
+    """On samples that the search has not seen."""
+    met: bool = False
+    evaluations: float = math.nan
+    seconds: float = math.nan
+    cpu_seconds: float = math.nan
+    latency: float = math.nan
+    """Milliseconds of one thread."""
+    kept: float = math.nan
+    second_drop: float = math.nan
+    """Seconds of a run with twice the drop in the same folder."""
+    lost: float = math.nan
+    """Evaluations that a run needed more which was killed half way."""
+
+
+def scores(path: Path, samples: list[Sample]) -> np.ndarray:
+    session = open_model(path)
+    found = []
+    for sample in samples:
+        feeds = {name: array for name, array in sample.items() if name != "label"}
+        found.append(is_right(session.run(None, feeds)[0], sample["label"]))
+    return np.array(found)
+
+
+def write(samples: list[Sample], folder: Path) -> str:
+    folder.mkdir()
+    for index, sample in enumerate(samples):
+        np.savez(folder / f"{index:05d}.npz", **sample)
+    return str(folder)
+
+
+def looks(journal: Path) -> int:
+    """Return how many looks at models the journal has."""
+    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
+    return sum('"name": "eval/' in line for line in lines)
+
+
+def kill_and_resume(job: dict, evaluations: float) -> float:
+    """Kill a run half way, run it again, and return how many evaluations more it took."""
+    work = Path(job["work"]).with_name("killed")
+    job = {**job, "work": str(work), "output": str(work.with_suffix(".onnx"))}
+    wanted = looks(Path(job["work"]).with_name("work") / "journal.jsonl") // 2
+    command = [sys.executable, str(HERE / "tune_worker.py"), json.dumps(job)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and looks(work / "journal.jsonl") < wanted:
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    begun = finished(work / "journal.jsonl")
+    done = run_apart("tune_worker.py", json.dumps(job))
+    if not isinstance(done, Measured):
+        return math.nan
+    return begun + done.extra["evaluations"] - evaluations
+
+
+def finished(journal: Path) -> int:
+    """Return how many models the journal has figures of."""
+    names = set()
+    for line in journal.read_text(encoding="utf-8").splitlines():
+        name = json.loads(line).get("name", "") if line.endswith("}") else ""
+        parts = name.split("/")
+        if parts[0] == "eval" and len(parts) == 4:
+            names.add(parts[2])
+    return len(names)
+
+
+def measure(name: str, options: argparse.Namespace) -> list[Row]:
+    """Return the rows of a model: float, plain int8, and each tool."""
+    task = MODELS[name](options.samples, options.evaluate)
+    parts = split_evaluation(len(task.labelled))
+    searched = [task.labelled[index] for index in parts.evaluation]
+    unseen = [task.labelled[index] for index in parts.final]
+    with tempfile.TemporaryDirectory(prefix="bitwright-bench-") as place:
+        folder = Path(place)
+        model = folder / "float.onnx"
+        onnx.save(task.model, model)
+        job = {
+            "model": str(model),
+            "prepared": str(prepare_for_peer(model)),
+            "data": write(task.calibration, folder / "calibration"),
+            "labelled": write(task.labelled, folder / "labelled"),
+            "evaluation": list(parts.evaluation),
+            "work": str(folder / "work"),
+            "drop": options.drop,
+            "transformer": task.transformer,
+        }
+        plain = folder / "int8.onnx"
+        bitwright.quantize(model, plain, data=task.calibration, progress=False)
+        base = scores(model, searched), scores(model, unseen)
+        models = {"float": model, "plain int8": plain}
+        rows = {"float": Row(name, "float"), "plain int8": Row(name, "plain int8")}
+        for tool in ("bitwright", "nncf"):
+            python = options.peer_python if tool == "nncf" else sys.executable
+            if python is None:
+                continue
+            output = folder / f"{tool}.onnx"
+            given = {**job, "tool": tool, "output": str(output)}
+            try:
+                done = run_apart(
+                    "tune_worker.py", json.dumps(given), python=python, timeout=options.peer_seconds
+                )
+            except subprocess.TimeoutExpired:
+                done = f"not done after {options.peer_seconds} s"
+            rows[tool] = row = Row(name, tool)
+            if not isinstance(done, Measured):
+                row.error = done
+                continue
+            models[tool] = output
+            row.seconds, row.cpu_seconds = done.seconds, done.extra["cpu"]
+            row.evaluations = done.extra["evaluations"]
+            if tool == "bitwright":
+                looser = {**given, "drop": 2 * options.drop, "output": str(folder / "second.onnx")}
+                second = run_apart("tune_worker.py", json.dumps(looser))
+                row.second_drop = second.seconds if isinstance(second, Measured) else math.nan
+                if options.kill:
+                    row.lost = kill_and_resume(given, row.evaluations)
+            print(row, flush=True)
+        for tool, path in models.items():
+            rows[tool].drop = float(np.mean(base[0] - scores(path, searched)))
+            rows[tool].unseen = float(np.mean(base[1] - scores(path, unseen)))
+            rows[tool].met = rows[tool].drop <= options.drop + 1e-9
+        feeds = {n: a for n, a in task.labelled[0].items() if n != "label"}
+        times = time_models(models, feeds, options.latency_seconds)
+    gained = times["float"] - times["plain int8"]
+    for tool, milliseconds in times.items():
+        rows[tool].latency = milliseconds
+        rows[tool].kept = (times["float"] - milliseconds) / gained if gained > 0 else math.nan
+    return list(rows.values())
+
+
+HEADER = (
+    "model", "tool", "goal", "drop", "unseen", "evaluations", "time", "CPU time", "latency",
+    "kept", "second drop", "lost by a kill",
+)  # fmt: skip
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return a row as text."""
+    if row.error:
+        return (row.model, row.tool, row.error, *[""] * (len(HEADER) - 3))
+
+    def show(value: float, form: str) -> str:
+        return "" if math.isnan(value) else form.format(value)
+
+    return (
+        row.model, row.tool, "met" if row.met else "missed", show(100 * row.drop, "{:.2f}"),
+        show(100 * row.unseen, "{:.2f}"), show(row.evaluations, "{:.0f}"),
+        show(row.seconds, "{:.0f} s"), show(row.cpu_seconds, "{:.0f} s"),
+        show(row.latency, "{:.2f} ms"), show(row.kept, "{:.0%}"),
+        show(row.second_drop, "{:.1f} s"), show(row.lost, "{:.0f}"),
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Measure, print the table, and write it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="*", default=[*MODELS], choices=[*MODELS])
+    parser.add_argument("--samples", type=int, default=64, help="to calibrate on")
+    parser.add_argument("--evaluate", type=int, default=400, help="labelled samples at most")
+    parser.add_argument("--drop", type=float, default=0.01, help="that is allowed")
+    parser.add_argument("--peer-python", help="the interpreter of an environment with nncf")
+    parser.add_argument("--peer-seconds", type=int, default=PEER_SECONDS)
+    parser.add_argument("--no-kill", dest="kill", action="store_false")
+    parser.add_argument("--latency-seconds", type=float, default=10)
+    parser.add_argument("--json", type=Path, help="write the table here, after each model")
+    options = parser.parse_args()
+    onnxruntime.set_default_logger_severity(4)
+    rows: list[Row] = []
+    for name in options.models:
+        rows += measure(name, options)
+        if options.json is not None:
+            options.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
+    print_table(HEADER, [cells(row) for row in rows])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""One search of `tune.py`: a JSON object with what to do, as the only argument.
+
+Runs in the environment of either tool, so it imports nothing but what both have. A sample is right
+if the classes that it gets, repeated ones and blanks left out where they are a sequence, are those
+of its label.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import report
+
+Sample = dict[str, np.ndarray]
+
+
+def is_right(scores: np.ndarray, label: np.ndarray) -> float:
+    """Return 1 for the right class, or for the right sequence of classes, else 0."""
+    best = scores[0].argmax(axis=-1).reshape(-1)
+    if best.size > 1:  # greedy CTC
+        best = np.array([k for i, k in enumerate(best) if k and (i == 0 or k != best[i - 1])])
+    return float(np.array_equal(best, np.asarray(label).reshape(-1)))
+
+
+def score(outputs: dict[str, np.ndarray], sample: Sample) -> float:
+    return is_right(next(iter(outputs.values())), sample["label"])
+
+
+def bitwright(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) -> dict:
+    import bitwright
+
+    result = bitwright.tune(
+        task["model"],
+        task["output"],
+        data=samples,
+        eval_data=labelled,
+        evaluate=score,
+        max_drop=task["drop"],
+        work=task["work"],
+        log=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
+    )
+    return {
+        "met": float(result.met),
+        "evaluations": result.evaluations,
+        "unseen": result.drop,
+        "fallen": len(result.fallen),
+    }
+
+
+def nncf(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) -> dict:
+    import nncf
+    import onnx
+    import onnxruntime
+
+    # The part that our search evaluates on; the rest is for the end in both cases.
+    validation = [labelled[index] for index in task["evaluation"]]
+    calls = 0
+
+    def validate(model: onnx.ModelProto, items: Any) -> tuple[float, list[float]]:
+        nonlocal calls
+        calls += 1
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        found = []
+        for item in items:
+            feeds = {name: array for name, array in item.items() if name != "label"}
+            found.append(is_right(session.run(None, feeds)[0], item["label"]))
+        return float(np.mean(found)), found
+
+    quantized = nncf.quantize_with_accuracy_control(
+        onnx.load(task["prepared"]),
+        calibration_dataset=nncf.Dataset(samples),
+        validation_dataset=nncf.Dataset(validation),
+        validation_fn=validate,
+        subset_size=len(samples),
+        max_drop=task["drop"],
+        drop_type=nncf.DropType.ABSOLUTE,
+        model_type=nncf.ModelType.TRANSFORMER if task["transformer"] else None,
+    )
+    onnx.save(quantized, task["output"])
+    return {"evaluations": calls}
+
+
+TOOLS = {"bitwright": bitwright, "nncf": nncf}
+
+
+def read(folder: str) -> list[Sample]:
+    found = []
+    for path in sorted(Path(folder).glob("*.npz")):
+        with np.load(path) as arrays:
+            found.append(dict(arrays))
+    return found
+
+
+def main() -> None:
+    task = json.loads(sys.argv[1])
+    logging.disable(logging.CRITICAL)
+    samples, labelled = read(task["data"]), read(task["labelled"])
+    __import__(task["tool"])  # imports are not its work
+    start, cpu = time.perf_counter(), time.process_time()
+    with contextlib.redirect_stdout(sys.stderr):
+        figures = TOOLS[task["tool"]](task, samples, labelled)
+    report(time.perf_counter() - start, cpu=time.process_time() - cpu, **figures)
+
+
+if __name__ == "__main__":
+    main()

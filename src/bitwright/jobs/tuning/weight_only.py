@@ -1,0 +1,156 @@
+"""Weights of language models: bits for each, so that a metric is kept in as few bytes as possible.
+
+What a weight loses in few bits is measured where its branch ends, as for mixed recipes; with more
+bits it loses by their square less. The rest is the search along the front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bitwright.assess.sensitivity.fallback import fall_back
+from bitwright.data import Sample
+from bitwright.graph import open_session
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.qat import open_for_plan
+from bitwright.jobs.tuning.candidates import CHANGE_COST, Made, keep_figures
+from bitwright.jobs.tuning.evaluation import Runnable
+from bitwright.jobs.tuning.front import Edge, Option
+from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.states import Unit
+from bitwright.jobs.weight_only.job import write_weight_only
+from bitwright.jobs.weight_only.layers import planned_weights
+from bitwright.jobs.weight_only.mixed_bits import measure_losses
+from bitwright.plan import QuantPlan
+
+__all__ = ["WeightOnlyCandidates"]
+
+WIDE = 8
+"""The bits that a weight of fewer can have instead."""
+
+
+class _Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What each weight loses in its own bits, and how many numbers and scales it has."""
+
+    units: tuple[Unit, ...]
+    bits: dict[str, int]
+    losses: dict[str, float]
+    sizes: dict[str, int]
+    blocks: dict[str, int]
+
+
+@dataclass
+class WeightOnlyCandidates:
+    """The weights of a weight-only plan: in their own bits, in eight, or in float."""
+
+    source: Any
+    plan: QuantPlan
+    name: str
+    journal: Journal
+    samples: Sequence[Sample]
+    calibration: Calibration
+    providers: Sequence[str] | None = None
+    report: Callable[[str], None] = lambda line: None
+
+    @cached_property
+    def _prepared(self) -> Prepared:
+        return open_for_plan(self.source, self.plan, self.providers)
+
+    @cached_property
+    def _figures(self) -> _Figures:
+        return keep_figures(self.journal, f"losses/{self.name}", _Figures, self._measure)
+
+    def _measure(self) -> _Figures:
+        model = self._prepared.model
+        weights = [
+            weight
+            for weight in planned_weights(model, self.plan)
+            if weight.plan.bits < WIDE and self.plan.nodes[weight.plan.nodes[0]].op != "Gather"
+        ]
+        self.report(f"measuring what {len(weights)} weights lose")
+        losses = measure_losses(model, weights, self.samples, providers=self.providers)
+        found = [weight for weight in weights if weight.name in losses]
+        readers = {weight.name: weight.plan.nodes for weight in found}
+        units = tuple(
+            Unit(node=nodes[0], op=self.plan.nodes[nodes[0]].op, nodes=nodes)
+            for nodes in readers.values()
+        )
+        first = {weight.name: weight.plan.nodes[0] for weight in found}
+        sizes = {first[w.name]: int(np.prod(w.shape, dtype=np.int64)) for w in found}
+        return _Figures(
+            units=units,
+            bits={first[w.name]: w.plan.bits for w in found},
+            losses={first[w.name]: losses[w.name] for w in found},
+            sizes=sizes,
+            blocks={first[w.name]: -(-sizes[first[w.name]] // w.plan.block_size) for w in found},
+        )
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """The weights that have states, by the nodes that read them."""
+        return self._figures.units
+
+    @property
+    def options(self) -> list[list[Option]]:
+        """For each weight its own bits, eight bits and float, with their bytes and errors."""
+        figures = self._figures
+        change = CHANGE_COST * sum(n * figures.bits[name] / 8 for name, n in figures.sizes.items())
+        found = []
+        for unit in self.units:
+            size, loss = figures.sizes[unit.node], figures.losses[unit.node]
+            bits = figures.bits[unit.node]
+            scales = 4.0 * figures.blocks[unit.node]
+            found.append(
+                [
+                    Option(f"w{bits}", size * bits / 8 + scales, loss),
+                    Option("w8", size + scales + change, loss / 4 ** (WIDE - bits)),
+                    Option("float", 4.0 * size + change, 0.0),
+                ]
+            )
+        return found
+
+    @property
+    def edges(self) -> list[Edge]:
+        """Nothing is converted between weights."""
+        return []
+
+    @cached_property
+    def fixed(self) -> float:
+        """The bytes of everything else."""
+        size = float(self.make({}).size)
+        return size - sum(options[0].cost for options in self.options)
+
+    @property
+    def shares(self) -> tuple[tuple[str, float], ...]:
+        """The weights that lose most, and their shares of it."""
+        losses = self._figures.losses
+        summed = sum(losses.values()) or 1.0
+        ranked = sorted(losses, key=lambda name: -losses[name])[:5]
+        return tuple((name, losses[name] / summed) for name in ranked)
+
+    def make(self, states: Mapping[str, str]) -> Made:
+        """Make a model; weights that are not named have the plan's bits."""
+        plan = self.plan
+        for state, to in (("w8", "int8"), ("float", "float")):
+            nodes = [
+                node
+                for unit in (self.units if states else ())
+                if states.get(unit.node) == state
+                for node in unit.nodes
+            ]
+            if nodes:
+                plan = fall_back(plan, nodes, to)  # type: ignore[arg-type]  # both are words of it
+        result = write_weight_only(self._prepared, plan, self.calibration)
+        session = open_session(result.model, providers=self.providers)
+        return Made(result.model, result.plan, session)
+
+    def probes(self) -> Mapping[str, Callable[[], Runnable]]:
+        """Activations are float: there is nothing to tell apart."""
+        return {}
