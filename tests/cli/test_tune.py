@@ -8,12 +8,13 @@ import pytest
 
 import bitwright
 from bitwright.cli import main
-from bitwright.jobs.tuning import latency
+from bitwright.jobs.tuning import job, search
 
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    monkeypatch.setattr(latency, "_SECONDS", 0.01)
+    monkeypatch.setattr(search, "measure_latency", lambda *_: 1.0)
+    monkeypatch.setattr(job, "measure_latency", lambda *_: 2.0)
     demo = bitwright.load_demo()
     np.save(tmp_path / "calibration.npy", demo.calibration[:32])
     np.savez(tmp_path / "labelled.npz", image=demo.images[:96], label=demo.labels[:96])

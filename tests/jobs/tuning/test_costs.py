@@ -6,8 +6,9 @@ from support.models import make_cnn, make_samples
 import bitwright
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
-from bitwright.jobs.tuning import costs
+from bitwright.jobs.tuning import costs, latency
 from bitwright.jobs.tuning.costs import conversion_rate, measure_bytes, measure_times
+from bitwright.jobs.tuning.latency import measure_latency
 from bitwright.jobs.tuning.states import with_states
 from bitwright.jobs.tuning.units import measure_errors
 
@@ -35,6 +36,12 @@ def test_the_times_of_all_units_are_most_of_both_models(made, monkeypatch):
 
 def test_converting_an_element_takes_nanoseconds():
     assert 1e-9 < conversion_rate() < 1e-3  # in milliseconds
+
+
+def test_a_latency_is_a_number_of_milliseconds(made, monkeypatch):
+    monkeypatch.setattr(latency, "_SECONDS", 0.05)
+    prepared, _, quantized, _, sample = made
+    assert all(0 < measure_latency(one, sample) < 1000 for one in (prepared.model, quantized))
 
 
 def test_bytes_predict_the_size_of_the_file(made):

@@ -9,7 +9,7 @@ import pytest
 
 import bitwright
 from bitwright.errors import DataError, RecipeError, TargetError
-from bitwright.jobs.tuning import candidates, costs, latency
+from bitwright.jobs.tuning import candidates, costs, job, search
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
 
@@ -19,8 +19,10 @@ def quick():
     """Measure for a moment, and with the two states that all purposes have."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(costs, "_SECONDS", 0.05)
-        patch.setattr(latency, "_SECONDS", 0.01)
         patch.setitem(candidates.STATES, "size", ("int8", "float"))
+        # Of two times that differ by microseconds, either may be the shorter one.
+        patch.setattr(search, "measure_latency", lambda *_: 1.0)
+        patch.setattr(job, "measure_latency", lambda *_: 2.0)
         yield
 
 
@@ -166,6 +168,15 @@ def test_a_goal_that_int8_meets_needs_one_evaluation():
     assert result.point.measured_cost > 0
 
 
+def test_a_model_that_is_slower_than_float_is_searched_for_units_to_leave_float(monkeypatch):
+    monkeypatch.setattr(job, "measure_latency", lambda *_: 0.5)
+    result = tuned(bitwright.load_demo().model_path, purpose="speed")
+    assert result.met
+    assert len(result.points) > 1
+    assert result.points[0].error is not None
+    assert "the float model is as fast" in " ".join(result.notes)
+
+
 def test_without_time_the_best_so_far_is_the_result(tmp_path):
     result = tuned(purpose="speed", time=1e-3, output=tmp_path / "out.onnx", max_drop=0.0)
     assert not result.met
@@ -226,6 +237,8 @@ def test_what_cannot_be_tuned_is_refused_in_one_sentence():
     demo = bitwright.load_demo()
     with pytest.raises(RecipeError, match="is dynamic; take a static one"):
         tuned(recipe="int8-dynamic")
+    with pytest.raises(RecipeError, match=r"rewrite\.channels_last changes their inputs"):
+        tuned(recipe={"base": "int8", "rewrite": {"channels_last": True}})
     with pytest.raises(TargetError, match="says nothing of npu-cnn"):
         tuned(recipe=None, target="npu-cnn")
     with pytest.raises(DataError, match="the metric 'top1' needs labels"):

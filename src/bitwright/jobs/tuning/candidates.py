@@ -37,18 +37,21 @@ CHANGE_COST = 1e-4
 """The share of the whole cost that a change is taken to cost: for nothing, none is made."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Made:
     """A model that was made, and its plan."""
 
     model: ir.Model
     plan: QuantPlan
-    session: Any
+    providers: Sequence[str] | None = None
+    opened: Any = None
+    """A session of it, where there is one."""
 
-    @property
+    @cached_property
     def runnable(self) -> Runnable:
         """The model as evaluations take it."""
-        return Runnable(self.session, self.model)
+        session = self.opened or open_session(self.model, providers=self.providers)
+        return Runnable(session, self.model)
 
     @property
     def size(self) -> int:
@@ -205,7 +208,7 @@ class StaticCandidates:
                 f"models of recipe {plan.recipe.name!r} cannot be run here, and tuning runs them; "
                 "take another recipe."
             )
-        made = Made(written.model, written.plan, written.session)
+        made = Made(written.model, written.plan, self.providers, written.session)
         if not states:
             self._base = made
         return made

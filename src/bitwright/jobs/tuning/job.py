@@ -6,7 +6,7 @@ import hashlib
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.effort import Effort, check_effort, plan_with_effort
 from bitwright.jobs.modes import mode_of
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import Prepared, input_specs, open_model
 from bitwright.jobs.tuning.candidates import Candidates, Made, StaticCandidates
 from bitwright.jobs.tuning.evaluation import Evaluator, Runnable
 from bitwright.jobs.tuning.goal import Goal
@@ -35,7 +35,7 @@ from bitwright.recipe import Recipe
 
 __all__ = ["TuneRequest", "tune_model"]
 
-BEST_MODEL, BEST_PLAN = "best.onnx", "best-plan.json"
+BEST, BEST_MODEL, BEST_PLAN = "best", "best.onnx", "best-plan.json"
 MIN_CALIBRATION = 8
 
 
@@ -68,16 +68,18 @@ def tune_model(request: TuneRequest) -> TuneResult:
     """Look for the cheapest model whose metric falls no further than allowed."""
     _check(request)
     clock = Clock(request.goal.seconds)
-    prepared = open_model(request.source, request.recipe, request.providers)
-    samples = _Data(request, prepared.inputs)
+    given = graph.load_model(request.source)
+    graph.normalize(given, keep_defaults=request.recipe.keep_defaults)
+    samples = _Data(request, input_specs(given))
     metric = request.metric(samples.has_labels)
     if metric.needs_label and not samples.has_labels:
         raise DataError(
             f"the metric {metric.name!r} needs labels; give labels, or samples with a 'label' "
             "beside the model's inputs, or tune by agreement with float."
         )
-    with Journal(request.work, _identity(request, prepared, metric, samples)) as journal:
-        return _Job(request, clock, prepared, samples, metric, journal).run()
+    fingerprint = "" if request.work is None else graph.fingerprint(given, weights=True)
+    with Journal(request.work, _identity(request, fingerprint, metric, samples)) as journal:
+        return _Job(request, clock, samples, metric, journal).run()
 
 
 def _check(request: TuneRequest) -> None:
@@ -91,6 +93,11 @@ def _check(request: TuneRequest) -> None:
         raise RecipeError(
             f"recipe {recipe.name!r} fine-tunes, and tuning makes many models of one plan; leave "
             "fine_tune out."
+        )
+    if recipe.rewrite.channels_last:
+        raise RecipeError(
+            "tuning feeds models as they are given, and rewrite.channels_last changes their "
+            "inputs; leave it out, and apply the plan that was found with it."
         )
     if recipe.mode == "weight-only":
         if request.goal.purpose == "speed":
@@ -171,14 +178,14 @@ class _Data:
 
 
 def _identity(
-    request: TuneRequest, prepared: Prepared, metric: Metric, samples: _Data
+    request: TuneRequest, fingerprint: str, metric: Metric, samples: _Data
 ) -> dict[str, str]:
     if request.work is None:
         return {}
     recipe = hashlib.sha256(request.recipe.to_json(indent=0).encode()).hexdigest()
     return {
         "version": TOOL,
-        "model": prepared.content_fingerprint,
+        "model": fingerprint,
         "recipe": f"{recipe} {request.effort}",
         "data": samples.fingerprint,
         "metric": metric.identity,
@@ -192,15 +199,15 @@ class _Job:
         self,
         request: TuneRequest,
         clock: Clock,
-        prepared: Prepared,
         samples: _Data,
         metric: Metric,
         journal: Journal,
     ) -> None:
-        self._request, self._clock, self._prepared = request, clock, prepared
+        self._request, self._clock = request, clock
         self._samples, self._metric, self._journal = samples, metric, journal
         self._parts = samples.parts()
         self._notes: list[str] = []
+        self._written: str | None = None
         self._evaluator = self._evaluate_on(self._parts.evaluation, "eval")
 
     def run(self) -> TuneResult:
@@ -217,6 +224,11 @@ class _Job:
         )
         search = self._search(limit)
         return self._finish(search, float_score, limit, planned)
+
+    @cached_property
+    def _prepared(self) -> Prepared:
+        """The float model as evaluations run it."""
+        return open_model(self._request.source, self._request.recipe, self._request.providers)
 
     def _evaluate_on(self, order: Sequence[int], part: str) -> Evaluator:
         return Evaluator(
@@ -248,7 +260,7 @@ class _Job:
             if before is not None:
                 search.aside = [*before.points, *before.aside]
             base = search.test_base()
-            if base.passes and self._request.goal.purpose == "speed":
+            if base.passes and self._pays(base):
                 return search
             if not self._clock.has(0):
                 return search
@@ -259,6 +271,15 @@ class _Job:
             search.probe()
         search.run()
         return search
+
+    def _pays(self, base: Found) -> bool:
+        """Whether a plan that is within the limit needs no search for anything cheaper.
+
+        That is for speed, unless it is slower than float: then some of its units should be float.
+        """
+        if self._request.goal.purpose != "speed" or base.measured_cost is None:
+            return False
+        return base.measured_cost < self._float_cost()
 
     @property
     def _efforts(self) -> tuple[Effort, ...]:
@@ -315,7 +336,7 @@ class _Job:
     @cached_property
     def _choosing(self) -> list[Sample]:
         """The samples that errors are measured on: some of those to calibrate with."""
-        calibration = replace(self._samples.calibration(self._parts), limit=None)
+        calibration = self._samples.calibration(self._parts)
         found = []
         for sample in calibration.open(self._prepared.model):
             found.append(sample)
@@ -325,19 +346,33 @@ class _Job:
 
     def _keep_best(self, found: Found, made: Made) -> None:
         """Write the best model so far: whatever happens next, it is there."""
+        if self._written == found.name:
+            return
+        self._written = found.name
         model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
+        self._journal[BEST] = None  # until both files are of the same model
         for path in (model, self._request.output):
             if path is not None:
                 graph.save_model(made.model, path, external_data=self._request.external_data)
         if plan is not None:
             made.plan.save(plan)
+        self._journal[BEST] = found.name
+
+    def _reopen(self, best: Found) -> Made | None:
+        """Return the model that an earlier run wrote last, if it is the one that is wanted."""
+        model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
+        if self._journal.get(BEST) != best.name or model is None or plan is None:
+            return None
+        if not model.exists() or not plan.exists():
+            return None
+        return Made(graph.load_model(model), QuantPlan.load(plan), self._request.providers)
 
     # The result -------------------------------------------------------------------------------
 
     def _finish(self, search: Search, float_score: float, limit: float, planned: int) -> TuneResult:
         request, best = self._request, search.best
         assert best is not None  # the first plan is evaluated in any case
-        made = search.make(best)
+        made = self._reopen(best) or search.make(best)
         self._keep_best(best, made)
         final = self._final(best, made)
         contradicted = final is not None and final.mean > limit and final.is_sure(limit)

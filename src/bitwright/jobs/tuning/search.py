@@ -163,6 +163,7 @@ class Search:
         if self.best is not None and not self.clock.has(ahead):
             return False
 
+        runs = self.evaluator.runs
         found.tested = self.evaluator.test(
             found.name,
             lambda: self.make(found).runnable,
@@ -177,7 +178,8 @@ class Search:
         self.report(f"{len(found.states)} units changed: drop {drop}, {found.tested.verdict}")
         if self.best is None or found.rank < self.best.rank:
             self.best = found
-            self.on_best(found, self.make(found))
+            if self.evaluator.runs > runs:  # else it is in the journal: the end will write it
+                self.on_best(found, self.make(found))
         return found.passes
 
     def make(self, found: Found) -> Made:

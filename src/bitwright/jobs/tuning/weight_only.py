@@ -16,7 +16,6 @@ import numpy as np
 
 from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.data import Sample
-from bitwright.graph import open_session
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.qat import open_for_plan
@@ -148,8 +147,7 @@ class WeightOnlyCandidates:
             if nodes:
                 plan = fall_back(plan, nodes, to)  # type: ignore[arg-type]  # both are words of it
         result = write_weight_only(self._prepared, plan, self.calibration)
-        session = open_session(result.model, providers=self.providers)
-        return Made(result.model, result.plan, session)
+        return Made(result.model, result.plan, self.providers)
 
     def probes(self) -> Mapping[str, Callable[[], Runnable]]:
         """Activations are float: there is nothing to tell apart."""
