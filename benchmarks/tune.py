@@ -21,15 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 from accuracy import open_model, time_models
-from accuracy_tasks import RAPIDOCR, TASKS, Sample
+from accuracy_tasks import MAGIKA, RAPIDOCR, TASKS, Sample
 from measure import HERE, Measured, prepare_for_peer, print_table, run_apart
 from packages import find
 from text_lines import alphabet, make_lines
@@ -62,11 +63,11 @@ def recognizer(samples: int, most: int) -> Labelled:
     )
 
 
-def classifier(name: str, classes: int) -> Callable[[int, int], Labelled]:
+def classifier(name: str, answers: Callable[[], Sequence[Any]]) -> Callable[[int, int], Labelled]:
     def make(samples: int, most: int) -> Labelled:
         task = TASKS[name](samples)
         # The class for which the task's own grading says that a sample is right.
-        grades = [task.grade([number] * len(task.evaluation)) for number in range(classes)]
+        grades = [task.grade([answer] * len(task.evaluation)) for answer in answers()]
         labels = np.argmax(grades, axis=0)
         labelled = [
             {**sample, "label": label}
@@ -77,12 +78,18 @@ def classifier(name: str, classes: int) -> Callable[[int, int], Labelled]:
     return make
 
 
+def kinds_of_files() -> list[str]:
+    settings = json.loads(find(MAGIKA, "config.min.json").read_text(encoding="utf-8"))
+    return list(settings["target_labels_space"])
+
+
 MODELS = {
+    "magika": classifier("magika", kinds_of_files),
     "recognizer": recognizer,
-    "direction": classifier("direction", 2),
-    "orientation": classifier("orientation", 4),
-    "fashion-mobilenet": classifier("fashion-mobilenet", 10),
-    "fashion-vit": classifier("fashion-vit", 10),
+    "direction": classifier("direction", lambda: range(2)),
+    "orientation": classifier("orientation", lambda: range(4)),
+    "fashion-mobilenet": classifier("fashion-mobilenet", lambda: range(10)),
+    "fashion-vit": classifier("fashion-vit", lambda: range(10)),
 }
 
 

@@ -23,7 +23,7 @@ from bitwright.graph import run_session
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.metrics import Metric, Outputs
 
-__all__ = ["Evaluator", "Runnable", "Tested"]
+__all__ = ["Evaluator", "Outcome", "Runnable"]
 
 FOLDS = 20
 _KEPT_BYTES = 512 << 20
@@ -43,7 +43,7 @@ Open = Callable[[], Runnable]
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class Outcome:
     """How a model did against the limit."""
 
     drop: Drop
@@ -94,7 +94,7 @@ class Evaluator:
         *,
         in_one: bool = False,
         may_go_on: Callable[[float], bool] = lambda seconds: True,
-    ) -> Tested:
+    ) -> Outcome:
         """Say whether a model is within the limit, from as few samples as that takes.
 
         `in_one` looks at all samples, and only once. `may_go_on` hears how long the next look will
@@ -104,14 +104,14 @@ class Evaluator:
         if in_one or self._metric.scope == "model":
             looks = looks[-1:]
         run = _Run(self, name, open_model)
-        tested: Tested | None = None
+        tested: Outcome | None = None
         for size, bound in looks:
             if tested is not None and not run.knows(size):
                 ahead = (self.sample_seconds or 0.0) * (size - tested.drop.samples)
                 if not may_go_on(ahead):
                     break
             found = run.look(size)
-            tested = Tested(found, found.verdict(limit, last=size == len(self), bound=bound))
+            tested = Outcome(found, found.verdict(limit, last=size == len(self), bound=bound))
             if tested.verdict != "open":
                 break
         assert tested is not None
@@ -129,13 +129,20 @@ class Evaluator:
             elif self._metric.against_float:
                 known = [1.0] * len(self)  # it agrees with itself
             else:
-                outputs = (self.expected(index) for index in range(len(self)))
-                known = [
-                    self._metric.score(found, self.sample(index), None)
-                    for index, found in enumerate(outputs)
-                ]
+                known = self._score_float()
             self._journal[name] = known
         return known[:size]
+
+    def _score_float(self) -> list[float]:
+        """Run the float model on all samples; nothing of its outputs is kept."""
+        session = self._open_float().session
+        scores = []
+        for index in range(len(self)):
+            begun = time.perf_counter()
+            found = run_session(session, self.feeds(index))
+            self.note_time(time.perf_counter() - begun, 1)
+            scores.append(self._metric.score(found, self.sample(index), None))
+        return scores
 
     def _float_set(self, size: int) -> tuple[float, list[float]]:
         """Return the score of the float model on the first samples, and without each fold."""

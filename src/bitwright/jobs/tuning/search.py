@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bitwright.jobs.tuning.candidates import Candidates, Made
-from bitwright.jobs.tuning.evaluation import Evaluator, Tested
+from bitwright.jobs.tuning.evaluation import Evaluator, Outcome
 from bitwright.jobs.tuning.front import Choice, Option, find_front, thin_front
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.journal import Journal
@@ -60,11 +60,13 @@ class Found:
     """What is known of one model so far."""
 
     name: str
+    candidates: Candidates
+    """What makes it: plans of other efforts are other models."""
     states: Mapping[str, str]
     """Units that are not as planned."""
     choice: Choice | None = None
     """Its place on the front; None: as planned, and the front is not known."""
-    tested: Tested | None = None
+    tested: Outcome | None = None
     measured_cost: float | None = None
     refined: bool = False
 
@@ -104,7 +106,7 @@ class Search:
 
     def test_base(self) -> Found:
         """Evaluate the plan as it is."""
-        base = Found(f"{self.candidates.name}/{BASE}", {})
+        base = Found(f"{self.candidates.name}/{BASE}", self.candidates, {})
         self._test(base)
         self.points = [base]
         return base
@@ -150,7 +152,8 @@ class Search:
         }
         text = ";".join(f"{node}={state}" for node, state in sorted(states.items()))
         digest = hashlib.sha256(text.encode()).hexdigest()[:16] if states else BASE
-        return Found(f"{self.candidates.name}/{digest}", states, choice, refined=refined)
+        name = f"{self.candidates.name}/{digest}"
+        return Found(name, self.candidates, states, choice, refined=refined)
 
     # The metric -------------------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ class Search:
     def make(self, found: Found) -> Made:
         """Make the model of a point; the last one is at hand."""
         if self._made is None or self._made[0] != found.name:
-            self._made = (found.name, self.candidates.make(found.states))
+            self._made = (found.name, found.candidates.make(found.states))
         return self._made[1]
 
     def _measured_cost(self, found: Found) -> float:

@@ -1,0 +1,144 @@
+"""The search finds the cheapest point within the limit in few evaluations."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from bitwright.assess.judge.sequential import Drop
+from bitwright.jobs.tuning.evaluation import Outcome
+from bitwright.jobs.tuning.front import Option
+from bitwright.jobs.tuning.goal import Goal
+from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.search import STEPS_BACK, Clock, Search
+from bitwright.jobs.tuning.states import Unit
+
+COUNT = 40
+ERRORS = {f"n{index}": 2.0**-index for index in range(COUNT)}
+
+
+class Candidates:
+    """Units that each lose their error, and cost 1 in int8 and 2 in float."""
+
+    def __init__(self, name="low", factor=1.0):
+        self.name, self._factor, self.made = name, factor, []
+        self.units = [Unit(node=node, op="Conv", nodes=(node,)) for node in ERRORS]
+        self.options = [
+            [Option("int8", 1.0, error), Option("float", 2.0, 0.0)] for error in ERRORS.values()
+        ]
+        self.edges, self.fixed = [], 5.0
+        self.shares = (("n0", 0.5),)
+
+    def make(self, states):
+        self.made.append(dict(states))
+        size = COUNT + sum(state == "float" for state in states.values())
+        return SimpleNamespace(states=states, size=size, runnable=(self, states))
+
+    def drop(self, states):
+        return self._factor * sum(e for node, e in ERRORS.items() if node not in states)
+
+    def probes(self):
+        return {"W8A32": lambda: (self, {"n0": "float"}), "A8W32": lambda: (self, {})}
+
+
+class Evaluator:
+    sample_seconds = 0.0
+
+    def __init__(self):
+        self.runs = 0
+
+    def __len__(self):
+        return 100
+
+    def test(self, name, open_model, limit, **_):
+        self.runs += 1
+        candidates, states = open_model()
+        drop = candidates.drop(states)
+        return Outcome(Drop(100, drop, 1e-6), "pass" if drop <= limit else "fail")
+
+
+def make_search(limit, candidates=None, seconds=None, **options):
+    goal = Goal(purpose="size")
+    found = candidates or Candidates()
+    return Search(found, Evaluator(), Journal(None, {}), goal, limit, Clock(seconds), **options)
+
+
+@pytest.mark.parametrize("limit", [0.9, 0.3, 0.05, 0.004, 1e-5])
+def test_the_best_is_within_a_point_of_the_cheapest_that_passes(limit):
+    search = make_search(limit)
+    assert not search.test_base().passes
+    search.run()
+    assert search.best.passes
+    needed = next(n for n in range(COUNT + 1) if sum(list(ERRORS.values())[n:]) <= limit)
+    found = sum(state == "float" for state in search.best.states.values())
+    assert needed <= found <= needed + 5  # points are apart, and three steps go back
+    assert search.evaluator.runs <= 1 + math.ceil(math.log2(12)) + 2 + STEPS_BACK
+
+
+def test_steps_back_take_the_units_that_save_most_for_their_error():
+    search = make_search(0.3)
+    search.test_base()
+    search.run()
+    steps = [found for found in search.aside if found.refined]
+    assert steps
+    quantized = set(ERRORS) - set(steps[0].states)
+    assert min(quantized, key=ERRORS.get) not in steps[0].states
+
+
+def test_a_base_that_passes_stays_where_nothing_is_cheaper():
+    search = make_search(10.0)
+    assert search.test_base().passes
+    search.run()
+    assert search.best.states == {}
+    assert search.evaluator.runs == 1
+
+
+def test_the_best_of_another_plan_is_made_by_that_plan():
+    good, bad = Candidates("standard", 1.0), Candidates("medium", 3.0)
+    first = make_search(0.0, good)
+    first.test_base()
+    second = make_search(0.0, bad, best=first.best)
+    second.test_base()
+    assert second.best.name == "standard/base"
+    made = len(bad.made)
+    second.make(second.best)
+    assert len(bad.made) == made
+    assert good.made
+
+
+def test_probes_say_which_side_is_beyond_the_limit():
+    search = make_search(1.5)
+    search.probe()
+    assert [(probe.name, probe.passes) for probe in search.probes] == [
+        ("W8A32", True),
+        ("A8W32", False),
+    ]
+
+
+def test_every_better_model_is_handed_over_once():
+    seen = []
+    search = make_search(0.05, on_best=lambda found, made: seen.append(found.rank))
+    search.test_base()
+    search.run()
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) == len(set(seen))
+
+
+def test_without_time_only_the_base_is_evaluated():
+    search = make_search(0.0, seconds=-1.0)
+    search.test_base()
+    search.run()
+    assert search.evaluator.runs == 1
+    assert search.clock.stopped is not None
+
+
+def test_points_tell_what_fell_and_why():
+    search = make_search(0.3)
+    search.test_base()
+    search.run()
+    points = [point for _, point in search.front_points()]
+    assert [point.cost for point in points] == sorted(point.cost for point in points)
+    assert points[0].cost == COUNT + 5
+    chosen = next(point for found, point in search.front_points() if found is search.best)
+    assert {unit.node for unit in chosen.fallen} == set(search.best.states)
+    assert "% of the error, for" in chosen.fallen[0].reason
