@@ -117,7 +117,8 @@ def test_probes_say_which_side_is_beyond_the_limit():
 
 def test_every_better_model_is_handed_over_once():
     seen = []
-    search = make_search(0.05, on_best=lambda found, made: seen.append(found.rank))
+    search = make_search(0.05)
+    search.on_best = lambda found, made: seen.append(search.rank(found))
     search.test_base()
     search.run()
     assert seen == sorted(seen, reverse=True)
