@@ -18,6 +18,53 @@ CALIBRATION_SAMPLES = Difference(
     "n_samples says how many are read",
     warns=True,
 )
+IGNORED = Difference(
+    "tuning.fit",
+    "devices, backends, samplers and other options choose another way to search or run",
+    "is ignored",
+    "models are tuned for ONNX Runtime's CPU kernels",
+    warns=True,
+)
+MISSED = Difference(
+    "tuning.fit",
+    "None comes back where no model is within the loss, and nothing says how close it was",
+    "is not returned",
+    "it is not within the tolerable loss; bitwright.tune gives it all the same",
+    warns=True,
+)
+
+TUNING = (
+    IGNORED,
+    MISSED,
+    Difference(
+        "tuning.fit",
+        "strategies of up to 100 trials, each calibrated and quantized anew; it stops at the first "
+        "model within the loss",
+        "one search, `bitwright.tune`, whatever `strategy`, `quant_level` and `max_trials` say: a "
+        "dozen evaluations at most",
+        "units are measured once, and the fastest mixture within the loss is what is looked for",
+    ),
+    Difference(
+        "tuning.fit",
+        "`eval_dataloader` with `eval_metric`, `calib_func`, `recipes`, `op_type_dict`, "
+        "`op_name_dict`",
+        "refused: give `eval_func`, or `bitwright.tune` a recipe",
+        "nothing that was asked for is dropped in silence",
+    ),
+    Difference(
+        "tuning.autotune",
+        "`config_set` holds configurations of algorithms",
+        "it holds recipes, or their names, tried in order",
+        "a recipe says all of it",
+    ),
+    Difference(
+        "tuning.fit",
+        "the drop is told by the function that the search was steered by",
+        "it is here, too: the function has its samples inside; `bitwright.tune` with samples "
+        "reports on those that the search never saw",
+        "`eval_func` takes a model alone",
+    ),
+)
 
 WEIGHT_ONLY = (
     NO_PROVIDER,
