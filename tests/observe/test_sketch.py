@@ -1,4 +1,5 @@
 import pickle
+from array import array as packed_array
 from collections import Counter
 from functools import reduce
 from operator import or_
@@ -32,7 +33,7 @@ def sketch_of(arrays, *, histogram=True, axis=1, grids=GRIDS):
 
 def without_batches(sketch):
     clone = TensorSketch.from_state(sketch.state())
-    clone._lows_highs = []
+    clone._lows_highs = packed_array("f")
     return clone
 
 
