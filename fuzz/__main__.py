@@ -43,12 +43,13 @@ def main() -> int:
     given = parser.parse_args()
     if given.command == "table":
         return _show_table(given.state / "verdicts.jsonl")
-    _load_everything()
+    load_everything()
     if given.command == "replay":
         return _replay(given.corpus)
     from fuzz.seeds import write_seeds
 
-    seeds = given.state.absolute() / "seeds"
+    given.state = given.state.absolute()  # cases run in folders of their own
+    seeds = given.state / "seeds"
     _in_child(lambda: write_seeds(seeds))
     _warm_up(seeds)
     if given.command == "one":
@@ -56,7 +57,7 @@ def main() -> int:
     return _run(given.first, given.cases, given.state, seeds)
 
 
-def _load_everything() -> None:
+def load_everything() -> None:
     """Import what commands import when they need it: children then start with it."""
     os.environ["OMP_NUM_THREADS"] = "1"
     import bitwright
@@ -119,9 +120,15 @@ def _run(first: int, count: int, state: Path, seeds: Path) -> int:
             verdict = _judge(seed, seeds, state / "cases")
             row = {"seed": seed, "case": kind_of(seed), "kind": verdict.kind}
             row |= {"seconds": round(verdict.seconds, 2)}
-            if verdict.kind == "violation":
+            if verdict.kind in ("violation", "skipped"):
                 row |= {"reason": verdict.reason}
-                print(seed, kind_of(seed), verdict.reason.replace("\n", " ")[:250], flush=True)
+                print(
+                    seed,
+                    kind_of(seed),
+                    verdict.kind,
+                    verdict.reason.replace("\n", " ")[:250],
+                    flush=True,
+                )
             file.write(json.dumps(row) + "\n")
             file.flush()
     return _show_table(verdicts)

@@ -33,6 +33,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import bitwright
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from fuzz.__main__ import load_everything
+
 COMMAND = (sys.executable, "-m", "bitwright")
 NOBODY = 65534
 ALLOWED = ("error: ", "warning: ", "progress: ")
@@ -86,11 +89,6 @@ def long_jobs(inputs: Path) -> list[Job]:
             "q.onnx",
         ),
         Job(
-            "quantize medium",
-            ("quantize", model, "-o", "q.onnx", "--effort", "medium", *data),
-            "q.onnx",
-        ),
-        Job(
             "quantize int4-gptq",
             ("quantize", model, "-o", "q.onnx", "--recipe", "int4-gptq", *data),
             "q.onnx",
@@ -106,6 +104,11 @@ def long_jobs(inputs: Path) -> list[Job]:
         Job("compare", ("compare", model, quantized, *data), None),
         Job("sensitivity", ("sensitivity", model, quantized, *data), None),
         Job("report", ("report", model, quantized, "-o", "r.html", *data), "r.html"),
+        Job(
+            "quantize medium",
+            ("quantize", model, "-o", "q.onnx", "--effort", "medium", *data),
+            "q.onnx",
+        ),
         Job("bench", ("bench", model, quantized, "--seconds", "1"), None),
     ]
 
@@ -114,7 +117,7 @@ def write_inputs(folder: Path) -> None:
     """Write a model, its data, a quantized model and its plan."""
     demo = bitwright.load_demo()
     shutil.copy(demo.model_path, folder / "model.onnx")
-    np.save(folder / "data.npy", demo.calibration[:64])
+    np.save(folder / "data.npy", demo.calibration[:16])
     result = bitwright.quantize(
         demo.model_path,
         folder / "quantized.onnx",
@@ -168,15 +171,20 @@ def try_kills(count: int, seed: int, parent: Path) -> list[str]:
     """Kill each command at moments all over its run; what is there then is old or whole."""
     rng, inputs, broken = random.Random(seed), parent / "inputs", []
     inputs.mkdir()
-    write_inputs(inputs)
+    pid = os.fork()
+    if pid == 0:  # sessions have threads, which a copy of this process would lack
+        write_inputs(inputs)
+        os._exit(0)
+    os.waitpid(pid, 0)
     untouched = digest(inputs)
     jobs = long_jobs(inputs)
+    load_everything()
     counts: dict[str, list[int]] = {}
     for job in jobs:
         whole_folder = parent / "whole"
         whole_folder.mkdir()
         start = time.monotonic()
-        first = run(job.words, whole_folder)
+        first = _end(*_start(job.words, whole_folder))
         seconds = time.monotonic() - start
         whole = digest(whole_folder)
         shutil.rmtree(whole_folder)
@@ -201,6 +209,33 @@ def try_kills(count: int, seed: int, parent: Path) -> list[str]:
     return broken
 
 
+def _start(words: tuple[str, ...], folder: Path) -> tuple[int, Path]:
+    """Start a command in a copy of this process, which has all modules: kills then hit its work."""
+    environment, log = _environment(folder), folder.with_suffix(".log")
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            os.environ.update(environment)
+            tempfile.tempdir = None
+            os.chdir(folder)
+            os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            from bitwright.cli import main as command
+
+            code = command(words)
+        finally:
+            os._exit(code)
+    return pid, log
+
+
+def _end(pid: int, log: Path) -> Ended:
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    told = log.read_text(errors="replace") if log.exists() else ""
+    log.unlink(missing_ok=True)
+    return Ended(code, told)
+
+
 def _kill_once(
     job: Job,
     moment: float,
@@ -217,21 +252,13 @@ def _kill_once(
     if job.output is not None:
         (folder / job.output).write_bytes(old)
     try:
-        with subprocess.Popen(
-            [*COMMAND, *job.words],
-            cwd=folder,
-            env=_environment(folder),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        ) as process:
-            time.sleep(moment)
-            process.send_signal(number)
-            _, told = process.communicate(timeout=SECONDS)
+        pid, log = _start(job.words, folder)
+        time.sleep(moment)
+        os.kill(pid, number)
+        ended = _end(pid, log)
         if number == signal.SIGTERM:
-            complaint = Ended(max(process.returncode, 0), told.decode(errors="replace")).complaint()
-            if complaint and b"KeyboardInterrupt" not in told:
-                return complaint
+            if ended.code not in (0, 128 + number) or "Traceback" in ended.told:
+                return f"code {ended.code}: {ended.told[-300:]}"
             if [path.name for path in folder.iterdir() if path.name.startswith(".")]:
                 return f"left {sorted(path.name for path in folder.iterdir())}"
         if job.output is None:
@@ -245,7 +272,7 @@ def _kill_once(
             return "the output is neither the old one nor the new one"
         if not again:
             return ""
-        second = run(job.words, folder)
+        second = _end(*_start(job.words, folder))
         left = sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
         if second.code or left:
             return f"a second run ends with {second.code}, and leaves {left}: {second.told[-200:]}"
