@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -234,25 +234,63 @@ class QuarotConfig(AlgoConfig):
         raise RecipeError("QuarotConfig is not supported: there is no rotation of weights.")
 
 
+_MIXED_OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
 @dataclass
 class AutoMixprecisionConfig(AlgoConfig):
-    """Chooses types of single layers there; here a configuration with it is refused.
+    """Other types for some layers: all candidates, as `metric_threshold=0` says there.
 
-    >>> AutoMixprecisionConfig().options()
+    `target_layer_config` is one configuration for all of them, or one for lists of names, an empty
+    list for those in no other. A search for the layers that a metric allows is refused.
+
+    >>> AutoMixprecisionConfig(metric_threshold=0.1).options()
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: AutoMixprecisionConfig is not supported: \
-bitwright.find_sensitivity says which nodes to keep in 16 bits or float.
+    bitwright.errors.RecipeError: AutoMixprecisionConfig with metric_threshold searches by another \
+metric than the model's; bitwright.tune searches by yours.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def __init__(self, **settings: Any) -> None:
-        # Its arguments are many, and none is read.
-        self.settings = settings.get("settings", settings)
+    def __init__(self, target_layer_config: Any = None, **settings: Any) -> None:
+        given = {} if target_layer_config is None else {"target_layer_config": target_layer_config}
+        self.settings = {**given, **settings.get("settings", settings)}
 
     def options(self) -> dict[str, Any]:
-        """Say why there is no such step."""
-        raise RecipeError(
-            "AutoMixprecisionConfig is not supported: bitwright.find_sensitivity says which nodes "
-            "to keep in 16 bits or float."
-        )
+        """Refuse what takes a search, or a part of the graph; layers need no options."""
+        if self.settings.get("metric_threshold", 0) != 0:
+            raise RecipeError(
+                "AutoMixprecisionConfig with metric_threshold searches by another metric than the "
+                "model's; bitwright.tune searches by yours."
+            )
+        if self.settings.get("subgraph_json") is not None:
+            raise RecipeError(
+                "AutoMixprecisionConfig reads no subgraph_json here; name the layers."
+            )
+        if "target_layer_config" not in self.settings:
+            raise RecipeError("AutoMixprecisionConfig needs target_layer_config: the other types.")
+        if isinstance(self.settings["target_layer_config"], list | tuple):
+            raise RecipeError(
+                "AutoMixprecisionConfig with several target_layer_config searches for the best of "
+                "them, and bitwright.tune does; give one, or one for names of layers."
+            )
+        return {}
+
+    def layers(self, candidates: Mapping[str, str]) -> dict[Any, list[str]]:
+        """Return the layers of each configuration; `candidates` are names and op types of nodes."""
+        types = self.settings.get("target_op_type", _MIXED_OP_TYPES)
+        include = self.settings.get("include_layers") or list(candidates)
+        exclude = self.settings.get("exclude_layers") or ()
+        names = [
+            name
+            for name, op_type in candidates.items()
+            if op_type in types and name in include and name not in exclude
+        ]
+        target = self.settings["target_layer_config"]
+        if not isinstance(target, Mapping):
+            return {target: names}
+        listed = {name for given in target.values() for name in given}
+        return {
+            layer: [name for name in names if (name in given if given else name not in listed)]
+            for layer, given in target.items()
+        }

@@ -31,8 +31,14 @@ MODELS = (
         "which tensor gets which type is chosen by a search that Quark does not document",
     ),
     Difference(
+        "AutoMixprecisionConfig",
+        "with a threshold, layers are promoted one by one while a distance of outputs allows it",
+        "refused: `bitwright.tune` searches by your metric; without one all candidates get them",
+        "one search is enough, and the metric is what counts",
+    ),
+    Difference(
         "QuarotConfig",
-        "QuaRot, automatic mixed precision, `AutoSearch`",
+        "QuaRot, `AutoSearch`",
         "not here: [`bitwright sensitivity`](assess.md) finds what to keep wide, and `--effort` "
         "tries steps",
         "one way to choose types is enough",

@@ -17,6 +17,7 @@ from bitwright.compat.quark.algorithms import (
     AdaQuantConfig,
     AdaRoundConfig,
     AlgoConfig,
+    AutoMixprecisionConfig,
     CLEConfig,
     GPTQConfig,
     SmoothQuantConfig,
@@ -402,6 +403,11 @@ def _layers(
         if by_type is not None:
             yield by_type, [node for node in model.graph.node if node.op_type in op_types]
     by_name = {node.name: node for node in model.graph.node}
+    for step in config.algo_config:
+        if isinstance(step, AutoMixprecisionConfig):
+            candidates = {name: node.op_type for name, node in by_name.items()}
+            for mixed, chosen in step.layers(candidates).items():
+                yield mixed, [by_name[name] for name in chosen]
     for layer, names in config.specific_layer_config.items():
         for name in names:
             if name not in by_name:
