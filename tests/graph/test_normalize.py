@@ -177,7 +177,7 @@ def test_float32_and_float16_models_are_accepted(builders):
 )
 def test_an_already_quantized_model_is_refused(builders, op, domain):
     proto = builders.mlp(domains=["com.microsoft"])
-    proto.graph.node.append(helper.make_node(op, ["y"], ["q"], name="quant", domain=domain))
+    proto.graph.node.append(helper.make_node(op, ["y"] * 8, ["q"], name="quant", domain=domain))
     model = load_model(proto)
     assert [node.name for node in find_quantized_nodes(model)] == ["quant"]
     with pytest.raises(ModelError, match=f"already quantized .*{op} 'quant'.*float model"):
