@@ -116,7 +116,8 @@ def test_a_model_that_is_new_enough_is_returned_as_it_is(builders):
 
 
 def test_an_opset_that_the_converter_does_not_know_is_refused(builders):
-    model = load_model(one_op(builders, "Upsample", 1, (1, 1, 2, 2), mode="nearest"))
+    scales = {"height_scale": 2.0, "width_scale": 2.0}
+    model = load_model(one_op(builders, "Upsample", 1, (1, 1, 2, 2), mode="nearest", **scales))
     with pytest.raises(ModelError, match=r"cannot be moved from opset 1 to 13.*export it again"):
         upgrade_opset(model, 13)
     with pytest.raises(ModelError, match="newer than the installed onnxruntime"):
