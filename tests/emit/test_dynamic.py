@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -388,11 +389,11 @@ def test_a_plan_that_lost_an_entry_or_asks_for_the_impossible_is_refused():
     model = make_mlp()
     plan = bitwright.make_plan(model, recipe="int8-dynamic")
     first = plan.nodes["first"]
-    plan.nodes["first"] = type(first)(op="MatMul", action="quantize", inputs=(None, None))
+    plan.nodes["first"] = msgspec.structs.replace(first, inputs=(None, None))
     with pytest.raises(PlanError, match=r"constant 'w1' has no entry"):
         bitwright.apply_plan(plan, model)
     plan.nodes["first"] = first
-    plan.nodes["act"] = type(first)(op="Relu", action="quantize", inputs=(None,))
+    plan.nodes["act"] = type(first)(op="Relu", action="quantize", inputs=(None,), outputs=(None,))
     with pytest.raises(PlanError, match=r"'act' \(Relu\) cannot be quantized in a dynamic model"):
         bitwright.apply_plan(plan, model)
 

@@ -498,7 +498,7 @@ def test_W17_an_excluded_node_reads_float():
     [
         ({"activation": UINT16}, "QOperator holds int8 and uint8 only.*activations.*uint16"),
         ({"weight": INT16}, "QOperator holds int8 and uint8 only.*weights.*int16"),
-        ({"overrides": {"h": Override(qtype=INT16)}}, "only, and tensor 'h' is to be int16"),
+        ({"overrides": {"h": Override(qtype=INT16)}}, "only, and 'h' is to be int16"),
         ({"block_size": 8}, "QOperator has no blocks; drop block_size"),
         ({"place": Placement(weight_pairs=True)}, "place.weight_pairs is about Q/DQ pairs"),
         ({"place": Placement(dedicated_pairs=True)}, "place.dedicated_pairs is about"),

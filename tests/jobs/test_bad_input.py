@@ -494,7 +494,7 @@ def test_random_data_with_sizes_settles_them():
                 p, o, data=r, recipe={"select": {"exclude": ["re:block7/.*"]}}
             ),
             RecipeError,
-            "no node is called 're:block7",
+            "no node fits 're:block7",
         ),
         (
             lambda p, o, r: quantize_static(p, o, r, quant_format="QOprator"),

@@ -61,7 +61,7 @@ def test_a_misspelt_option_is_named_with_what_was_meant(function, option):
         ({"providers": [3]}, "providers of quantize must be a list of names or None, not a list."),
         ({"progress": 1}, "progress of quantize must be True, False or a function, not 1."),
         ({"holdout": None}, "holdout of quantize must be True or False, not None."),
-        ({"engine": "ray"}, "engine of quantize must be an Engine or None, not 'ray'."),
+        ({"engine": 3}, "engine of quantize must be an Engine, text or None, not 3."),
         ({"preprocess": {}}, "preprocess of quantize must be an ImagePreprocess, text or None, "
          "not a dict."),
     ],

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 
 from bitwright.errors import ArgumentError, BitwrightError, did_you_mean
+from bitwright.support.arguments import check_arguments
 
 __all__ = ["InputLimits", "check_limit", "current_limits", "input_limits", "read_limits"]
 
@@ -59,8 +60,11 @@ def read_limits(text: str) -> dict[str, int]:
     return given
 
 
+@check_arguments
 @contextmanager
-def input_limits(**limits: int) -> Iterator[None]:
+def input_limits(
+    *, nodes: int | None = None, nesting: int | None = None, elements: int | None = None
+) -> Iterator[None]:
     """Raise or lower limits for what runs inside, worker processes too: nodes, nesting, elements.
 
     They hold for the whole process, also for its other threads.
@@ -69,7 +73,8 @@ def input_limits(**limits: int) -> Iterator[None]:
     ...     current_limits().nesting
     40
     """
-    text = ",".join(f"{name}={value}" for name, value in limits.items())
+    limits = {"nodes": nodes, "nesting": nesting, "elements": elements}
+    text = ",".join(f"{name}={value}" for name, value in limits.items() if value is not None)
     given = replace(current_limits(), **read_limits(text))
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = ",".join(f"{name}={value}" for name, value in asdict(given).items())
