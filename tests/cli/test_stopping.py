@@ -62,7 +62,16 @@ def _terminated(json: bool = False) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.fixture
+def hears_ctrl_c():
+    """Shells start jobs in the background deaf to Ctrl-C, and these tests with them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @posix_only
+@pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_that_a_callback_swallows_comes_again(monkeypatch, number):
     swallowed = []
@@ -81,6 +90,7 @@ class _Thing:
 
 
 @posix_only
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interruption_on_its_way_lets_others_clean_up():
     cleaned = False
     with pytest.raises(KeyboardInterrupt), Stopping():

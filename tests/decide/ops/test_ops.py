@@ -101,6 +101,7 @@ LISTS = {
     "assess/judge/pieces.py": (2, "how far the pieces of an output are followed"),
     "assess/optimized/coverage.py": (1, "the runtime's integer kernels"),
     "compat/onnxruntime/quantize.py": (1, "what the peer adds to a model"),
+    "compat/quark/algorithms.py": (1, "an option of the peer"),
     "compat/vai_q_onnx/options.py": (1, "what the vendor's tool does"),
     "compat/vai_q_onnx/static.py": (1, "what the vendor's tool does"),
     "decide/layout/dynamic.py": (1, "a function for each"),
