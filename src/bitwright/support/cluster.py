@@ -24,6 +24,8 @@ CONNECT_SECONDS = 30.0
 """How long to wait for a cluster to answer."""
 START_SECONDS = 180.0
 """How long to wait for a first worker: a new machine imports for a while."""
+START_ATTEMPTS = 3
+"""How often to start a cluster on a machine that is too busy for it."""
 MAX_DEATHS = 4
 """Workers that may die over one item before it is taken for the reason."""
 FAN_IN = 8
@@ -48,7 +50,7 @@ def open_cluster(address: str | None) -> Iterator[Any]:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         with _in_words("a local cluster"):
-            ray.init(include_dashboard=False, **quiet)
+            _start_local(ray, quiet)
     else:
         _check_reachable(address)
         _connect(lambda: ray.init(address=address, **quiet), f"the cluster at {address!r}")
@@ -56,6 +58,20 @@ def open_cluster(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start_local(ray: Any, options: dict[str, Any]) -> None:
+    """Start a cluster on this machine; again where it was too busy to start one in Ray's time."""
+    for attempt in range(START_ATTEMPTS):
+        try:
+            ray.init(include_dashboard=False, **options)
+        except Exception as error:
+            # Ray has no type for it, and no way to wait for longer than half a minute.
+            if "timed out during startup" not in str(error) or attempt + 1 == START_ATTEMPTS:
+                raise
+            ray.shutdown()
+        else:
+            return
 
 
 def _check_reachable(address: str) -> None:
