@@ -1,11 +1,17 @@
 """Hardware is data: targets are found by name, and each describes one that its own recipe fits."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+import bitwright
 from bitwright.errors import TargetError
 from bitwright.recipe import Limits, load_recipe, named_recipe
-from bitwright.targets import TARGETS, find_target
-from bitwright.targets.npu_limits import LIMIT_RULES
+from bitwright.targets import NPU_CNN, TARGETS, find_target
+
+MOVED = json.loads((Path(__file__).parent / "moved_targets.json").read_text())
+"""What was asked for and planned on the demo model when targets were Python."""
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -29,4 +35,24 @@ def test_an_unknown_target_is_refused_with_the_nearest_ones():
 
 
 def test_every_limit_has_its_switch_in_a_recipe():
-    assert {rule.name for rule in LIMIT_RULES} == {*Limits.__struct_fields__} - {"max_rounds"}
+    assert {rule.name for rule in NPU_CNN.limits} == {*Limits.__struct_fields__} - {"max_rounds"}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_targets_that_were_python_ask_for_what_they_did_before(name):
+    recipe = json.loads(load_recipe(None, name).to_json())
+    before = MOVED[name]["recipe"]
+    assert {key: recipe[key] for key in before} == before
+
+
+def test_the_npu_plans_what_it_did_before_its_limits_were_data():
+    demo = bitwright.load_demo()
+    recipe = load_recipe(None, "npu-cnn")
+    plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:16], recipe=recipe)
+    tensors = {
+        key: [entry.qtype.name, entry.scale, entry.zero_point, entry.same_as]
+        for key, entry in plan.tensors.items()
+    }
+    assert tensors == MOVED["npu-cnn"]["tensors"]
+    actions = {name: node.action for name, node in plan.nodes.items()}
+    assert actions == MOVED["npu-cnn"]["actions"]

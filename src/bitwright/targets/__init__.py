@@ -1,22 +1,43 @@
 """Hardware as data: what each target takes, and the limits of its arithmetic."""
 
-from bitwright.errors import TargetError, did_you_mean
-from bitwright.targets.cpu import CPU
-from bitwright.targets.npu_cnn import NPU_CNN
-from bitwright.targets.npu_transformer import NPU_TRANSFORMER
+import functools
+from collections.abc import Iterator, Mapping
+
+from bitwright.targets.reading import known_names, read_target
 from bitwright.targets.target import Target
 
 __all__ = ["CPU", "NPU_CNN", "NPU_TRANSFORMER", "TARGETS", "Target", "find_target"]
 
-TARGETS = {target.name: target for target in (CPU, NPU_CNN, NPU_TRANSFORMER)}
+
+class _Targets(Mapping[str, Target]):
+    """The targets that come with the package, each read when it is asked for."""
+
+    def __getitem__(self, name: str) -> Target:
+        if name not in known_names():
+            raise KeyError(name)
+        return _read_once(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(known_names())
+
+    def __len__(self) -> int:
+        return len(known_names())
+
+
+_read_once = functools.cache(read_target)
+TARGETS: Mapping[str, Target] = _Targets()
 
 
 def find_target(name: str) -> Target:
-    """Return the target of this name.
+    """Return the target of this name, or from a file of the user's own.
 
     >>> find_target("npu-cnn").power_of_two
     True
     """
-    if name not in TARGETS:
-        raise TargetError(f"unknown target {name!r}.{did_you_mean(name, TARGETS)}")
-    return TARGETS[name]
+    plain = name.partition(":")[0]
+    return _read_once(name) if plain in known_names() else read_target(name)
+
+
+CPU = TARGETS["cpu"]
+NPU_CNN = TARGETS["npu-cnn"]
+NPU_TRANSFORMER = TARGETS["npu-transformer"]

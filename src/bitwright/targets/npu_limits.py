@@ -1,17 +1,32 @@
-"""What the NPU's shifters allow of fixed-point positions: every inequality, in one place.
+"""What the NPU's shifters allow of fixed-point positions: inequalities, read from a target's file.
 
 A tensor at position p has the scale 2**-p. The NPU moves integers from one position to another by
 shifting, and its shifters have so many bits and no more. Every limit is a bound on a sum of
-positions; the stage that decides keeps them, and `verify` checks them, both from this table.
+positions; the stage that decides keeps them, and `verify` checks them, both from one table.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["LIMIT_RULES", "Bound", "LimitRule", "NpuOperation", "Positions", "Ref", "bounds_of"]
+import msgspec
+
+from bitwright.errors import TargetError, did_you_mean
+
+__all__ = [
+    "Bound",
+    "LimitBound",
+    "LimitRule",
+    "LowerEnd",
+    "NpuOperation",
+    "Positions",
+    "Ref",
+    "bounds_of",
+]
 
 Ref = str
 """What names a scale: an entry of a plan, an initializer of a model."""
@@ -86,18 +101,78 @@ class Bound:
         return f"must lie in {self.low}..{self.high}"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRule:
+class LowerEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A lower bound that depends on other positions: their sum, less a number of bits.
+
+    >>> LowerEnd(sum="weight + input - output", less=16).less
+    16
+    """
+
+    sum: str
+    less: int = 0
+
+    def __post_init__(self) -> None:
+        _parse(self.sum)
+
+
+class LimitBound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One inequality as a file has it: a sum of positions by their names, and its ends.
+
+    >>> LimitBound(sum="weight + input - output", low=0, high=16, gives_way=("weight",)).high
+    16
+    >>> LimitBound(sum="weigth - output", gives_way=("output",))
+    Traceback (most recent call last):
+    bitwright.errors.TargetError: 'weigth - output' names no position 'weigth'. Did you mean \
+'weight'?
+    """
+
+    sum: str
+    low: int | None = None
+    high: int | None = None
+    gives_way: tuple[str, ...]
+    """The scale that is moved; of two, the finer one."""
+    ops: tuple[str, ...] = ()
+    """Only of these operators of the rule; none given: of all."""
+    only_swish: bool = False
+    """Only at a Mul with the hard sigmoid of what it multiplies."""
+    lower_without_leaky: LowerEnd | None = None
+    """How much lower the sum may be where no LeakyRelu is computed with the operation."""
+
+    def __post_init__(self) -> None:
+        for text in (self.sum, *self.gives_way):
+            _parse(text)
+
+    def at(self, operation: NpuOperation, positions: Positions) -> Iterator[Bound]:
+        """Return the bounds at an operation whose inputs and output have positions."""
+        if (self.ops and operation.op not in self.ops) or (self.only_swish and not operation.swish):
+            return
+        for source in operation.known if "each input" in self.sum else operation.known[:1]:
+            terms = _terms(self.sum, operation, source, positions)
+            if terms is None:
+                continue
+            low = self.low
+            if self.lower_without_leaky is not None and low is not None and not operation.leaky:
+                reach = _terms(self.lower_without_leaky.sum, operation, source, positions) or ()
+                total = sum(sign * positions[ref] for ref, sign in reach)
+                low = min(low, total - self.lower_without_leaky.less)
+            moves = [_terms(name, operation, source, positions) or () for name in self.gives_way]
+            label = self.sum.replace("each ", "")
+            refs = tuple(ref for found in moves for ref, _ in found)
+            yield Bound(label, terms, low, self.high, refs)
+
+
+class LimitRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One limit: the ops that have it, and the bounds that it sets at an operation.
 
-    >>> [rule.name for rule in LIMIT_RULES if "Conv" in rule.ops]
+    >>> from bitwright.targets import NPU_CNN
+    >>> [rule.name for rule in NPU_CNN.limits if "Conv" in rule.ops]
     ['shift_cut', 'shift_bias']
     """
 
     name: str
     """As the switch of the recipe's `limits` is called."""
     ops: tuple[str, ...]
-    bounds_at: Callable[[NpuOperation, Ref, Positions], Iterable[Bound]]
+    bounds_at: tuple[LimitBound, ...] = msgspec.field(name="bounds")
 
     def bounds(self, operation: NpuOperation, positions: Positions) -> list[Bound]:
         """Return the bounds at an operation; none for other ops, or where a position is missing."""
@@ -107,7 +182,7 @@ class LimitRule:
             return []
         if not {*operation.known, operation.output} <= positions.keys():
             return []
-        return list(self.bounds_at(operation, operation.output, positions))
+        return [bound for given in self.bounds_at for bound in given.at(operation, positions)]
 
 
 def bounds_of(
@@ -118,72 +193,54 @@ def bounds_of(
         yield from rule.bounds(operation, positions)
 
 
-def _same_as_output(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
-    for ref in operation.known:
-        yield Bound("input - output", ((ref, 1), (output, -1)), 0, 0, (ref, output))
-
-
-def _shift_read(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
-    first, second = operation.known
-    yield Bound("input 0 - input 1", ((first, 1), (second, -1)), -7, 7, (first, second))
-
-
-def _shift_write(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
-    if operation.op == "Add":
-        coarsest = min(operation.known, key=lambda ref: positions[ref])
-        terms = ((coarsest, 1), (output, -1))
-        yield Bound("coarsest input - output", terms, -7, 25, (output,))
-    else:
-        yield _product(operation, output, 32)
-
-
-def _shift_swish(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
-    if operation.swish:
-        yield _product(operation, output, 15)
-
-
-def _product(operation: NpuOperation, output: Ref, high: int) -> Bound:
-    terms = (*((ref, 1) for ref in operation.known), (output, -1))
-    return Bound("sum of inputs - output", terms, 0, high, (output,))
-
-
-def _shift_cut(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
-    if operation.weight is not None and operation.weight in positions:
-        terms = ((operation.weight, 1), (operation.known[0], 1), (output, -1))
-        yield Bound("weight + input - output", terms, 0, 16, (operation.weight,))
-
-
-def _shift_bias(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
-    if operation.weight is None or operation.bias is None:
-        return
-    if not {operation.weight, operation.bias} <= positions.keys():
-        return
-    accumulator = positions[operation.weight] + positions[operation.known[0]]
-    # The accumulator has 24 bits, of which the result takes 8 above the shift behind it.
-    low = min(0, accumulator - positions[output] - 16)
-    terms = ((operation.weight, 1), (operation.known[0], 1), (operation.bias, -1))
-    low = 0 if operation.leaky else low
-    yield Bound("weight + input - bias", terms, low, 15, (operation.bias,))
-
-
-def _hard_sigmoid(operation: NpuOperation, output: Ref, positions: Positions) -> Iterable[Bound]:
-    source = operation.known[0]
-    yield Bound("input", ((source, 1),), 0, 15, (source,))
-    yield Bound("output", ((output, 1),), 7, None, (output,))
-    yield Bound("input - output", ((source, 1), (output, -1)), -14, None, (output,))
-
-
-# In this order: what aligns tensors comes before what depends on their positions, and weights and
-# biases, which nothing else reads, give way last.
-LIMIT_RULES = (
-    LimitRule("align_concat", ("Concat",), _same_as_output),
-    LimitRule("align_pool", ("MaxPool", "AveragePool", "GlobalAveragePool"), _same_as_output),
-    LimitRule("align_pad", ("Pad",), _same_as_output),
-    LimitRule("align_slice", ("Slice",), _same_as_output),
-    LimitRule("shift_read", ("Add", "Sub"), _shift_read),
-    LimitRule("shift_write", ("Add", "Mul"), _shift_write),
-    LimitRule("shift_cut", ("Conv", "Gemm"), _shift_cut),
-    LimitRule("shift_bias", ("Conv", "Gemm"), _shift_bias),
-    LimitRule("hard_sigmoid", ("HardSigmoid",), _hard_sigmoid),
-    LimitRule("shift_swish", ("Mul",), _shift_swish),
+_NAMES = (
+    "input",
+    "each input",
+    "input 0",
+    "input 1",
+    "coarsest input",
+    "sum of inputs",
+    "weight",
+    "bias",
+    "output",
 )
+
+
+@functools.cache
+def _parse(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the names of a sum of positions with their signs.
+
+    >>> _parse("weight + input - output")
+    (('weight', 1), ('input', 1), ('output', -1))
+    """
+    parts = re.split(r" ([+-]) ", f" + {text}")[1:]
+    terms = [
+        (name, 1 if sign == "+" else -1) for sign, name in zip(parts[::2], parts[1::2], strict=True)
+    ]
+    for name, _ in terms:
+        if name not in _NAMES:
+            said = f"{text!r} names no position {name!r}.{did_you_mean(name, _NAMES)}"
+            raise TargetError(said)
+    return tuple(terms)
+
+
+def _terms(
+    text: str, operation: NpuOperation, source: Ref, positions: Positions
+) -> tuple[tuple[Ref, int], ...] | None:
+    """Return the scales of a sum at an operation; None where it has one of them not."""
+    found: list[tuple[Ref | None, int]] = []
+    known = operation.known
+    for name, sign in _parse(text):
+        match name:
+            case "input" | "each input":
+                found.append((source, sign))
+            case "input 0" | "input 1":
+                found.append((known[int(name[-1])] if len(known) > int(name[-1]) else None, sign))
+            case "coarsest input":
+                found.append((min(known, key=lambda ref: positions[ref]), sign))
+            case "sum of inputs":
+                found += [(ref, sign) for ref in known]
+            case _:
+                found.append((getattr(operation, name), sign))
+    terms = tuple((ref, sign) for ref, sign in found if ref is not None and ref in positions)
+    return terms if len(terms) == len(found) else None

@@ -8,7 +8,8 @@ from typing import Protocol
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, constant_tensor, input_at
-from bitwright.targets.npu_limits import LIMIT_RULES, NpuOperation, Ref
+from bitwright.targets import NPU_CNN
+from bitwright.targets.npu_limits import NpuOperation, Ref
 
 __all__ = [
     "FUSED_PRODUCERS",
@@ -32,7 +33,7 @@ PADDED_POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
 _ACTIVATIONS = frozenset({"Clip", "LeakyRelu", "PRelu", "Relu"})
 # What has a scalar Mul behind it that makes it compute what the NPU does.
 _SIMULATED = frozenset({"AveragePool", "GlobalAveragePool", "HardSigmoid", "ReduceMean"})
-_LIMITED = frozenset(op for rule in LIMIT_RULES for op in rule.ops)
+_LIMITED = frozenset(op for rule in NPU_CNN.limits for op in rule.ops)
 
 
 def why_not_fixed(value: ir.Value) -> str | None:

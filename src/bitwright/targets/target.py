@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from bitwright.numerics.types import QType
 from bitwright.targets.npu_limits import LimitRule
@@ -10,8 +10,7 @@ from bitwright.targets.npu_limits import LimitRule
 __all__ = ["Target"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Hardware that a model is quantized for: its own recipe, and what it takes (None: anything).
 
     >>> Target(name="cpu", description="Any CPU.", recipe="int8").needs_limits
@@ -40,6 +39,11 @@ class Target:
     """What its shifters allow."""
     cpus: tuple[str, ...] = ()
     """The kinds of CPU that it stands for, which differ in how they multiply bytes."""
+    host: bool = False
+    """Of these kinds, only that of the machine counts."""
+
+    variants: tuple[str, ...] = ()
+    """What may stand behind its name and a colon: architectures, devices, number types."""
 
     @property
     def needs_limits(self) -> bool:

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.decide.limits.solver import solve_positions
-from bitwright.targets.npu_limits import LIMIT_RULES, NpuOperation
+from bitwright.targets import NPU_CNN
+from bitwright.targets.npu_limits import NpuOperation
 
 REFS = "abcdef"
 POSITION = st.integers(-40, 60)
@@ -15,7 +16,7 @@ POSITION = st.integers(-40, 60)
 @st.composite
 def operations(draw):
     ref = st.sampled_from(REFS)
-    op = draw(st.sampled_from(sorted({op for rule in LIMIT_RULES for op in rule.ops})))
+    op = draw(st.sampled_from(sorted({op for rule in NPU_CNN.limits for op in rule.ops})))
     count = 2 if op in ("Add", "Sub", "Mul", "Concat") else 1
     weighs = op in ("Conv", "Gemm")
     return NpuOperation(
@@ -33,7 +34,7 @@ def broken(found, positions):
     return [
         bound
         for operation in found
-        for rule in LIMIT_RULES
+        for rule in NPU_CNN.limits
         for bound in rule.bounds(operation, positions)
         if not bound.holds(positions)
     ]
@@ -42,7 +43,7 @@ def broken(found, positions):
 @settings(max_examples=300, deadline=None)
 @given(st.lists(operations(), max_size=6), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
 def test_every_bound_holds_at_the_solved_positions(found, wanted):
-    positions = solve_positions(found, LIMIT_RULES, wanted)
+    positions = solve_positions(found, NPU_CNN.limits, wanted)
     assert positions.keys() == wanted.keys()
     assert not broken(found, positions)
 
@@ -51,7 +52,7 @@ def test_every_bound_holds_at_the_solved_positions(found, wanted):
 @given(st.lists(operations(), max_size=4), st.fixed_dictionaries(dict.fromkeys(REFS, POSITION)))
 def test_what_holds_already_stays(found, wanted):
     if not broken(found, wanted):
-        assert solve_positions(found, LIMIT_RULES, wanted) == wanted
+        assert solve_positions(found, NPU_CNN.limits, wanted) == wanted
 
 
 @given(st.lists(operations(), max_size=8))

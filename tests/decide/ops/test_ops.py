@@ -122,8 +122,6 @@ LISTS = {
     "prepare/fuse_instance_norm.py": (1, "the pattern of a written-out norm"),
     "recipe/named.py": (1, "the values of an option"),
     "recipe/finetuning.py": (1, "the values of an option"),
-    "targets/npu_cnn.py": (1, "hardware as data"),
-    "targets/npu_limits.py": (1, "hardware as data"),
     "targets/npu_operations.py": (4, "hardware as data"),
 }
 

@@ -34,8 +34,7 @@ from bitwright.assess.verification.parameters import (
     check_zero_points,
 )
 from bitwright.errors import TargetError, did_you_mean
-from bitwright.targets import CPU, Target, find_target
-from bitwright.targets.npu_limits import LIMIT_RULES
+from bitwright.targets import CPU, NPU_CNN, Target, find_target
 
 __all__ = ["CPUS", "Finding", "Verification", "detect_cpu", "verify_model"]
 
@@ -89,7 +88,9 @@ CHECKS = (
     Check(("per_tensor",), check_granularity, lambda target: target.per_tensor),
     Check(("fixed_shapes",), check_shapes, lambda target: target.fixed_shapes),
     Check(
-        tuple(rule.name for rule in LIMIT_RULES), check_limits, lambda target: target.needs_limits
+        tuple(rule.name for rule in NPU_CNN.limits),
+        check_limits,
+        lambda target: target.needs_limits,
     ),
 )
 

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from bitwright.assess.quantizers import Quantizers, name_of, position_of
 from bitwright.assess.verification.findings import Finding
 from bitwright.decide.ops import op_types
-from bitwright.targets.npu_limits import LIMIT_RULES, NpuOperation
+from bitwright.targets import NPU_CNN
+from bitwright.targets.npu_limits import NpuOperation
 from bitwright.targets.npu_operations import find_npu_operations, why_not_fixed
 
 __all__ = [
@@ -81,7 +82,7 @@ def check_limits(quantizers: Quantizers) -> Iterable[Finding]:
     # Other scales have no position; that they are there is a finding of its own.
     positions = quantizers.positions(_is_power_of_two)
     operations = find_npu_operations(quantizers.model.graph.all_nodes(), quantizers)
-    for rule in LIMIT_RULES:
+    for rule in NPU_CNN.limits:
         for node, operation in operations:
             for bound in rule.bounds(operation, positions):
                 if not bound.holds(positions):

@@ -18,7 +18,8 @@ from bitwright.graph.constants import constant_of
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Limits
 from bitwright.support.wording import counted
-from bitwright.targets.npu_limits import LIMIT_RULES, Bound, LimitRule, NpuOperation, Ref, bounds_of
+from bitwright.targets import NPU_CNN
+from bitwright.targets.npu_limits import Bound, LimitRule, NpuOperation, Ref, bounds_of
 from bitwright.targets.npu_operations import find_npu_operations
 
 __all__ = ["apply_limits", "check_limits"]
@@ -71,7 +72,7 @@ def check_limits(model: ir.Model, plan: QuantPlan) -> None:
 
 
 def _chosen_rules(limits: Limits) -> list[LimitRule]:
-    return [rule for rule in LIMIT_RULES if getattr(limits, rule.name)]
+    return [rule for rule in NPU_CNN.limits if getattr(limits, rule.name)]
 
 
 def _planned_operations(

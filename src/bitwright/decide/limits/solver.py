@@ -24,10 +24,10 @@ def solve_positions(
 ) -> dict[Ref, int]:
     """Return positions near the wanted ones at which every rule holds at every operation.
 
-    >>> from bitwright.targets.npu_limits import LIMIT_RULES
+    >>> from bitwright.targets import NPU_CNN
     >>> hard = NpuOperation(op="HardSigmoid", inputs=("x",), output="h")
     >>> join = NpuOperation(op="Concat", inputs=("h", "y"), output="z")
-    >>> solve_positions([hard, join], LIMIT_RULES, {"x": 4, "h": 8, "y": 3, "z": 3})
+    >>> solve_positions([hard, join], NPU_CNN.limits, {"x": 4, "h": 8, "y": 3, "z": 3})
     {'x': 4, 'h': 8, 'y': 8, 'z': 8}
     """
     for relaxation in (0.0, 0.25, 0.5, 0.75):

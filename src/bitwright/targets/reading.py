@@ -1,0 +1,102 @@
+"""Targets from their files: one TOML file each, checked when it is read."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bitwright.errors import RecipeError, TargetError, did_you_mean
+from bitwright.support.files import check_regular_file
+from bitwright.support.settings import convert
+from bitwright.targets.target import Target
+
+__all__ = ["DATA", "known_names", "read_target"]
+
+DATA = Path(__file__).parent / "data"
+"""Where the files of the targets lie that come with the package."""
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the names of the targets that come with the package.
+
+    >>> "npu-cnn" in known_names()
+    True
+    """
+    return tuple(sorted(path.stem for path in DATA.glob("*.toml")))
+
+
+def read_target(name: str) -> Target:
+    """Return a target by its name, or from a file of the user's own, whose name ends with .toml.
+
+    A name may have a variant behind a colon, as in `"qualcomm-htp:v68"`.
+
+    >>> read_target("npu-cnn").power_of_two
+    True
+    """
+    plain, _, variant = name.partition(":")
+    is_file = plain.endswith(".toml")
+    if not is_file and plain not in known_names():
+        files = " A target of your own is a file whose name ends with .toml."
+        hint = did_you_mean(plain, known_names())
+        raise TargetError(f"unknown target {name!r}.{hint or files}")
+    path = Path(plain) if is_file else DATA / f"{plain}.toml"
+    return _build(_read(path, seen=()), variant, str(path) if is_file else plain)
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """Return what a file says, on top of the target that it extends."""
+    check_regular_file(path, TargetError)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise TargetError(f"the target {str(path)!r} is not a text in UTF-8.") from error
+    except OSError as error:
+        raise TargetError(f"cannot read the target {str(path)!r}: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise TargetError(f"the target {str(path)!r} is not TOML: {error}.") from error
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    if not isinstance(base, str) or base not in known_names():
+        hint = did_you_mean(str(base), known_names())
+        raise TargetError(f"{path}: extends must be the name of a target, not {base!r}.{hint}")
+    if (below := DATA / f"{base}.toml") in seen:
+        raise TargetError(f"{path}: it extends itself, through {base!r}.")
+    return _merged(_read(below, (*seen, path)), data)
+
+
+def _build(data: dict[str, Any], variant: str, source: str) -> Target:
+    variants = data.pop("variants", {})
+    if not isinstance(variants, Mapping) or not all(
+        isinstance(one, Mapping) for one in variants.values()
+    ):
+        raise TargetError(f"{source}: variants must be tables, as in [variants.{variant or 'v1'}].")
+    chosen = variant or data.pop("variant", "")
+    data.pop("variant", None)
+    if chosen:
+        if chosen not in variants:
+            hint = did_you_mean(chosen, variants)
+            known = f" It has {', '.join(variants)}." if variants and not hint else hint
+            raise TargetError(f"the target {source} has no variant {chosen!r}.{known}")
+        data = _merged(data, variants[chosen])
+    if variant:
+        data["name"] = f"{data.get('name', source)}:{variant}"
+    data["variants"] = tuple(variants)
+    try:
+        return convert(data, Target, source)
+    except RecipeError as error:
+        raise TargetError(str(error)) from error
+    except TargetError as error:  # from a value of the right type that means nothing
+        raise TargetError(f"{source}: {error}") from error
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both in one: tables merge, all else is replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(old, Mapping)
+        merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
+    return merged
