@@ -1,9 +1,11 @@
 """Errors have one root, and their hints name what was meant."""
 
+import pickle
+
 import pytest
 
 from bitwright import errors
-from bitwright.errors import RENAMED, BitwrightError, did_you_mean
+from bitwright.errors import RENAMED, BitwrightError, DataError, did_you_mean
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
@@ -31,3 +33,10 @@ def test_a_renamed_option_is_hinted_at_only_where_the_new_name_exists(old, new):
     assert did_you_mean(old, [new, "other"]) == f" Did you mean {new!r}?"
     assert new not in did_you_mean(old, ["zzzzzz"])
     assert old != new
+
+
+def test_both_sentences_of_an_error_survive_pickling():
+    error = DataError("no data", remedy="give data", command="give --data PATH")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.for_command) == ("no data; give data.", "no data; give --data PATH.")
+    assert DataError("plain.").for_command == "plain."

@@ -28,9 +28,24 @@ __all__ = [
 class BitwrightError(Exception):
     """Anything that Bitwright refuses to do, in one sentence.
 
-    >>> issubclass(ModelError, BitwrightError)
-    True
+    A remedy that is written otherwise on the command line is given twice: `remedy` ends the
+    sentence of the exception, `command` the one that the `bitwright` command prints.
+
+    >>> error = DataError("no data", remedy="give data", command="give --data PATH")
+    >>> str(error), error.for_command
+    ('no data; give data.', 'no data; give --data PATH.')
     """
+
+    def __init__(
+        self, sentence: str = "", *, remedy: str | None = None, command: str | None = None
+    ) -> None:
+        super().__init__(sentence if remedy is None else f"{sentence}; {remedy}.")
+        self._for_command = None if command is None else f"{sentence}; {command}."
+
+    @property
+    def for_command(self) -> str:
+        """The sentence with the remedy in the words of the command line."""
+        return str(self) if self._for_command is None else self._for_command
 
 
 class ArgumentError(BitwrightError, TypeError):

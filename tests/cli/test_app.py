@@ -5,7 +5,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bitwright.cli.app import expand_groups
+from bitwright.cli import main
+from bitwright.cli.app import _make_app, expand_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +54,44 @@ def test_an_option_that_two_groups_declare_is_refused():
 
     with pytest.raises(ValueError, match="duplicate parameter name"):
         expand_groups(paint)
+
+
+def letters(text):
+    """The text without spaces, so that it does not matter where a line or a word is broken."""
+    return "".join(text.split())
+
+
+def test_help_fits_80_columns_and_no_sentence_is_cut(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    commands = typer.main.get_command(_make_app()).commands
+    main(["--help"])
+    overview = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in overview.splitlines())
+    for name, command in commands.items():
+        first = command.help.partition("\n\n")[0]
+        assert name + letters(first) in letters(overview)
+        main([name, "--help"])
+        shown = capsys.readouterr().out
+        assert all(len(line) <= 80 for line in shown.splitlines())
+        for sentence in [command.help, *(option.help for option in command.params)]:
+            assert letters(sentence) in letters(shown)
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("bitwright quan", ["quantize"]),
+        ("bitwright quantize m.onnx --random", ["--random-data"]),
+        ("bitwright quantize m.onnx --recipe int4-g", ["int4-gptq"]),
+        ("bitwright plan m.onnx --target npu-t", ["npu-transformer"]),
+        ("bitwright recipes mxint", ["mxint8"]),
+    ],
+)
+def test_shells_complete_commands_options_and_names(capsys, monkeypatch, line, offered):
+    monkeypatch.setenv("_BITWRIGHT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code in (0, None)
+    assert capsys.readouterr().out.split() == offered

@@ -95,7 +95,15 @@ def test_a_model_with_nothing_to_quantize(refuse, tmp_path):
 
 
 def test_no_data(refuse, model):
-    refuse(model, says=("needs calibration data",))
+    refuse(model, says=("needs calibration data; give --data PATH", "--random-data 8"))
+
+
+def test_an_open_dimension_asks_for_the_option_and_the_option_works(refuse, run, tmp_path):
+    path = save_model(tmp_path / "m.onnx", ("n", "length", 4))
+    refuse(path, "--random-data", 2, says=("--input-shape x=1x224x4, or --data PATH",))
+    out = tmp_path / "q.onnx"
+    assert run("quantize", path, "-o", out, "--random-data", 2, "--input-shape", "x=1x224x4")
+    assert out.exists()
 
 
 def test_data_that_is_not_there(refuse, model, tmp_path):

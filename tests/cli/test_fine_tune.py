@@ -52,7 +52,7 @@ def test_a_plan_that_learns_nothing_takes_no_device(run, model, data, out, tmp_p
     assert run("plan", model, "-o", plan, "--data", data).code == 0
     answer = run("apply", plan, model, "-o", out, "--device", "cuda")
     assert answer.code == 1
-    assert "device='cuda' is for weight-only recipes and fine-tuning" in answer.err
+    assert "the device 'cuda' is for weight-only recipes and fine-tuning" in answer.err
 
 
 def test_the_options_are_short_for_fields_of_the_recipe():

@@ -1,4 +1,6 @@
+import dataclasses
 import re
+import typing
 
 import msgspec
 import pytest
@@ -182,3 +184,21 @@ def test_a_section_as_a_whole_changes_only_what_it_names():
 def test_brackets_without_end_are_one_sentence():
     with pytest.raises(RecipeError, match=r"--set: \[{20}… is nested too deeply; write fewer"):
         change_recipe(load_recipe("int8"), ["select=" + "[" * 5000])
+
+
+def test_the_example_in_the_help_works():
+    [option] = [f for f in dataclasses.fields(RecipeChoice) if f.name == "settings"]
+    text = (
+        typing.get_type_hints(RecipeChoice, include_extras=True)[option.name].__metadata__[0].help
+    )
+    examples = re.findall(r"[\w.]+=[\w.]+\w", text)
+    assert len(examples) == 3
+    changed = change_recipe(load_recipe("int8"), examples)
+    assert (changed.per_channel, changed.ranges.percentile) == (True, 99.9)
+
+
+def test_an_option_of_another_method_names_the_method_to_add():
+    with pytest.raises(RecipeError, match=r"has ranges=minmax; add --set ranges=percentile\."):
+        change_recipe(load_recipe("int8"), ["ranges.percentile=99.9"])
+    with pytest.raises(RecipeError, match=r"rounding=nearest; add --set weights\.rounding=gptq\."):
+        change_recipe(load_recipe("int4-rtn"), ["weights.rounding.act_order=true"])

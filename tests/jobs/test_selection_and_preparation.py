@@ -17,7 +17,7 @@ def test_a_node_that_preparation_merged_is_told_as_such():
         for node in onnx.load(demo.model_path).graph.node
         if node.op_type == "BatchNormalization"
     ]
-    with pytest.raises(RecipeError, match=r"was merged into its neighbours.*optimize=false"):
+    with pytest.raises(RecipeError, match=r"was merged into its neighbours.*optimize=False"):
         bitwright.quantize(
             demo.model_path, data=demo.calibration[:8], recipe={"select": {"exclude": [name]}}
         )

@@ -106,7 +106,7 @@ def test_no_data_is_told_before_anything_is_run():
 
 
 def test_a_device_for_plain_rounding_is_refused():
-    with pytest.raises(RecipeError, match="device='cuda' is for weight-only recipes"):
+    with pytest.raises(RecipeError, match="the device 'cuda' is for weight-only recipes"):
         quantize_static(make_cnn(), Recipe(), Calibration(), None, Compute(device="cuda"))
     assert ON_CPU.refuse_for_plain_rounding() is None
 

@@ -85,7 +85,7 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
                 raise KeyboardInterrupt
             sys.stdout.flush()
     except BitwrightError as error:
-        return _fail(error, str(error), FAILED, as_json, verbose)
+        return _fail(error, error.for_command, FAILED, as_json, verbose)
     except _UsageError as error:
         return _fail(error, _explain_usage(error), MISUSED, as_json, verbose=False)
     except (KeyboardInterrupt, typer.Abort) as error:
@@ -112,11 +112,10 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
 def _make_app() -> typer.Typer:
     app = typer.Typer(
         name="bitwright",
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        # Frames and colours on a terminal, plain text for pipes and logs.
-        rich_markup_mode="rich" if sys.stdout.isatty() else None,
+        # Frames leave a third of a terminal to the sentences, and cut long words short.
+        rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(_top)
     for name, command in _COMMANDS.items():

@@ -41,7 +41,7 @@ def apply_command(
     device: opt.Device = "cpu",
     screen: Screen,
 ) -> None:
-    """Quantize a model as a plan says, without running calibration data.
+    """Quantize a model as a plan says, without calibration.
 
     A plan with fine_tune lets its weights learn here, from --data.
     """

@@ -82,12 +82,12 @@ def bench_command(
     ] = None,
     screen: Screen,
 ) -> None:
-    """Time models against each other, and name the ops that became slower or stayed float.
+    """Time models against each other.
 
-    Each model has a process of its own, and they run in turns, so that a machine that slows down
-    slows all of them alike. Of language models, folders and decoders with a cache, it shows tokens
-    in a second, for the prompt and behind it; with --data, --input-shape or --batch a decoder is
-    timed as any other model.
+    Also names the ops that became slower or stayed float. Each model has a process of its own, and
+    they run in turns, so that a machine that slows down slows all of them alike. Of language
+    models, folders and decoders with a cache, it shows tokens in a second, for the prompt and
+    behind it; with --data, --input-shape or --batch a decoder is timed as any other model.
     """
     if data is not None and input_shape:
         raise typer.BadParameter("--input-shape is for random samples; give it or --data")

@@ -27,7 +27,9 @@ def compare_command(
     run: opt.RunOptions,
     screen: Screen,
 ) -> None:
-    """Run a float and a quantized model on the same samples and show the error of their nodes.
+    """Show the error of every node of a quantized model.
+
+    Both models run on the same samples.
 
     `--verbose` shows every node in graph order.
     """

@@ -57,7 +57,7 @@ def demo_command(
     ] = Path("bitwright-demo"),
     screen: Screen,
 ) -> None:
-    """Quantize a shipped digit classifier and compare accuracy, size and speed."""
+    """Quantize a shipped digit classifier, and compare both."""
     report = run_demo(output, progress=screen.wants_progress)
     screen.show(_document(report), _parts(report))
 

@@ -21,7 +21,7 @@ def inspect_command(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show a model's ops, types, opsets and sizes, and what is quantized and how."""
+    """Show a model's ops, types, sizes, and what is quantized."""
     from bitwright import graph
     from bitwright.api import inspect
 

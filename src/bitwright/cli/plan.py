@@ -29,7 +29,7 @@ def plan_command(
     engine: opt.Engine = None,
     screen: Screen,
 ) -> None:
-    """Decide how to quantize a model and write the plan, to read, edit and apply."""
+    """Write a plan of how to quantize: to read, edit and apply."""
     given = {**samples.arguments(), **run.arguments()}
 
     from bitwright import graph

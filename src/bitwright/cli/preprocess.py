@@ -40,7 +40,10 @@ def preprocess_command(
     external_data: opt.ExternalData = None,
     screen: Screen,
 ) -> None:
-    """Clean up a float model and fill in its shapes; 'quantize' does this by itself."""
+    """Clean up a float model and fill in its shapes.
+
+    'bitwright quantize' does this by itself.
+    """
 
     from bitwright import graph
     from bitwright.api import preprocess

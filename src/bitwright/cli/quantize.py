@@ -42,7 +42,11 @@ def quantize_command(
     device: opt.Device = "cpu",
     screen: Screen,
 ) -> None:
-    """Quantize a model, or a folder of models, with data, prove that it runs, and write it."""
+    """Quantize a model, or a folder of models, and write it.
+
+    Activations get their ranges from --data. The result is run beside the float model before it is
+    written, and what was found is shown last, with the command to go on with.
+    """
     given, running = samples.arguments(), run.arguments()
     named = [path.absolute() for path in (output, plan_out, sketches) if path is not None]
     if len(set(named)) < len(named):

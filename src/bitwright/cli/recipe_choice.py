@@ -11,7 +11,29 @@ import typer
 if TYPE_CHECKING:
     from bitwright.recipe import Recipe
 
-__all__ = ["RecipeChoice"]
+__all__ = ["RecipeChoice", "complete_recipe", "complete_target"]
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Return the recipes whose names begin so, for the completion of shells.
+
+    >>> complete_recipe("int4-g")
+    ['int4-gptq']
+    """
+    from bitwright.recipe import RECIPES
+
+    return [name for name in RECIPES if name.startswith(incomplete)]
+
+
+def complete_target(incomplete: str) -> list[str]:
+    """Return the targets whose names begin so.
+
+    >>> complete_target("npu-t")
+    ['npu-transformer']
+    """
+    from bitwright.recipe import TARGETS
+
+    return [name for name in TARGETS if name.startswith(incomplete)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +46,19 @@ class RecipeChoice:
 
     recipe: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="A name from 'bitwright recipes', or a file."),
+        typer.Option(
+            metavar="NAME|FILE",
+            help="A name from 'bitwright recipes', or a file.",
+            autocompletion=complete_recipe,
+        ),
     ] = None
     target: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where the model will run; cpu if not given.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where the model will run; cpu if not given.",
+            autocompletion=complete_target,
+        ),
     ] = None
     format: Annotated[
         str | None,
@@ -117,8 +148,8 @@ class RecipeChoice:
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change any field of the recipe, such as per_channel=true or "
-            "ranges.percentile=99.9; repeatable.",
+            help="Change any field of the recipe, such as per_channel=true, or ranges=percentile "
+            "with --set ranges.percentile=99.9; repeatable.",
         ),
     ] = None
 

@@ -2,80 +2,113 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bitwright.cli.screen import Json, Screen, Table, Verbose
+from bitwright.cli.recipe_choice import complete_recipe
+from bitwright.cli.screen import Json, Part, Screen, Table, Verbose
+
+if TYPE_CHECKING:
+    from bitwright.recipe import Recipe
 
 __all__ = ["recipes_command"]
+
+# The recipe to begin with, and for which model it is.
+_START = {
+    "int8-per-channel": "convolutional networks and encoders, with calibration data; the default",
+    "int8-dynamic": "transformers, without data: activations are quantized at every run",
+    "int4": "language models: weights of 4 bits, activations stay float",
+}
 
 
 def recipes_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Print this recipe in full, as JSON to edit."),
+        typer.Argument(
+            metavar="NAME",
+            help="Print this recipe in full, as JSON to edit.",
+            autocompletion=complete_recipe,
+        ),
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """List the recipes and targets, or print one recipe in full."""
-    from bitwright.recipe import RECIPES, TARGETS, Recipe, load_recipe
+    from bitwright.recipe import RECIPES, TARGETS, load_recipe
 
     if name is not None:
         print(load_recipe(name).to_json())
         return
-
-    def describe(recipe: Recipe) -> dict[str, Any]:
-        if recipe.mode == "weight-only":
-            weights = recipe.weights
-            return {
-                "name": recipe.name,
-                "activation": "float",
-                "weight": f"int{weights.bits} in blocks of {weights.block_size}",
-                "per_channel": True,
-                "symmetric": weights.symmetric,
-                "ranges": "+".join(
-                    [
-                        *(["awq"] if weights.awq is not None else []),
-                        str(type(weights.rounding).__struct_config__.tag),
-                        *(["refine"] if weights.refine else []),
-                    ]
-                ),
-            }
-        return {
-            "name": recipe.name,
-            "activation": recipe.activation.name,
-            "weight": recipe.weight.name,
-            "per_channel": recipe.per_channel,
-            "symmetric": recipe.activation_symmetric,
-            "ranges": "at every run"
-            if recipe.mode == "dynamic"
-            else str(type(recipe.ranges).__struct_config__.tag),
-        }
-
-    recipes = [describe(recipe) for recipe in RECIPES.values()]
+    recipes = [_describe(recipe) for recipe in RECIPES.values()]
     targets = [
         {"name": target.name, "recipe": target.recipe, "description": target.description}
         for target in TARGETS.values()
     ]
+    groups: dict[str, list[list[str]]] = {}
     words = {True: "yes", False: "no"}
-    recipe_rows = [
-        [words[value] if isinstance(value, bool) else value for value in recipe.values()]
-        for recipe in recipes
-    ]
+    for recipe in recipes:
+        cells = [words.get(value, value) for key, value in recipe.items() if key != "purpose"]
+        groups.setdefault(recipe["purpose"], []).append(cells)
     columns = ("name", "activations", "weights", "per channel", "symmetric", "ranges")
-    Screen(as_json=as_json, verbose=verbose).show(
-        {"recipes": recipes, "targets": targets},
-        [
-            Table("Recipes", columns, recipe_rows),
-            Table(
-                "Targets",
-                ("name", "recipe", "what it is"),
-                [list(target.values()) for target in targets],
+    parts: list[Part] = [
+        Table("Start from one of these", ("name", "for"), list(_START.items())),
+        *(Table(purpose, columns, rows) for purpose, rows in groups.items()),
+        Table(
+            "Targets",
+            ("name", "recipe", "what it is"),
+            [list(target.values()) for target in targets],
+        ),
+        "Print one in full with: bitwright recipes NAME",
+        "Add -adaround or -adaquant to the name of one with calibrated integers to fine-tune, "
+        "-adaround or -signround to that of one with weights in blocks.",
+    ]
+    document = {"start": _START, "recipes": recipes, "targets": targets}
+    Screen(as_json=as_json, verbose=verbose).show(document, parts)
+
+
+def _describe(recipe: Recipe) -> dict[str, Any]:
+    if recipe.mode == "weight-only":
+        weights = recipe.weights
+        return {
+            "name": recipe.name,
+            "activation": "float",
+            "weight": f"int{weights.bits} in blocks of {weights.block_size}",
+            "per_channel": True,
+            "symmetric": weights.symmetric,
+            "ranges": "+".join(
+                [
+                    *(["awq"] if weights.awq is not None else []),
+                    str(type(weights.rounding).__struct_config__.tag),
+                    *(["refine"] if weights.refine else []),
+                ]
             ),
-            "Print one in full with: bitwright recipes NAME",
-            "Add -adaround or -adaquant to the name of one with calibrated integers to fine-tune, "
-            "-adaround or -signround to that of one with weights in blocks.",
-        ],
-    )
+            "purpose": _purpose_of(recipe),
+        }
+    return {
+        "name": recipe.name,
+        "activation": recipe.activation.name,
+        "weight": recipe.weight.name,
+        "per_channel": recipe.per_channel,
+        "symmetric": recipe.activation_symmetric,
+        "ranges": "at every run"
+        if recipe.mode == "dynamic"
+        else str(type(recipe.ranges).__struct_config__.tag),
+        "purpose": _purpose_of(recipe),
+    }
+
+
+def _purpose_of(recipe: Recipe) -> str:
+    """Return the heading under which a recipe is listed."""
+    from bitwright.recipe import PRESETS, TARGETS
+
+    presets = {preset.name for preset in PRESETS}
+    if any(target.recipe == recipe.name for target in TARGETS.values()) and recipe.name in presets:
+        return "For the hardware of a target"
+    if recipe.format == "extended":
+        return "Float and shared-exponent types, as pairs of the vendor's domain for NPUs"
+    if recipe.name in presets:
+        return "By the names of AMD's tools"
+    if recipe.mode == "weight-only":
+        return "Weights only, for language models"
+    return "Integer weights and activations"

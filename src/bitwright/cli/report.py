@@ -48,7 +48,7 @@ def report_command(
     run: opt.RunOptions,
     screen: Screen,
 ) -> None:
-    """Compare two models and write a report: one HTML file that opens by a double click."""
+    """Write a report on a quantized model: one HTML file."""
     given = {**samples.arguments(), **run.arguments()}
 
     from bitwright.jobs.report import write_report

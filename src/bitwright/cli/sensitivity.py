@@ -62,11 +62,10 @@ def sensitivity_command(
     engine: opt.Engine = None,
     screen: Screen,
 ) -> None:
-    """Measure how sensitive the outputs are to each node, and write a plan with a fallback.
+    """Find the most sensitive nodes, and plan a fallback for them.
 
-    In that plan the most sensitive nodes stay float, or get more bits.
-
-    For 'bitwright apply'. Without --output only the ranking is shown; --verbose shows all of it.
+    In that plan, which is for 'bitwright apply', they stay float or get more bits. Without --output
+    only the ranking is shown; --verbose shows all of it.
     """
     given = {**samples.arguments(), **run.arguments()}
 

@@ -92,10 +92,30 @@ def _assign(data: dict[str, Any], key: tuple[str, ...], text: str, section: Any)
         if not isinstance(place[part], dict):
             raise RecipeError(f"--set: {part!r} is one value and has no field {inner!r}.")
         place = place[part]
+    _refuse_option_of_another_method(place, key)
     if key[-1] == "method":
         # Another method has other fields: none of the old one's may stay.
         place.clear()
     place[key[-1]] = merge(section, _read_value(text, is_list=_takes_a_list(key)))
+
+
+def _refuse_option_of_another_method(place: dict[str, Any], key: tuple[str, ...]) -> None:
+    path, option = ".".join(key[:-1]), key[-1]
+    if path not in _METHOD_FIELDS:
+        return
+    kind: Any = Recipe
+    for name in key[:-1]:
+        hints = {field.name: field.type for field in msgspec.structs.fields(kind)}
+        methods = [one for one in alternatives(hints[name]) if hasattr(one, "__struct_fields__")]
+        kind = methods[0]
+    fields = {method.__struct_config__.tag: method.__struct_fields__ for method in methods}
+    having = [str(tag) for tag, options in fields.items() if option in options]
+    chosen = place.get("method")
+    if chosen in fields and having and chosen not in having:
+        raise RecipeError(
+            f"--set: {'.'.join(key)!r} is an option of {' and '.join(having)}, and this recipe has "
+            f"{path}={chosen}; add --set {path}={having[0]}."
+        )
 
 
 def _takes_a_list(key: tuple[str, ...]) -> bool:

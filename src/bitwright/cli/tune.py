@@ -114,7 +114,9 @@ def tune_command(
     run: opt.RunOptions,
     screen: Screen,
 ) -> None:
-    """Quantize a model as far as a metric of yours allows, and report on unseen samples.
+    """Quantize a model as far as a metric of yours allows.
+
+    The figures at the end are of samples that the search has not seen.
 
     The exit code is 0 where the goal is met, and 3 where it is missed: then the closest model is
     written.

@@ -48,9 +48,10 @@ def verify_command(
     ] = _Format.text,
     screen: Screen,
 ) -> None:
-    """Check a quantized model, whoever made it: exit code 0 if nothing is wrong, else 1.
+    """Check a quantized model, whoever made it.
 
-    Warnings do not count as wrong, unless --strict says so.
+    The exit code is 0 if nothing is wrong, else 1. Warnings do not count as wrong, unless --strict
+    says so.
     """
     from bitwright.api import verify
 

@@ -145,8 +145,9 @@ def _resolve_shapes(
 def _resolve_shape(spec: InputSpec, symbols: Mapping[str, int]) -> tuple[int, ...]:
     if spec.shape is None:
         raise DataError(
-            f"input {spec.name!r} has no shape in the model; "
-            f"give one, such as shapes={{{spec.name!r}: (1, 3, 224, 224)}}, or give real data."
+            f"input {spec.name!r} has no shape in the model",
+            remedy=f"give one, such as shapes={{{spec.name!r}: (1, 3, 224, 224)}}, or real data",
+            command=f"give one, such as --input-shape {spec.name}=1x3x224x224, or --data PATH",
         )
     sizes: list[int] = []
     for axis, dim in enumerate(spec.shape):
@@ -155,10 +156,16 @@ def _resolve_shape(spec: InputSpec, symbols: Mapping[str, int]) -> tuple[int, ..
             size = 1
         if size is None:
             label = f"{axis} ({dim!r})" if isinstance(dim, str) else str(axis)
+            example = tuple(
+                dim if isinstance(dim, int) else 1 if not at else 224
+                for at, dim in enumerate(spec.shape)
+            )
             raise DataError(
                 f"dimension {label} of input {spec.name!r} {show_shape(spec.shape)} is open and "
-                f"random data cannot choose it; give shapes={{{spec.name!r}: (...)}} "
-                "or real data."
+                "random data cannot choose it",
+                remedy=f"give a shape, such as shapes={{{spec.name!r}: {example}}}, or real data",
+                command="give a shape, such as --input-shape "
+                f"{spec.name}={'x'.join(map(str, example))}, or --data PATH",
             )
         sizes.append(size)
     return tuple(sizes)

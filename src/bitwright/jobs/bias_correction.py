@@ -74,8 +74,9 @@ def correct_biases(
     plan = planned.plan
     if calibration.data is None:
         raise DataError(
-            f"recipe {plan.recipe.name!r} corrects biases and needs calibration data; give data, "
-            "or take a recipe with bias_correction='off'."
+            f"recipe {plan.recipe.name!r} corrects biases and needs calibration data",
+            remedy="give data, or take a recipe with bias_correction='off'",
+            command="give --data PATH, or --set bias_correction=off",
         )
     constants = find_constants(prepared.model, plan)
     stored = {c.key for c in constants.values() if c.role == "weight"}

@@ -46,6 +46,7 @@ from bitwright.support.wording import counted
 
 __all__ = [
     "EVALUATION_SAMPLES",
+    "GIVE_DATA",
     "NO_SAMPLES",
     "Calibrated",
     "Calibration",
@@ -65,6 +66,13 @@ __all__ = [
     "unseen_samples",
 ]
 
+GIVE_DATA = {
+    "remedy": "give data (arrays, files, a folder of images, a data reader), or RandomData() to "
+    "try things out",
+    "command": "give --data PATH (arrays, or a folder of images), or --random-data 8 to try "
+    "things out",
+}
+"""What to do where there are no samples, for a `DataError`."""
 EVALUATION_SAMPLES = 8
 """How many samples a result is measured on where none are needed to calibrate."""
 
@@ -286,9 +294,8 @@ def require_data(recipe: Recipe, calibration: Calibration) -> None:
     """Refuse to calibrate activations without data."""
     if calibration.data is None:
         raise DataError(
-            f"recipe {recipe.name!r} quantizes activations and needs calibration data; "
-            "give data (arrays, files, a folder of images, a data reader), or ask for random "
-            "data to try things out."
+            f"recipe {recipe.name!r} quantizes activations and needs calibration data",
+            **GIVE_DATA,
         )
 
 

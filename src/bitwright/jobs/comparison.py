@@ -13,7 +13,7 @@ from bitwright.assess import Comparison, compare_models
 from bitwright.assess.optimized.coverage import find_coverage
 from bitwright.data import Sample, Samples
 from bitwright.errors import BitwrightError, DataError
-from bitwright.jobs.calibration import Calibration, DataOptions
+from bitwright.jobs.calibration import GIVE_DATA, Calibration, DataOptions
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
@@ -32,7 +32,7 @@ class Measuring(DataOptions):
     >>> Measuring().check("a comparison runs both models")
     Traceback (most recent call last):
     bitwright.errors.DataError: a comparison runs both models and needs samples; give data \
-(arrays, files, a folder of images, a data reader), or ask for random data to try things out.
+(arrays, files, a folder of images, a data reader), or RandomData() to try things out.
     """
 
     samples: Sequence[Sample] | None = None
@@ -48,10 +48,7 @@ class Measuring(DataOptions):
         if self.limit is not None and self.limit < 1:
             raise DataError(f"at least one sample is needed, not {self.limit}.")
         if self.data is None and self.samples is None:
-            raise DataError(
-                f"{purpose} and needs samples; give data (arrays, files, a folder of images, a "
-                "data reader), or ask for random data to try things out."
-            )
+            raise DataError(f"{purpose} and needs samples", **GIVE_DATA)
 
     @property
     def calibration(self) -> Calibration:

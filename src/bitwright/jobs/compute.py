@@ -16,8 +16,8 @@ class Compute:
 
     >>> Compute(device="cuda").refuse_for_plain_rounding()
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: device='cuda' is for weight-only recipes and fine-tuning; leave \
-it out.
+    bitwright.errors.RecipeError: the device 'cuda' is for weight-only recipes and fine-tuning; \
+leave it out.
     """
 
     device: str = "cpu"
@@ -31,7 +31,8 @@ it out.
             )
         if self.device != "cpu":
             raise RecipeError(
-                f"device={self.device!r} is for weight-only recipes and fine-tuning; leave it out."
+                f"the device {self.device!r} is for weight-only recipes and fine-tuning; leave it "
+                "out."
             )
 
 

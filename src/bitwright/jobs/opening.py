@@ -246,7 +246,9 @@ def _refuse_merged_nodes(recipe: Recipe, merged: set[str | None]) -> None:
     for name in named if recipe.select.unknown_names == "refuse" else ():
         if name in merged:
             raise RecipeError(
-                f"node {name!r} was merged into its neighbours or rewritten before quantizing; "
-                "name what it became, or set optimize=false (and no rewrite) to keep the model's "
-                "nodes as they are."
+                f"node {name!r} was merged into its neighbours or rewritten before quantizing",
+                remedy="name what it became, or keep the model's nodes as they are with "
+                "optimize=False (and no rewrite)",
+                command="name what it became, or keep the model's nodes as they are with --set "
+                "optimize=false (and no rewrite)",
             )

@@ -78,7 +78,9 @@ def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = 
         # Third-party code met a model it did not expect; what it raises is of every kind.
         reason = str(error.__cause__ or error).splitlines() or [type(error).__name__]
         raise ModelError(
-            f"folding constants failed ({reason[0]}); set optimize=False to go on without it."
+            f"folding constants failed ({reason[0]})",
+            remedy="set optimize=False to go on without it",
+            command="go on without it with --set optimize=false (preprocess: --no-optimize)",
         ) from error
     return PassResult(before - _count_nodes(model))
 

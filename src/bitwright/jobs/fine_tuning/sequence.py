@@ -51,8 +51,9 @@ def fine_tune_weights(
     assert method is not None
     if calibration.data is None:
         raise DataError(
-            f"recipe {plan.recipe.name!r} fine-tunes weights and needs calibration data; give "
-            "data, or take a recipe without fine_tune."
+            f"recipe {plan.recipe.name!r} fine-tunes weights and needs calibration data",
+            remedy="give data, or take a recipe without fine_tune",
+            command="give --data PATH, or take a recipe without fine_tune",
         )
     split = calibration.split(prepared.model)
     tuned = fine_tune(

@@ -252,7 +252,9 @@ def _calibration_pass(prepared: Prepared, calibration: Calibration) -> HoldoutSp
     if calibration.data is None:
         raise DataError(
             f"recipe {prepared.recipe.name!r} weighs errors by what each layer reads and needs "
-            "calibration data; give data, or take a recipe that needs none (int4-rtn)."
+            "calibration data",
+            remedy="give data, or take a recipe that needs none (int4-rtn)",
+            command="give --data PATH, or take a recipe that needs none (--recipe int4-rtn)",
         )
     return calibration.split(prepared.model)
 

@@ -122,7 +122,9 @@ def _rounded(
         method = next(iter(groups.values()))[0].plan.rounding
         raise DataError(
             f"the rounding {type(method).__name__} weighs errors by what each layer reads and "
-            "needs calibration data; give data, or choose plain nearest or hqq."
+            "needs calibration data",
+            remedy="give data, or choose plain nearest or hqq",
+            command="give --data PATH, or --set weights.rounding=hqq",
         )
     observed = {weight.name for group in groups.values() for weight in group}
     for weight in weights:
