@@ -37,7 +37,7 @@ class BitwrightError(Exception):
     """
 
     def __init__(
-        self, sentence: str = "", *, remedy: str | None = None, command: str | None = None
+        self, sentence: object = "", *, remedy: str | None = None, command: str | None = None
     ) -> None:
         super().__init__(sentence if remedy is None else f"{sentence}; {remedy}.")
         self._for_command = None if command is None else f"{sentence}; {command}."
