@@ -28,6 +28,28 @@ def test_it_writes_a_model_that_runs_and_says_so(run, model, data, out):
     assert "Size: " in answer.out
     assert "Against float (2 holdout samples): output 'logits'" in answer.out
     assert "Note: folded 7 batch norms" in answer.out
+    verdict, following = answer.out.splitlines()[-2:]
+    assert verdict.startswith("Verdict: Good: the quantized model answers as the float one does (")
+    assert following == f"Next: bitwright bench {model} {out}"
+
+
+@pytest.mark.parametrize(
+    ("words", "level", "following"),
+    [
+        (["--random-data", "2"], "unknown", "quantize {model} -o {out} --data PATH"),
+        (["--dynamic"], "unknown", "compare {model} {out} --data PATH"),
+        (
+            ["--data", "{data}", "--set", "min_real_range=1000"],
+            "poor",
+            "report {model} {out} -o report.html --data {data}",
+        ),
+    ],
+)
+def test_the_next_command_follows_from_the_verdict(run, model, data, out, words, level, following):
+    paths = {"model": model, "data": data, "out": out}
+    answer = run("quantize", model, "-o", out, "--json", *(word.format(**paths) for word in words))
+    assert answer.json["verdict"]["level"] == level
+    assert answer.json["next"] == f"bitwright {following.format(**paths)}"
 
 
 def test_a_pipe_gets_plain_lines(run, model, data, out):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.piping import written
 from bitwright.cli.screen import Screen
 
 __all__ = ["apply_command"]
@@ -31,7 +32,10 @@ def apply_command(
     model: opt.Model,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
+        ),
     ],
     weights: opt.Weights = None,
     samples: _FileOptions,
@@ -52,19 +56,21 @@ def apply_command(
     from bitwright.api import apply_plan
     from bitwright.cli.summary import result_parts
 
-    result = apply_plan(
-        plan,
-        model,
-        output,
-        weights=weights,
-        external_data=external_data,
-        providers=provider or None,
-        work=work,
-        device=device,
-        progress=screen.wants_progress,
-        **samples.arguments(),
-    )
-    screen.show(
-        {**result.to_dict(), "plan": str(plan)},
-        result_parts(result, verbose=screen.verbose, plan_path=str(plan)),
-    )
+    with written(output) as file:
+        result = apply_plan(
+            plan,
+            model,
+            file,
+            weights=weights,
+            external_data=external_data,
+            providers=provider or None,
+            work=work,
+            device=device,
+            progress=screen.wants_progress,
+            **samples.arguments(),
+        )
+        result.path = output
+        screen.show(
+            {**result.to_dict(), "plan": str(plan)},
+            result_parts(result, verbose=screen.verbose, plan_path=str(plan)),
+        )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bitwright.cli.piping import refuse_pipe
 from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def demo_command(
     screen: Screen,
 ) -> None:
     """Quantize a shipped digit classifier, and compare both."""
+    refuse_pipe(output, "it writes a folder")
     report = run_demo(output, progress=screen.wants_progress)
     screen.show(_document(report), _parts(report))
 

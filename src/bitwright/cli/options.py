@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -174,6 +175,21 @@ class DataOptions:
     def files(self) -> list[Path | None]:
         """Return the files that are read, which no output may overwrite."""
         return [self.data, self.tokenizer]
+
+    def words(self) -> str:
+        """Return the options as they are typed.
+
+        >>> DataOptions(data=Path("my images"), limit=8).words()
+        "--data 'my images' --limit 8"
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        pairs = [
+            (f"--{name.replace('_', '-')}", str(value))
+            for name, values in given.items()
+            for value in (values if isinstance(values, list) else [values])
+            if value is not None
+        ]
+        return shlex.join(word for pair in pairs for word in pair)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the job that the options stand for."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.piping import STANDARD_OUTPUT, written
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Screen
 
@@ -18,7 +19,10 @@ def plan_command(
     model: opt.Model,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="PLAN", help="Where to write the plan (JSON).")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="PLAN", help="Where to write the plan (JSON); - for a pipe."
+        ),
     ],
     weights: opt.Weights = None,
     samples: opt.SampleOptions,
@@ -38,20 +42,21 @@ def plan_command(
 
     chosen = recipe.load()
     for destination in (output, sketches):
-        if destination is not None:
+        if destination is not None and destination != STANDARD_OUTPUT:
             others = [*samples.files(), recipe.file(), weights]
             others += [sketches] if destination is output else []
             graph.check_destination(destination, source=model, others=others)
-    made = make_plan(
-        model,
-        weights=weights,
-        recipe=chosen,
-        effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
-        sketches=sketches,
-        engine=engine,
-        progress=screen.wants_progress,
-        **given,
-    )
-    made.save(output)
-    parts = plan_parts(made, str(output), verbose=screen.verbose)
-    screen.show(plan_document(made, str(output)), parts)
+    with written(output, ".json") as file:
+        made = make_plan(
+            model,
+            weights=weights,
+            recipe=chosen,
+            effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
+            sketches=sketches,
+            engine=engine,
+            progress=screen.wants_progress,
+            **given,
+        )
+        made.save(file)
+        parts = plan_parts(made, str(output), verbose=screen.verbose)
+        screen.show(plan_document(made, str(output)), parts)

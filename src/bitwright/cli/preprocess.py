@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.piping import written
 from bitwright.cli.screen import Facts, Screen, show_bytes
 
 __all__ = ["preprocess_command"]
@@ -17,7 +18,10 @@ def preprocess_command(
     model: opt.Model,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
+        ),
     ],
     weights: opt.Weights = None,
     optimize: Annotated[
@@ -48,31 +52,32 @@ def preprocess_command(
     from bitwright import graph
     from bitwright.api import preprocess
 
-    result = preprocess(
-        model,
-        output,
-        weights=weights,
-        optimize=optimize,
-        onnx_shapes=onnx_shapes,
-        symbolic_shapes=symbolic_shapes,
-        auto_merge=auto_merge,
-        int_max=int_max,
-        guess_output_rank=guess_output_rank,
-        verbose=3 if screen.verbose else 0,
-        external_data=external_data,
-    )
-    before, after = graph.file_size(model), graph.file_size(output)
-    document = {
-        "output": str(output),
-        "bytes_before": before,
-        "bytes": after,
-        "notes": result.notes,
-        "skipped": result.skipped,
-    }
-    rows = [("Note", note) for note in result.notes]
-    rows += [("Left out", f"{step}: {reason}") for step, reason in result.skipped.items()]
-    rows += [
-        ("Size", f"{show_bytes(before)} -> {show_bytes(after)}"),
-        ("Written to", str(output)),
-    ]
-    screen.show(document, [Facts(rows)])
+    with written(output) as file:
+        result = preprocess(
+            model,
+            file,
+            weights=weights,
+            optimize=optimize,
+            onnx_shapes=onnx_shapes,
+            symbolic_shapes=symbolic_shapes,
+            auto_merge=auto_merge,
+            int_max=int_max,
+            guess_output_rank=guess_output_rank,
+            verbose=3 if screen.verbose else 0,
+            external_data=external_data,
+        )
+        before, after = graph.file_size(model), graph.file_size(file)
+        document = {
+            "output": str(output),
+            "bytes_before": before,
+            "bytes": after,
+            "notes": result.notes,
+            "skipped": result.skipped,
+        }
+        rows = [("Note", note) for note in result.notes]
+        rows += [("Left out", f"{step}: {reason}") for step, reason in result.skipped.items()]
+        rows += [
+            ("Size", f"{show_bytes(before)} -> {show_bytes(after)}"),
+            ("Written to", str(output)),
+        ]
+        screen.show(document, [Facts(rows)])

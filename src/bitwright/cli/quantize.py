@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.piping import STANDARD_OUTPUT, refuse_pipe, written
 from bitwright.cli.recipe_choice import RecipeChoice
-from bitwright.cli.screen import Screen
+from bitwright.cli.screen import Facts, Screen
 
 __all__ = ["quantize_command"]
 
@@ -21,7 +22,10 @@ def quantize_command(
     model: opt.ModelOrFolder,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
+        ),
     ],
     weights: opt.Weights = None,
     samples: opt.SampleOptions,
@@ -53,6 +57,7 @@ def quantize_command(
         raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
 
     if model.is_dir():
+        refuse_pipe(output, "of a folder of models it writes a folder")
         for option, value in (("--qat", qat), ("--plan-out", plan_out), ("--sketches", sketches)):
             if value:
                 raise typer.BadParameter(f"{option} is for one model, and {model} is a folder")
@@ -63,54 +68,56 @@ def quantize_command(
 
     from bitwright import graph
     from bitwright.api import import_qat, quantize
-    from bitwright.cli.summary import folder_parts, result_parts
+    from bitwright.cli.summary import folder_parts, next_command, result_parts
 
     chosen = recipe.load()
     # All destinations before the work starts, not after it.
     for destination in (output, plan_out, sketches):
-        if destination is not None and not model.is_dir():
+        if destination is not None and destination != STANDARD_OUTPUT and not model.is_dir():
             others = [*samples.files(), recipe.file(), weights]
             graph.check_destination(destination, source=model, others=others)
     result: Any  # a Result, or the FolderResult of a folder
-    if qat:
-        if chosen.format not in ("qdq", "qoperator"):
-            raise typer.BadParameter(f"--qat writes qdq or qoperator, not {chosen.format}")
-        result = import_qat(
-            model,
-            output,
-            format=chosen.format,
-            select=chosen.select,
-            external_data=external_data,
-            providers=running["providers"],
-            **given,
-        )
-    else:
-        result = quantize(
-            model,
-            output,
-            weights=weights,
-            recipe=chosen,
-            effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
-            holdout=holdout,
-            sketches=sketches,
-            external_data=external_data,
-            work=work,
-            device=device,
-            engine=engine,
-            progress=screen.wants_progress,
-            **given,
-            **running,
-        )
-    if model.is_dir():
-        screen.show(result.to_dict(), folder_parts(result, verbose=screen.verbose))
-        return
-    if plan_out is not None:
-        result.plan.save(plan_out)
-    shown_plan = None if plan_out is None else str(plan_out)
-    screen.show(
-        {**result.to_dict(), "plan": shown_plan},
-        result_parts(result, verbose=screen.verbose, plan_path=shown_plan),
-    )
+    with written(output) as file:
+        if qat:
+            if chosen.format not in ("qdq", "qoperator"):
+                raise typer.BadParameter(f"--qat writes qdq or qoperator, not {chosen.format}")
+            result = import_qat(
+                model,
+                file,
+                format=chosen.format,
+                select=chosen.select,
+                external_data=external_data,
+                providers=running["providers"],
+                **given,
+            )
+        else:
+            result = quantize(
+                model,
+                file,
+                weights=weights,
+                recipe=chosen,
+                effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
+                holdout=holdout,
+                sketches=sketches,
+                external_data=external_data,
+                work=work,
+                device=device,
+                engine=engine,
+                progress=screen.wants_progress,
+                **given,
+                **running,
+            )
+        if model.is_dir():
+            screen.show(result.to_dict(), folder_parts(result, verbose=screen.verbose))
+            return
+        if plan_out is not None:
+            result.plan.save(plan_out)
+        result.path = output
+        shown_plan = None if plan_out is None else str(plan_out)
+        on = None if output == STANDARD_OUTPUT else next_command(result, model, samples)
+        parts = result_parts(result, verbose=screen.verbose, plan_path=shown_plan)
+        parts.append(Facts([("Verdict", result.verdict.sentence), *([("Next", on)] if on else [])]))
+        screen.show({**result.to_dict(), "plan": shown_plan, "next": on}, parts)
 
 
 def _refuse_calibration(given: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.piping import refuse_pipe, written
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ def report_command(
     quantized_model: opt.QuantizedModel,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the page (.html).")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where to write the page (.html); - for a pipe."
+        ),
     ],
     samples: _ReportOptions,
     plan: opt.PlanPath = None,
@@ -50,38 +54,41 @@ def report_command(
 ) -> None:
     """Write a report on a quantized model: one HTML file."""
     given = {**samples.arguments(), **run.arguments()}
+    if sensitivity:
+        refuse_pipe(output, "with --sensitivity it also writes a plan")
 
     from bitwright.jobs.report import write_report
 
-    report = write_report(
-        float_model,
-        quantized_model,
-        output,
-        plan=plan,
-        latency=latency,
-        sensitivity=sensitivity,
-        progress=screen.wants_progress,
-        **given,
-    )
-    document = {
-        "float": str(float_model),
-        "quantized": str(quantized_model),
-        "level": report.verdict.level,
-        "verdict": report.verdict.sentence,
-        "advice": [asdict(advice) for advice in report.advice],
-        "sensitivity": report.to_dict()["sensitivity"],
-        "output": str(output),
-    }
-    screen.show(document, _parts(report, output))
+    with written(output, ".html") as file:
+        report = write_report(
+            float_model,
+            quantized_model,
+            file,
+            plan=plan,
+            latency=latency,
+            sensitivity=sensitivity,
+            progress=screen.wants_progress,
+            **given,
+        )
+        document = {
+            "float": str(float_model),
+            "quantized": str(quantized_model),
+            "level": report.verdict.level,
+            "verdict": report.verdict.sentence,
+            "advice": [asdict(advice) for advice in report.advice],
+            "sensitivity": report.to_dict()["sensitivity"],
+            "output": str(output),
+        }
+        screen.show(document, _parts(report, output, file.stat().st_size))
 
 
-def _parts(report: Report, output: Path) -> list[Part]:
+def _parts(report: Report, output: Path, size: int) -> list[Part]:
     rows = []
     for advice in report.advice:
         rows.append((advice.title, advice.why))
         if advice.command is not None:
             rows.append(("Try", advice.command))
-    written = [("Written to", f"{output} ({show_bytes(output.stat().st_size)})")]
+    written = [("Written to", f"{output} ({show_bytes(size)})")]
     fix = report.subject.suggested_fix
     if fix is not None and fix.proposal.nodes:
         written.append(("Better plan", fix.plan_name))

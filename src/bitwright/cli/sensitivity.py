@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.piping import STANDARD_OUTPUT, written
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
 if TYPE_CHECKING:
@@ -37,7 +39,9 @@ def sensitivity_command(
     plan: Annotated[Path, typer.Option(metavar="PLAN", help="A plan from 'bitwright plan'.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="OUT", help="Where to write the better plan."),
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where to write the better plan; - for a pipe."
+        ),
     ] = None,
     samples: _SensitivityOptions,
     regain: Annotated[
@@ -75,28 +79,29 @@ def sensitivity_command(
 
     if samples.limit is None:
         given["limit"] = SENSITIVITY_SAMPLES
-    if output is not None:
+    if output is not None and output != STANDARD_OUTPUT:
         graph.check_destination(output, source=model, others=[*samples.files(), plan])
-    found = find_sensitivity(
-        model,
-        plan,
-        candidates=candidates,
-        engine=engine,
-        progress=screen.wants_progress,
-        **given,
-    )
-    proposal = None
-    if output is not None:
-        proposal = found.proposal(regain, most=most, to=to.value)
-        proposal.plan.save(output)
-    document = {
-        "model": str(model),
-        "plan": str(plan),
-        **found.to_dict(),
-        "proposal": None if proposal is None else proposal.to_dict(),
-        "output": None if output is None else str(output),
-    }
-    screen.show(document, _parts(found, proposal, model, output, screen.verbose))
+    with nullcontext() if output is None else written(output, ".json") as file:
+        found = find_sensitivity(
+            model,
+            plan,
+            candidates=candidates,
+            engine=engine,
+            progress=screen.wants_progress,
+            **given,
+        )
+        proposal = None
+        if file is not None:
+            proposal = found.proposal(regain, most=most, to=to.value)
+            proposal.plan.save(file)
+        document = {
+            "model": str(model),
+            "plan": str(plan),
+            **found.to_dict(),
+            "proposal": None if proposal is None else proposal.to_dict(),
+            "output": None if output is None else str(output),
+        }
+        screen.show(document, _parts(found, proposal, model, output, screen.verbose))
 
 
 def _parts(
@@ -125,5 +130,6 @@ def _parts(
         if proposal.nodes and not proposal.reached:
             facts.append(("Note", f"{proposal.wanted:.0%} is out of reach; allow more with --most"))
         facts.append(("Written to", str(output)))
-        facts.append(("Next", f"bitwright apply {output} {model} -o better.onnx"))
+        if output != STANDARD_OUTPUT:
+            facts.append(("Next", f"bitwright apply {output} {model} -o better.onnx"))
     return [Table("The most sensitive nodes", columns, rows), Facts(facts)]

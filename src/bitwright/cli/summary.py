@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.screen import Facts, Part, Table, show_bytes
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
+    from bitwright.cli.options import DataOptions
     from bitwright.jobs.folder import FolderResult
     from bitwright.jobs.result import Result
     from bitwright.plan import QuantPlan
 
-__all__ = ["folder_parts", "plan_document", "plan_parts", "result_parts"]
+__all__ = ["folder_parts", "next_command", "plan_document", "plan_parts", "result_parts"]
 
 
 def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None) -> list[Part]:
@@ -37,6 +40,20 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
     if result.path is not None:
         rows.append(("Written to", str(result.path)))
     return [*_node_tables(plan, verbose), Facts(rows)]
+
+
+def next_command(result: Result, model: Path, samples: DataOptions) -> str:
+    """Return what to type next: what would make the model better, or show that it is good."""
+    paths = shlex.join([str(model), str(result.path)])
+    on = samples.words() or "--data PATH"
+    if result.plan.random_data:
+        source, _, target = paths.rpartition(" ")
+        return f"bitwright quantize {source} -o {target} --data PATH"
+    if result.verdict.level == "unknown":
+        return f"bitwright compare {paths} --data PATH"
+    if result.verdict.level == "good":
+        return f"bitwright bench {paths}"
+    return f"bitwright report {paths} -o report.html {on}"
 
 
 def folder_parts(result: FolderResult, *, verbose: bool) -> list[Part]:

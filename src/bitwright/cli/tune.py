@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.piping import refuse_pipe
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
@@ -122,6 +123,7 @@ def tune_command(
     written.
     """
     given, running = samples.arguments(), run.arguments()
+    refuse_pipe(output, "it replaces its file with every better model")
     if given["data"] is None:
         raise typer.BadParameter("tuning calibrates; give --data")
 

@@ -22,8 +22,9 @@ from bitwright.assess.report.data import build_report_data
 from bitwright.assess.report.encodings import planned_weights, read_encodings
 from bitwright.assess.report.page import render_page
 from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject, SuggestedFix
-from bitwright.assess.report.verdict import Verdict, judge
+from bitwright.assess.report.verdict import judge
 from bitwright.assess.report.views import Views
+from bitwright.assess.verdict import Verdict
 from bitwright.data import ImagePreprocess, RandomData, Sample, TextData, paths_of
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of

@@ -15,6 +15,7 @@ from bitwright.assess import OutputComparison
 from bitwright.assess.judge import Judgement
 from bitwright.assess.notebook import data_frame, html_tables, output_section
 from bitwright.assess.optimized.coverage import Coverage, find_coverage
+from bitwright.assess.verdict import Verdict, judge_outputs
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
@@ -100,6 +101,17 @@ class Result:
         agreement = f"{output.agreement:.1%}".replace("%", " %")
         return f"top-1 agreement {agreement}, {output.judged.worst.show_figure()}"
 
+    @property
+    def verdict(self) -> Verdict:
+        """How good the model is, as a level (good, fair, poor or unknown) and a sentence."""
+        found = judge_outputs(self.outputs, self.float_size, self.size, coverage=self.coverage)
+        if found.level != "unknown" and self.plan.random_data:
+            return Verdict(
+                "unknown",
+                "Not judged: ranges and figures are of random data, and say only that it runs.",
+            )
+        return found
+
     def to_proto(self) -> onnx.ModelProto:
         """Return the model as a protobuf message (below 2 GB)."""
         return ir.to_proto(self.model)
@@ -148,6 +160,7 @@ class Result:
         quantized, skipped = self.quantized, self.skipped
         total = len(self.plan.nodes)
         lines = [
+            self.verdict.sentence,
             f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes quantized, "
             f"{skipped.total()} left float",
             f"Size: {_show_size(self.float_size)} -> {_show_size(self.size)} ({self.shrinkage})",
@@ -199,6 +212,7 @@ class Result:
                 }
                 for c in self.outputs
             ],
+            "verdict": self.verdict._asdict(),
             "judgement": None if self.judgement is None else self.judgement.to_dict(),
             "coverage": None if self.coverage is None else self.coverage.to_dict(),
             "notes": list(self.plan.notes),

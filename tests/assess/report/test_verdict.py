@@ -8,7 +8,8 @@ from support.report_examples import measured, output, subject, with_fix
 from bitwright.assess.judge import OutputJudgement, PartJudgement
 from bitwright.assess.optimized.coverage import Coverage
 from bitwright.assess.report.subject import Latency
-from bitwright.assess.report.verdict import judge, level_of
+from bitwright.assess.report.verdict import judge
+from bitwright.assess.verdict import level_of
 
 
 @pytest.mark.parametrize(
