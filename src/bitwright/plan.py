@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from bitwright.recipe import Recipe, RoundingMethod
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import check_regular_file, write_file
 from bitwright.support.settings import convert, encode
+from bitwright.support.showing import Summarized, html_tables
+from bitwright.support.wording import counted
 
 __all__ = [
     "NodePlan",
@@ -160,7 +163,7 @@ class Parameters:
     rounding: Rounding = "nearest"
 
 
-class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every decision about one model, as plain data that can be read, diffed, edited and applied.
 
     >>> from bitwright.recipe import Recipe
@@ -195,6 +198,28 @@ class QuantPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     random_data: bool = False
     """Whether ranges were observed on random data, which tells nothing of accuracy."""
     notes: list[str] = []
+
+    def summary(self) -> str:
+        """Return what was decided, in a few lines."""
+        kept = Counter((n.op, n.reason or "") for n in self.nodes.values() if not n.quantized)
+        done = len(self.nodes) - kept.total()
+        ops = Counter(node.op for node in self.nodes.values() if node.quantized)
+        lines = [
+            f"recipe {self.recipe.name}, {done} of {len(self.nodes)} nodes quantized, "
+            f"{counted(len(self.tensors) + len(self.weights), 'tensor')}",
+            *(f"Quantized: {op} x{count}" for op, count in ops.most_common()),
+            *(
+                f"Left float: {op} x{count} because {why}"
+                for (op, why), count in kept.most_common()
+            ),
+            *(f"Note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        title, *lines = self.summary().splitlines()
+        rows = [tuple(line.split(": ", 1)) for line in lines]
+        return html_tables([(f"Plan: {title}", ("", ""), rows)])
 
     def root(self, key: str) -> str:
         """Return the entry that an entry has its parameters from, through all `same_as`."""

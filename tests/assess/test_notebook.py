@@ -1,18 +1,19 @@
-from support.report_examples import EVIL
+import sys
 
-from bitwright.assess.notebook import html_tables
+import pytest
 
-
-def test_cells_are_escaped_and_numbers_stand_right():
-    html = html_tables([("T", ("name", "dB"), [(EVIL, "31.2"), ("b", "exact")])])
-    assert "<script" not in html and "<img" not in html
-    assert 'text-align:right">31.2' in html and 'text-align:left">b' in html
+from bitwright.assess.notebook import data_frame, output_section
+from bitwright.assess.outputs import OutputComparison
+from bitwright.errors import MissingPackageError
 
 
-def test_no_color_is_set_so_that_every_theme_can_set_its_own():
-    html = html_tables([("T", ("name",), [("a",)])])
-    assert "color:#" not in html and "background:#" not in html and "<style" not in html
+def test_outputs_are_rows_of_figures():
+    title, columns, [row] = output_section("T", [OutputComparison("y", 31.25, 0.5, 0.1, None)])
+    assert (title, len(columns)) == ("T", len(row))
+    assert row == ("y", "31.2", "0.50000", "0.1", "")
 
 
-def test_tables_without_rows_are_left_out():
-    assert html_tables([("T", ("name",), [])]) == "<div></div>"
+def test_a_table_needs_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingPackageError, match="install it"):
+        data_frame([])

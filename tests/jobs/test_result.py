@@ -17,6 +17,9 @@ def result():
 
 def test_the_summary_names_recipe_sizes_data_and_the_error(result):
     text = result.summary()
+    assert str(result) == text
+    assert repr(result) == f"<Result: {text.splitlines()[0]}>"
+    assert text.splitlines()[-1] == f"Verdict: {result.verdict.sentence}"
     assert text.startswith("Recipe int8: ")
     assert "Calibrated on 14 samples of list of samples" in text
     assert "Against float on 2 holdout samples" in text

@@ -19,6 +19,8 @@ from bitwright.graph.quantized_ops import (
     is_integer_op,
 )
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
+from bitwright.support.showing import Summarized, html_tables
+from bitwright.support.wording import counted, show_bytes
 
 __all__ = ["Inspection", "inspect_model", "show_type"]
 
@@ -26,8 +28,8 @@ _DEQUANTIZING = DEQUANTIZERS | ROUNDERS
 _QUANTIZERS = QUANTIZERS | _DEQUANTIZING | {"DynamicQuantizeLinear"}
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+@dataclass(frozen=True, slots=True, repr=False)
+class Inspection(Summarized):
     """The facts of one model.
 
     >>> import bitwright
@@ -63,6 +65,37 @@ class Inspection:
     def is_quantized(self) -> bool:
         """Whether anything in the model is quantized."""
         return bool(self.quantized_ops or self.quantized_types)
+
+    def summary(self) -> str:
+        """Return what the model is made of, in a few lines."""
+        state = "quantized" if self.is_quantized else "float"
+        head = f"{state} model of {counted(self.nodes, 'node')}, {self.parameters:,} parameters in "
+        return "\n".join(
+            [head + show_bytes(self.bytes), *(f"{name}: {text}" for name, text in self._facts())]
+        )
+
+    def _facts(self) -> list[tuple[str, str]]:
+        opsets = (f"{domain or 'ai.onnx'} {number}" for domain, number in self.opsets.items())
+        counts = {
+            "Ops": self.ops,
+            "Quantized": self.quantized_ops,
+            "Left float": self.float_ops,
+            "Number types": self.quantized_types,
+            "Scales": self.scales,
+        }
+        return [
+            ("Made by", f"{self.producer or 'unknown'}, opset {', '.join(opsets)}"),
+            *(("Input", text) for text in self.inputs),
+            *(("Output", text) for text in self.outputs),
+            *(
+                (name, ", ".join(f"{op} x{count}" for op, count in found.items()))
+                for name, found in counts.items()
+                if found
+            ),
+        ]
+
+    def _repr_html_(self) -> str:
+        return html_tables([(self.summary().partition("\n")[0], ("", ""), self._facts())])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as plain data."""

@@ -1,4 +1,4 @@
-"""Results as small HTML tables, for notebooks in any theme, and as pandas tables."""
+"""Results in notebooks: the table of outputs against float, and pandas tables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bitwright.assess.outputs import OutputComparison
-from bitwright.assess.rendering import render_template, show_decibels
+from bitwright.assess.rendering import show_decibels
 from bitwright.errors import MissingPackageError
+from bitwright.support.showing import Section, html_tables
 
 __all__ = ["Section", "data_frame", "html_tables", "output_section"]
-
-Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
-"""A title, the names of the columns, and the rows."""
 
 
 def output_section(title: str, outputs: Sequence[OutputComparison]) -> Section:
@@ -29,26 +27,6 @@ def output_section(title: str, outputs: Sequence[OutputComparison]) -> Section:
     ]
     columns = ("output", "SQNR, dB", "cosine", "largest error", "same top answer, %")
     return title, columns, rows
-
-
-def html_tables(sections: Sequence[Section], footnote: str = "") -> str:
-    """Return tables one below the other; columns of numbers are aligned to the right.
-
-    >>> "<td" in html_tables([("Outputs", ("name", "SQNR"), [("y", "31.2")])])
-    True
-    """
-    tables = [
-        (title, columns, rows, [_are_numbers(column) for column in zip(*rows, strict=True)])
-        for title, columns, rows in sections
-        if rows
-    ]
-    return render_template("notebook.html", tables=tables, footnote=footnote)
-
-
-def _are_numbers(texts: Sequence[str]) -> bool:
-    return any(texts) and all(
-        text[:1].isdigit() or text[:1] in "-<\N{EN DASH}" or text == "exact" for text in texts
-    )
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> Any:

@@ -21,11 +21,7 @@ _RANKED_ROWS = 12
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Return a template of `report/templates` filled in; only `Markup` is not escaped.
-
-    >>> render_template("notebook.html", tables=[], footnote="1 < 2")
-    '<div><p>1 &lt; 2</p></div>'
-    """
+    """Return a template of `report/templates` filled in; only `Markup` is not escaped."""
     return _environment().get_template(name).render(values)
 
 

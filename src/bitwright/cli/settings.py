@@ -32,7 +32,7 @@ def change_recipe(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """Return the recipe with `key=value` settings applied; keys are dotted paths into its JSON.
 
     >>> change_recipe(Recipe(), ["ranges.method=percentile", "ranges.percentile=99.9"]).ranges
-    Percentile(symmetric=False, percentile=99.9)
+    Percentile(percentile=99.9)
     >>> change_recipe(Recipe(), ["per_chanel=true"])
     Traceback (most recent call last):
     bitwright.errors.RecipeError: --set: unknown option 'per_chanel'. Did you mean 'per_channel'?

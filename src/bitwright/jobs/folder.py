@@ -28,6 +28,7 @@ from bitwright.jobs.result import Result, show_shrinkage
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import replace_folder, temporary_folder_beside
+from bitwright.support.showing import Summarized
 from bitwright.support.wording import counted, show_bytes
 
 __all__ = ["FolderResult", "ModelFolder", "quantize_folder"]
@@ -107,8 +108,8 @@ def _files_of(root: Path, model: str) -> tuple[str, ...]:
     return tuple(file.relative_to(root).as_posix() for file in inside)
 
 
-@dataclass(slots=True)
-class FolderResult:
+@dataclass(slots=True, repr=False)
+class FolderResult(Summarized):
     """The quantized models of a folder, and what was left as it is.
 
     >>> import bitwright

@@ -27,7 +27,7 @@ _OLDEST_OPSET = 11
 class Preprocessed:
     """A model after pre-processing, what was done to it, and which steps could not run."""
 
-    model: ir.Model
+    model: ir.Model = field(repr=False)
     notes: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     """Step -> why it could not run; the others ran."""

@@ -38,6 +38,7 @@ from bitwright.support.arguments import check_arguments
 from bitwright.support.files import write_file
 from bitwright.support.logs import logged
 from bitwright.support.progress import Progress
+from bitwright.support.showing import Summarized
 
 __all__ = ["Report", "make_report", "save_report", "write_report"]
 
@@ -47,8 +48,8 @@ SENSITIVITY_NODES = 64
 """How many nodes are measured one by one at most: each is a run of what comes after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Summarized):
     """How good a quantized model is, where it loses accuracy, and what to try.
 
     `write_report` makes one:
@@ -74,6 +75,14 @@ class Report:
     def advice(self) -> list[Advice]:
         """What to try, the most promising first."""
         return advise(self.subject)
+
+    def summary(self) -> str:
+        """Return the verdict, and what to try."""
+        tries = [
+            f"{one.title}: {one.why}" + ("" if one.command is None else f" {one.command}")
+            for one in self.advice
+        ]
+        return "\n".join([self.verdict.sentence, *tries])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that the page shows as plain data."""

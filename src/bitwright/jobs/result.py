@@ -19,6 +19,7 @@ from bitwright.assess.verdict import Verdict, judge_outputs
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
+from bitwright.support.showing import Summarized
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Result", "show_shrinkage"]
 
 
-@dataclass(slots=True)
-class Result:
+@dataclass(slots=True, repr=False)
+class Result(Summarized):
     """A quantized model with the plan that made it and how it compares with the float one.
 
     >>> import bitwright
@@ -141,6 +142,7 @@ class Result:
                 "Size",
                 f"{_show_size(self.float_size)} to {_show_size(self.size)} ({self.shrinkage})",
             ),
+            ("Verdict", self.verdict.sentence),
             ("Calibrated on", self.data),
             *([] if self.coverage is None else [("Integer kernels", self.coverage.describe())]),
             *(("Note", note) for note in self.plan.notes),
@@ -160,7 +162,6 @@ class Result:
         quantized, skipped = self.quantized, self.skipped
         total = len(self.plan.nodes)
         lines = [
-            self.verdict.sentence,
             f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes quantized, "
             f"{skipped.total()} left float",
             f"Size: {_show_size(self.float_size)} -> {_show_size(self.size)} ({self.shrinkage})",
@@ -179,6 +180,7 @@ class Result:
                 f"Left float: {op} x{count} because {reason}"
                 for (op, reason), count in skipped.most_common()
             ),
+            f"Verdict: {self.verdict.sentence}",
         ]
         return "\n".join(lines)
 

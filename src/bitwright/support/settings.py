@@ -20,6 +20,7 @@ import numpy as np
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.support.arguments import allows, alternatives, describe, show
+from bitwright.support.showing import html_tables
 
 __all__ = ["Settings", "convert", "encode", "merge", "to_name"]
 
@@ -40,6 +41,7 @@ class Settings(
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
+    repr_omit_defaults=True,
     metaclass=_ChecksOptions,
 ):
     """What a user can set, all of it by name. A misspelt or unfit option is a `RecipeError`.
@@ -54,6 +56,10 @@ class Settings(
     Traceback (most recent call last):
     bitwright.errors.RecipeError: Tea: option 'minutes' must be a whole number, not 'four'.
     """
+
+    def _repr_html_(self) -> str:
+        rows = [(name, repr(value)) for name, value in self.__rich_repr__()]
+        return html_tables([(type(self).__name__, ("option", "value"), rows)])
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with these options changed; an unknown one is an error.

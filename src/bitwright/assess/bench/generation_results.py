@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bitwright.assess.notebook import data_frame, html_tables
+from bitwright.support.showing import Summarized
 from bitwright.support.wording import counted
 
 __all__ = ["Engine", "GenerationBenchmark", "ModelGeneration", "Rate"]
@@ -93,8 +94,8 @@ class ModelGeneration:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationBenchmark:
+@dataclass(frozen=True, slots=True, repr=False)
+class GenerationBenchmark(Summarized):
     """Language models side by side; the first is what the others are held against.
 
     >>> shared = dict(size=100, prompt_tokens=8, new_tokens=4, open_seconds=0.1, peak_memory=None)
@@ -167,6 +168,14 @@ class GenerationBenchmark:
             for row in map(self._row, range(len(self.models)))
         ]
         return data_frame(rows).set_index("model")
+
+    def summary(self) -> str:
+        """Return the tokens in a second of each model, in a line each."""
+        lines = [
+            f"{m.name}: {m.prefill.describe()} tokens/s of prompt, {m.decode.describe()} generated"
+            for m in self.models
+        ]
+        return "\n".join([*lines, f"Measured: {self.detail}"])
 
     def _repr_html_(self) -> str:
         columns = ("model", "prefill, tokens/s", "decoding, tokens/s", "MB")

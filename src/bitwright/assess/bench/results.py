@@ -10,6 +10,7 @@ import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
 from bitwright.assess.notebook import data_frame, html_tables
+from bitwright.support.showing import Summarized
 from bitwright.support.wording import counted
 
 __all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
@@ -98,8 +99,8 @@ class SlowerNode:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
+@dataclass(frozen=True, slots=True, repr=False)
+class Benchmark(Summarized):
     """Models side by side; the first is what the others are held against.
 
     >>> shared = dict(items=1, open_seconds=0.1, peak_memory=None, runtime_memory=None,
@@ -187,6 +188,16 @@ class Benchmark:
             for index in range(len(self.models))
         ]
         return data_frame(rows).set_index("model")
+
+    def summary(self) -> str:
+        """Return the time of a run of each model, in a line each."""
+        lines = []
+        for index, model in enumerate(self.models):
+            line = f"{model.name}: {model.median:.3f} ms (90 % within {model.p90:.3f} ms)"
+            times = self.speedup(index)
+            changed = f"{times:.2f}x faster" if times >= 1 else f"{1 / times:.2f}x slower"
+            lines.append(f"{line}, {changed}" if index else line)
+        return "\n".join([*lines, f"Measured: {self.detail}"])
 
     def _repr_html_(self) -> str:
         columns = ("model", "median, ms", "90 %, ms", "samples/s", "MB", "times faster")

@@ -11,6 +11,7 @@ from bitwright.assess.optimized.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.rendering import show_decibels
 from bitwright.support.arguments import check_arguments
+from bitwright.support.showing import Summarized
 from bitwright.support.wording import counted
 
 __all__ = ["Comparison", "NodeComparison", "TensorComparison"]
@@ -87,8 +88,8 @@ class NodeComparison:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Summarized):
     """Two models on the same samples: how far apart they are, and where that happens.
 
     >>> import bitwright

@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 from bitwright.assess.notebook import data_frame
 from bitwright.assess.outputs import TotalError
+from bitwright.assess.rendering import show_decibels
 from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES, Fallback, fall_back
 from bitwright.assess.sums import decibels
 from bitwright.errors import PlanError
 from bitwright.plan import QuantPlan
+from bitwright.support.showing import Summarized, html_tables
 from bitwright.support.wording import counted
 
 __all__ = ["Evaluator", "NodeSensitivity", "Proposal", "Sensitivity"]
@@ -164,8 +166,8 @@ class Proposal:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
+@dataclass(frozen=True, slots=True, repr=False)
+class Sensitivity(Summarized):
     """How much each quantized node adds to the error of the outputs.
 
     >>> import bitwright
@@ -232,6 +234,24 @@ class Sensitivity:
             "loss": self.loss,
             "ranking": rows,
         }
+
+    def summary(self, n: int = 5) -> str:
+        """Return the error of the outputs and the most sensitive nodes, in a few lines."""
+        head = f"{self.sqnr:.1f} dB SQNR with {counted(len(self.nodes), 'quantized node')} on "
+        lines = [
+            f"{node.op} {node.name!r}: {node.alone_sqnr:.1f} dB where only it is quantized, "
+            f"{node.without_sqnr:.1f} dB where all but it are"
+            for node in self.ranking[:n]
+        ]
+        return "\n".join([head + counted(self.samples, "sample"), *lines])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (n.name, n.op, show_decibels(n.alone_sqnr), show_decibels(n.without_sqnr))
+            for n in self.ranking[:10]
+        ]
+        columns = ("node", "op", "alone, dB", "all others, dB")
+        return html_tables([("The most sensitive nodes", columns, rows)], self.summary(0))
 
     def to_pandas(self) -> Any:
         """Return the ranking as a pandas DataFrame."""

@@ -1,0 +1,77 @@
+"""Results in consoles and notebooks: one line, a summary where it is printed, small HTML tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+__all__ = ["Section", "Summarized", "html_tables"]
+
+Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""A title, the names of the columns, and the rows."""
+
+
+class Summarized:
+    """A value that a console shows as one line and `print` as its `summary()`.
+
+    The line is the first of the summary.
+
+    >>> class Cup(Summarized):
+    ...     def summary(self):
+    ...         return "half full\\nof tea"
+    >>> Cup()
+    <Cup: half full>
+    >>> print(Cup())
+    half full
+    of tea
+    """
+
+    __slots__ = ()
+
+    def summary(self) -> str:
+        """Return what it is, in a few lines."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.summary().partition(chr(10))[0]}>"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+# Everything inherits its colours; rules are half transparent, so that they show on every theme.
+_CELL = "border-bottom:1px solid rgba(128,128,128,.4);padding:2px 12px 2px 0;background:none"
+_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0 12px"
+_CAPTION = "font-weight:600;text-align:left;padding:2px 0;caption-side:top;color:inherit"
+
+
+def html_tables(sections: Sequence[Section], footnote: str = "") -> str:
+    """Return tables one below the other; columns of numbers are aligned to the right.
+
+    >>> html_tables([], footnote="1 < 2")
+    '<div><p>1 &lt; 2</p></div>'
+    """
+    tables = "".join(_table(*section) for section in sections if section[2])
+    return f"<div>{tables}{f'<p>{escape(footnote)}</p>' if footnote else ''}</div>"
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    sides = ["right" if _are_numbers(column) else "left" for column in zip(*rows, strict=True)]
+
+    def line(tag: str, texts: Sequence[str]) -> str:
+        cells = (
+            f'<{tag} style="{_CELL};text-align:{side}">{escape(text)}</{tag}>'
+            for text, side in zip(texts, sides, strict=True)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+    head = f"<thead>{line('th', columns)}</thead>" if any(columns) else ""
+    body = "\n".join(line("td", row) for row in rows)
+    caption = f'<caption style="{_CAPTION}">{escape(title)}</caption>'
+    return f'<table style="{_TABLE}">{caption}{head}<tbody>{body}</tbody></table>'
+
+
+def _are_numbers(texts: Sequence[str]) -> bool:
+    return any(texts) and all(
+        text[:1].isdigit() or text[:1] in "-<\N{EN DASH}" or text == "exact" for text in texts
+    )
