@@ -106,9 +106,7 @@ class Arrays:
 
     def clip_(self, values: Any, low: Any, high: Any) -> Any:
         """Limit the values in place, by numbers or by arrays."""
-        if np.ndim(low) == 0:
-            return np.clip(values, low, high, out=values)
-        # With arrays as bounds np.clip takes three times as long.
+        # np.clip takes longer, three times as long with arrays as bounds.
         np.maximum(values, low, out=values)
         return np.minimum(values, high, out=values)
 

@@ -6,6 +6,7 @@ D the change of W and H the sum of x x'. That is the Hessian of the GPTQ paper u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,13 @@ from bitwright.errors import DataError
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.wide_matrices import add_products_, mirror_
 
-__all__ = ["WIDE", "CrossMoment", "SecondMoment", "output_error"]
+__all__ = ["WIDE", "Batches", "CrossMoment", "SecondMoment", "output_error"]
 
 WIDE = 4096
 """Channels above which the products on a CPU are summed and factored in place."""
+
+BATCH_ROWS, BATCH_BYTES = 4096, 1 << 25
+"""Vectors that are multiplied at a time, of which a matrix product needs many to be fast."""
 
 
 class SecondMoment:
@@ -142,6 +146,41 @@ class CrossMoment:
         products, self._products = self._products, None
         products /= max(self._count, 1)
         return products
+
+
+class Batches:
+    """Collects small batches of vectors into large ones, which moments are faster with.
+
+    >>> moment, batches = SecondMoment(2), Batches(2)
+    >>> for vector in ([1.0, 2.0], [3.0, 0.0]):
+    ...     batches.add(moment.update, vector)
+    >>> moment.count
+    0
+    >>> batches.end(moment.update)
+    >>> moment.count
+    2
+    """
+
+    __slots__ = ("_channels", "_parts", "_rows", "_xp")
+
+    def __init__(self, channels: int, xp: Arrays = NUMPY) -> None:
+        self._channels, self._xp = channels, xp
+        self._parts: list[tuple[Any, ...]] = []
+        self._rows = 0
+
+    def add(self, update: Callable[..., None], *inputs: Any) -> None:
+        """Keep a batch of each of the arguments that `update` takes; give them on when many."""
+        self._parts.append(tuple(_as_rows(x, self._channels, self._xp) for x in inputs))
+        self._rows += self._parts[-1][0].shape[0]
+        if self._rows >= min(BATCH_ROWS, BATCH_BYTES // (4 * self._channels)):
+            self.end(update)
+
+    def end(self, update: Callable[..., None]) -> None:
+        """Give on what is kept."""
+        if self._parts:
+            parts = zip(*self._parts, strict=True)
+            self._parts, self._rows = [], 0
+            update(*(p[0] if len(p) == 1 else self._xp.concatenate(p) for p in parts))
 
 
 def _as_rows(inputs: Any, channels: int, xp: Arrays) -> Any:

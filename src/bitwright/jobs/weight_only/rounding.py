@@ -18,7 +18,7 @@ from bitwright.numerics.blocks import (
     quantize_in_blocks,
     round_to_codes,
 )
-from bitwright.numerics.second_moment import CrossMoment, SecondMoment
+from bitwright.numerics.second_moment import Batches, CrossMoment, SecondMoment
 from bitwright.observe import LayerInputs
 from bitwright.recipe import GPTQ, HQQ, Nearest, WeightOnly
 from bitwright.rounding.error_propagation import propagate_error
@@ -56,11 +56,15 @@ class InputMoments:
         moment = SecondMoment(channels, xp=xp)
         cross = None if floats is None else CrossMoment(channels, xp=xp)
         wanted = repeat(None) if floats is None else floats.values(source)
+        seen, paired = Batches(channels, xp), Batches(channels, xp)
         # `repeat` has no end.
         for array, should_be in zip(inputs.values(source), wanted, strict=floats is not None):
-            moment.update(array)
+            seen.add(moment.update, array)
             if cross is not None and _belong_together(array, should_be, xp):
-                cross.update(array, should_be)
+                paired.add(cross.update, array, should_be)
+        seen.end(moment.update)
+        if cross is not None:
+            paired.end(cross.update)
         self.seen = moment.count > 0
         """Whether any input reached the layer: an expert may get no token. Else nothing is here."""
         if not self.seen:
