@@ -42,9 +42,7 @@ def test_a_stopped_job_leaves_no_files(tmp_path, number, code, said):
             time.sleep(0.005)
         job.send_signal(number)
         _, told = job.communicate(timeout=30)
-    # Python ends itself by the signal where that came while a dataclass was being made; a shell
-    # sees the same number.
-    assert (job.returncode % 256, told.strip()) in ((code, said), (-number % 256, said))
+    assert (job.returncode, told.strip()) == (code, said)
     assert not list(scratch.glob("bitwright-*")) and not list(out.iterdir())
 
 
@@ -100,6 +98,44 @@ def test_an_interruption_on_its_way_lets_others_clean_up():
             time.sleep(0.6)  # longer than it takes to come again
             cleaned = True
     assert cleaned
+
+
+@posix_only
+@pytest.mark.usefixtures("hears_ctrl_c")
+@pytest.mark.parametrize("method", ["__enter__", "__exit__"])
+def test_a_signal_on_the_threshold_is_told_as_any_other(monkeypatch, capsys, method):
+    inner = getattr(Stopping, method)
+
+    def interrupted(self, *arguments):
+        result = inner(self, *arguments) if method == "__enter__" else None
+        self._stop(signal.SIGTERM, None)
+        return result
+
+    monkeypatch.setattr(Stopping, method, interrupted)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["--version"]) == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "error: terminated.\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+_STOPPED_INSIDE = """
+import os, signal, sys
+from bitwright.cli.stopping import Stopping
+
+with Stopping() as stopping:
+    try:
+        exec("os.kill(os.getpid(), signal.SIGTERM)")
+    except KeyboardInterrupt:
+        pass
+sys.exit(stopping.code)
+"""
+
+
+@posix_only
+def test_a_signal_inside_a_string_of_code_has_the_same_exit_code(tmp_path):
+    (tmp_path / "stopped.py").write_text(_STOPPED_INSIDE)
+    ended = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, check=False)
+    assert ended.returncode == 128 + signal.SIGTERM
 
 
 @posix_only

@@ -17,11 +17,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bitwright 0.1.0
     0
     """
-    with Stopping() as stopping:
-        try:
+    stopping = Stopping()
+    try:
+        with stopping:
             from bitwright.cli.app import run  # imports take long enough to be interrupted
 
             return run(arguments, stopping)
-        except KeyboardInterrupt:
-            print(f"error: {stopping.word}.", file=sys.stderr)
-            return stopping.code
+    except KeyboardInterrupt:  # of entering and leaving, too
+        stopping.end()
+        print(f"error: {stopping.word}.", file=sys.stderr)
+        return stopping.code

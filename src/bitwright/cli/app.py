@@ -89,6 +89,7 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
     except _UsageError as error:
         return _fail(error, _explain_usage(error), MISUSED, as_json, verbose=False)
     except (KeyboardInterrupt, typer.Abort) as error:
+        stopping.end()
         resumes = any(word.partition("=")[0] == "--work" for word in words)
         what = stopping.word
         message = f"{what}; the same command goes on from here." if resumes else f"{what}."

@@ -55,9 +55,16 @@ class Stopping:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Leave the signals to whom they belonged; what is under way is raised no more."""
         self._over = True
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        # Where it was raised inside a string of code, as those that make dataclasses are, the
+        # interpreter takes it for unhandled and ends itself by SIGINT, until the next such string.
+        exec("")
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         repeated, self._repeating = self._repeating, False
