@@ -37,30 +37,27 @@ def loaded_after(code):
     return {name.partition(".")[0] for name in modules_after(code)}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import bitwright",
-        "from bitwright.cli import main; main(['--help'])",
-        "from bitwright.cli import main; main(['quantize', '--help'])",
-        "from bitwright.cli import main; main(['--version'])",
-        "import bitwright; bitwright.RECIPES, bitwright.load_recipe('int8')",
-        "import bitwright; bitwright.load_demo()",
-        "import bitwright.data",
-    ],
+# One interpreter for each of these lists: it ends with whatever any of its lines loads.
+LIGHT = (
+    "import bitwright, bitwright.data",
+    "from bitwright.cli import main",
+    "main(['--help'])",
+    "main(['quantize', '--help'])",
+    "main(['--version'])",
+    "bitwright.RECIPES, bitwright.load_recipe('int8')",
+    "bitwright.load_demo()",
 )
-def test_nothing_heavy_is_loaded_before_it_is_needed(code):
-    assert not loaded_after(code) & set(HEAVY)
+OTHER_TOOLS = tuple(
+    f"import bitwright.compat.{package} as tool;"
+    "tool.QuantType.QInt8, tool.QuantFormat.QDQ, tool.CalibrationMethod.MinMax;"
+    "class_ = type('Reader', (tool.CalibrationDataReader,), {})"
+    for package in ("onnxruntime", "quark", "vai_q_onnx")
+)
 
 
-@pytest.mark.parametrize("package", ["onnxruntime", "quark", "vai_q_onnx"])
-def test_the_import_line_of_another_tool_loads_nothing_heavy_here(package):
-    code = (
-        f"import bitwright.compat.{package} as tool;"
-        "tool.QuantType.QInt8, tool.QuantFormat.QDQ, tool.CalibrationMethod.MinMax;"
-        "class_ = type('Reader', (tool.CalibrationDataReader,), {})"
-    )
-    assert not loaded_after(code) & set(HEAVY)
+@pytest.mark.parametrize("lines", [LIGHT, OTHER_TOOLS], ids=["command", "other tools"])
+def test_nothing_heavy_is_loaded_before_it_is_needed(lines):
+    assert not loaded_after("\n".join(lines)) & set(HEAVY)
 
 
 def test_a_function_keeps_its_name_where_a_module_has_the_same():
@@ -72,25 +69,14 @@ def test_a_function_keeps_its_name_where_a_module_has_the_same():
     loaded_after(code)  # or it fails
 
 
-@pytest.mark.parametrize("code", ["import bitwright", "from bitwright.cli import main"])
-def test_not_even_numpy_is_loaded_to_start(code):
-    assert "numpy" not in loaded_after(code)
+def test_not_even_numpy_is_loaded_to_start():
+    assert "numpy" not in loaded_after("import bitwright; from bitwright.cli import main")
 
 
-@pytest.mark.parametrize("recipe", ["int8", "npu-cnn"])
-def test_quantizing_a_small_model_loads_neither_torch_nor_ray_nor_a_compiler(recipe):
-    code = (
-        "import bitwright; demo = bitwright.load_demo();"
+def test_a_plain_job_loads_nothing_of_the_others():
+    code = "import bitwright; demo = bitwright.load_demo()\n" + "\n".join(
         f"bitwright.quantize(demo.model_path, data=demo.calibration[:4], recipe={recipe!r})"
-    )
-    assert not loaded_after(code) & {"torch", "ray", "numba"}
-
-
-@pytest.mark.parametrize("recipe", ["int8", "npu-cnn", "int8-dynamic"])
-def test_a_plain_job_loads_nothing_of_the_others(recipe):
-    code = (
-        "import bitwright; demo = bitwright.load_demo();"
-        f"bitwright.quantize(demo.model_path, data=demo.calibration[:4], recipe={recipe!r})"
+        for recipe in ("int8", "npu-cnn", "int8-dynamic")
     )
     loaded = modules_after(code)
     rooms = {".".join(name.split(".")[1:3]) for name in loaded if name.startswith("bitwright.")}
@@ -98,6 +84,7 @@ def test_a_plain_job_loads_nothing_of_the_others(recipe):
     assert not {"bitwright.cli", "bitwright.compat", "bitwright.equalize"} & loaded
     assert not {f"bitwright.assess.{part}" for part in ASSESSING} & loaded
     assert not {"rich", "typer", "pandas", "PIL", "yaml"} & loaded
+    assert not {"torch", "ray", "numba"} & loaded
 
 
 def test_python_dash_m_is_the_same_command():

@@ -329,6 +329,7 @@ def test_a_body_tensor_of_unknown_type_is_refused(builders):
         expose(model, ["if/then_branch:t"])
 
 
+@pytest.mark.slow
 def test_every_float_tensor_inside_silero_can_be_observed(silero):
     model = load_model(silero)
     normalize(model)

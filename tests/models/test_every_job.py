@@ -137,7 +137,13 @@ def noise_ratio(reference, path, samples, output):
 
 
 @pytest.mark.parametrize("job", JOBS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.startswith("text") else name
+        for name in MODELS
+    ],
+)
 def test_the_error_is_not_larger_than_the_peers(tmp_path, prepared, name, job):
     model = prepared(name)
     _, make, output = MODELS[name]

@@ -29,10 +29,11 @@ from bitwright.recipe import (
     WeightOnly,
 )
 
+DEEPER = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("det", "rec")]
 BEST = Recipe(name="best", per_channel=True, ranges=MSE(), weight_ranges=MSE())
 
 
-@pytest.mark.parametrize("kind", ["cls", "det", pytest.param("rec", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["cls", *DEEPER])
 def test_a_text_model_is_quantized_smaller_and_stays_close_to_float(tmp_path, kind):
     path, samples, bound = ocr_case(kind)
     out = tmp_path / "q.onnx"
@@ -42,7 +43,7 @@ def test_a_text_model_is_quantized_smaller_and_stays_close_to_float(tmp_path, ki
     assert quality(onnx.load(path), out, samples) > bound
 
 
-@pytest.mark.parametrize("kind", ["cls", "det"])
+@pytest.mark.parametrize("kind", ["cls", DEEPER[0]])
 def test_accuracy_is_not_below_the_peers_at_the_same_settings(tmp_path, kind):
     path, samples, _ = ocr_case(kind)
     model = onnx.load(path)
@@ -60,7 +61,7 @@ def test_accuracy_is_not_below_the_peers_at_the_same_settings(tmp_path, kind):
     assert quality(model, ours, samples) > quality(model, theirs, samples) - 0.5
 
 
-@pytest.mark.parametrize("kind", ["cls", "det"])
+@pytest.mark.parametrize("kind", ["cls", DEEPER[0]])
 def test_integer_operators_are_not_below_the_peers_at_the_same_settings(tmp_path, kind):
     path, samples, _ = ocr_case(kind)
     # Without these two steps the peer fails, or quantizes weights at run time.
@@ -79,7 +80,7 @@ def test_integer_operators_are_not_below_the_peers_at_the_same_settings(tmp_path
     assert sum(ops(mine)[a] for a in averages) == sum(ops(theirs)[a] for a in averages)
 
 
-@pytest.mark.parametrize("kind", ["cls", "det"])
+@pytest.mark.parametrize("kind", ["cls", DEEPER[0]])
 def test_both_formats_are_equally_close_to_float(kind):
     path, samples, bound = ocr_case(kind)
     found = {}
@@ -182,7 +183,7 @@ def test_outputs_of_real_models_keep_names_and_types(tmp_path):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
 
 
-@pytest.mark.parametrize("kind", ["cls", "det", "rec"])
+@pytest.mark.parametrize("kind", ["cls", *DEEPER])
 @pytest.mark.parametrize("steps", [1, -1])
 def test_equalized_text_models_compute_what_they_did(kind, steps):
     path, samples, _ = ocr_case(kind, count=2)

@@ -229,7 +229,7 @@ def pictures_of_text(height, width, count):
     ("kind", "size", "gained"),
     [
         ("cls", (48, 192), 0.5),
-        ("det", (96, 96), 3),
+        pytest.param("det", (96, 96), 3, marks=pytest.mark.slow),
         pytest.param("rec", (48, 96), 6, marks=pytest.mark.slow),
     ],
 )
@@ -267,6 +267,7 @@ def test_a_voice_detector_with_an_lstm_in_a_branch(tmp_path):
     assert quality(float_model, result, samples) > 25
 
 
+@pytest.mark.slow
 def test_a_file_type_detector(tmp_path):
     path = package_file("magika", "model.onnx")
     # The code, the documents and the models around here: one kind of file tells too little.
