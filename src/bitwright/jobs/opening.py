@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,7 +29,7 @@ from bitwright.support.logs import logged
 from bitwright.support.wording import counted
 from bitwright.targets.npu_operations import why_not_fixed
 
-__all__ = ["Prepared", "input_specs", "open_model", "upgrade_for"]
+__all__ = ["Prepared", "input_specs", "open_model", "prepare_further", "upgrade_for"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +126,7 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
         before_simulation = exact if changes else None
     _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
     _infer_shapes(model, recipe)
-    if recipe.equalize is not None:
-        from bitwright.equalize.cle import equalize_layers  # few recipes ask for it
-
-        notes.append(str(equalize_layers(model, recipe.equalize)))
+    notes += _equalize(model, recipe)
     if recipe.limits is not None:
         notes += _shape_warnings(model)
     for one in (model, before_simulation):
@@ -147,6 +144,41 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
         defaults=defaults,
         providers=providers,
     )
+
+
+def prepare_further(prepared: Prepared, recipe: Recipe) -> Prepared:
+    """Return a prepared model as a recipe wants it that adds biases or equalization to its own.
+
+    In all else both recipes prepare alike. What cannot come on top is prepared from the start.
+
+    >>> import bitwright
+    >>> prepared = open_model(bitwright.load_demo().model_path, Recipe())
+    >>> further = prepare_further(prepared, Recipe(bias_correction="fast"))
+    >>> further.model is prepared.model, further.notes == prepared.notes
+    (False, True)
+    """
+    given = prepared.recipe
+    adds_biases = recipe.bias_correction != "off" and given.bias_correction == "off"
+    drops_biases = recipe.bias_correction == "off" and given.bias_correction != "off"
+    simulates = prepared.before_simulation is not None  # that comes behind the biases
+    if given.equalize is not None or drops_biases or (simulates and adds_biases):
+        return open_model(prepared.source, recipe, prepared.providers)
+    model = graph.clone_model(prepared.model)
+    if adds_biases:
+        give_biases(model)
+    _infer_shapes(model, recipe)
+    notes = (*prepared.notes, *_equalize(model, recipe))
+    graph.stamp_versions(model)
+    return replace(prepared, model=model, recipe=recipe, notes=notes)
+
+
+def _equalize(model: ir.Model, recipe: Recipe) -> list[str]:
+    """Equalize weights where the recipe asks for it, and return the note on that."""
+    if recipe.equalize is None:
+        return []
+    from bitwright.equalize.cle import equalize_layers  # few recipes ask for it
+
+    return [str(equalize_layers(model, recipe.equalize))]
 
 
 def upgrade_for(model: ir.Model, recipe: Recipe, notes: list[str]) -> ir.Model:

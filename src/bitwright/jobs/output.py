@@ -80,9 +80,12 @@ def emit_model(prepared: Prepared, planned: Planned) -> Written:
     return replace(written, plan=plan)
 
 
-def open_quantized(prepared: Prepared, planned: Planned) -> Written:
-    """Write a plan into the model, and open it as users will."""
-    plan, quantized = _emit(prepared, planned)
+def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True) -> Written:
+    """Write a plan into the model, and open it as users will.
+
+    What is only tried out need not be `checked` beside what the runtime refuses.
+    """
+    plan, quantized = _emit(prepared, planned, checked=checked)
     if bare := _ops_without_body(quantized):
         note = (
             f"not run or measured here: {' and '.join(bare)} have no body "
@@ -97,7 +100,7 @@ def open_quantized(prepared: Prepared, planned: Planned) -> Written:
             raise
         if shifted is None:
             return Written(quantized, plan.with_notes([_NOT_OPENED]))
-        plan, quantized = _emit(prepared, Planned(shifted, planned.constants))
+        plan, quantized = _emit(prepared, Planned(shifted, planned.constants), checked=checked)
         session = graph.open_session(quantized, providers=prepared.providers)
     return Written(quantized, plan, session)
 
@@ -186,7 +189,7 @@ def _try_out(prepared: Prepared, session: Any) -> None:
         raise
 
 
-def _emit(prepared: Prepared, planned: Planned) -> tuple[QuantPlan, ir.Model]:
+def _emit(prepared: Prepared, planned: Planned, *, checked: bool) -> tuple[QuantPlan, ir.Model]:
     """Return the quantized model, and the plan with what its writing had to note."""
     plan = planned.plan
     quantized = float_model_to_round(prepared, planned)
@@ -197,7 +200,10 @@ def _emit(prepared: Prepared, planned: Planned) -> tuple[QuantPlan, ir.Model]:
         )
     notes = emitter(quantized, plan, round_as_planned) or ()
     prepared.defaults.show(quantized)
-    sign_model(quantized, plan)
+    if checked:
+        sign_model(quantized, plan)
+    else:
+        graph.stamp_versions(quantized)
     return plan.with_notes(notes), quantized
 
 

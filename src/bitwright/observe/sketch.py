@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array as packed_array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -81,6 +81,7 @@ class TensorSketch:
         "mean_axis",
         "most_counted",
         "nan",
+        "remembered",
         "votes",
     )
 
@@ -118,6 +119,8 @@ class TensorSketch:
         self._lows_highs = packed_array("f")
         self.votes: dict[PositionGrid, Counter[int]] = {grid: Counter() for grid in grids}
         """For each grid, for how many batches each position was the best."""
+        self.remembered: dict[Hashable, Any] = {}
+        """What others found in it, by what they asked; the next batch makes it void."""
 
     @classmethod
     def empty(cls, **options: Any) -> TensorSketch:
@@ -184,6 +187,7 @@ class TensorSketch:
         if not values.size:
             return
         flat = values.reshape(-1)
+        self.remembered.clear()
         if self._lanes is None:
             found = kernels.extremes(flat)
         else:

@@ -5,6 +5,7 @@
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -14,10 +15,11 @@ from support.equalization_models import make_mobilenet
 from support.models import build, make_cnn, make_mlp, make_samples, node, quality
 
 import bitwright
-from bitwright import AdaRound, CrossLayerEqualization, RandomData, load_recipe
+from bitwright import MSE, AdaRound, CrossLayerEqualization, RandomData, load_recipe
 from bitwright.assess.judge import compare_losses
 from bitwright.errors import ModelError
-from bitwright.jobs.effort.search import Step, default_learning
+from bitwright.jobs.effort.search import Step, _Grid, default_learning
+from bitwright.jobs.effort.steps import Change
 from bitwright.jobs.effort.trials import Trials
 from bitwright.numerics.types import UINT4
 
@@ -68,7 +70,7 @@ def test_each_step_is_listed_with_its_error_and_its_fate(medium):
     listed = steps_of(medium)
     assert [step.split(": ")[1] for step in listed] == [
         "equalization",
-        "ranges of activations by least squared error",
+        "ranges of activations by mean extremes",
         "ranges of weights by least squared error",
         "ranges of 1 tensor by the error behind what reads them",
         "nodes that fall back to float",
@@ -87,6 +89,36 @@ def test_what_was_kept_is_a_recipe_that_gives_a_model_as_good(medium):
     assert accuracy(again.to_proto()) >= accuracy(onnx.load(UNEVEN)) - 0.01
     applied = bitwright.apply_plan(medium.plan, UNEVEN)
     assert applied.to_proto().SerializeToString() == medium.to_proto().SerializeToString()
+
+
+def test_a_change_that_is_sure_to_lose_is_combined_with_no_other():
+    tried = []
+
+    def losses_of(recipe):
+        worse = 0.5 * (recipe.ranges == MSE())
+        return np.linspace(0.1, 0.2, 16) + worse - 0.05 * (recipe.weight_ranges == MSE())
+
+    class Given:
+        def start(self, recipe):
+            tried.append((recipe.ranges == MSE(), recipe.weight_ranges == MSE()))
+            losses = losses_of(recipe)
+            judgement = SimpleNamespace(losses=losses)
+            return SimpleNamespace(recipe=recipe, judgement=judgement, loss=losses.mean())
+
+        def carry_out(self, trial, halves=None):
+            return trial
+
+    trials = Given()
+    base = trials.start(load_recipe("int8"))
+    steps = [
+        [Change("activations", {"ranges": MSE()})],
+        [Change("weights", {"weight_ranges": MSE()})],
+    ]
+    grid = _Grid(trials, base, steps)
+    found = grid.choose()
+    assert tried == [(False, False), (True, False), (False, True)]
+    assert grid.best.recipe.weight_ranges == MSE() != grid.best.recipe.ranges
+    assert [(step.name, step.kept) for step in found] == [("activations", False), ("weights", True)]
 
 
 def test_the_same_data_gives_the_same_bytes():

@@ -8,7 +8,7 @@ import bitwright
 from bitwright.jobs.calibration import Calibration, keep_data
 from bitwright.jobs.effort.trials import FIRST, HALVES, Trials
 from bitwright.jobs.opening import open_model
-from bitwright.recipe import MSE, MinMax, load_recipe
+from bitwright.recipe import MSE, CrossLayerEqualization, MinMax, load_recipe
 
 
 def trials_of(model, samples, recipe="int8"):
@@ -51,7 +51,7 @@ def test_more_halves_add_to_what_a_trial_was_judged_on():
     assert np.array_equal(at_once.judgement.losses, later.judgement.losses)
 
 
-def test_models_are_prepared_once_whatever_their_ranges(monkeypatch):
+def test_models_are_prepared_once_whatever_their_ranges_biases_and_equalization(monkeypatch):
     opened = []
     from bitwright.jobs.effort import trials as module
 
@@ -65,8 +65,30 @@ def test_models_are_prepared_once_whatever_their_ranges(monkeypatch):
     recipe = load_recipe("int8")
     for ranges in (MinMax(), MSE()):
         trials.carry_out(trials.start(recipe.replace(ranges=ranges)))
-    # The one to observe, with biases for their correction; that without them was there before.
+    equalized = recipe.replace(equalize=CrossLayerEqualization(), bias_correction="fast")
+    found = trials.open(equalized)
+    assert opened == []
+    assert found.content_fingerprint == open_model(make_cnn(), equalized).content_fingerprint
+    trials.open(recipe.replace(optimize=False))
     assert len(opened) == 1
-    trials.forget_all_but(recipe)
-    trials.carry_out(trials.start(recipe))
-    assert len(opened) == 1
+
+
+def test_a_range_that_was_searched_for_is_found_once(monkeypatch):
+    searched = []
+    from bitwright.decide.scales import parameters as module
+
+    def count(*given, **options):
+        searched.append(given)
+        return original(*given, **options)
+
+    original = module.choose_range
+    monkeypatch.setattr(module, "choose_range", count)
+    trials = trials_of(make_cnn(), make_samples(make_cnn(), 16))
+    recipe = load_recipe("int8").replace(ranges=MSE())
+    first = trials.decide(recipe).plan
+    count_of_first = len(searched)
+    again = trials.decide(recipe.replace(weight_ranges=MSE())).plan
+    assert len(searched) == count_of_first > 0
+    ranges = [{k: t.scale for k, t in p.tensors.items() if t.role == "activation"}
+              for p in (first, again)]  # fmt: skip
+    assert ranges[0] == ranges[1]

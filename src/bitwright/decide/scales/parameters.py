@@ -168,7 +168,11 @@ def _observed_range(sketch: TensorSketch, qtype: QType, choice: _Choice) -> _Ran
     ranges = choice.ranges
     if isinstance(ranges, MinMax) and ranges.per_channel and sketch.channel_low is None:
         ranges = msgspec.structs.replace(ranges, per_channel=False)
-    low, high = choose_range(sketch, ranges, qtype, symmetric=choice.symmetric)
+    # Recipes are tried by the dozen on the same sketches, and some methods search for long.
+    asked = ranges, qtype, choice.symmetric
+    if asked not in sketch.remembered:
+        sketch.remembered[asked] = choose_range(sketch, ranges, qtype, symmetric=choice.symmetric)
+    low, high = sketch.remembered[asked]
     return _Range(low, high, _method_name(ranges))
 
 

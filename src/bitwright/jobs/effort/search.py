@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from bitwright.assess import NodeSensitivity
 from bitwright.assess.judge import Difference, compare_losses
@@ -320,6 +321,7 @@ class _Search:
         return assess_model(prepared, written, evaluation, self._trials.data)
 
 
+Losses = npt.NDArray[np.float64]
 Combination = tuple[int, ...]
 """For each step, which of its changes is made, from 1 on; 0: none."""
 
@@ -335,10 +337,12 @@ class _Grid:
         halves: Sequence[int] | None = None,
     ) -> None:
         self._trials, self._steps, self._halves = trials, steps, halves
-        nothing = (0,) * len(steps)
-        self._known: dict[Combination, Trial] = {nothing: base}
+        self._nothing = (0,) * len(steps)
+        self._known: dict[Combination, Trial] = {self._nothing: base}
+        self._first: dict[Combination, Losses] = {self._nothing: base.judgement.losses}
+        """What the first half gave, which comes first where there are both."""
         self.refusals: list[str] = []
-        self._best = nothing
+        self._best = self._nothing
 
     @property
     def best(self) -> Trial:
@@ -348,14 +352,49 @@ class _Grid:
     def choose(self) -> list[Step]:
         """Choose the combination of the least loss, less what it is no better for.
 
+        Each change is tried alone first; those that are sure to lose are combined with no other.
         Returns what each change of it is good for, and the best change of every other step.
         """
-        nothing, *others = product(*(range(len(changes) + 1) for changes in self._steps))
-        tried = [combination for combination in others if self._try(combination)]
-        finalists = sorted(tried, key=lambda c: self._known[c].loss)[:FINALISTS]
-        self._best = min([nothing, *finalists], key=lambda c: self._complete(c).loss)
+        singles = [
+            self._alone(index, choice)
+            for index, changes in enumerate(self._steps)
+            for choice in range(1, len(changes) + 1)
+        ]
+        tried = [combination for combination in singles if self._try(combination)]
+        for combination in product(*(self._promising(i) for i in range(len(self._steps)))):
+            if combination not in self._known and self._try(combination):
+                tried.append(combination)
+        finalists = self._close_to_best(tried)[:FINALISTS]
+        self._best = min([self._nothing, *finalists], key=lambda c: self._complete(c).loss)
         found = (self._weigh(index) for index in range(len(self._steps)))
         return [step for step in found if step is not None]
+
+    def _promising(self, index: int) -> list[int]:
+        """Return the choices of a step to combine with others: none, and its changes but losers.
+
+        Those are sure to be worse by themselves than no change, or than another of the same step.
+        """
+        changes = range(1, len(self._steps[index]) + 1)
+        alone = {self._alone(index, choice): choice for choice in changes}
+        known = [combination for combination in alone if combination in self._known]
+        close = self._close_to_best([self._nothing, *known])
+        return [0, *(alone[combination] for combination in close if combination in alone)]
+
+    def _close_to_best(self, combinations: Sequence[Combination]) -> list[Combination]:
+        """Return those that the best of them is not sure to beat on the first half, best first."""
+        ranked = sorted(combinations, key=lambda c: float(np.mean(self._losses(c))))
+        return [c for c in ranked if not self._compare_halves("", c, ranked[0]).difference.is_sure]
+
+    def _compare_halves(self, name: str, before: Combination, after: Combination) -> Step:
+        return Step(name, compare_losses(self._losses(before), self._losses(after)))
+
+    def _losses(self, combination: Combination) -> Losses:
+        """Return the losses of a trial on the samples that all trials are judged on."""
+        fewest = min(losses.size for losses in self._first.values())
+        return self._first[combination][:fewest]
+
+    def _alone(self, index: int, choice: int) -> Combination:
+        return (*self._nothing[:index], choice, *self._nothing[index + 1 :])
 
     def _weigh(self, index: int) -> Step | None:
         """Hold the best against the same without this step, or with it where it has none."""
@@ -367,9 +406,19 @@ class _Grid:
         changed = [self._with(index, n + 1) for n in range(len(self._steps[index]))]
         known = [combination for combination in changed if combination in self._known]
         if not known:
-            return None
+            return self._weigh_losers(index)
         other = min(known, key=lambda combination: self._complete(combination).loss)
         return self._keep_better(index, self._best, other)
+
+    def _weigh_losers(self, index: int) -> Step | None:
+        """Return what the best change of a step does that was combined with no other."""
+        choices = range(1, len(self._steps[index]) + 1)
+        known = [c for n in choices if (c := self._alone(index, n)) in self._known]
+        if not known:
+            return None
+        best = min(known, key=lambda c: float(np.mean(self._losses(c))))
+        name = self._steps[index][best[index] - 1].name
+        return self._compare_halves(name, self._nothing, best)
 
     def _keep_better(self, index: int, before: Combination, after: Combination) -> Step:
         name = self._steps[index][after[index] - 1].name
@@ -398,7 +447,7 @@ class _Grid:
             # What goes with no other option of this recipe, or runs nowhere.
             self.refusals.append(_refusal(" and ".join(c.name for c in changes), error))
             return False
-        self._known[combination] = trial
+        self._known[combination], self._first[combination] = trial, trial.judgement.losses
         return True
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import Prepared, prepare_further
 from bitwright.prepare.matching import clip_limits
 from bitwright.recipe import (
     MSE,
@@ -52,7 +52,7 @@ def _equalizations(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
     fields: dict[str, Any] = {
         "equalize": CrossLayerEqualization(steps=-1, weight_threshold=None),
     }
-    other = open_model(prepared.source, recipe.replace(**fields), prepared.providers)
+    other = prepare_further(prepared, recipe.replace(**fields))
     if other.content_fingerprint != prepared.content_fingerprint:
         yield Change("equalization", fields)
     clips = recipe.rewrite.clip6_to_relu or recipe.rewrite.clip_to_relu
