@@ -13,6 +13,7 @@ from .api import preprocess as preprocess
 from .api import quantize as quantize
 from .api import tune as tune
 from .api import verify as verify
+from .api import verify_targets as verify_targets
 from .assess import Benchmark as Benchmark
 from .assess import Comparison as Comparison
 from .assess import Finding as Finding

@@ -107,5 +107,65 @@ def test_of_many_findings_the_first_are_shown(run, tmp_path):
     path = tmp_path / "many.onnx"
     onnx.save(pairs.model([made], {"x": [3]}), path)
     short, long = run("verify", path), run("verify", path, "--verbose")
-    assert "and 4 more; --verbose names all" in short.out
+    assert "tanh0, tanh1 … (12)" in short.out
     assert "tanh11" not in short.out and "tanh11" in long.out
+    pairs = Pairs()
+    made = [pairs.pair(f"x{index}", scale=-1.0 - index) for index in range(10)]
+    onnx.save(pairs.model(made, {f"x{index}": [3] for index in range(10)}), path)
+    assert "and 2 more; --verbose names all" in run("verify", path).out
+
+
+def test_all_targets_have_a_row_each_and_one_that_runs_it_is_enough(run, quantized, broken):
+    answer = run("verify", quantized, "--target", "all")
+    assert answer.code == 0
+    rows = {line.split()[0]: line.split()[1] for line in answer.out.splitlines()[2:]}
+    assert {"x86-vnni", "arm-cpu", "qualcomm-htp", "nvidia-tensorrt", "coreml"} <= rows.keys()
+    assert "cpu" not in rows
+    assert (rows["x86-vnni"], rows["nvidia-tensorrt"], rows["coreml"]) == ("yes", "no", "no")
+    document = run("verify", quantized, "--target", "all", "--json").json
+    assert {row["target"]: row["passes"] for row in document["targets"]}["coreml"] is False
+    suites = ElementTree.fromstring(
+        run("verify", quantized, "--target", "all", "--format", "junit").out
+    )
+    assert len(suites) == len(rows)
+
+
+def test_a_finding_has_rule_node_found_allowed_consequence_and_fix(run, broken):
+    document = run("verify", broken, "--target", "nvidia-tensorrt", "--json").json
+    assert document["ok"]  # int8 pairs at the zero point 0
+    document = run("verify", broken, "--target", "qualcomm-htp", "--json").json
+    found = next(f for f in document["findings"] if f["rule"] == "activation_types")
+    assert (found["node"], found["found"]) == ("pool", "activation of int8")
+    assert found["allowed"] == "uint8 or uint16"
+    assert (found["consequence"], found["level"]) == ("leaves", "error")
+    assert "retarget" in found["remedy"]
+    assert document["residence"]["resident_ops"] == 0
+
+
+def test_what_is_allowed_does_not_fail(run, broken):
+    words = ("verify", broken, "--target", "qualcomm-htp")
+    assert run(*words).code == 1
+    assert run(*words, "--allow", "leaves").code == 0
+    assert run(*words, "--allow", "sloow").code == 2
+
+
+def test_equal_findings_of_many_nodes_are_one_row(run, tmp_path):
+    pairs = Pairs()
+    for index in range(5):
+        pairs.add("Erfc", [pairs.pair(f"x{index}")], f"node{index}")
+    model = pairs.model([f"node{i}" for i in range(5)], {f"x{i}": [1, 4] for i in range(5)})
+    onnx.save(model, tmp_path / "many.onnx")
+    answer = run("verify", tmp_path / "many.onnx", "--target", "qualcomm-htp")
+    line = next(line for line in answer.out.splitlines() if "operator Erfc" in line)
+    assert line.strip().startswith("node0, node1 … (5)")
+
+
+def test_a_target_of_the_user_is_a_file(run, broken, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "mine"\ndescription = "A test."\nrecipe = "int8"\n[rules.pools]\n'
+        'kind = "refused_operators"\nconsequence = "refused"\nops = ["AveragePool"]\n'
+    )
+    answer = run("verify", broken, "--target", path)
+    assert answer.code == 1
+    assert "refused" in answer.out

@@ -27,11 +27,20 @@ from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
+from bitwright.targets import TARGETS
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
 
-__all__ = ["bench", "bench_generation", "compare", "find_sensitivity", "inspect", "verify"]
+__all__ = [
+    "bench",
+    "bench_generation",
+    "compare",
+    "find_sensitivity",
+    "inspect",
+    "verify",
+    "verify_targets",
+]
 
 
 @check_arguments
@@ -268,12 +277,14 @@ def _as_list(models: ModelSource | Sequence[ModelSource]) -> Sequence[ModelSourc
 def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -> Verification:
     """Check a quantized model, whoever made it, against what its target can run.
 
-    Errors break the model; warnings cost speed, or depend on the data. `found.ok` looks at the
-    errors, `found.passes(strict=True)` at both.
+    Errors break the model, or make it leave its accelerator; warnings cost speed, or depend on the
+    data. `found.ok` looks at the errors, `found.passes(strict=True)` at both, and
+    `found.residence` says how much of the model stays on the target.
 
     Args:
         model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
-        target: `"npu-cnn"` also checks the limits of the NPU's shifters.
+        target: a name of `bitwright.TARGETS`, with a variant as in `"qualcomm-htp:v68"`, or a
+            file of your own, whose name ends with .toml.
         cpu: the kind of CPU for the target cpu, `"avx2"` (x86 without VNNI), `"vnni"` or `"arm"`;
             None means that of this machine.
 
@@ -283,3 +294,24 @@ def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -
     ['model: quantized: nothing in it is quantized; quantize it first']
     """
     return verify_model(graph.load_model(model, sort=False), target, cpu)
+
+
+@check_arguments
+def verify_targets(
+    model: ModelSource, targets: Sequence[str] | None = None
+) -> dict[str, Verification]:
+    """Check a quantized model against many targets: where can this file run?
+
+    Args:
+        model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        targets: names or files of targets; None: all that come with the package, but for the
+            machine's own CPU, which is one of them.
+
+    >>> import bitwright
+    >>> found = bitwright.verify_targets(bitwright.load_demo().model_path, ["arm-cpu"])
+    >>> found["arm-cpu"].ok
+    False
+    """
+    chosen = [name for name, one in TARGETS.items() if not one.host] if targets is None else targets
+    loaded = graph.load_model(model, sort=False)
+    return {name: verify_model(loaded, name) for name in chosen}

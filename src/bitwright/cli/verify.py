@@ -1,9 +1,8 @@
-"""`bitwright verify`: check a quantized model against the rules of its target."""
+"""`bitwright verify`: check a quantized model against the rules of its target, or of all."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["verify_command"]
 
 _MOST_ROWS = 8
+_MOST_NAMES = 2
 
 
 class _Format(StrEnum):
@@ -28,11 +28,24 @@ class _Format(StrEnum):
     junit = "junit"
 
 
+class _Consequence(StrEnum):
+    refused = "refused"
+    leaves = "leaves"
+    wrong = "wrong"
+    float = "float"
+    slow = "slow"
+
+
 def verify_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Any quantized .onnx file.")],
     *,
     target: Annotated[
-        str, typer.Option(help="Where it will run: cpu, npu-cnn or npu-transformer.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Where it will run: a target of 'bitwright recipes', one with its variant as in "
+            "qualcomm-htp:v68, a .toml file of your own, or all, for one row a target.",
+        ),
     ] = "cpu",
     cpu: Annotated[
         str | None,
@@ -43,6 +56,10 @@ def verify_command(
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings fail too.")] = False,
+    allow: Annotated[
+        list[_Consequence] | None,
+        typer.Option(help="Do not fail for what has this consequence; repeatable."),
+    ] = None,
     form: Annotated[
         _Format, typer.Option("--format", help="Text, or what other programs read.")
     ] = _Format.text,
@@ -50,47 +67,120 @@ def verify_command(
 ) -> None:
     """Check a quantized model, whoever made it.
 
-    The exit code is 0 if nothing is wrong, else 1. Warnings do not count as wrong, unless --strict
-    says so.
+    The exit code is 0 if nothing is wrong, else 1: what is refused, leaves the accelerator or is
+    wrong counts, what is only computed in float, or slow, does with --strict. With --target all it
+    is 0 if any target can run the model.
     """
-    from bitwright.api import verify
+    from bitwright.api import verify, verify_targets
 
-    found = verify(model, target, cpu=cpu)
+    allowed = tuple(map(str, allow or ()))
     if form is _Format.json:
         screen = replace(screen, as_json=True)
+    if target == "all":
+        everywhere = verify_targets(model)
+        passing = {
+            name: one.passes(strict=strict, allow=allowed) for name, one in everywhere.items()
+        }
+        if form is _Format.junit and not screen.as_json:
+            typer.echo(_suites(everywhere, strict, allowed))
+        else:
+            document = {
+                "model": str(model),
+                "targets": [
+                    {**found.to_dict(), "passes": passing[name]}
+                    for name, found in everywhere.items()
+                ],
+            }
+            screen.show(document, [_overview(model, everywhere, passing)])
+        if not any(passing.values()):
+            raise typer.Exit(1)
+        return
+    found = verify(model, target, cpu=cpu)
     if form is _Format.junit and not screen.as_json:
-        typer.echo(found.to_junit(strict=strict))
+        typer.echo(found.to_junit(strict=strict, allow=allowed))
     else:
         screen.show({"model": str(model), **found.to_dict()}, _parts(model, found, screen.verbose))
-    if not found.passes(strict=strict):
+    if not found.passes(strict=strict, allow=allowed):
         raise typer.Exit(1)
 
 
+def _suites(found: Mapping[str, Verification], strict: bool, allowed: tuple[str, ...]) -> str:
+    from xml.etree import ElementTree
+
+    suites = ElementTree.Element("testsuites", name="bitwright verify")
+    for verification in found.values():
+        suites.append(verification.junit_suite(strict=strict, allow=allowed))
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
+
+
+def _overview(model: Path, found: Mapping[str, Verification], passing: Mapping[str, bool]) -> Table:
+    """Return one row a target: whether the model runs there, and how much of it."""
+    rows = []
+    for name, verification in found.items():
+        stays = verification.residence
+        worst = verification.errors or verification.warnings
+        rows.append(
+            (
+                name,
+                "yes" if passing[name] else "no",
+                str(len(verification.errors)),
+                str(len(verification.warnings)),
+                "-" if stays is None else f"{stays.resident_ops}/{stays.ops}",
+                "-" if stays is None or stays.share is None else f"{100 * stays.share:.0f} %",
+                "-" if stays is None else str(stays.partitions),
+                f"{worst[0].consequence}: {worst[0].rule}" if worst else "",
+            )
+        )
+    columns = (
+        "target",
+        "runs",
+        "errors",
+        "warnings",
+        "ops there",
+        "multiply-adds",
+        "partitions",
+        "first",
+    )
+    return Table(f"{model}: where it runs", columns, rows)
+
+
 def _parts(model: Path, found: Verification, verbose: bool) -> list[Part]:
+    stays = [] if found.residence is None else [f"{found.residence.describe()}."]
     if not found.findings:
-        return [f"{model}: {len(found.rules)} rules for {found.target} hold."]
+        return [f"{model}: {len(found.rules)} rules for {found.target} hold.", *stays]
     parts: list[Part] = []
     for noun, findings in (("error", found.errors), ("warning", found.warnings)):
         if findings:
             title = f"{model}: {counted(len(findings), noun)} for {found.target}"
             rows = _rows(findings, verbose)
-            parts.append(Table(title, ("node", "rule", "what was found", "values"), rows))
+            columns = ("node", "rule", "consequence", "what was found", "values")
+            parts.append(Table(title, columns, rows))
     remedies = {finding.rule: finding.remedy for finding in found.findings if finding.remedy}
     parts.append(Facts([(f"Against {rule}", remedy) for rule, remedy in remedies.items()]))
+    parts += stays
     if found.ok:
         parts.append("Nothing is wrong; --strict would take the warnings for errors.")
     return parts
 
 
-def _rows(findings: Sequence[Finding], verbose: bool) -> list[tuple[str, str, str, str]]:
-    """Return a row for each finding; of many that break one rule only the first few."""
-    rows, shown = [], Counter[str]()
+def _rows(findings: Sequence[Finding], verbose: bool) -> list[tuple[str, str, str, str, str]]:
+    """Return a row for each thing that was found, however many nodes have it; the first few."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
     for finding in findings:
-        shown[finding.rule] += 1
-        if verbose or shown[finding.rule] <= _MOST_ROWS:
-            values = ", ".join(f"{name} {value}" for name, value in finding.values.items())
-            rows.append((finding.node or "model", finding.rule, finding.message, values or "-"))
+        values = ", ".join(f"{name} {value}" for name, value in finding.values.items())
+        key = (finding.rule, finding.consequence or "-", finding.message, values or "-")
+        groups.setdefault(key, []).append(finding.node or "model")
+    rows: list[tuple[str, str, str, str, str]] = []
+    shown: dict[str, int] = {}
+    for (rule, consequence, message, values), nodes in groups.items():
+        shown[rule] = shown.get(rule, 0) + 1
+        names = ", ".join(nodes if verbose else nodes[:_MOST_NAMES])
+        if len(nodes) > _MOST_NAMES and not verbose:
+            names += f" … ({len(nodes)})"
+        if verbose or shown[rule] <= _MOST_ROWS:
+            rows.append((names, rule, consequence, message, values))
     for rule, count in shown.items():
         if not verbose and count > _MOST_ROWS:
-            rows.append(("…", rule, f"and {count - _MOST_ROWS} more; --verbose names all", "-"))
+            rows.append(("…", rule, "", f"and {count - _MOST_ROWS} more; --verbose names all", "-"))
     return rows

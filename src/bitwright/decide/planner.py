@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout, plan_as_float
@@ -16,6 +17,7 @@ from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overf
 from bitwright.decide.scales.parameters import activation_plan, linked_plan, weight_plan
 from bitwright.decide.validation import may_absorb
 from bitwright.errors import DataError, NothingQuantizedError
+from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 
@@ -63,6 +65,8 @@ def decide(
     _absorb_activations(model, layout, plan)
     if recipe.rounding == "squant":
         _round_convolutions_by_squant(plan)
+    if recipe.place.unsigned_activations:
+        _write_unsigned(plan)
     if not any(node.quantized for node in plan.nodes.values()):
         raise NothingQuantizedError(_nothing_quantized(model, plan))
     return plan
@@ -86,6 +90,18 @@ def _refuse_invalid_values(layout: Layout, sketches: Mapping[str, TensorSketch])
             f"infinite values among {sketch.count:,} during calibration; fix the model or "
             f"the data, or exclude the nodes that use it ({users})."
         )
+
+
+def _write_unsigned(plan: QuantPlan) -> None:
+    """Give int8 activations the type uint8, with the same scales and the same numbers."""
+    middle = 128
+    for key, entry in plan.tensors.items():
+        if entry.role != "activation" or entry.qtype != INT8:
+            continue
+        zeros = entry.zero_point
+        if zeros is not None:
+            zeros = (np.asarray(zeros, np.int64) + middle).tolist()
+        plan.tensors[key] = msgspec.structs.replace(entry, qtype=UINT8, zero_point=zeros)
 
 
 def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:

@@ -14,12 +14,14 @@ from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning, SignRoun
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, Percentile
 from bitwright.recipe.options import Placement, Selection
+from bitwright.recipe.targeting import fit_recipe, own_recipe, why_unfit
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import check_regular_file
 from bitwright.support.settings import merge
 from bitwright.targets import TARGETS, Target, find_target
+from bitwright.targets.host import on_host
 
 __all__ = ["PRESETS", "RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
 
@@ -255,26 +257,18 @@ def load_recipe(
     """
     hardware = find_target("cpu" if target is None else target)
     if recipe is None:
-        return named_recipe(hardware.recipe)
+        return own_recipe(named_recipe(hardware.recipe), hardware)
     found = _read_recipe(recipe)
-    unfit = None if target is None else _why_unfit(found, hardware)
+    if target is None:
+        return found
+    hardware = on_host(hardware)
+    unfit = why_unfit(found, hardware)
     if unfit is not None:
         raise TargetError(
             f"recipe {found.name!r} is not for the target {target}: it has {unfit}; leave out the "
             f"recipe or the target, or start from the recipe {hardware.recipe}."
         )
-    return found
-
-
-def _why_unfit(recipe: Recipe, target: Target) -> str | None:
-    """Return what of a recipe a target does not take."""
-    if target.modes is not None and recipe.mode not in target.modes:
-        return f"the mode {recipe.mode}"
-    if target.formats is not None and recipe.format not in target.formats:
-        return f"the format {recipe.format}"
-    if target.needs_limits and recipe.limits is None:
-        return "no limits, which keep power-of-two scales within the target's shifters"
-    return None
+    return fit_recipe(found, hardware)
 
 
 def _read_recipe(recipe: str | Path | dict[str, Any] | Recipe) -> Recipe:

@@ -59,12 +59,13 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     base = data.pop("extends", None)
     if base is None:
         return data
-    if not isinstance(base, str) or base not in known_names():
-        hint = did_you_mean(str(base), known_names())
+    found = {below.stem: below for below in DATA.rglob("*.toml")}
+    if not isinstance(base, str) or base not in found:
+        hint = did_you_mean(str(base), found)
         raise TargetError(f"{path}: extends must be the name of a target, not {base!r}.{hint}")
-    if (below := DATA / f"{base}.toml") in seen:
+    if found[base] in (*seen, path):
         raise TargetError(f"{path}: it extends itself, through {base!r}.")
-    return _merged(_read(below, (*seen, path)), data)
+    return _merged(_read(found[base], (*seen, path)), data)
 
 
 def _build(data: dict[str, Any], variant: str, source: str) -> Target:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from bitwright.numerics.types import QType
 from bitwright.targets.npu_limits import LimitRule
+from bitwright.targets.rules import RuleKind
 
 __all__ = ["Target"]
 
@@ -21,6 +24,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     description: str
     recipe: str
     """Name of the recipe that is taken where none is given."""
+    settings: dict[str, Any] = {}
+    """Options of the recipe that are others for this target, as in a file of a recipe."""
     op_types: tuple[str, ...] | None = None
     """Operators that its compiler takes in integers."""
     modes: tuple[str, ...] | None = None
@@ -42,6 +47,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host: bool = False
     """Of these kinds, only that of the machine counts."""
 
+    rules: dict[str, RuleKind] = {}
+    """Name -> what it asks of a quantized model."""
     variants: tuple[str, ...] = ()
     """What may stand behind its name and a colon: architectures, devices, number types."""
 

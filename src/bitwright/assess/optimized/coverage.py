@@ -21,7 +21,7 @@ from bitwright.graph import clone_model, infer_shapes, set_input_shapes
 from bitwright.graph.constants import input_at
 from bitwright.graph.quantized_ops import INTEGER_OPS
 
-__all__ = ["Coverage", "count_products", "find_coverage", "measure_coverage"]
+__all__ = ["Coverage", "count_products", "find_coverage", "measure_coverage", "multiply_adds"]
 
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
@@ -146,19 +146,32 @@ def _total(counts: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _multiply_adds(node: ir.Node) -> int | None:
+def multiply_adds(node: ir.Node, *, open_size: int | None = None) -> int | None:
+    """Return how many products a node adds up, 0 for another operator; None: a shape is not known.
+
+    Open sizes count as `open_size`, where one is given.
+
+    >>> multiply_adds(ir.node("Relu", [ir.val("x")]))
+    0
+    """
+    if _computed_op(node) not in _PRODUCTS:
+        return 0
+    return _multiply_adds(node, open_size)
+
+
+def _multiply_adds(node: ir.Node, open_size: int | None = None) -> int | None:
     """Return how many products a node adds up, or None where a shape is not known."""
     op = _computed_op(node)
-    source, result = _shape(input_at(node, 0)), _shape(node.outputs[0])
+    source, result = _shape(input_at(node, 0), open_size), _shape(node.outputs[0], open_size)
     row = INTEGER_OPS.get(node.op_type)
     place = 1 if row is None or row.weight is None else row.weight[0]
-    weight = _shape(input_at(node, place))
+    weight = _shape(input_at(node, place), open_size)
     if source is None or result is None:
         return None
     if op in _ATTENTION:
         return _attention(op, source, weight)
     if op in _RECURRENT:
-        again = _shape(input_at(node, 2))
+        again = _shape(input_at(node, 2), open_size)
         if weight is None or again is None:
             return None
         return math.prod(source[:2]) * (math.prod(weight) + math.prod(again))
@@ -181,8 +194,9 @@ def _attention(op: str, source: list[int], weight: list[int] | None) -> int | No
     return 2 * batch * length * weight[-2] * width if len(weight) == 3 else None
 
 
-def _shape(value: ir.Value | None) -> list[int] | None:
+def _shape(value: ir.Value | None, open_size: int | None = None) -> list[int] | None:
     if value is None or value.shape is None:
         return None
-    sizes = [size for size in value.shape if isinstance(size, int)]
+    given = [size if isinstance(size, int) else open_size for size in value.shape]
+    sizes = [size for size in given if size is not None]
     return sizes if len(sizes) == len(value.shape) else None

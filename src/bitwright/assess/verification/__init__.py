@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -33,16 +31,19 @@ from bitwright.assess.verification.parameters import (
     check_scales,
     check_zero_points,
 )
+from bitwright.assess.verification.partitions import find_residence
+from bitwright.assess.verification.residence import Residence
+from bitwright.assess.verification.target_rules import check_rules
+from bitwright.assess.verification.view import TargetView
 from bitwright.errors import TargetError, did_you_mean
+from bitwright.graph import infer_shapes
 from bitwright.targets import CPU, NPU_CNN, Target, find_target
+from bitwright.targets.host import detect_cpu, on_host
+from bitwright.targets.rules import Consequence
 
-__all__ = ["CPUS", "Finding", "Verification", "detect_cpu", "verify_model"]
+__all__ = ["CPUS", "Finding", "Residence", "Verification", "detect_cpu", "verify_model"]
 
 CPUS = CPU.cpus
-
-_ARM = frozenset({"aarch64", "arm64", "armv7l", "armv8l"})
-_X86 = frozenset({"amd64", "i386", "i686", "x86", "x86_64"})
-_ADDS_IN_32_BITS = frozenset({"avx512_vnni", "avx_vnni", "avx_vnni_int8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,28 @@ CHECKS = (
 )
 
 
+# What becomes of a model that breaks a rule which does not come from a file.
+_CONSEQUENCES: dict[str, Consequence] = {
+    "order": "refused",
+    "domains": "refused",
+    "onnx": "refused",
+    "runtime": "refused",
+    "fixed_shapes": "refused",
+    "quantized": "float",
+    "unfused": "float",
+    "scale": "wrong",
+    "zero_point": "wrong",
+    "bias": "wrong",
+    "accumulator": "wrong",
+    "saturation": "wrong",
+    "float_weights": "wrong",
+    "eight_bits": "leaves",
+    "power_of_two": "leaves",
+    "per_tensor": "leaves",
+    **{rule.name: "leaves" for rule in NPU_CNN.limits},
+}
+
+
 def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -> Verification:
     """Return all that is wrong with a model, which is sorted in place if it was not.
 
@@ -109,43 +132,39 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
     hardware = find_target(target)
     if cpu is not None and cpu not in CPUS:
         raise TargetError(f"unknown CPU {cpu!r}.{did_you_mean(cpu, CPUS)}")
-    if cpu is not None and not hardware.cpus:
+    if cpu is not None and not hardware.host:
         raise TargetError(f"a kind of CPU is for the target cpu, not for {target}; leave it out.")
+    hardware = on_host(hardware, cpu)
     findings = list(check_node_order(model))
     if findings:
         try:
             model.graph.sort()
         except ValueError:  # no order at all: nodes feed each other in a circle
-            return Verification(target, ("order",), tuple(findings))
+            return Verification(target, ("order",), _with_consequences(findings))
     quantizers = Quantizers(model)
-    kind = cpu or detect_cpu()
+    kinds = hardware.cpus
     checks = [
         check
         for check in CHECKS
-        if check.concerns(hardware) and (not check.cpus or (hardware.cpus and kind in check.cpus))
+        if check.concerns(hardware) and (not check.cpus or {*check.cpus} & {*kinds})
     ]
     rules = ["order"]
     for check in checks:
         if not (check.of_sound_models and any(found.level == "error" for found in findings)):
             findings += check.find(quantizers)
             rules += check.rules
-    return Verification(target, tuple(rules), tuple(findings))
+    view, given = TargetView(quantizers), hardware.rules
+    if not any(finding.level == "error" for finding in findings):
+        infer_shapes(model)
+    findings += check_rules(view, given)
+    rules += given
+    found = _with_consequences(findings)
+    return Verification(target, tuple(dict.fromkeys(rules)), found, find_residence(view, found))
 
 
-def detect_cpu(machine: str | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the kind of this machine's CPU; "avx2", the most careful, where x86 does not tell.
-
-    >>> detect_cpu("arm64"), detect_cpu("AMD64", Path("no-such-file"))
-    ('arm', 'avx2')
-    """
-    machine = (machine or platform.machine()).lower()
-    if machine in _ARM:
-        return "arm"
-    if machine not in _X86:
-        return "vnni"  # no other CPU has the instruction that saturates
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "avx2"
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    return "vnni" if _ADDS_IN_32_BITS.intersection(flags) else "avx2"
+def _with_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings, each once, with what becomes of the model."""
+    completed = [
+        f if f.consequence else replace(f, consequence=_CONSEQUENCES[f.rule]) for f in findings
+    ]
+    return tuple(f for index, f in enumerate(completed) if f not in completed[:index])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from xml.etree import ElementTree
 
 from bitwright.assess.notebook import html_tables
+from bitwright.assess.verification.residence import Residence
 from bitwright.support.wording import counted
+from bitwright.targets.rules import Consequence
 
 __all__ = ["Finding", "FindingLevel", "Verification"]
 
@@ -32,6 +34,14 @@ class Finding:
     """An error breaks the model or what it computes; a warning costs speed or depends on data."""
     remedy: str = ""
     """What to do, where that is the same for every finding of the rule."""
+    tensor: str = ""
+    found: str = ""
+    """What is there, and what is allowed instead; empty where the message says it as one."""
+    allowed: str = ""
+    consequence: Consequence | None = None
+    """What becomes of it on the target."""
+    source: str = ""
+    """Who says so."""
 
     def __str__(self) -> str:
         return f"{self.node or 'model'}: {self.rule}: {self.message}"
@@ -49,6 +59,8 @@ class Verification:
     rules: tuple[str, ...]
     """Everything that was checked."""
     findings: tuple[Finding, ...]
+    residence: Residence | None = None
+    """How much of the model stays on the target; None where its nodes have no order."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -65,9 +77,20 @@ class Verification:
         """Whether nothing is wrong; there may be warnings."""
         return not self.errors
 
-    def passes(self, *, strict: bool = False) -> bool:
-        """Whether nothing is wrong, or with `strict` nothing was found at all."""
-        return not self.findings if strict else self.ok
+    def failing(self, *, strict: bool = False, allow: Collection[str] = ()) -> tuple[Finding, ...]:
+        """Return what fails: errors, with `strict` all, but for consequences that are allowed."""
+        counted = self.findings if strict else self.errors
+        return tuple(finding for finding in counted if finding.consequence not in allow)
+
+    def passes(self, *, strict: bool = False, allow: Collection[str] = ()) -> bool:
+        """Whether nothing is wrong, or with `strict` nothing was found at all.
+
+        >>> found = Finding("types", "conv", "int8; allowed: uint8", consequence="leaves")
+        >>> verification = Verification("npu", ("types",), (found,))
+        >>> verification.passes(), verification.passes(allow=("leaves",))
+        (False, True)
+        """
+        return not self.failing(strict=strict, allow=allow)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -83,12 +106,18 @@ class Verification:
                     "message": f.message,
                     "values": dict(f.values),
                     "remedy": f.remedy or None,
+                    "tensor": f.tensor or None,
+                    "found": f.found or None,
+                    "allowed": f.allowed or None,
+                    "consequence": f.consequence,
+                    "source": f.source or None,
                 }
                 for f in self.findings
             ],
+            "residence": None if self.residence is None else self.residence.to_dict(),
         }
 
-    def to_junit(self, *, strict: bool = False) -> str:
+    def to_junit(self, *, strict: bool = False, allow: Collection[str] = ()) -> str:
         """Return JUnit XML: one test case a rule, failed where there are errors.
 
         Warnings are the output of a test case that passed; `strict` makes them failures too.
@@ -96,7 +125,15 @@ class Verification:
         >>> '<testcase' in Verification("cpu", ("scale",), ()).to_junit()
         True
         """
-        failing = self.findings if strict else self.errors
+        suite = self.junit_suite(strict=strict, allow=allow)
+        ElementTree.indent(suite)
+        return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+
+    def junit_suite(
+        self, *, strict: bool = False, allow: Collection[str] = ()
+    ) -> ElementTree.Element:
+        """Return the same as an element, for a file with the suites of several targets."""
+        failing = self.failing(strict=strict, allow=allow)
         broken = {finding.rule for finding in failing}
         suite = ElementTree.Element(
             "testsuite",
@@ -116,9 +153,8 @@ class Verification:
             noted = [f for f in self.findings if f.rule == rule and f not in failing]
             if noted:
                 output = ElementTree.SubElement(case, "system-out")
-                output.text = "\n".join(f"warning: {finding}" for finding in noted)
-        ElementTree.indent(suite)
-        return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+                output.text = "\n".join(f"{finding.level}: {finding}" for finding in noted)
+        return suite
 
     def _repr_html_(self) -> str:
         columns = ("node", "rule", "level", "what was found")

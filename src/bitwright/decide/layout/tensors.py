@@ -217,6 +217,8 @@ def _weight_axis(
         if recipe.place.conventions == "onnxruntime":
             return (own or 0) if recipe.per_channel else 0, blocks
         return 1 if own is None else 1 - own, blocks
+    if node.op_type in recipe.place.per_tensor_ops:
+        return None, 0
     if not recipe.per_channel or array.ndim < 2:
         return None, 0
     custom = recipe.place.channel_axes.get(node.op_type)

@@ -2,7 +2,8 @@ import platform
 
 import pytest
 
-from bitwright.assess.verification import CPUS, detect_cpu
+from bitwright.targets import CPU
+from bitwright.targets.host import detect_cpu, on_host
 
 
 @pytest.mark.parametrize(
@@ -26,5 +27,11 @@ def test_other_machines_do_not_saturate(tmp_path):
 
 
 def test_this_machine_is_one_of_them():
-    assert detect_cpu() in CPUS
+    assert detect_cpu() in CPU.cpus
     assert platform.machine()
+
+
+def test_the_target_cpu_has_the_rules_of_its_kind():
+    assert "signed_readers" in on_host(CPU, "vnni").rules
+    assert "signed_readers" not in on_host(CPU, "arm").rules
+    assert on_host(CPU).cpus == (detect_cpu(),)

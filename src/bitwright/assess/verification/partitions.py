@@ -1,0 +1,121 @@
+"""What stays on a target where some of its rules are broken, and the partitions of that."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+import onnx_ir as ir
+
+from bitwright.assess.optimized.coverage import multiply_adds
+from bitwright.assess.quantizers import name_of
+from bitwright.assess.verification.findings import Finding
+from bitwright.assess.verification.residence import Residence
+from bitwright.assess.verification.view import TargetView
+from bitwright.graph.quantized_ops import is_integer_op
+
+__all__ = ["count_partitions", "find_residence"]
+
+# Rules that name the quantizer of a tensor, and not the operator that cannot take it.
+_OF_TENSORS = frozenset({"eight_bits", "per_tensor", "power_of_two"})
+
+
+def find_residence(view: TargetView, findings: Sequence[Finding]) -> Residence:
+    """Return what stays on a target where these findings are all that speaks against it.
+
+    A model that is refused has nothing there. Nodes of a finding that they leave are elsewhere, so
+    is all behind an input that is not taken; nodes that are computed in float stay, but not as
+    quantized ones. Open sizes count as 1.
+    """
+    gone = _gone(view, findings)
+    floats = {f.node for f in findings if f.consequence == "float"}
+    resident = [node for node in view.nodes if name_of(node) not in gone]
+    quantized = [
+        node
+        for node in resident
+        if name_of(node) not in floats and (any(view.before(node)) or is_integer_op(node.op_type))
+    ]
+    return Residence(
+        len(view.nodes),
+        len(resident),
+        len(quantized),
+        _total(view.nodes),
+        _total(resident),
+        _total(quantized),
+        count_partitions(_steps(view, gone), {id(node) for node in resident}),
+    )
+
+
+def _steps(view: TargetView, gone: Container[str]) -> list[ir.Node]:
+    """Return the operators, and the pairs that are none of the target's: others are wires."""
+    nodes = view.model.graph.all_nodes()
+    pairs = view.quantizers.found
+    return [n for n in nodes if n.op_type != "Constant" and (n not in pairs or name_of(n) in gone)]
+
+
+def _gone(view: TargetView, findings: Sequence[Finding]) -> set[str]:
+    if any(finding.consequence == "refused" for finding in findings):
+        return {name_of(node) for node in view.nodes}
+    leaving = [finding for finding in findings if finding.consequence == "leaves"]
+    gone = {finding.node for finding in leaving}
+    tensors = {finding.node for finding in leaving if finding.rule in _OF_TENSORS}
+    for node, quantizer in view.quantizers.found.items():
+        if name_of(node) in tensors:  # what cannot read it is the operator
+            gone.add(view.owner(quantizer))
+    waiting = [value for value in view.model.graph.inputs if value.name in gone]
+    seen = set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        for use in value.uses():
+            gone.add(name_of(use.node))
+            waiting += [result for result in use.node.outputs if result not in seen]
+            seen.update(use.node.outputs)
+    return gone
+
+
+def count_partitions(nodes: Sequence[ir.Node], resident: Container[int]) -> int:
+    """Return in how many pieces the nodes on a target run, with those beside it between them.
+
+    What is not among the nodes counts as a wire. Each piece has to be entered and left once: what
+    an operator outside separates lies in another one.
+    """
+    known = {id(node) for node in nodes}
+    level: dict[int, int] = {}
+    parent: dict[int, int] = {}
+
+    def find(key: int) -> int:
+        while parent[key] != key:
+            key = parent[key]
+        return key
+
+    for node in nodes:
+        is_resident = id(node) in resident
+        makers = [maker for maker in _makers(node, known) if id(maker) in level]
+        steps = [level[id(maker)] + (id(maker) not in resident and is_resident) for maker in makers]
+        level[id(node)] = max(steps, default=0)
+        if not is_resident:
+            continue
+        parent[id(node)] = id(node)
+        for maker in makers:
+            if id(maker) in parent and level[id(maker)] == level[id(node)]:
+                parent[find(id(maker))] = find(id(node))
+    return sum(parent[key] == key for key in parent)
+
+
+def _makers(node: ir.Node, known: Container[int]) -> list[ir.Node]:
+    """Return the nodes of these whose results a node reads, through all others."""
+    found, waiting = [], [value for value in node.inputs if value is not None]
+    while waiting:
+        maker = waiting.pop().producer()
+        if maker is None:
+            continue
+        if id(maker) in known:
+            found.append(maker)
+        else:
+            waiting += [value for value in maker.inputs[:1] if value is not None]
+    return found
+
+
+def _total(nodes: Sequence[ir.Node]) -> int | None:
+    counts = [multiply_adds(node, open_size=1) for node in nodes]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

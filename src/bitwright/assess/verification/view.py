@@ -1,0 +1,174 @@
+"""A quantized model as rules of hardware look at it: roles of tensors, operators between pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
+from bitwright.assess.verification.findings import Finding
+from bitwright.decide.ops import OPERATORS
+from bitwright.graph.constants import input_at, is_constant
+from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
+from bitwright.numerics.types import QTYPES, QType
+from bitwright.targets.rules import Role, Rule
+
+__all__ = ["Breach", "TargetView", "integers_of", "type_names", "type_of"]
+
+_PAIRS = QUANTIZERS | DEQUANTIZERS | FIX_NEURONS
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """What was found where a rule allows something else."""
+
+    node: str
+    found: str
+    allowed: str
+    tensor: str = ""
+
+    def as_finding(self, name: str, rule: Rule) -> Finding:
+        """Return it as a finding of a rule by its name.
+
+        >>> from bitwright.targets.rules import StaticShapes
+        >>> breach = Breach("conv", "the size batch", "numbers")
+        >>> finding = breach.as_finding("shapes", StaticShapes(consequence="leaves"))
+        >>> str(finding), finding.consequence
+        ('conv: shapes: the size batch; allowed: numbers', 'leaves')
+        """
+        return Finding(
+            name,
+            self.node,
+            f"{self.found}; allowed: {self.allowed}",
+            level="warning" if rule.consequence in ("float", "slow") else "error",
+            remedy=rule.fix,
+            tensor=self.tensor,
+            found=self.found,
+            allowed=self.allowed,
+            consequence=rule.consequence,
+            source=rule.source,
+        )
+
+
+class TargetView:
+    """The operators of a model and the quantizers around them."""
+
+    def __init__(self, quantizers: Quantizers) -> None:
+        self.quantizers = quantizers
+        self.model = quantizers.model
+
+    @cached_property
+    def nodes(self) -> list[ir.Node]:
+        """Every operator but quantizers and constants, in order."""
+        ignored = _PAIRS | {"Constant"}
+        return [node for node in self.model.graph.all_nodes() if node.op_type not in ignored]
+
+    def of_types(self, ops: tuple[str, ...]) -> Iterator[ir.Node]:
+        """Return the operators of these types; of none: all."""
+        return (node for node in self.nodes if not ops or node.op_type in ops)
+
+    def before(self, node: ir.Node) -> list[Quantizer | None]:
+        """Return the dequantizer at each input of an operator."""
+        return [self.quantizers.quantizer_before(node, index) for index in range(len(node.inputs))]
+
+    def activations(self, node: ir.Node) -> list[Quantizer]:
+        """Return the dequantizers of what an operator reads and that is no weight or bias."""
+        return [q for q in self.before(node) if q is not None and self.role(q) == "activation"]
+
+    def weight(self, node: ir.Node) -> Quantizer | None:
+        """Return the dequantizer of an operator's weight."""
+        found = (q for q in self.before(node) if q is not None and self.role(q) == "weight")
+        return next(found, None)
+
+    def behind(self, node: ir.Node) -> list[Quantizer]:
+        """Return the quantizers of an operator's results."""
+        uses = (use for value in node.outputs for use in value.uses())
+        found = (use.node for use in uses if use.idx == 0 and use.node.op_type in QUANTIZERS)
+        return [self.quantizers.found[quantizer] for quantizer in found]
+
+    def role(self, quantizer: Quantizer) -> Role:
+        """Return what a quantized tensor is to its readers."""
+        source = input_at(quantizer.node, 0)
+        while source is not None and (maker := source.producer()) is not None:
+            if maker.op_type not in QUANTIZERS:
+                break
+            source = input_at(maker, 0)  # a float weight that is quantized in the model
+        if source is None or not is_constant(source):
+            return "activation"
+        uses = [u for value in quantizer.node.outputs for u in value.uses()]
+        if quantizer.node.op_type in QUANTIZERS:
+            uses = [u for one in uses for value in one.node.outputs for u in value.uses()]
+        places = {(use.node.op_type, use.idx) for use in uses}
+        rules = [(OPERATORS.get(op), index) for op, index in places]
+        if rules and all(rule is not None and rule.bias == index for rule, index in rules):
+            return "bias"
+        if any(rule is not None and index in rule.weights for rule, index in rules):
+            return "weight"
+        return "activation"
+
+    def of_role(self, role: Role, ops: tuple[str, ...] = ()) -> Iterator[Quantizer]:
+        """Return the quantizers of a role, those that some operators read where these are given."""
+        for quantizer in self.quantizers.found.values():
+            if self.role(quantizer) != role:
+                continue
+            readers = {use.node.op_type for v in quantizer.node.outputs for use in v.uses()}
+            if not ops or readers & {*ops}:
+                yield quantizer
+
+    def breach(self, quantizer: Quantizer, found: str, allowed: str) -> Breach:
+        """Return a breach at a quantizer, named as the operator that it is of."""
+        source = quantizer.node.inputs[0]
+        tensor = "" if source is None or source.name is None else source.name
+        return Breach(self.owner(quantizer), found, allowed, tensor)
+
+    def owner(self, quantizer: Quantizer) -> str:
+        """Return the operator that reads a dequantizer, or writes for a quantizer."""
+        makers, readers = list(_makers(quantizer.node)), list(_readers(quantizer.node))
+        writes = quantizer.node.op_type in QUANTIZERS
+        ordered = [*makers, *readers] if writes else [*readers, *makers]
+        return name_of(ordered[0] if ordered else quantizer.node)
+
+
+def _readers(node: ir.Node) -> Iterator[ir.Node]:
+    """Return the operators that read a node, through pairs."""
+    for value in node.outputs:
+        for use in value.uses():
+            if use.node.op_type not in _PAIRS:
+                yield use.node
+            elif use.idx == 0:
+                yield from _readers(use.node)
+
+
+def _makers(node: ir.Node) -> Iterator[ir.Node]:
+    """Return the operator that a pair quantizes the result of, through other pairs."""
+    value = input_at(node, 0)
+    maker = None if value is None else value.producer()
+    if maker is not None and maker.op_type not in _PAIRS:
+        yield maker
+    elif maker is not None:
+        yield from _makers(maker)
+
+
+def type_of(quantizer: Quantizer) -> str | None:
+    """Return the number type of a quantizer, where the graph says it; ONNX's default is uint8."""
+    if quantizer.stored_type is None:
+        return "uint8" if len(quantizer.node.inputs) < 3 else None
+    return quantizer.stored_type.name.lower()
+
+
+def integers_of(quantizer: Quantizer) -> QType | None:
+    """Return its type where that is an integer of up to 16 bits, with its ends."""
+    qtype = QTYPES.get(type_of(quantizer) or "")
+    return qtype if qtype is not None and qtype.is_integer and qtype.bits <= 16 else None
+
+
+def type_names(types: Sequence[str]) -> str:
+    """Return number types in words.
+
+    >>> type_names(("int8", "uint8"))
+    'int8 or uint8'
+    """
+    return " or ".join(types)

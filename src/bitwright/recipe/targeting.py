@@ -1,0 +1,139 @@
+"""Recipes for a target: the rules of its file read forward, as types, placement and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bitwright.errors import RecipeError, TargetError
+from bitwright.numerics.types import INT8, QTYPES, QType
+from bitwright.recipe.value import Recipe
+from bitwright.targets import NPU_CNN, Target, rules
+
+__all__ = ["fit_recipe", "own_recipe", "why_unfit"]
+
+
+def why_unfit(recipe: Recipe, target: Target) -> str | None:
+    """Return what of a recipe a target does not take; None: it takes all.
+
+    >>> from bitwright.recipe import named_recipe
+    >>> from bitwright.targets import find_target
+    >>> why_unfit(named_recipe("int8"), find_target("nvidia-tensorrt"))
+    'uint8 activations, and not int8, float8e4m3fn or float4e2m1'
+    """
+    if target.modes is not None and recipe.mode not in target.modes:
+        return f"the mode {recipe.mode}"
+    if target.formats is not None and recipe.format not in target.formats:
+        return f"the format {recipe.format}"
+    if target.needs_limits and recipe.limits is None:
+        return "no limits, which keep power-of-two scales within the target's shifters"
+    if target.needs_limits and target.limits != NPU_CNN.limits:
+        return "limits of npu-cnn, and other ones can be verified, but not planned for"
+    if recipe.mode != "static":
+        return None
+    reasons = (_why_rule_unfit(recipe, rule) for rule in target.rules.values())
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why_rule_unfit(recipe: Recipe, rule: rules.Rule) -> str | None:
+    match rule:
+        case rules.Types(consequence="refused" | "leaves" | "wrong", ops=()):
+            used = {"activation": recipe.activation, "weight": recipe.weight}.get(rule.role)
+            if used is not None and used.name not in rule.types:
+                *others, last = rule.types
+                listed = f"{', '.join(others)} or {last}" if others else last
+                return f"{used} {rule.role}s, and not {listed}"
+        case rules.ZeroPoints(role="activation", at=("zero",), types=()):
+            if not recipe.activation_symmetric and recipe.activation.is_integer:
+                return "asymmetric activations, and not symmetric ones"
+        case rules.ZeroPoints(role="weight", consequence="refused", at=("zero",), types=()):
+            if recipe.weight_symmetric is False or not (
+                recipe.weight.signed or recipe.weight_symmetric
+            ):
+                return "asymmetric weights, and not symmetric ones"
+        case rules.Granularity(role="weight", per=("tensor",), ops=()):
+            if recipe.per_channel:
+                return "one scale for each channel, and not for each tensor"
+    return None
+
+
+def fit_recipe(recipe: Recipe, target: Target) -> Recipe:
+    """Return a recipe that a target takes with the placement that the target's rules ask for.
+
+    >>> from bitwright.recipe import named_recipe
+    >>> from bitwright.targets import find_target
+    >>> recipe = fit_recipe(named_recipe("a16w8"), find_target("qualcomm-htp:v68"))
+    >>> recipe.place.per_tensor_ops
+    ('Gemm', 'InstanceNormalization', 'LayerNormalization', 'MatMul', 'RMSNormalization')
+    """
+    if recipe.mode != "static":
+        return recipe
+    for rule in target.rules.values():
+        change = _CHANGES.get(type(rule))
+        changes = None if change is None else change(recipe, rule)
+        if changes:
+            recipe = recipe.replace(**changes)
+    return recipe
+
+
+def own_recipe(base: Recipe, target: Target) -> Recipe:
+    """Return the recipe of a target that is given none: its base, its settings, its rules."""
+    if target.modes == ():
+        raise TargetError(
+            f"the target {target.name} runs nothing that is quantized: give it the float model."
+        )
+    if not target.settings and not target.rules:
+        return base
+    try:
+        made = base.replace(**{"name": target.name, **target.settings})
+    except RecipeError as error:
+        raise TargetError(f"the settings of the target {target.name}: {error}") from error
+    made = fit_recipe(made, target)
+    unfit = why_unfit(made, target)
+    if unfit is not None:
+        raise TargetError(
+            f"the target {target.name} contradicts itself: its recipe has {unfit}; change its "
+            "settings or its rules."
+        )
+    return made
+
+
+def _tensors_of_operators(recipe: Recipe, rule: rules.Granularity) -> dict[str, Any]:
+    if rule.role != "weight" or rule.per != ("tensor",) or not rule.ops or not recipe.per_channel:
+        return {}
+    ops = dict.fromkeys((*recipe.place.per_tensor_ops, *rule.ops))
+    return {"place": {"per_tensor_ops": tuple(ops)}}
+
+
+def _float_biases(recipe: Recipe, rule: rules.Biases) -> dict[str, Any]:
+    return {"quantize_bias": False} if rule.form == "float" and recipe.quantize_bias else {}
+
+
+def _fixed_ranges(recipe: Recipe, rule: rules.FixedOutput) -> dict[str, Any]:
+    """Give results the range that makes the scale and zero point which the hardware has."""
+    fixed = rule.scales.get(recipe.activation.name)
+    if fixed is None:
+        return {}
+    low, high = _ends(QTYPES[recipe.activation.name], fixed)
+    ranges = {op: (low, high) for op in rule.ops if op not in recipe.output_ranges}
+    return {"output_ranges": {**recipe.output_ranges, **ranges}}
+
+
+def _ends(qtype: QType, fixed: rules.FixedScale) -> tuple[float, float]:
+    low, high = ((end - fixed.zero_point) * fixed.scale for end in (qtype.lowest, qtype.highest))
+    return low, high
+
+
+def _unsigned(recipe: Recipe, rule: rules.OneReader) -> dict[str, Any]:
+    """Write int8 activations as uint8 where more than one reader would make them float."""
+    if recipe.activation != INT8 or "int8" not in rule.types or recipe.format != "qdq":
+        return {}
+    return {"place": {"unsigned_activations": True}}
+
+
+_CHANGES: dict[type[rules.Rule], Callable[[Recipe, Any], dict[str, Any]]] = {
+    rules.Granularity: _tensors_of_operators,
+    rules.Biases: _float_biases,
+    rules.FixedOutput: _fixed_ranges,
+    rules.OneReader: _unsigned,
+}

@@ -1,0 +1,136 @@
+"""The rules of a target read forward: its own recipe, and what becomes of a recipe for it."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from support.models import make_cnn, normal
+
+import bitwright
+from bitwright.errors import TargetError
+from bitwright.numerics.types import FLOAT8E4M3FN, INT8, UINT8, UINT16
+from bitwright.recipe import RECIPES, Recipe, load_recipe
+from bitwright.targets import TARGETS, find_target
+
+EVERY = [
+    f"{name}:{variant}" if variant else name
+    for name, target in TARGETS.items()
+    for variant in ("", *target.variants)
+    if target.modes != ()
+]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_recipe_of_every_target_and_variant_keeps_its_own_rules(name):
+    recipe = load_recipe(None, name)
+    target = find_target(name)
+    assert recipe.name == (name if target.rules else target.recipe)
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    assert load_recipe(recipe, name) == recipe
+
+
+def test_a_target_that_runs_nothing_quantized_has_no_recipe():
+    with pytest.raises(TargetError, match="coreml runs nothing that is quantized"):
+        load_recipe(None, "coreml")
+
+
+def test_channels_are_where_the_architecture_has_them():
+    assert "MatMul" in load_recipe("int8-per-channel", "qualcomm-htp:v68").place.per_tensor_ops
+    assert "Conv" in load_recipe(None, "qualcomm-htp:v66").place.per_tensor_ops
+    assert "MatMul" not in load_recipe(None, "qualcomm-htp:v69").place.per_tensor_ops
+
+
+def test_known_results_have_the_scale_of_the_hardware():
+    ranges = load_recipe("a16w8", "qualcomm-htp").output_ranges
+    assert ranges["Sigmoid"] == (0.0, 65535 / 65536)
+    assert ranges["Tanh"] == (-1.0, 32767 / 32768)
+
+
+def test_tensorrt_has_float_biases_and_symmetric_activations():
+    recipe = load_recipe(None, "nvidia-tensorrt")
+    assert (recipe.activation, recipe.activation_symmetric) == (INT8, True)
+    assert not recipe.quantize_bias
+    assert load_recipe(None, "nvidia-tensorrt:fp8").weight == FLOAT8E4M3FN
+
+
+@pytest.mark.parametrize(
+    ("recipe", "target", "said"),
+    [
+        ("int8", "nvidia-tensorrt", "uint8 activations, and not int8"),
+        (Recipe(activation=INT8), "nvidia-tensorrt", "asymmetric activations"),
+        ("int8-symmetric", "qualcomm-htp", "int8 activations, and not uint8 or uint16"),
+        ("int8-dynamic", "qualcomm-htp", "the mode dynamic"),
+        ("int8", "webgpu", "the mode static"),
+        (Recipe(format="qoperator"), "nvidia-tensorrt", "the format qoperator"),
+    ],
+)
+def test_a_recipe_that_a_target_does_not_take_is_refused_with_the_reason(recipe, target, said):
+    with pytest.raises(TargetError, match=said):
+        load_recipe(recipe, target)
+
+
+def test_a_file_that_contradicts_itself_is_refused(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "mine"\ndescription = "A test."\nrecipe = "int8"\n'
+        '[settings]\nactivation = "int16"\n'
+        '[rules.types]\nkind = "types"\nconsequence = "refused"\nrole = "activation"\n'
+        'types = ["uint8"]\n'
+    )
+    with pytest.raises(TargetError, match="contradicts itself: its recipe has int16 activations"):
+        load_recipe(None, str(path))
+
+
+def test_other_limits_than_those_of_the_npu_are_not_planned_for(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "mine"\ndescription = "A test."\nrecipe = "npu-cnn"\n'
+        '[[limits]]\nname = "shift_cut"\n'
+        'ops = ["Conv"]\nbounds = [{ sum = "weight + input - output", gives_way = ["weight"] }]\n'
+    )
+    with pytest.raises(TargetError, match="can be verified, but not planned for"):
+        load_recipe("npu-cnn", str(path))
+
+
+def test_int8_activations_become_uint8_for_x86_with_the_same_numbers():
+    model = make_cnn()
+    name = model.graph.input[0].name
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    data = [{name: normal(*shape, seed=seed)} for seed in range(4)]
+    made = {
+        target: bitwright.quantize(
+            model, data=data, recipe="int8-symmetric", target=target, holdout=False
+        )
+        for target in ("arm-cpu", "x86-vnni")
+    }
+    types = {
+        target: {t.qtype for t in one.plan.tensors.values() if t.role == "activation"}
+        for target, one in made.items()
+    }
+    assert types == {"arm-cpu": {INT8}, "x86-vnni": {UINT8}}
+    for key, entry in made["arm-cpu"].plan.tensors.items():
+        moved = made["x86-vnni"].plan.tensors[key]
+        assert moved.scale == entry.scale
+        if entry.role == "activation" and entry.zero_point is not None:
+            assert moved.zero_point == entry.zero_point + 128
+    outputs = []
+    for one in made.values():
+        options = onnxruntime.SessionOptions()
+        # Pair by pair, so that both compute the same float arithmetic.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        proto = ir.to_proto(one.model).SerializeToString()
+        session = onnxruntime.InferenceSession(proto, options)
+        outputs.append(session.run(None, data[0])[0])
+    assert np.array_equal(*outputs)
+    # Symmetric as they are, they leave the Relu to do its work; all else is integers on x86.
+    found = bitwright.verify(made["x86-vnni"].model, "x86-vnni").findings
+    assert {(finding.rule, finding.values["op"]) for finding in found} == {("unfused", "Relu")}
+    signed = bitwright.verify(made["arm-cpu"].model, "x86-vnni").findings
+    assert {finding.rule for finding in signed} == {"unfused", "signed_readers"}
+    assert {"Conv", "Add"} <= {finding.values.get("op") for finding in signed}
+
+
+def test_names_of_recipes_and_targets_do_not_collide_by_accident():
+    same = {*RECIPES} & {*TARGETS}
+    assert same == {"npu-cnn", "npu-transformer"}
+    assert load_recipe("a16w8", "qualcomm-htp").activation == UINT16
