@@ -19,7 +19,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import DataError
-from bitwright.graph import Piece, cut_model, extract_piece, open_session, run_session
+from bitwright.graph import Piece, cut_model, open_session, run_session
+from bitwright.graph.pieces import Extractor
 from bitwright.observe.spool import SharedRow, Spool
 from bitwright.support.files import Closing
 
@@ -105,7 +106,7 @@ class LayerwiseRun(Closing):
         pieces: Sequence[Piece] | None = None,
         engine: Pieces | None = None,
     ) -> None:
-        self._model, self._engine = model, engine
+        self._extractor, self._engine = Extractor(model), engine
         self._pieces = cut_model(model, layers) if pieces is None else list(pieces)
         self._layers = frozenset(layers)
         self._providers = providers
@@ -143,7 +144,7 @@ class LayerwiseRun(Closing):
 
     def put_model(self, model: ir.Model) -> None:
         """Run the pieces to come as they are in this model, which has the same tensors."""
-        self._model = model
+        self._extractor = Extractor(model)
 
     def _run_piece(self, piece: Piece) -> None:
         if not piece.outputs:
@@ -156,7 +157,7 @@ class LayerwiseRun(Closing):
         self, piece: Piece, weights: Mapping[str, ir.TensorProtocol]
     ) -> Iterator[Mapping[str, Any]]:
         """Yield what a piece makes of the tensors that are alive, sample by sample."""
-        part = extract_piece(self._model, piece, weights)
+        part = self._extractor.extract(piece, weights)
         for value in part.graph.inputs:
             if value.type is None:
                 value.type = ir.TensorType(self.spool.data_type(value.name or ""))
