@@ -161,7 +161,7 @@ def _damaged_data(rng: random.Random, _: int, folder: Path, seeds: Path) -> Word
             "resize=99999999",
             "mean=x",
         )
-        words += ["--preprocess", rng.choice(forms)]
+        words += ["--transform", rng.choice(forms)]
     return [*words, "--recipe", rng.choice(("int8", "int4"))]
 
 

@@ -179,6 +179,7 @@ RENAMED = {
     "held_out": "holdout_fraction",
     "hold_back": "holdout",
     "largest_block": "max_segment_weights",
+    "preprocess": "transform",
     "product": "bias_of",
     "shares": "same_as",
     "smallest_block": "min_segment_weights",

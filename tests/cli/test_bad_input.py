@@ -147,12 +147,12 @@ def test_a_limit_of_nothing(refuse, model, data):
 
 
 def test_preprocessing_for_arrays(refuse, model, data):
-    refuse(model, "--data", data, "--preprocess", "imagenet", says=("holds arrays and not images",))
+    refuse(model, "--data", data, "--transform", "imagenet", says=("holds arrays and not images",))
 
 
 def test_unknown_preprocessing(refuse, model, image_folder):
     says = ("unknown preprocessing key 'reszie'. Did you mean 'resize'?",)
-    refuse(model, "--data", image_folder, "--preprocess", "reszie=8", says=says)
+    refuse(model, "--data", image_folder, "--transform", "reszie=8", says=says)
 
 
 # What is asked for ------------------------------------------------------------------------

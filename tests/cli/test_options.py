@@ -8,7 +8,7 @@ from bitwright.cli.app import _make_app
 from bitwright.cli.options import DataOptions, SampleOptions
 from bitwright.data import TextData
 
-DATA_OPTIONS = ("--preprocess", "--tokenizer", "--tokens", "--random-data", "--input-shape")
+DATA_OPTIONS = ("--transform", "--tokenizer", "--tokens", "--random-data", "--input-shape")
 
 
 def test_a_path_is_the_source_itself_and_nothing_is_no_source():
@@ -33,12 +33,12 @@ def test_a_tokenizer_makes_a_text_of_the_data():
         ({"tokenizer": Path("t.json")}, "give it with --data"),
         ({"tokenizer": Path("t.json"), "random_data": 1}, "--random-data and --tokenizer exclude"),
         (
-            {"tokenizer": Path("t.json"), "data": Path("t"), "preprocess": "unit"},
-            "--tokenizer and --preprocess exclude",
+            {"tokenizer": Path("t.json"), "data": Path("t"), "transform": "unit"},
+            "--tokenizer and --transform exclude",
         ),
         ({"random_data": 1, "data": Path("x")}, "--random-data and --data exclude"),
         ({"random_data": 1, "limit": 1}, "--random-data and --limit exclude"),
-        ({"random_data": 1, "preprocess": "unit"}, "--random-data and --preprocess exclude"),
+        ({"random_data": 1, "transform": "unit"}, "--random-data and --transform exclude"),
         ({"random_data": 1, "tokens": 8}, "--random-data and --tokens exclude"),
         ({"input_shape": ["x=1"]}, "--input-shape goes with --data or"),
         ({"random_data": 1, "input_shape": ["x"]}, "is not NAME=SHAPE"),

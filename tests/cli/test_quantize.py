@@ -113,7 +113,7 @@ def test_a_folder_of_images_is_data(run, model, image_folder, out):
 
 
 def test_preprocessing_can_be_described(run, model, image_folder, out):
-    words = ("--data", image_folder, "--preprocess", "resize=8x8,mean=0.5,std=0.5")
+    words = ("--data", image_folder, "--transform", "resize=8x8,mean=0.5,std=0.5")
     assert run("quantize", model, "-o", out, *words).code == 0
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bitwright.data import open_data
 from bitwright.data.files import load_arrays
-from bitwright.data.sources import open_data
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError
 
@@ -125,11 +125,11 @@ def test_a_fitting_archive_is_mapped_and_not_read(tmp_path):
 
 
 def test_an_archive_with_other_arrays_is_refused_before_one_is_read(tmp_path):
-    np.savez(tmp_path / "d.npz", x=x(), z=x())
+    np.savez(tmp_path / "d.npz", w=x(), z=x())
     content = bytearray((tmp_path / "d.npz").read_bytes())
-    content[184] ^= 1  # of x: reading it would fail first
+    content[184] ^= 1  # of w: reading it would fail first
     (tmp_path / "d.npz").write_bytes(content)
-    with pytest.raises(DataError, match="names 'z', which is no input"):
+    with pytest.raises(DataError, match="names 'w', which is no input"):
         list(open_data(tmp_path / "d.npz", [X]))
 
 
@@ -222,9 +222,14 @@ def test_a_file_that_cannot_be_trusted_is_named_with_its_remedy(tmp_path, name):
         assert name in str(caught.value)
 
 
+def test_labels_beside_the_inputs_of_an_npz_are_not_read(tmp_path):
+    np.savez(tmp_path / "d.npz", x=x(), label=np.arange(7))
+    assert [list(sample) for sample in open_data(tmp_path / "d.npz", [X])] == [["x"]]
+
+
 def test_an_unknown_array_in_an_npz_names_the_file(tmp_path):
-    np.savez(tmp_path / "d.npz", x=x(), z=x())
-    with pytest.raises(DataError, match=r"d.npz' names 'z', which is no input"):
+    np.savez(tmp_path / "d.npz", y=x(), z=x())
+    with pytest.raises(DataError, match=r"d.npz' names 'y', which is no input"):
         list(open_data(tmp_path / "d.npz", [X]))
 
 
@@ -256,26 +261,57 @@ def test_an_empty_folder_is_refused(tmp_path):
 
 def test_mixed_content_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", x())
+    Image.new("RGB", (4, 4)).save(tmp_path / "b.png")
+    with pytest.raises(DataError, match=r"mixes arrays \('a.npy'\) and images \('b.png'\)"):
+        open_data(tmp_path, [X])
+    (tmp_path / "sub").mkdir()
+    np.save(tmp_path / "sub" / "c.npy", x())
+    with pytest.raises(DataError, match=r"mixes files .* give a pattern such as"):
+        open_data(tmp_path, [X])
+
+
+def test_other_files_in_a_folder_are_passed_over_with_a_warning(tmp_path):
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(DataError, match=r"notes.txt' is neither"):
         open_data(tmp_path, [X])
-    (tmp_path / "notes.txt").unlink()
-    Image.new("RGB", (4, 4)).save(tmp_path / "b.png")
-    with pytest.raises(DataError, match=r"mixes images \('b.png'\) and arrays \('a.npy'\)"):
-        open_data(tmp_path, [X])
-    (tmp_path / "sub").mkdir()
-    with pytest.raises(DataError, match="mixes files"):
-        open_data(tmp_path, [X])
+    np.save(tmp_path / "a.npy", x())
+    (tmp_path / "annotations").mkdir()
+    with pytest.warns(UserWarning, match="also has 2 other files, such as 'notes.txt'"):
+        assert len(list(open_data(tmp_path, [X]))) == 1
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
-    (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(DataError, match=r"neither a .npy or .npz file nor an image; save"):
-        open_data(tmp_path / "data.csv", [X])
+    (tmp_path / "data.xls").write_text("1,2")
+    with pytest.raises(DataError, match=r"neither a .npy, .npz or .csv file nor an image"):
+        open_data(tmp_path / "data.xls", [X])
+
+
+def test_patterns_and_lists_of_paths_stand_for_files_in_order(tmp_path):
+    (tmp_path / "deep").mkdir()
+    for name, value in (("b.npy", 2), ("a.npy", 1), ("deep/c.npy", 3)):
+        np.save(tmp_path / name, x(value))
+
+    def read(source):
+        samples = open_data(source, [X])
+        return [float(sample["x"][0, 0]) for sample in samples]
+
+    assert read(tmp_path / "*.npy") == [1, 2]
+    assert read(str(tmp_path / "**" / "*.npy")) == [1, 2, 3]
+    assert read([tmp_path / "b.npy", str(tmp_path / "a.npy")]) == [2, 1]
+    with pytest.raises(DataError, match="no data file fits the pattern"):
+        read(tmp_path / "*.png")
+    with pytest.raises(DataError, match=r"there is no file .*no\.npy'; check the list"):
+        read([tmp_path / "no.npy"])
+
+
+def test_a_function_is_given_each_array_of_a_file(tmp_path):
+    np.save(tmp_path / "a.npy", np.stack([x(1), x(2)]))
+    samples = open_data(tmp_path / "a.npy", [X], transform=lambda array: 10 * array)
+    assert [float(sample["x"][0, 0]) for sample in samples] == [10, 20]
 
 
 def test_preprocessing_of_arrays_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", x())
     for path in (tmp_path, tmp_path / "a.npy"):
         with pytest.raises(DataError, match="holds arrays and not images"):
-            open_data(path, [X], preprocess="imagenet")
+            open_data(path, [X], transform="imagenet")

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bitwright.data import open_data
 from bitwright.data.holdout import split_holdout, split_samples
-from bitwright.data.sources import open_data
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from bitwright.data import open_data
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
-from bitwright.data.sources import open_data
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError, MissingPackageError, RecipeError
 
@@ -40,7 +40,7 @@ def test_normalising_is_the_formula(height, width, mean, std, scale, layout, col
     image = picture(height, width)
     shape = (1, 3, None, None) if layout == "nchw" else (1, None, None, 3)
     prepared = ImagePreprocess(mean=mean, std=std, scale=scale, layout=layout, color=color)
-    got = prepared.apply(image, InputSpec("x", F32, shape))
+    got = prepared.replace(resize=(height, width)).apply(image, InputSpec("x", F32, shape))
     pixels = np.asarray(image, np.float64)
     pixels = pixels[:, :, ::-1] if color == "bgr" else pixels
     wanted = (pixels * scale - np.array(mean)) / np.array(std)
@@ -116,14 +116,29 @@ def test_size_layout_and_channels_follow_the_model(tmp_path):
         assert only(open_data(tmp_path, [spec])).shape == shape
 
 
-def test_an_open_size_takes_images_as_they_are(tmp_path):
+def test_an_open_size_asks_for_one(tmp_path):
     picture(5, 7).save(tmp_path / "a.png")
     picture(6, 4).save(tmp_path / "b.png")
     spec = InputSpec("x", F32, ("n", 3, "h", "w"))
-    assert [sample["x"].shape for sample in open_data(tmp_path, [spec])] == [
-        (1, 3, 5, 7),
-        (1, 3, 6, 4),
-    ]
+    with pytest.raises(DataError, match="give transform='resize=224x224'") as caught:
+        list(open_data(tmp_path, [spec]))
+    assert "give --transform resize=224x224." in caught.value.for_command
+    sized = open_data(tmp_path, [spec], transform="resize=6x5")
+    assert [sample["x"].shape for sample in sized] == [(1, 3, 6, 5)] * 2
+    own = open_data(tmp_path, [spec], transform=lambda image: np.zeros((3, *image.size[::-1])))
+    assert [sample["x"].shape for sample in own] == [(1, 3, 5, 7), (1, 3, 6, 4)]
+
+
+def test_images_in_memory_are_read_as_files_are(tmp_path):
+    images = [picture(9, 9), picture(5, 7)]
+    for number, image in enumerate(images):
+        image.save(tmp_path / f"{number}.png")
+    from_files = [sample["x"] for sample in open_data(tmp_path, [NCHW], transform="raw")]
+    for source in (images, [(image, 3) for image in images], [{"img": i, "y": 0} for i in images]):
+        found = [sample["x"] for sample in open_data(source, [NCHW], transform="raw")]
+        np.testing.assert_array_equal(found, from_files)
+    batches = open_data(images, [InputSpec("x", F32, (2, 3, 8, 8))])
+    assert [sample["x"].shape for sample in batches] == [(2, 3, 8, 8)]
 
 
 def test_a_shortest_side_is_cropped_to_the_models_size():
@@ -137,7 +152,7 @@ def test_integer_inputs_take_raw_pixels(tmp_path):
     spec = InputSpec("x", np.dtype("uint8"), (1, 8, 8, 3))
     np.testing.assert_array_equal(only(open_data(tmp_path, [spec]))[0], np.asarray(image))
     with pytest.raises(DataError, match="use the preprocessing 'raw'"):
-        list(open_data(tmp_path, [spec], preprocess="unit"))
+        list(open_data(tmp_path, [spec], transform="unit"))
 
 
 def test_a_fixed_batch_is_filled_with_images(tmp_path):
@@ -227,23 +242,23 @@ def test_a_bad_description_is_refused_with_its_remedy(text, words):
 
 
 @pytest.mark.parametrize(
-    ("shape", "preprocess", "words"),
+    ("shape", "transform", "words"),
     [
         ((1, 3), "unit", "not the shape of an image"),
-        ((1, None, None, None), "unit", "give layout=nchw or layout=nhwc"),
+        ((1, None, None, None), "unit", "give transform='layout=nchw' or layout=nhwc"),
         ((1, 3, 8, 8), "color=gray", "takes 3 channels, but color=gray gives 1"),
         ((1, 4, 8, 8), "layout=nchw", "takes 4 channels"),
         ((1, 3, 40, 40), "crop=40", "smaller than the crop 40x40"),
         ((1, 1, 8, 8), "mean=0.1/0.2/0.3", "mean has 3 numbers"),
-        ((1, 3, None, None), "letterbox=true", "give resize=HxW"),
+        ((1, 3, None, None), "letterbox=true", "give transform='resize=224x224'"),
         ((1, 3, 8, 8), "resize=9x9", "dimension 2 8 instead of 9"),
         ((1, 3, 8, 8), "dtype=uint8", "takes uint8 pixels"),
     ],
 )
-def test_what_the_model_cannot_take_is_refused(tmp_path, shape, preprocess, words):
+def test_what_the_model_cannot_take_is_refused(tmp_path, shape, transform, words):
     picture(20, 20).save(tmp_path / "a.png")
     with pytest.raises(DataError) as caught:
-        list(open_data(tmp_path, [InputSpec("x", F32, shape)], preprocess=preprocess))
+        list(open_data(tmp_path, [InputSpec("x", F32, shape)], transform=transform))
     assert words in str(caught.value)
 
 
@@ -251,7 +266,7 @@ def test_images_of_different_size_do_not_fit_one_batch(tmp_path):
     picture(5, 7).save(tmp_path / "a.png")
     picture(6, 4).save(tmp_path / "b.png")
     with pytest.raises(DataError, match="have different sizes"):
-        list(open_data(tmp_path, [InputSpec("x", F32, (2, 3, "h", "w"))]))
+        list(open_data(tmp_path, [InputSpec("x", F32, (2, 3, "h", "w"))], transform="resize=4"))
 
 
 def test_images_cannot_feed_two_inputs(tmp_path):
@@ -314,7 +329,7 @@ def test_no_image_is_blown_up_beyond_reason(tmp_path):
             ImagePreprocess.parse(text)
     picture(1, 200).save(tmp_path / "a.png")
     with pytest.raises(DataError, match="1x200 pixels would become 256x51200"):
-        list(open_data(tmp_path / "a.png", [NCHW], preprocess=ImagePreprocess(resize=256)))
+        list(open_data(tmp_path / "a.png", [NCHW], transform=ImagePreprocess(resize=256)))
 
 
 def test_missing_pillow_says_how_to_install_it(tmp_path, monkeypatch):

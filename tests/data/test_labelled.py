@@ -107,7 +107,7 @@ def test_names_of_arrays_survive_the_disk():
 
 
 def test_a_sample_that_does_not_fit_the_model_is_refused():
-    with pytest.raises(DataError, match="sample 0 has no value for the model's input 'x'"):
+    with pytest.raises(DataError, match="sample 0 names 'y', which is no input of the model"):
         open_labelled([{"y": stack(1), "label": 0}], [SPEC])
 
 

@@ -7,11 +7,13 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader
 
 from bitwright.data import (
+    RandomData,
+    Samples,
     cache_samples,
     channels_first_specs,
+    open_data,
     to_channels_last,
 )
-from bitwright.data.sources import Samples, open_data
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError
 
@@ -84,6 +86,45 @@ class Loader:
         if not self.length:
             raise TypeError("IterableDataset has no len()")
         return len(self.batches)
+
+
+class Parts:
+    """A part of a Hugging Face dataset by its attributes."""
+
+    features = ("x",)
+
+
+class Dataset:
+    """A torch dataset: a length, and samples by number, which never end by themselves."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        return np.full(2, number, np.float32), "label"
+
+
+def test_labels_beside_the_inputs_are_left_out():
+    given = [{"x": x(1), "label": 3}, {"x": x(2), "label": 4}]
+    assert [list(sample) for sample in open_data(given, [X])] == [["x"], ["x"]]
+    assert values(open_data([(x(1), 3), (x(2), 4)], [X])) == [1, 2]
+    assert values(open_data([({"x": x(5)}, 3)], [X])) == [5]
+    stacked = {"x": np.zeros((3, 2), np.float32), "label": np.arange(5)}
+    assert values(open_data(stacked, [X])) == [0, 0, 0]
+
+
+def test_a_dataset_is_read_to_its_length_and_gets_the_batch_dimension():
+    samples = open_data(Dataset(), [X])
+    assert (values(samples), samples.len_hint) == ([0, 1, 2], 3)
+    assert next(iter(samples))["x"].shape == (1, 2)
+    rows = [{"x": [1.0, 2.0], "label": 0}]  # lists, as Hugging Face's datasets give them
+    assert values(open_data(rows, [X])) == [1]
+
+
+def test_a_function_is_given_each_item():
+    assert values(open_data(Dataset(), [X], transform=lambda pair: -pair[0])) == [0, -1, -2]
+    stack = np.ones((2, 2), np.float32)
+    assert values(open_data(stack, [X], transform=lambda array: 5 * array)) == [5, 5]
 
 
 def test_a_list_of_dicts_can_be_read_twice():
@@ -215,9 +256,10 @@ def test_a_bad_sample_is_found_when_its_turn_comes():
         (np.zeros((0, 2), np.float32), "empty"),
         (42, "cannot be read from a int; give"),
         ("no/such/folder", "no calibration data at 'no/such/folder'; give the path"),
-        ([(x(), x())], "sample 0 is a tuple of 2 values, but the model takes 1 (x)"),
+        ([(1.0, 2.0)], "sample 0 is a tuple of 2 values, but the model takes 1 (x)"),
         ({"x": [[1.0], [1.0, 2.0]]}, "the data for 'x' cannot be read as an array"),
-        (["image.png"], "sample 0 is a str"),
+        (["image.png"], "there is no file 'image.png'; check the list of paths"),
+        ({"train": Parts(), "test": Parts()}, "has parts (train, test); give one of them"),
         (b"bytes", "sample 0 is a int"),
     ],
 )
@@ -240,8 +282,12 @@ def test_a_limit_below_one_is_refused(limit):
 
 
 def test_preprocessing_without_images_is_refused():
+    with pytest.raises(DataError, match="sample 0 is no image"):
+        list(open_data([{"x": x()}], [X], transform="unit"))
     with pytest.raises(DataError, match="not a folder of images"):
-        open_data([{"x": x()}], [X], preprocess="unit")
+        open_data(x(), [X], transform="unit")
+    with pytest.raises(DataError, match="RandomData makes its own arrays"):
+        open_data(RandomData(), [X], transform="unit")
 
 
 def test_a_loader_that_shuffles_can_be_read_once_only():
@@ -330,7 +376,9 @@ def test_it_can_be_read_as_often_as_the_data():
 
 def test_data_in_the_new_layout_is_refused():
     sample = SAMPLE | {"image": SAMPLE["image"].transpose(0, 2, 3, 1)}
-    with pytest.raises(DataError, match="dimension 1 3 instead of 8"):
+    with pytest.raises(
+        DataError, match=r"looks like NHWC; transpose it with array.transpose\(0, 3, 1, 2\)"
+    ):
         list(to_channels_last(open_data([sample], [IMAGE, SIZE]), {"image"}))
 
 

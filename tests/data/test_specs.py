@@ -91,7 +91,11 @@ def test_dimensions_that_onnx_calls_by_a_question_mark_may_differ():
         ({"ids": np.zeros((1, 2), bool)}, [IDS], ["takes int64", "bool"]),
         ({"image": image()[0]}, [IMAGE], ["[batch,3,4,4]", "[3,4,4]", "array[np.newaxis]"]),
         ({"image": np.zeros((3, 4), np.float32)}, [IMAGE], ["[3,4]", "reshape it to 4"]),
-        ({"image": np.zeros((1, 4, 4, 3), np.float32)}, [IMAGE], ["dimension 1 3 instead of 4"]),
+        (
+            {"image": np.zeros((1, 4, 4, 3), np.float32)},
+            [IMAGE],
+            ["looks like NHWC", "transpose(0, 3, 1, 2)"],
+        ),
         ({"image": [[1.0], [1.0, 2.0]]}, [IMAGE], ["'image' cannot be read as an array"]),
         (
             {"image": image(2), "ids": np.zeros((1, 2), np.int64)},

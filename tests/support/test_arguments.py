@@ -62,8 +62,8 @@ def test_a_misspelt_option_is_named_with_what_was_meant(function, option):
         ({"progress": 1}, "progress of quantize must be True, False or a function, not 1."),
         ({"holdout": None}, "holdout of quantize must be True or False, not None."),
         ({"engine": 3}, "engine of quantize must be an Engine, text or None, not 3."),
-        ({"preprocess": {}}, "preprocess of quantize must be an ImagePreprocess, text or None, "
-         "not a dict."),
+        ({"transform": {}}, "transform of quantize must be an ImagePreprocess, text, a function or "
+         "None, not a dict."),
     ],
 )  # fmt: skip
 def test_the_sentence_says_what_is_taken_and_what_was_given(changes, sentence):

@@ -20,7 +20,7 @@ from bitwright.assess import (
     verify_model,
 )
 from bitwright.assess import bench_generation as time_generation
-from bitwright.data import ImagePreprocess
+from bitwright.data import Transform
 from bitwright.jobs.comparison import Measuring, compare_pair
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
@@ -50,7 +50,7 @@ def compare(
     *,
     data: Any,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     plan: QuantPlan | str | Path | None = None,
     providers: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
@@ -66,7 +66,7 @@ def compare(
         quantized_model: the same with Q/DQ pairs, integer operators, or quantized at run time.
         data: anything `bitwright.open_data` takes, or `RandomData()`.
         limit: use at most this many samples.
-        preprocess: how images become arrays.
+        transform: how images become arrays, or a function that is given each item of the data.
         plan: the plan that made the quantized model, if there is one: it says why nodes are float.
         providers: execution providers of ONNX Runtime for every run.
         memory_budget: bytes of compared tensors that may be alive at once.
@@ -82,7 +82,7 @@ def compare(
     if plan is not None and not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
     measuring = Measuring(
-        data, limit, preprocess, memory_budget=memory_budget, providers=providers, progress=progress
+        data, limit, transform, memory_budget=memory_budget, providers=providers, progress=progress
     )
     return compare_pair(float_model, quantized_model, plan, measuring)
 
@@ -94,7 +94,7 @@ def find_sensitivity(
     *,
     data: Any,
     limit: int = SENSITIVITY_SAMPLES,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     candidates: int | None = None,
     providers: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
@@ -112,7 +112,7 @@ def find_sensitivity(
         plan: a plan for this model, or its file.
         data: anything `bitwright.open_data` takes, or `RandomData()`.
         limit: use at most this many samples; each of them is run for each node.
-        preprocess: how images become arrays.
+        transform: how images become arrays, or a function that is given each item of the data.
         candidates: measure only so many nodes, those that lose most on their own; None: all.
         providers: execution providers of ONNX Runtime for every run.
         memory_budget: bytes of constants of variants that may be in memory at once.
@@ -133,7 +133,7 @@ def find_sensitivity(
     measuring = Measuring(
         data,
         limit,
-        preprocess,
+        transform,
         memory_budget=memory_budget,
         providers=providers,
         engine=open_engine(engine),
@@ -159,7 +159,7 @@ def bench(
     *,
     data: Any = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     batch: int | None = None,
     seconds: float = 3.0,
@@ -180,7 +180,7 @@ def bench(
             others are held against.
         data: samples to run, as for `quantize`; None makes random ones.
         limit: use at most this many samples.
-        preprocess: how images become arrays.
+        transform: how images become arrays, or a function that is given each item of the data.
         shapes: for random samples: input name -> shape, or name of an open dimension -> size.
         batch: put so many samples into one run; the leading dimension must be open.
         seconds: time for each model.
@@ -200,7 +200,7 @@ def bench(
         _as_list(models),
         data=data,
         limit=limit,
-        preprocess=preprocess,
+        transform=transform,
         shapes=shapes,
         batch=batch,
         seconds=seconds,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
-from bitwright.data import ImagePreprocess, paths_of
+from bitwright.data import Transform, paths_of
 from bitwright.errors import ArgumentError, OutputError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
@@ -49,7 +49,7 @@ def quantize(
     target: str | None = None,
     effort: Effort | None = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     holdout: bool = True,
     sketches: str | Path | None = None,
     memory_budget: int = MEMORY_BUDGET,
@@ -82,7 +82,7 @@ def quantize(
             seen. None: `"standard"` where no recipe is given and the data can be compared by, else
             `"low"`.
         limit: use at most this many samples.
-        preprocess: how images become arrays.
+        transform: how images become arrays, or a function that is given each item of the data.
         holdout: keep every eighth sample (at most eight) out of calibration and measure the
             result on those.
         sketches: a file that keeps what was observed; if it exists and belongs to this model,
@@ -109,7 +109,7 @@ def quantize(
     calibration = Calibration(
         data,
         limit,
-        preprocess,
+        transform,
         holdout=holdout,
         sketches=sketches,
         memory_budget=memory_budget,
@@ -236,7 +236,7 @@ def make_plan(
     target: str | None = None,
     effort: Effort | None = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     sketches: str | Path | None = None,
     memory_budget: int = MEMORY_BUDGET,
     engine: Engine | str | None = None,
@@ -256,7 +256,7 @@ def make_plan(
     calibration = Calibration(
         data,
         limit,
-        preprocess,
+        transform,
         holdout=False,
         sketches=sketches,
         memory_budget=memory_budget,
@@ -286,7 +286,7 @@ def apply_plan(
     weights: str | Path | None = None,
     data: Any = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     external_data: bool | None = None,
     providers: Sequence[str] | None = None,
     work: str | Path | None = None,
@@ -313,7 +313,7 @@ def apply_plan(
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
     model = _with_weights(model, weights, output)
-    calibration = Calibration(data, limit, preprocess, progress=progress)
+    calibration = Calibration(data, limit, transform, progress=progress)
     result = apply_to_model(plan, model, calibration, providers, Compute(device, work))
     return _save(result, output, external_data)
 
@@ -328,7 +328,7 @@ def import_qat(
     optimize: bool = True,
     data: Any = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     external_data: bool | None = None,
     providers: Sequence[str] | None = None,
 ) -> Result:
@@ -346,7 +346,7 @@ def import_qat(
         optimize: fold constants first, as `quantize` does.
         data: if given, measures the result against the trained model.
         limit: use at most this many samples, 8 if not given.
-        preprocess: how images become arrays.
+        transform: how images become arrays, or a function that is given each item of the data.
         external_data: weights in a file of their own; None: only above 2 GB.
         providers: execution providers of ONNX Runtime for every run.
 
@@ -366,7 +366,7 @@ calibration data instead.
         format=format,
         select=select,
         optimize=optimize,
-        calibration=Calibration(data, limit, preprocess),
+        calibration=Calibration(data, limit, transform),
         providers=providers,
     )
     return _save(result, output, external_data)

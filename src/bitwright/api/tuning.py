@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
-from bitwright.data import ImagePreprocess, paths_of
+from bitwright.data import Transform, paths_of
 from bitwright.errors import ArgumentError
 from bitwright.observe import MEMORY_BUDGET
 from bitwright.recipe import Recipe, load_recipe
@@ -45,7 +45,7 @@ def tune(
     effort: Effort | None = None,
     limit: int | None = None,
     eval_limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     external_data: bool | None = None,
     memory_budget: int = MEMORY_BUDGET,
     providers: Sequence[str] | None = None,
@@ -84,7 +84,7 @@ def tune(
         effort: one level of the accuracy cascade; None: "standard", and "medium" if that fails.
         limit: use at most this many samples of `data`.
         eval_limit: use at most this many samples of `eval_data`.
-        preprocess: how images become arrays.
+        transform: how images become arrays, or a function that is given each item of the data.
         external_data: weights in a file of their own; None: only above 2 GB.
         memory_budget: bytes of samples and observed tensors that may be in memory at once.
         providers: execution providers of ONNX Runtime for every run.
@@ -135,7 +135,7 @@ def tune(
         effort=effort,
         limit=limit,
         eval_limit=eval_limit,
-        preprocess=preprocess,
+        transform=transform,
         work=None if work is None else Path(work),
         memory_budget=memory_budget,
         providers=providers,

@@ -49,7 +49,7 @@ def apply_command(
 
     A plan with fine_tune lets its weights learn here, from --data.
     """
-    for name, given in (("--preprocess", samples.preprocess), ("--limit", samples.limit)):
+    for name, given in (("--transform", samples.transform), ("--limit", samples.limit)):
         if given is not None and samples.data is None:
             raise typer.BadParameter(f"{name} goes with --data only")
 

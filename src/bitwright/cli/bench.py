@@ -34,7 +34,7 @@ def bench_command(
         typer.Option(metavar="PATH", help="Samples to run; random ones if not given."),
     ] = None,
     limit: opt.Limit = None,
-    preprocess: opt.Preprocess = None,
+    transform: opt.Transform = None,
     input_shape: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,7 +92,7 @@ def bench_command(
     if data is not None and input_shape:
         raise typer.BadParameter("--input-shape is for random samples; give it or --data")
     shapes = opt.read_shapes(input_shape or ())
-    plain = {"--data": data, "--limit": limit, "--preprocess": preprocess, "--batch": batch}
+    plain = {"--data": data, "--limit": limit, "--transform": transform, "--batch": batch}
     named = [name for name, value in plain.items() if value is not None]
     if prompt_tokens is not None or new_tokens is not None:
         if named or profile:
@@ -132,7 +132,7 @@ def bench_command(
         models,
         data=data,
         limit=limit,
-        preprocess=preprocess,
+        transform=transform,
         batch=batch,
         seconds=3.0 if seconds is None else seconds,
         warm_up=3 if warm_up is None else warm_up,

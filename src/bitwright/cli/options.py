@@ -26,13 +26,13 @@ __all__ = [
     "Model",
     "ModelOrFolder",
     "PlanPath",
-    "Preprocess",
     "Provider",
     "Qat",
     "QuantizedModel",
     "RunOptions",
     "SampleOptions",
     "Sketches",
+    "Transform",
     "Weights",
     "Work",
     "read_budget",
@@ -125,7 +125,7 @@ ExternalData = Annotated[
         show_default=False,
     ),
 ]
-Preprocess = Annotated[
+Transform = Annotated[
     str | None,
     typer.Option(
         metavar="TEXT",
@@ -154,7 +154,7 @@ class DataOptions:
             "file for a language model.",
         ),
     ] = None
-    preprocess: Preprocess = None
+    transform: Transform = None
     tokenizer: Annotated[
         Path | None,
         typer.Option(
@@ -193,14 +193,14 @@ class DataOptions:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the job that the options stand for."""
-        return {"data": self.source(), "limit": self.limit, "preprocess": self.preprocess}
+        return {"data": self.source(), "limit": self.limit, "transform": self.transform}
 
     def source(self) -> Path | RandomData | TextData | ShapedData | None:
         """Return the data that the options name; options that clash are refused."""
         if self.tokenizer is None and self.tokens is None:
             return self.data
         option = "--tokens" if self.tokenizer is None else "--tokenizer"
-        _exclude(option, {"--preprocess": self.preprocess})
+        _exclude(option, {"--transform": self.transform})
         if self.data is None:
             raise typer.BadParameter(f"{option} is for a text; give it with --data")
         from bitwright.data import TextData
@@ -251,7 +251,7 @@ class SampleOptions(DataOptions):
             {
                 "--data": self.data,
                 "--limit": self.limit,
-                "--preprocess": self.preprocess,
+                "--transform": self.transform,
                 "--tokenizer": self.tokenizer,
                 "--tokens": self.tokens,
             },

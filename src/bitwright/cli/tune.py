@@ -160,7 +160,7 @@ def tune_command(
             report,
             data=given["data"],
             limit=given.get("limit"),
-            preprocess=given.get("preprocess"),
+            transform=given.get("transform"),
             providers=running.get("providers"),
         )
     if not result.met:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from bitwright.data.holdout import HoldoutSplit, split_holdout, split_samples
-from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
+from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess, Transform
 from bitwright.data.random import RandomData, random_samples
-from bitwright.data.requests import paths_of, read_data
+from bitwright.data.requests import open_data, paths_of
 from bitwright.data.shapes import ShapedData
 from bitwright.data.sources import (
     Samples,
     cache_samples,
     channels_first_specs,
-    open_data,
     to_channels_last,
 )
 from bitwright.data.specs import InputSpec, Sample, session_inputs
@@ -27,6 +26,7 @@ __all__ = [
     "Samples",
     "ShapedData",
     "TextData",
+    "Transform",
     "cache_samples",
     "channels_first_specs",
     "fill_token_inputs",
@@ -34,7 +34,6 @@ __all__ = [
     "open_data",
     "paths_of",
     "random_samples",
-    "read_data",
     "session_inputs",
     "split_holdout",
     "split_samples",

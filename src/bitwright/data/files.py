@@ -1,7 +1,8 @@
-"""Calibration data on disk: `.npy` and `.npz` files, images, and folders of them."""
+"""Calibration data on disk: arrays, images, videos, tables, folders of them, and patterns."""
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import struct
@@ -15,10 +16,14 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
-from bitwright.data.images import IMAGE_SUFFIXES, ImagePreprocess, open_images
+from bitwright.data.images import IMAGE_SUFFIXES, open_images
+from bitwright.data.items import name_item
 from bitwright.data.specs import Array, InputSpec, Sample, split_stack
+from bitwright.data.tables import load_table
+from bitwright.data.videos import VIDEO_SUFFIXES, video_samples
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.files import check_regular_file
+from bitwright.support.notices import warn_user
 from bitwright.support.wording import counted
 
 __all__ = [
@@ -29,6 +34,7 @@ __all__ = [
     "list_files",
     "load_arrays",
     "open_path",
+    "open_paths",
 ]
 
 _NamedSample: TypeAlias = tuple[Mapping[str, Any], str | None]
@@ -43,14 +49,23 @@ class FileSamples:
     count: int | None
 
 
+# Suffix of a file -> the kind of data in it; all files of a folder are of one kind.
+_KINDS = {
+    **dict.fromkeys((".npy", ".npz"), "arrays"),
+    **dict.fromkeys(IMAGE_SUFFIXES, "images"),
+    **dict.fromkeys(VIDEO_SUFFIXES, "videos"),
+    ".csv": "tables",
+}
+_ACCEPTED = "a .npy, .npz or .csv file, an image, a video, or a folder of these"
+
+
 def is_sample_file(path: str | os.PathLike[str]) -> bool:
     """Return whether a file holds arrays or an image, by its name.
 
     >>> is_sample_file("images/cat.JPG"), is_sample_file("text.txt")
     (True, False)
     """
-    suffix = Path(path).suffix.lower()
-    return suffix in IMAGE_SUFFIXES or suffix in ARRAY_READERS
+    return Path(path).suffix.lower() in _KINDS
 
 
 def is_array_file(path: str | os.PathLike[str]) -> bool:
@@ -66,7 +81,7 @@ def list_files(path: Path) -> list[Path]:
     """Return the file that a path names, or those of a folder without folders, by their names."""
     if path.is_file():
         return [path]
-    files, folders = _list_folder(path)
+    files, folders, _ = _list_folder(path)
     return [] if folders else files
 
 
@@ -77,7 +92,7 @@ def class_of_images(path: Path) -> list[int] | None:
     """
     if not path.is_dir():
         return None
-    files, folders = _list_folder(path)
+    files, folders, _ = _list_folder(path)
     if files or not folders:
         return None
     contents = [_list_folder(sub)[0] for sub in folders]
@@ -85,122 +100,141 @@ def class_of_images(path: Path) -> list[int] | None:
     return [number[file] for file in _interleave(contents)]
 
 
-def open_path(
-    path: Path, specs: Sequence[InputSpec], preprocess: ImagePreprocess | None = None
-) -> FileSamples:
-    """Find the samples in a file or folder, in the order of their names.
+def open_path(path: Path, specs: Sequence[InputSpec], transform: Any = None) -> FileSamples:
+    """Open the samples in a file or in a folder; `transform` is for images and videos.
 
-    * A `.npz` file has one array for each input, under the input's name; a model with one input
-      takes a `.npy` file, or a `.npz` with one array of any name. `split_stack` has the rule
-      for files that hold many samples.
+    * A `.npz` file holds one array for each input of the model, under its name; more arrays, such
+      as labels, are not read. A model with one input takes a `.npy` file, or a `.npz` with one
+      array of any name. `split_stack` has the rule for files that hold many samples.
+    * A `.csv` file has a sample in each row (`load_table`), a video one in each second.
     * A folder holds such files; or one `.npy` named after each input; or one subfolder for each
       input, with files of the same names in each.
     * A folder of images may have subfolders (one for each class), which are then taken in turn,
       so that a limit does not see one class only.
+    * A pattern such as `images/*.png` or `images/**/*.png` stands for the files that it fits.
 
-    Hidden files are passed over; any other file that does not belong is an error.
+    Files of other kinds in a folder are passed over, with a warning unless they are hidden.
 
     >>> open_path(Path("no/such/folder"), [])
     Traceback (most recent call last):
         ...
     bitwright.errors.DataError: there is no calibration data at 'no/such/folder'; give the path \
-of a .npy or .npz file, of an image, or of a folder of these.
+of a .npy, .npz or .csv file, an image, a video, or a folder of these.
     """
+    if not path.exists() and glob.has_magic(str(path)):
+        names = glob.glob(str(path), recursive=True)  # noqa: PTH207 - relative and absolute ones
+        found = sorted(map(Path, names))
+        files = [file for file in found if file.is_file() and is_sample_file(file)]
+        if not files:
+            raise DataError(f"no data file fits the pattern {str(path)!r}; give {_ACCEPTED}.")
+        return open_paths(files, specs, transform, str(path))
     if not path.exists():
         raise DataError(
-            f"there is no calibration data at {str(path)!r}; give the path of a .npy or .npz file, "
-            "of an image, or of a folder of these."
+            f"there is no calibration data at {str(path)!r}; give the path of {_ACCEPTED}."
         )
     check_regular_file(path, DataError)
     if path.is_file():
-        return _open_file(path, tuple(specs), preprocess)
-    return _open_folder(path, tuple(specs), preprocess)
+        if not is_sample_file(path):
+            raise DataError(
+                f"{str(path)!r} is neither a .npy, .npz or .csv file nor an image or a video; "
+                "save the data with np.savez(path, input_name=array)."
+            )
+        return open_paths([path], specs, transform, str(path))
+    return _open_folder(path, tuple(specs), transform)
 
 
-def _open_file(
-    path: Path, specs: tuple[InputSpec, ...], preprocess: ImagePreprocess | None
+def open_paths(
+    files: Sequence[Path], specs: Sequence[InputSpec], transform: Any, origin: str
 ) -> FileSamples:
-    suffix = path.suffix.lower()
-    if suffix in IMAGE_SUFFIXES:
-        return _image_source([path], path, specs, preprocess)
-    if suffix not in ARRAY_READERS:
-        raise DataError(
-            f"{str(path)!r} is neither a .npy or .npz file nor an image; save the data with "
-            "np.savez(path, input_name=array)."
-        )
-    _refuse_preprocess(path, preprocess)
-    count, _ = _file_samples(path, specs, lone=True)
-    if count == 0:
-        raise DataError(f"{str(path)!r} holds no samples; give at least one.")
+    """Open files of one kind, whose order is that of the samples."""
+    specs = tuple(specs)
+    kind = _one_kind(origin, files)
+    if kind == "images":
+        count, produce = open_images(list(files), specs, transform)
+        return FileSamples(produce, _described(origin, files, "image"), count)
+    if kind == "videos":
+        described = _described(origin, files, "video")
+        return FileSamples(lambda: video_samples(files, specs, transform), described, None)
+    _refuse_preprocess(origin, transform)
+    lone = len(files) == 1
+    total = _file_samples(files[0], specs, lone=True)[0] if lone else None
+    if total == 0:
+        raise DataError(f"{str(files[0])!r} holds no samples; give at least one.")
 
-    def produce() -> Iterator[_NamedSample]:
-        for sample in _file_samples(path, specs, lone=True)[1]:
-            yield sample, path.name
+    def produce_arrays() -> Iterator[_NamedSample]:
+        for file in files:
+            for sample in _file_samples(file, specs, lone=lone or kind == "tables")[1]:
+                if callable(transform):
+                    item = sample if len(specs) > 1 else next(iter(sample.values()))
+                    yield name_item(item, specs, 0, transform=transform), file.name
+                else:
+                    yield sample, file.name
 
-    return FileSamples(produce, str(path), count)
+    described = origin if lone and origin == str(files[0]) else _described(origin, files, "file")
+    return FileSamples(produce_arrays, described, total)
 
 
-def _open_folder(
-    folder: Path, specs: tuple[InputSpec, ...], preprocess: ImagePreprocess | None
-) -> FileSamples:
-    files, folders = _list_folder(folder)
-    if files and folders:
+def _described(origin: str, files: Sequence[Path], noun: str) -> str:
+    return f"{origin} ({counted(len(files), noun)})"
+
+
+def _open_folder(folder: Path, specs: tuple[InputSpec, ...], transform: Any) -> FileSamples:
+    files, folders, others = _list_folder(folder)
+    if files and any(_list_folder(sub)[0] for sub in folders):
         raise DataError(
             f"{str(folder)!r} mixes files ({files[0].name!r}) and folders ({folders[0].name!r}); "
-            "keep only the calibration data in it."
+            "keep only the calibration data in it, or give a pattern such as "
+            f"'{folder}/*{files[0].suffix}'."
         )
     if not files and not folders:
         raise DataError(
             f"the folder {str(folder)!r} is empty; put .npy or .npz files or images in it."
+            if not others
+            else f"{str(others[0])!r} is neither a .npy, .npz or .csv file nor an image or a "
+            f"video, and nothing in {str(folder)!r} is; give {_ACCEPTED}."
         )
-    if folders:
-        return _open_subfolders(folder, folders, specs, preprocess)
-    if _one_kind(folder, files) == "images":
-        return _image_source(files, folder, specs, preprocess)
-    _refuse_preprocess(folder, preprocess)
+    _tell_passed_over(folder, [*others, *(folders if files else ())])
+    if not files:
+        return _open_subfolders(folder, folders, specs, transform)
     if len(specs) > 1 and {file.stem for file in files} == {spec.name for spec in specs}:
+        _refuse_preprocess(str(folder), transform)
         return _open_named_files(folder, files, specs)
-
-    def produce() -> Iterator[_NamedSample]:
-        for file in files:
-            for sample in _file_samples(file, specs, lone=len(files) == 1)[1]:
-                yield sample, file.name
-
-    return FileSamples(produce, f"{folder} ({counted(len(files), 'file')})", None)
+    return open_paths(files, specs, transform, str(folder))
 
 
-def _list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
+def _tell_passed_over(folder: Path, others: Sequence[Path]) -> None:
+    if others:
+        warn_user(
+            f"{str(folder)!r} also has {counted(len(others), 'other file')}, such as "
+            f"{others[0].name!r}, without calibration data; passed over."
+        )
+
+
+def _list_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """Return the files with data in them, the folders, and the other files of a folder."""
     entries = sorted(
         (entry for entry in folder.iterdir() if not entry.name.startswith(".")),
         key=lambda entry: entry.name,
     )
+    plain = [entry for entry in entries if not entry.is_dir()]
     return (
-        [entry for entry in entries if not entry.is_dir()],
+        [entry for entry in plain if is_sample_file(entry)],
         [entry for entry in entries if entry.is_dir()],
+        [entry for entry in plain if not is_sample_file(entry)],
     )
 
 
-def _one_kind(folder: Path, files: Sequence[Path]) -> str:
+def _one_kind(origin: str, files: Sequence[Path]) -> str:
     kinds: dict[str, Path] = {}
     for file in files:
-        suffix = file.suffix.lower()
-        kind = (
-            "images"
-            if suffix in IMAGE_SUFFIXES
-            else "arrays"
-            if suffix in ARRAY_READERS
-            else "other"
-        )
-        kinds.setdefault(kind, file)
-    if "other" in kinds:
-        raise DataError(
-            f"{str(kinds['other'])!r} is neither a .npy or .npz file nor an image; "
-            "keep only the calibration data in the folder."
-        )
+        if not is_sample_file(file):
+            raise DataError(f"{str(file)!r} holds no calibration data; give {_ACCEPTED}.")
+        kinds.setdefault(_KINDS[file.suffix.lower()], file)
     if len(kinds) > 1:
+        (one, first), (other, second) = sorted(kinds.items(), reverse=True)[-2:]
         raise DataError(
-            f"{str(folder)!r} mixes images ({kinds['images'].name!r}) and arrays "
-            f"({kinds['arrays'].name!r}); keep only one kind in the folder."
+            f"{origin!r} mixes {other} ({second.name!r}) and {one} ({first.name!r}); keep only one "
+            "kind in it."
         )
     return next(iter(kinds))
 
@@ -209,22 +243,23 @@ def _open_subfolders(
     folder: Path,
     folders: list[Path],
     specs: tuple[InputSpec, ...],
-    preprocess: ImagePreprocess | None,
+    transform: Any,
 ) -> FileSamples:
     names = {spec.name for spec in specs}
     contents: dict[str, list[Path]] = {}
     for sub in folders:
-        files, deeper = _list_folder(sub)
-        if deeper or not files:
+        files, deeper, others = _list_folder(sub)
+        if not files:
             raise DataError(
                 f"the folder {str(sub)!r} {'has folders in it' if deeper else 'is empty'}; "
                 "put the .npy files or images of one input or class directly in it."
             )
+        _tell_passed_over(sub, [*others, *deeper])
         contents[sub.name] = files
     everything = [file for files in contents.values() for file in files]
-    if _one_kind(folder, everything) == "images" and not names <= contents.keys():
-        return _image_source(_interleave(list(contents.values())), folder, specs, preprocess)
-    _refuse_preprocess(folder, preprocess)
+    if _one_kind(str(folder), everything) == "images" and not names <= contents.keys():
+        return open_paths(_interleave(list(contents.values())), specs, transform, str(folder))
+    _refuse_preprocess(str(folder), transform)
     for name in sorted(contents.keys() - names):
         raise DataError(
             f"the folder {str(folder / name)!r} is named after no input of the model."
@@ -295,27 +330,20 @@ def _interleave(groups: Sequence[Sequence[Path]]) -> list[Path]:
     return [group[index] for index in range(longest) for group in groups if index < len(group)]
 
 
-def _image_source(
-    images: list[Path],
-    path: Path,
-    specs: tuple[InputSpec, ...],
-    preprocess: ImagePreprocess | None,
-) -> FileSamples:
-    count, produce = open_images(images, specs, preprocess)
-    return FileSamples(produce, f"{path} ({counted(len(images), 'image')})", count)
-
-
-def _refuse_preprocess(path: Path, preprocess: ImagePreprocess | None) -> None:
-    if preprocess is not None:
+def _refuse_preprocess(origin: str, transform: Any) -> None:
+    if transform is not None and not callable(transform):
         raise DataError(
-            f"image preprocessing was given, but {str(path)!r} holds arrays and not images; "
-            "leave the preprocessing out, or give the folder of images."
+            f"image preprocessing was given, but {origin!r} holds arrays and not images",
+            remedy="leave transform out, or give the folder of images",
+            command="leave --transform out, or give the folder of images",
         )
 
 
 def _file_samples(
     path: Path, specs: tuple[InputSpec, ...], *, lone: bool
 ) -> tuple[int, Iterator[Sample]]:
+    if path.suffix.lower() == ".csv":
+        return split_stack(load_table(path, specs), specs, origin=str(path), lone=True)
     arrays = load_arrays(path, [spec.name for spec in specs])
     if len(specs) == 1 and len(arrays) == 1:
         arrays = {specs[0].name: next(iter(arrays.values()))}
@@ -331,7 +359,8 @@ def _file_samples(
 def load_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, Array]:
     """Read the arrays of a file by their names, '' where it has none; never unpickles.
 
-    With `names`, a file that holds any other array beside one is refused before one is read.
+    With `names`, only those are read of a file with several; where one of them is missing, any
+    other array is refused before one is read.
     """
     check_regular_file(path, DataError)
     return ARRAY_READERS[path.suffix.lower()](path, names)
@@ -380,13 +409,14 @@ def _load_npz(path: Path, names: Sequence[str] | None) -> dict[str, Array]:
                 raise DataError(f"{str(path)!r} holds no arrays; save them with np.savez.")
             if names is not None and len(found) > 1:
                 _refuse_unknown(found, names, path)
+                found = [name for name in found if name in names]
             return {name: _load_member(path, archive.zip, name) for name in found}
     except _DAMAGED as error:
         raise _unreadable(path, error, b"PK") from error
 
 
 def _refuse_unknown(found: Sequence[str], names: Sequence[str], path: Path) -> None:
-    for name in found:
+    for name in () if set(names) <= set(found) else found:
         if name not in names:
             raise DataError(
                 f"{str(path)!r} names {name!r}, which is no input of the model."

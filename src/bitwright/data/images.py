@@ -10,11 +10,21 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from bitwright.data.specs import Array, InputSpec, show_shape
+from bitwright.data.specs import Array, InputSpec, as_array, show_shape
 from bitwright.errors import DataError, MissingPackageError, RecipeError, did_you_mean
 from bitwright.support.settings import Settings
 
-__all__ = ["IMAGE_SUFFIXES", "PREPROCESS_PRESETS", "ImagePreprocess", "open_images"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "PREPROCESS_PRESETS",
+    "ImagePreprocess",
+    "Picture",
+    "Transform",
+    "image_to_array",
+    "is_image",
+    "one_image_input",
+    "open_images",
+]
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -26,6 +36,8 @@ MAX_SIDE = 1 << 14
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 Size: TypeAlias = tuple[int, int]
+Picture: TypeAlias = Any
+"""The path of an image, or one of Pillow's."""
 
 
 class ImagePreprocess(Settings, frozen=True, kw_only=True):
@@ -138,7 +150,7 @@ class ImagePreprocess(Settings, frozen=True, kw_only=True):
                 "convert it to 8 bits, or give .npy files."
             )
         image = image.convert("L" if color == "gray" else "RGB")
-        image = self._resize(image, size)
+        image = self._resize(image, size, spec)
         crop = self.crop or (size if isinstance(self.resize, int) else None)
         if crop is not None:
             image = _crop(image, crop, name)
@@ -149,15 +161,16 @@ class ImagePreprocess(Settings, frozen=True, kw_only=True):
         values = self._normalise(pixels, np.dtype(self.dtype or spec.dtype), spec)
         return np.ascontiguousarray(values.transpose(2, 0, 1) if layout == "nchw" else values)
 
-    def _resize(self, image: Any, model_size: Size | None) -> Any:
+    def _resize(self, image: Any, model_size: Size | None, spec: InputSpec) -> Any:
         target = self.resize
         if target is None and self.crop is None:
             target = model_size
+        if target is None and self.crop is None:
+            raise _ask_for(
+                f"input {spec.name!r} {show_shape(spec.shape)} leaves the size of images open",
+                "resize=224x224",
+            )
         if target is None:
-            if self.letterbox:
-                raise DataError(
-                    "letterbox needs a size, and the model leaves it open; give resize=HxW."
-                )
             return image
         method = _pillow().Resampling[self.interpolation.upper()]
         width, height = image.size
@@ -212,54 +225,103 @@ PREPROCESS_PRESETS: dict[str, ImagePreprocess] = {
 }
 
 
-def open_images(
-    files: Sequence[Path], specs: Sequence[InputSpec], preprocess: ImagePreprocess | None
-) -> tuple[int, Callable[[], Iterator[tuple[Mapping[str, Any], str | None]]]]:
-    """Count the samples that image files make, and give the function that produces them.
+def _ask_for(sentence: str, pair: str, instead: str = "") -> DataError:
+    return DataError(
+        sentence,
+        remedy=f"give transform={pair!r}{instead}",
+        command=f"give --transform {pair}{instead}",
+    )
 
-    Without a description, pixels become 0..1 for a float input and stay 0..255 for an integer
+
+Transform: TypeAlias = ImagePreprocess | str | Callable[[Any], Any] | None
+"""How images become arrays, as a value or in words; or a function for each item of the data."""
+
+
+def is_image(value: Any) -> bool:
+    """Return whether a value is an image of Pillow, which is not imported for this.
+
+    >>> is_image("cat.png")
+    False
+    """
+    return type(value).__module__.startswith("PIL.") and callable(getattr(value, "convert", None))
+
+
+def image_to_array(image: Any, spec: InputSpec, transform: Any, name: str) -> Array:
+    """Return an image as the array of one sample, without the batch dimension.
+
+    `transform` is an `ImagePreprocess`, None for the usual one of the input, or a function.
+    """
+    if callable(transform):
+        array = as_array(transform(image))
+        has_batch = spec.shape is not None and array.ndim == len(spec.shape) == 4
+        return array[0] if has_batch and len(array) == 1 else array
+    usual = PREPROCESS_PRESETS["raw" if spec.dtype.kind in "iu" else "unit"]
+    chosen: ImagePreprocess = transform or usual
+    return chosen.apply(image, spec, name=name)
+
+
+def open_images(
+    images: Sequence[Picture], specs: Sequence[InputSpec], transform: Any
+) -> tuple[int, Callable[[], Iterator[tuple[Mapping[str, Any], str | None]]]]:
+    """Count the samples that images make, and give the function that produces them.
+
+    Without a transform, pixels become 0..1 for a float input and stay 0..255 for an integer
     one. A model with a fixed batch size gets that many images in each sample.
     """
     _pillow()
-    if len(specs) != 1:
-        raise DataError(
-            f"images can feed a model with one input only, and this one has {len(specs)} "
-            f"({', '.join(spec.name for spec in specs)}); give .npz files with one array for each."
-        )
-    spec = specs[0]
-    chosen = preprocess or PREPROCESS_PRESETS["raw" if spec.dtype.kind in "iu" else "unit"]
+    spec = one_image_input(specs)
     unbatched = spec.shape is not None and len(spec.shape) == 3
     batch = spec.shape[0] if spec.shape and not unbatched else 1
     per_sample = batch if isinstance(batch, int) else 1
-    count, left_over = divmod(len(files), per_sample)
+    count, left_over = divmod(len(images), per_sample)
     if count == 0:
         raise DataError(
-            f"the model takes {per_sample} images at a time and there are only {len(files)}; "
+            f"the model takes {per_sample} images at a time and there are only {len(images)}; "
             "give more images."
         )
 
     def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
         if left_over:
             warnings.warn(
-                f"the last {left_over} of {len(files)} images are left out, because the model "
+                f"the last {left_over} of {len(images)} images are left out, because the model "
                 f"takes {per_sample} at a time.",
                 stacklevel=2,
             )
         for first in range(0, count * per_sample, per_sample):
-            group = files[first : first + per_sample]
-            arrays = [_read_image(file, spec, chosen) for file in group]
+            group = images[first : first + per_sample]
+            names = [_name_of(image, first + place) for place, image in enumerate(group)]
+            arrays = [
+                image_to_array(image, spec, transform, name)
+                if is_image(image)
+                else _read_image(Path(image), spec, transform)
+                for image, name in zip(group, names, strict=True)
+            ]
             if len({array.shape for array in arrays}) > 1:
-                raise DataError(
-                    f"the images {group[0].name!r} to {group[-1].name!r} have different sizes and "
-                    "go into one batch; give resize=HxW."
+                raise _ask_for(
+                    f"{names[0]} and {names[-1]} have different sizes and go into one batch",
+                    "resize=224x224",
                 )
             sample = arrays[0] if unbatched else np.stack(arrays)
-            yield {spec.name: sample}, group[0].name
+            yield {spec.name: sample}, None if is_image(group[0]) else Path(group[0]).name
 
     return count, produce
 
 
-def _read_image(file: Path, spec: InputSpec, preprocess: ImagePreprocess) -> Array:
+def _name_of(image: Picture, number: int) -> str:
+    return f"image {number}" if is_image(image) else repr(str(image))
+
+
+def one_image_input(specs: Sequence[InputSpec]) -> InputSpec:
+    """Return the only input of a model, which images can feed."""
+    if len(specs) != 1:
+        raise DataError(
+            f"images can feed a model with one input only, and this one has {len(specs)} "
+            f"({', '.join(spec.name for spec in specs)}); give .npz files with one array for each."
+        )
+    return specs[0]
+
+
+def _read_image(file: Path, spec: InputSpec, transform: Any) -> Array:
     pillow = _pillow()
     from PIL.ImageOps import exif_transpose
 
@@ -271,7 +333,7 @@ def _read_image(file: Path, spec: InputSpec, preprocess: ImagePreprocess) -> Arr
             with pillow.open(file, formats=_FORMATS) as image:
                 image.load()
                 # Cameras store a photo as the sensor lay, and how to rotate it.
-                return preprocess.apply(exif_transpose(image), spec, name=repr(str(file)))
+                upright = exif_transpose(image)
     except bombs as error:
         raise DataError(
             f"the image {str(file)!r} has more than {pillow.MAX_IMAGE_PIXELS} pixels, Pillow's "
@@ -282,6 +344,7 @@ def _read_image(file: Path, spec: InputSpec, preprocess: ImagePreprocess) -> Arr
         raise DataError(
             f"the image {str(file)!r} cannot be read ({error}); replace it or leave it out."
         ) from error
+    return image_to_array(upright, spec, transform, repr(str(file)))
 
 
 def _image_shape(
@@ -299,9 +362,11 @@ def _image_shape(
     if layout is None:
         first, last = dims[0] in (1, 3), dims[2] in (1, 3)
         if first == last:
-            raise DataError(
+            raise _ask_for(
                 f"the layout of input {spec.name!r} {show_shape(spec.shape)} cannot be told from "
-                "its shape; give layout=nchw or layout=nhwc."
+                "its shape",
+                "layout=nchw",
+                " or layout=nhwc",
             )
         layout = "nchw" if first else "nhwc"
     channels, height, width = dims if layout == "nchw" else (dims[2], dims[0], dims[1])

@@ -12,8 +12,9 @@ from typing import Any, overload
 import numpy as np
 
 from bitwright.data.files import class_of_images, is_array_file, list_files, load_arrays
-from bitwright.data.images import ImagePreprocess
-from bitwright.data.requests import paths_of, read_data
+from bitwright.data.images import ImagePreprocess, Transform, is_image
+from bitwright.data.items import name_item
+from bitwright.data.requests import open_data, paths_of
 from bitwright.data.shapes import ShapedData
 from bitwright.data.specs import Array, InputSpec, Sample, as_array, check_sample, split_stack
 from bitwright.errors import DataError
@@ -121,7 +122,7 @@ def open_labelled(
     *,
     labels: Any = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     memory_budget: int = 512 << 20,
 ) -> LabelledSamples:
     """Read samples with what else they hold; `labels` has one label for each, in their order.
@@ -133,7 +134,9 @@ def open_labelled(
     `.csv` file.
     """
     given = None if labels is None else read_labels(labels)
-    items = _items(source, tuple(specs), preprocess)
+    if isinstance(transform, str):
+        transform = ImagePreprocess.parse(transform)
+    items = _items(source, tuple(specs), transform)
     found = LabelledSamples(
         _numbered(items, tuple(specs), given, limit), memory_budget=memory_budget
     )
@@ -164,7 +167,7 @@ def _numbered(
 
 
 def _items(
-    source: Any, specs: tuple[InputSpec, ...], preprocess: ImagePreprocess | str | None
+    source: Any, specs: tuple[InputSpec, ...], transform: Transform
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Yield what the model reads, and what comes with it."""
     names = [spec.name for spec in specs]
@@ -174,7 +177,7 @@ def _items(
         return
     if isinstance(source, str | os.PathLike) and Path(source).exists():
         files = list_files(Path(source))
-        if files and all(map(is_array_file, files)) and preprocess is None:
+        if files and all(map(is_array_file, files)) and transform is None:
             for file in files:
                 arrays = load_arrays(file)
                 if len(arrays) == 1 and len(names) == 1:
@@ -182,29 +185,35 @@ def _items(
                 yield from _cut(arrays, specs, str(file), lone=len(files) == 1)
             return
         classes = class_of_images(Path(source))
-        samples = read_data(source, specs, preprocess=preprocess)
+        samples = open_data(source, specs, transform=transform)
         for index, sample in enumerate(samples):
             yield sample, {} if classes is None else {LABEL: _of_batch(classes, index, sample)}
         return
     loader = hasattr(source, "dataset") and hasattr(source, "batch_size")
     plain = not isinstance(source, ShapedData) and hasattr(source, "__iter__")
     if not plain or callable(getattr(source, "get_next", None)) or hasattr(source, "dtype"):
-        for sample in read_data(source, specs, preprocess=preprocess):
+        for sample in open_data(source, specs, transform=transform):
             yield sample, {}
         return
-    for item in source:
-        if isinstance(item, Mapping):
-            extra = {name: value for name, value in item.items() if name not in names}
-            yield {name: item[name] for name in names if name in item}, extra
-        elif (
-            isinstance(item, tuple | list) and len(item) > len(names) and (loader or len(item) > 1)
-        ):
-            feeds = dict(zip(names, item, strict=False))
-            rest = item[len(names) :]
-            yield feeds, {LABEL: rest[0] if len(rest) == 1 else rest}
-        else:
-            [sample] = read_data([item], specs)
-            yield sample, {}
+    for index, item in enumerate(source):
+        given = transform(item) if callable(transform) else item
+        images = transform if isinstance(transform, ImagePreprocess) else None
+        feeds = name_item(given, specs, index, transform=images, loader=loader)
+        yield feeds, _beside_inputs(given, names)
+
+
+def _beside_inputs(item: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return what an item holds beside the model's inputs, by name."""
+    if isinstance(item, Mapping):
+        return {k: v for k, v in item.items() if k not in names and not is_image(v)}
+    if isinstance(item, tuple | list) and item and isinstance(item[0], Mapping):
+        rest = item[1:]
+        extra = _beside_inputs(item[0], names)
+    elif isinstance(item, tuple | list):
+        rest, extra = item[len(names) :], {}
+    else:
+        return {}
+    return extra | ({LABEL: rest[0] if len(rest) == 1 else rest} if rest else {})
 
 
 def _of_batch(classes: Sequence[int], index: int, sample: Sample) -> Any:

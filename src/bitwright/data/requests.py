@@ -1,4 +1,4 @@
-"""Samples for a model from any kind of data: a request for random numbers or text, or the data."""
+"""The one door to calibration data: `open_data` takes everything that the verbs take."""
 
 from __future__ import annotations
 
@@ -6,38 +6,68 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from bitwright.data.images import ImagePreprocess
+from bitwright.data.images import ImagePreprocess, Transform
 from bitwright.data.random import RandomData
 from bitwright.data.shapes import ShapedData, fix_shapes
-from bitwright.data.sources import Samples, open_data
+from bitwright.data.sources import Samples, open_source
 from bitwright.data.specs import InputSpec
 from bitwright.data.texts import TextData
+from bitwright.errors import DataError
+from bitwright.support.arguments import check_arguments
 
-__all__ = ["paths_of", "read_data"]
+__all__ = ["open_data", "paths_of"]
 
 
-def read_data(
-    data: Any,
+@check_arguments
+def open_data(
+    source: Any,
     specs: Sequence[InputSpec],
     *,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
 ) -> Samples:
-    """Return the samples for a model with these inputs; `open_data` says what else data can be.
+    """Open calibration data for a model; each sample is checked just before it is given.
+
+    `source` is one of
+
+    * an iterable of dicts (input name to array), of tuples (one array for each input) or of
+      single arrays (for a model with one input); what comes beside the inputs, such as a label,
+      is left out;
+    * an object with `get_next()`, such as ONNX Runtime's `CalibrationDataReader`;
+    * a torch `DataLoader` or dataset, or a Hugging Face dataset;
+    * one array, or one dict of arrays, that stacks many samples (`split_stack` has the rule);
+    * a list of images of Pillow, or of paths;
+    * the path of a `.npy`, `.npz` or `.csv` file, of an image, of a video, or of a folder of
+      these, or a pattern such as `images/*.png` (`open_path`);
+    * `RandomData` or `TextData`, which make samples that fit the inputs.
+
+    `transform` says how images become arrays, in words or as an `ImagePreprocess`; or it is a
+    function that is given each item (an image as Pillow's) and returns what the model reads.
 
     >>> import numpy as np
-    >>> spec = InputSpec("x", np.dtype("float32"), (1, 2))
-    >>> read_data(RandomData(count=3), [spec]).len_hint
+    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
+    >>> pairs = [(np.ones(2, np.float32), "a label")] * 3
+    >>> [sample["x"].shape for sample in open_data(pairs, [spec], transform=lambda pair: pair[0])]
+    [(1, 2), (1, 2), (1, 2)]
+    >>> open_data(RandomData(count=3), [spec]).len_hint
     3
     """
-    if isinstance(data, ShapedData):
-        specs, _ = fix_shapes(specs, data.shapes)
-        data = data.data
-    if isinstance(data, RandomData):
-        return data.samples(specs)
-    if isinstance(data, TextData):
-        return data.samples(specs, limit=limit)
-    return open_data(data, specs, limit=limit, preprocess=preprocess)
+    if isinstance(source, ShapedData):
+        specs, _ = fix_shapes(specs, source.shapes)
+        source = source.data
+    if isinstance(source, RandomData | TextData) and transform is not None:
+        raise DataError(
+            f"a transform was given, and {type(source).__name__} makes its own arrays; leave it "
+            "out."
+        )
+    if isinstance(source, RandomData):
+        samples = source.samples(specs)
+        return samples if limit is None else open_source(samples, specs, limit=limit)
+    if isinstance(source, TextData):
+        return source.samples(specs, limit=limit)
+    if isinstance(transform, str):
+        transform = ImagePreprocess.parse(transform)
+    return open_source(source, specs, limit=limit, transform=transform)
 
 
 def paths_of(source: Any) -> list[str | os.PathLike[str]]:
@@ -48,5 +78,8 @@ def paths_of(source: Any) -> list[str | os.PathLike[str]]:
     """
     if isinstance(source, ShapedData):
         return paths_of(source.data)
-    given = [source.text, source.tokenizer] if isinstance(source, TextData) else [source]
+    if isinstance(source, TextData):
+        given: Sequence[Any] = [source.text, source.tokenizer]
+    else:
+        given = source if isinstance(source, list | tuple) else [source]
     return [each for each in given if isinstance(each, str | os.PathLike)]

@@ -11,18 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.data.files import open_path
-from bitwright.data.images import ImagePreprocess
+from bitwright.data.files import FileSamples, open_path, open_paths
+from bitwright.data.images import ImagePreprocess, is_image, open_images
+from bitwright.data.items import ACCEPTED, name_item
 from bitwright.data.specs import Array, InputSpec, Sample, as_array, check_sample, split_stack
 from bitwright.errors import DataError, EmptyDataError
-from bitwright.support.arguments import check_arguments
+from bitwright.support.wording import counted
 
-__all__ = ["Samples", "cache_samples", "channels_first_specs", "open_data", "to_channels_last"]
-
-_ACCEPTED = (
-    "give a list or generator of dicts (input name to array), an ONNX Runtime "
-    "CalibrationDataReader, a torch DataLoader, or the path of .npy/.npz files or images"
-)
+__all__ = ["Samples", "cache_samples", "channels_first_specs", "open_source", "to_channels_last"]
 
 
 class Samples:
@@ -32,7 +28,7 @@ class Samples:
     what the data is, for a report; `repeatable` tells whether it can be read more than once.
 
     >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
-    >>> samples = open_data([{"x": np.zeros((1, 2), np.float32)}] * 3, [spec], limit=2)
+    >>> samples = open_source([{"x": np.zeros((1, 2), np.float32)}] * 3, [spec], limit=2)
     >>> len(list(samples)), samples.len_hint, samples.description
     (2, 2, 'list of samples')
     """
@@ -84,37 +80,20 @@ class Samples:
         return f"Samples({self.description!r}, len_hint={count})"
 
 
-@check_arguments
-def open_data(
-    source: Any,
-    specs: Sequence[InputSpec],
-    *,
-    limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+def open_source(
+    source: Any, specs: Sequence[InputSpec], *, limit: int | None = None, transform: Any = None
 ) -> Samples:
-    """Open calibration data for a model; each sample is checked just before it is given.
+    """Open data that is there, in files or in memory, for a model.
 
-    `source` is one of
-
-    * an iterable of dicts (input name to array), of tuples (one array for each input) or of
-      single arrays (for a model with one input);
-    * an object with `get_next()`, such as ONNX Runtime's `CalibrationDataReader`;
-    * a torch `DataLoader`: of a tuple the leading elements are used, of a dict the model's
-      inputs, so labels may stay in;
-    * one array, or one dict of arrays, that stacks many samples (`split_stack` has the rule);
-    * the path of a `.npy` or `.npz` file, of an image, or of a folder of these (`open_path`).
-
-    `preprocess` says how images become arrays, and is refused for other data.
+    `transform` is an `ImagePreprocess`, a function, or None.
 
     >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
-    >>> [sample["x"].shape for sample in open_data(np.zeros((3, 2), np.float32), [spec])]
+    >>> [sample["x"].shape for sample in open_source(np.zeros((3, 2), np.float32), [spec])]
     [(1, 2), (1, 2), (1, 2)]
     """
     specs = tuple(specs)
-    if isinstance(preprocess, str):
-        preprocess = ImagePreprocess.parse(preprocess)
-    if isinstance(source, (str, os.PathLike)):
-        found = open_path(Path(source), specs, preprocess)
+    found = _open_files(source, specs, transform)
+    if found is not None:
         return Samples(
             found.produce,
             specs,
@@ -123,17 +102,18 @@ def open_data(
             limit=limit,
         )
     if source is None:
-        raise DataError(f"there is no calibration data; {_ACCEPTED}.")
-    if preprocess is not None:
+        raise DataError(f"there is no calibration data; {ACCEPTED}.")
+    if isinstance(source, Mapping) and all(hasattr(part, "features") for part in source.values()):
+        parts = ", ".join(map(str, source))
+        first = next(iter(source), "train")
         raise DataError(
-            f"image preprocessing was given, but the data is a {type(source).__name__} and not a "
-            "folder of images; leave the preprocessing out, or give the folder."
+            f"the dataset has parts ({parts}); give one of them, such as dataset[{first!r}]."
         )
     if isinstance(source, Mapping) or _is_single_array(source):
-        return _open_stack(source, specs, limit)
+        return _open_stack(source, specs, limit, transform)
     if callable(getattr(source, "get_next", None)):
         return Samples(
-            lambda: _named(_drain_reader(source), specs, loader=False),
+            lambda: _named(_drain_reader(source), specs, transform, loader=False),
             specs,
             description=f"{type(source).__name__} (get_next)",
             len_hint=_length(source),
@@ -143,7 +123,7 @@ def open_data(
     # Not iter(source): a DataLoader starts its worker processes there.
     if not hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
         raise DataError(
-            f"calibration data cannot be read from a {type(source).__name__}; {_ACCEPTED}."
+            f"calibration data cannot be read from a {type(source).__name__}; {ACCEPTED}."
         )
     loader = hasattr(source, "dataset") and hasattr(source, "batch_size")
     # A loader that shuffles would give other samples for the same numbers.
@@ -151,7 +131,7 @@ def open_data(
     if not loader and _length(source) == 0:
         raise EmptyDataError("the calibration data is empty; give at least one sample.")
     return Samples(
-        lambda: _named(source, specs, loader=loader),
+        lambda: _named(_items_of(source), specs, transform, loader=loader),
         specs,
         description=source.description
         if isinstance(source, Samples)
@@ -160,6 +140,32 @@ def open_data(
         limit=limit,
         repeatable=repeatable and getattr(source, "repeatable", True) is not False,
     )
+
+
+def _open_files(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> FileSamples | None:
+    """Open a path, or a list of paths or of images; None: the source is something else."""
+    if isinstance(source, str | os.PathLike):
+        return open_path(Path(source), specs, transform)
+    if not isinstance(source, list | tuple) or not source:
+        return None
+    if all(isinstance(one, str | os.PathLike) for one in source):
+        files = [Path(one) for one in source]
+        for file in files:
+            if not file.is_file():
+                raise DataError(f"there is no file {str(file)!r}; check the list of paths.")
+        return open_paths(files, specs, transform, "list")
+    if all(map(is_image, source)):
+        count, produce = open_images(source, specs, transform)
+        return FileSamples(produce, f"list of {counted(len(source), 'image')}", count)
+    return None
+
+
+def _items_of(source: Any) -> Iterable[Any]:
+    """Return the items of a dataset that only has a length and numbers, or the source itself."""
+    if hasattr(source, "__iter__") or _length(source) is None:
+        items: Iterable[Any] = source
+        return items
+    return (source[number] for number in range(len(source)))
 
 
 def _shuffles(loader: Any) -> bool:
@@ -173,10 +179,21 @@ def _is_single_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or callable(getattr(value, "detach", None))
 
 
-def _open_stack(source: Any, specs: tuple[InputSpec, ...], limit: int | None) -> Samples:
+def _open_stack(
+    source: Any, specs: tuple[InputSpec, ...], limit: int | None, transform: Any
+) -> Samples:
+    if isinstance(transform, ImagePreprocess):
+        raise DataError(
+            f"image preprocessing was given, but the data is a {type(source).__name__} and not a "
+            "folder of images; leave transform out, or give the folder."
+        )
     if isinstance(source, Mapping):
         arrays = {}
+        names = {spec.name for spec in specs}
+        whole = names <= source.keys()  # then the rest is labels and the like
         for name, value in source.items():
+            if whole and name not in names:
+                continue
             try:
                 arrays[name] = as_array(value)
             except (ValueError, TypeError, OverflowError) as error:
@@ -186,15 +203,26 @@ def _open_stack(source: Any, specs: tuple[InputSpec, ...], limit: int | None) ->
                 ) from error
         description = "dict of arrays"
     else:
-        arrays = dict(_name_item(as_array(source), specs, 0, loader=False))
+        whole_array = as_array(source)
+        if len(specs) != 1:
+            raise DataError(
+                f"the data is one array, but the model has {len(specs)} inputs "
+                f"({', '.join(spec.name for spec in specs)}); give a dict that names each."
+            )
+        arrays = {specs[0].name: whole_array}
         description = f"array of shape {list(arrays[specs[0].name].shape)}"
     count, _ = split_stack(arrays, specs, origin=f"the {description}", lone=True)
     if count == 0:
         raise EmptyDataError("the calibration data is empty; give at least one sample.")
 
-    def produce() -> Iterator[tuple[Sample, None]]:
-        for sample in split_stack(arrays, specs, origin=f"the {description}", lone=True)[1]:
-            yield sample, None
+    def produce() -> Iterator[tuple[Mapping[str, Any], None]]:
+        samples = split_stack(arrays, specs, origin=f"the {description}", lone=True)[1]
+        for index, sample in enumerate(samples):
+            if callable(transform):
+                item = sample if len(specs) > 1 else sample[specs[0].name]
+                yield name_item(item, specs, index, transform=transform), None
+            else:
+                yield sample, None
 
     return Samples(produce, specs, description=description, len_hint=count, limit=limit)
 
@@ -212,38 +240,10 @@ def _drain_reader(reader: Any) -> Iterator[Any]:
 
 
 def _named(
-    items: Iterable[Any], specs: tuple[InputSpec, ...], *, loader: bool
+    items: Iterable[Any], specs: tuple[InputSpec, ...], transform: Any, *, loader: bool
 ) -> Iterator[tuple[Mapping[str, Any], None]]:
     for index, item in enumerate(items):
-        yield _name_item(item, specs, index, loader=loader), None
-
-
-def _name_item(
-    item: Any, specs: tuple[InputSpec, ...], index: int, *, loader: bool
-) -> Mapping[str, Any]:
-    """Pair what a source gave for one sample with the model's input names."""
-    names = [spec.name for spec in specs]
-    if isinstance(item, Mapping):
-        if loader and all(name in item for name in names):
-            return {name: item[name] for name in names}
-        return item
-    if isinstance(item, (tuple, list)):
-        if loader and len(item) > len(names):
-            item = item[: len(names)]
-        if len(item) == len(names):
-            return dict(zip(names, item, strict=True))
-        raise DataError(
-            f"sample {index} is a {type(item).__name__} of {len(item)} values, but the model takes "
-            f"{len(names)} ({', '.join(names)}); give one array for each input, or a dict."
-        )
-    if hasattr(item, "shape") or callable(getattr(item, "numpy", None)):
-        if len(names) == 1:
-            return {names[0]: item}
-        raise DataError(
-            f"sample {index} is one array, but the model has {len(names)} inputs "
-            f"({', '.join(names)}); give a dict that names each."
-        )
-    raise DataError(f"sample {index} is a {type(item).__name__}; {_ACCEPTED}.")
+        yield name_item(item, specs, index, transform=transform, loader=loader), None
 
 
 def _length(source: Any) -> int | None:
@@ -306,7 +306,7 @@ def channels_first_specs(
 def to_channels_last(samples: Samples, channels_last: Collection[str]) -> Samples:
     """Return the same stream with the arrays for these inputs converted from NCHW to NHWC.
 
-    >>> from bitwright.data.sources import open_data
+    >>> from bitwright.data import open_data
     >>> spec = InputSpec("image", np.dtype("float32"), (1, 3, 8, 9))
     >>> samples = open_data(np.zeros((2, 3, 8, 9), np.float32), [spec])
     >>> [sample["image"].shape for sample in to_channels_last(samples, {"image"})]

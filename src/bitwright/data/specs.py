@@ -255,6 +255,13 @@ def _check_shape(
         else:
             remedy = f"reshape it to {len(spec.shape)} dimensions"
         raise DataError(f"{where}: {wanted}, but the data has shape {given}; {remedy}.")
+    if not _fits(shape, spec.shape) and len(shape) == 4:
+        for order, said in (((0, 3, 1, 2), "NHWC"), ((0, 2, 3, 1), "NCHW")):
+            if _fits([shape[axis] for axis in order], spec.shape):
+                raise DataError(
+                    f"{where}: {wanted}, but the data has shape {given}, which looks like {said}; "
+                    f"transpose it with array.transpose{order}."
+                )
     for axis, (size, dim) in enumerate(zip(shape, spec.shape, strict=True)):
         if isinstance(dim, int) and size != dim:
             raise DataError(
@@ -269,6 +276,12 @@ def _check_shape(
                     f"{where}: dimension {dim!r} is {first} in input {owner!r} and {size} in "
                     f"input {spec.name!r}; give both the same size."
                 )
+
+
+def _fits(shape: Sequence[int], wanted: Sequence[int | str | None]) -> bool:
+    return all(
+        size == dim or not isinstance(dim, int) for size, dim in zip(shape, wanted, strict=True)
+    )
 
 
 def _check_finite(array: Array, spec: InputSpec, where: str) -> None:

@@ -14,13 +14,13 @@ import onnx_ir as ir
 
 from bitwright.data import (
     HoldoutSplit,
-    ImagePreprocess,
     RandomData,
     Sample,
     Samples,
+    Transform,
     cache_samples,
     channels_first_specs,
-    read_data,
+    open_data,
     split_holdout,
     to_channels_last,
 )
@@ -83,7 +83,7 @@ class DataOptions:
 
     data: Any = None
     limit: int | None = None
-    preprocess: ImagePreprocess | str | None = None
+    transform: Transform = None
     _: KW_ONLY
     memory_budget: int = MEMORY_BUDGET
     progress: Progress = True
@@ -121,11 +121,11 @@ class Calibration(DataOptions):
     def keep(self, model: ir.Model) -> Calibration:
         """Return the same data in a form that two passes can read."""
         kept = cache_samples(self._read(model), max_bytes=self.memory_budget)
-        return replace(self, data=kept, limit=None, preprocess=None, kept_random=self.is_random)
+        return replace(self, data=kept, limit=None, transform=None, kept_random=self.is_random)
 
     def _read(self, model: ir.Model) -> Samples:
         specs = channels_first_specs(input_specs(model), channels_last_inputs(model))
-        return read_data(self.data, specs, limit=self.limit, preprocess=self.preprocess)
+        return open_data(self.data, specs, limit=self.limit, transform=self.transform)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Measuring(DataOptions):
         """How the samples are read."""
         if self.samples is not None:
             return Calibration(self.samples)
-        return Calibration(self.data, self.limit, self.preprocess)
+        return Calibration(self.data, self.limit, self.transform)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject, 
 from bitwright.assess.report.verdict import judge
 from bitwright.assess.report.views import Views
 from bitwright.assess.verdict import Verdict
-from bitwright.data import ImagePreprocess, RandomData, Sample, TextData, paths_of
+from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of
@@ -110,7 +110,7 @@ def write_report(
     data: Any = None,
     plan: QuantPlan | str | Path | None = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     latency: bool = True,
     sensitivity: bool = False,
     providers: Sequence[str] | None = None,
@@ -126,7 +126,7 @@ def write_report(
         data: anything `bitwright.open_data` takes, or `RandomData()`.
         plan: the plan that made the quantized model, if there is one: it says why nodes are float.
         limit: use at most this many samples, 16 if not given.
-        preprocess: how images become arrays.
+        transform: how images become arrays, or a function that is given each item of the data.
         latency: also time both models, which takes a few seconds.
         sensitivity: also measure every node of the plan (the 64 with the largest error, of large
             models), and write a plan beside the page, as *.plan.json, in which the worst of them
@@ -168,7 +168,7 @@ def write_report(
         measuring=Measuring(
             data,
             limit,
-            preprocess,
+            transform,
             memory_budget=memory_budget,
             providers=providers,
             progress=progress,
@@ -188,7 +188,7 @@ def save_report(
     *,
     data: Any = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     latency: bool = True,
     sensitivity: bool = False,
     providers: Sequence[str] | None = None,
@@ -227,7 +227,7 @@ def save_report(
         measuring=Measuring(
             data,
             limit,
-            preprocess,
+            transform,
             samples=samples if data is None else None,
             providers=providers,
         ),
@@ -393,7 +393,7 @@ def _time(plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measu
 
 def _data_option(measuring: Measuring) -> str:
     """Return the data as options of the command, where it can be said so."""
-    data, preprocess = measuring.data, measuring.preprocess
+    data, transform = measuring.data, measuring.transform
     if isinstance(data, RandomData):
         return f"--random-data {data.count}"
     if isinstance(data, TextData) and isinstance(data.tokenizer, str | Path):
@@ -402,6 +402,6 @@ def _data_option(measuring: Measuring) -> str:
     if not isinstance(data, str | Path):
         return ""
     words = ["--data", shlex.quote(str(data))]
-    if isinstance(preprocess, str):
-        words += ["--preprocess", shlex.quote(preprocess)]
+    if isinstance(transform, str):
+        words += ["--transform", shlex.quote(transform)]
     return " ".join(words)

@@ -15,7 +15,7 @@ from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.profile import profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
 from bitwright.assess.bench.samples import check_shapes, samples_for, write_samples
-from bitwright.data import ImagePreprocess, InputSpec, Sample
+from bitwright.data import InputSpec, Sample, Transform
 from bitwright.graph.sessions import checked_providers
 from bitwright.support.progress import Progress, show_progress
 from bitwright.support.scratch import ScratchFolder
@@ -32,7 +32,7 @@ def bench_models(
     *,
     data: Any = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     batch: int | None = None,
     runs: int | None = None,
@@ -54,7 +54,7 @@ def bench_models(
         ]
         check_shapes([process.inputs for process in processes], shapes or {})
         open_samples = partial(
-            samples_for, data=data, limit=limit, preprocess=preprocess, shapes=shapes, batch=batch
+            samples_for, data=data, limit=limit, transform=transform, shapes=shapes, batch=batch
         )
         samples, what = _load_samples(processes, open_samples, scratch.path)
         for process in processes:

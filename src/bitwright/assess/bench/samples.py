@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from bitwright.data import (
-    ImagePreprocess,
     InputSpec,
     RandomData,
     Sample,
     Samples,
-    read_data,
+    Transform,
+    open_data,
 )
 from bitwright.errors import DataError, did_you_mean
 
@@ -30,7 +30,7 @@ def samples_for(
     *,
     data: Any = None,
     limit: int | None = None,
-    preprocess: ImagePreprocess | str | None = None,
+    transform: Transform = None,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     batch: int | None = None,
 ) -> tuple[list[Sample], str]:
@@ -47,7 +47,7 @@ def samples_for(
     if each < 1:
         raise DataError(f"a batch needs at least 1 sample, not {batch}.")
     wanted = (limit or _REAL_SAMPLES) if data is not None else _RANDOM_SAMPLES
-    opened = _open(specs, data, wanted * each, preprocess, shapes)
+    opened = _open(specs, data, wanted * each, transform, shapes)
     stream = iter(opened)
     if batch is None:
         return list(stream), opened.description
@@ -91,7 +91,7 @@ def _open(
     specs: Sequence[InputSpec],
     data: Any,
     limit: int,
-    preprocess: ImagePreprocess | str | None,
+    transform: Transform,
     shapes: Mapping[str, Sequence[int] | int] | None,
 ) -> Samples:
     if data is None:
@@ -101,7 +101,7 @@ def _open(
         data = RandomData(count=limit, shapes=own or None)
     elif shapes:
         raise DataError("shapes are for random data; leave them out, or leave the data out.")
-    return read_data(data, specs, limit=limit, preprocess=preprocess)
+    return open_data(data, specs, limit=limit, transform=transform)
 
 
 def _names(specs: Sequence[InputSpec]) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from bitwright import graph
 from bitwright._version import TOOL
 from bitwright.assess.judge.sequential import Drop
-from bitwright.data import ImagePreprocess, InputSpec, Sample
+from bitwright.data import InputSpec, Sample, Transform
 from bitwright.data.labelled import LabelledSamples, fingerprint_data, open_labelled
 from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
@@ -56,7 +56,7 @@ class TuneRequest:
     effort: Effort | None = None
     limit: int | None = None
     eval_limit: int | None = None
-    preprocess: ImagePreprocess | str | None = None
+    transform: Transform = None
     work: Path | None = None
     memory_budget: int = 512 << 20
     providers: Sequence[str] | None = None
@@ -136,7 +136,7 @@ class _Data:
             self._specs,
             labels=request.labels,
             limit=request.limit if self.is_shared else request.eval_limit,
-            preprocess=request.preprocess,
+            transform=request.transform,
             memory_budget=request.memory_budget,
         )
 
@@ -153,14 +153,14 @@ class _Data:
     def calibration(self, parts: Parts) -> Calibration:
         """Return the data to calibrate with."""
         request = self._request
-        data, limit, preprocess = request.data, request.limit, request.preprocess
+        data, limit, transform = request.data, request.limit, request.transform
         if self.is_shared:
             data = [self.samples.feeds(index) for index in parts.calibration]
-            limit, preprocess = None, None
+            limit, transform = None, None
         return Calibration(
             data,
             limit,
-            preprocess,
+            transform,
             holdout=False,
             memory_budget=request.memory_budget,
             progress=False,
@@ -173,7 +173,7 @@ class _Data:
         known = [fingerprint_data(x) for x in (request.data, request.eval_data, request.labels)]
         if None in known:  # a stream: what it gave is what it was
             known = [fingerprint_data(list(self.samples)) or ""]
-        text = f"{known} {request.limit} {request.eval_limit} {request.preprocess}"
+        text = f"{known} {request.limit} {request.eval_limit} {request.transform}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 
