@@ -8,7 +8,7 @@ import pytest
 
 import bitwright
 from bitwright.cli import main
-from bitwright.jobs.tuning import job, search
+from bitwright.jobs.tuning import candidates, job, search
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_goal_that_is_met_gives_zero_and_a_model(call, capsys):
     shown = capsys.readouterr()
     assert "Goal: met: at most 0.05 of top1 below float's" in shown.out
     assert "Drop, unseen samples:" in shown.out
-    assert "at most 12 evaluations" in shown.err
+    assert "at most 11 evaluations" in shown.err
     onnx.checker.check_model(onnx.load(call.folder / "out.onnx"))
     assert (call.folder / "work" / "journal.jsonl").exists()
 
@@ -53,6 +53,23 @@ def test_a_goal_that_is_missed_gives_three_and_the_closest_model(call, capsys):
     assert document["stopped"] is not None
     assert document["points"][document["chosen"]]["verdict"] == "fail"
     onnx.checker.check_model(onnx.load(call.folder / "out.onnx"))
+
+
+def test_what_only_float_can_meet_is_float_and_a_goal_that_is_missed(call, capsys, monkeypatch):
+    monkeypatch.setitem(candidates.STATES, "size", ("int8", "float"))
+    assert call("--metric", "cosine", "--drop", "1e-12", "--for", "size", "--json") == 3
+    document = json.loads(capsys.readouterr().out)
+    assert document["is_float"] and not document["met"]
+    assert document["points"][document["chosen"]]["verdict"] == "pass"
+    assert document["notes"][0].startswith("nothing is quantized: no model within the allowed drop")
+    ops = {node.op_type for node in onnx.load(call.folder / "out.onnx").graph.node}
+    assert "QuantizeLinear" not in ops
+
+
+def test_a_report_is_written_beside_the_model(call):
+    page = call.folder / "page.html"
+    assert call("--drop", "5%", "--report", page) == 0
+    assert "Cost and top1" in page.read_text(encoding="utf-8")
 
 
 def test_labels_are_given_beside_the_samples(call, capsys):

@@ -220,11 +220,11 @@ def test_a_tuned_model_has_its_front_on_the_page(tmp_path):
     made = bitwright.quantize(demo.model_path, data=demo.calibration[:8], progress=False)
     point = FrontPoint(cost=1.0, error=0.1, measured=MetricDrop(0.005, None, 40), verdict="pass")
     tuned = TuneResult(
-        met=True, metric="top1", max_drop=0.01, purpose="speed", float_score=0.9, float_cost=2.0,
-        points=(point,), chosen=0, final=None, probes=(), loss_units=(), evaluations=1,
-        planned_evaluations=12, seconds=1.0, stopped=None, notes=(), model=made.model,
-        plan=made.plan, command="bitwright apply model.onnx plan.json -o out.onnx",
-        source=demo.model_path,
+        met=True, is_float=False, metric="top1", max_drop=0.01, purpose="speed", float_score=0.9,
+        float_cost=2.0, points=(point,), chosen=0, final=None, probes=(), loss_units=(),
+        evaluations=1, planned_evaluations=12, seconds=1.0, stopped=None, notes=(),
+        model=made.model, plan=made.plan, source=demo.model_path,
+        command="bitwright apply model.onnx plan.json -o out.onnx",
     )  # fmt: skip
     with pytest.raises(DataError, match="no samples to report on; give data"):
         bitwright.save_report(tuned, tmp_path / "page.html")

@@ -120,7 +120,7 @@ def tune_command(
     The figures at the end are of samples that the search has not seen.
 
     The exit code is 0 where the goal is met, and 3 where it is missed: then the closest model is
-    written.
+    written. Where nothing can stay quantized, that is the float model, and the goal is missed.
     """
     given, running = samples.arguments(), run.arguments()
     refuse_pipe(output, "it replaces its file with every better model")

@@ -168,6 +168,23 @@ def test_a_goal_that_int8_meets_needs_one_evaluation():
     assert result.point.measured_cost > 0
 
 
+@pytest.mark.parametrize(("least", "efforts"), [(0.0, ["standard"]), (1.1, ["standard", "medium"])])
+def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, efforts):
+    monkeypatch.setattr(job, "MIN_KEPT", least)
+    asked, original = [], job.plan_with_effort
+
+    def plan_plainly(source, recipe, effort, *given, **options):
+        asked.append(effort)
+        return original(source, recipe, "low", *given, **options)
+
+    monkeypatch.setattr(job, "plan_with_effort", plan_plainly)
+    monkeypatch.setattr(search.Search, "run", lambda self: None)
+    result = tuned(effort=None, purpose="size")
+    assert asked == efforts
+    assert [probe.name for probe in result.probes] == ["W8A32", "A8W32"]
+    assert result.evaluations <= result.planned_evaluations == 19
+
+
 def test_a_model_that_is_slower_than_float_is_searched_for_units_to_leave_float(monkeypatch):
     monkeypatch.setattr(job, "measure_latency", lambda *_: 0.5)
     result = tuned(bitwright.load_demo().model_path, purpose="speed")

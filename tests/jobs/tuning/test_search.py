@@ -93,6 +93,27 @@ def test_a_base_that_passes_stays_where_nothing_is_cheaper():
     assert search.evaluator.runs == 1
 
 
+@pytest.mark.parametrize(("limit", "kept"), [(10.0, 1.0), (0.05, 0.8)])
+def test_what_the_best_keeps_of_the_saving_is_known(limit, kept):
+    search = make_search(limit)
+    assert search.kept == 0.0
+    search.test_base()
+    search.run()
+    left = COUNT - sum(state == "float" for state in search.best.states.values())
+    assert search.kept == pytest.approx(left / COUNT)
+    assert search.kept >= kept
+
+
+def test_models_of_two_plans_are_compared_by_what_was_measured_of_them():
+    first = make_search(0.05, Candidates("standard"))
+    first.test_base()
+    first.run()
+    assert first.best.states
+    second = make_search(0.05, Candidates("medium", factor=0.01), best=first.best)
+    assert second.test_base().passes
+    assert second.best.name == "medium/base"
+
+
 def test_the_best_of_another_plan_is_made_by_that_plan():
     good, bad = Candidates("standard", 1.0), Candidates("medium", 3.0)
     first = make_search(0.0, good)

@@ -22,7 +22,7 @@ from bitwright.plan import QuantPlan
 
 __all__ = ["UnitCosts", "conversion_rate", "measure_bytes", "measure_times"]
 
-_SECONDS = 2.0
+_SECONDS = 1.0
 """How long each model is profiled."""
 _SIZES = (1 << 14, 1 << 16, 1 << 18)
 """Elements of the tensors that conversions are timed on."""

@@ -93,16 +93,20 @@ class Evaluator:
         limit: float,
         *,
         in_one: bool = False,
+        first_look: bool = False,
         may_go_on: Callable[[float], bool] = lambda seconds: True,
     ) -> Outcome:
         """Say whether a model is within the limit, from as few samples as that takes.
 
-        `in_one` looks at all samples, and only once. `may_go_on` hears how long the next look will
+        `in_one` looks at all samples, and only once, `first_look` only at the first of them: then
+        the verdict may be "open". `may_go_on` hears how long the next look will
         take, and may stop the evaluation before it.
         """
         looks = look_sizes(len(self))
         if in_one or self._metric.scope == "model":
             looks = looks[-1:]
+        elif first_look:
+            looks = looks[:1]
         run = _Run(self, name, open_model)
         tested: Outcome | None = None
         for size, bound in looks:

@@ -37,6 +37,8 @@ __all__ = ["TuneRequest", "tune_model"]
 
 BEST, BEST_MODEL, BEST_PLAN = "best", "best.onnx", "best-plan.json"
 MIN_CALIBRATION = 8
+MIN_KEPT = 0.95
+"""The share of what int8 saves that a model must keep for the search to end without more effort."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +217,7 @@ class _Job:
         request, evaluator = self._request, self._evaluator
         float_score = evaluator.float_score
         limit = request.goal.limit(float_score)
-        planned = planned_evaluations()
+        planned = planned_evaluations(len(self._efforts))
         per_sample = evaluator.sample_seconds
         about = "" if per_sample is None else f", {per_sample * len(evaluator):.0f} s each at most"
         request.report(
@@ -243,7 +245,7 @@ class _Job:
     # The search -------------------------------------------------------------------------------
 
     def _search(self, limit: float) -> Search:
-        """Try the plans of growing effort, and the front of the last of them if none will do."""
+        """Search the front of the plans of growing effort, until one keeps what int8 saves."""
         before: Search | None = None
         for effort in self._efforts:
             search = Search(
@@ -258,18 +260,20 @@ class _Job:
                 best=None if before is None else before.best,
             )
             if before is not None:
-                search.aside = [*before.points, *before.aside]
+                tested = (*before.points, *before.aside)
+                search.aside = [one for one in tested if one.tested is not None]
+                search.probes = before.probes
             base = search.test_base()
-            if base.passes and self._pays(base):
+            if (base.passes and self._pays(base)) or not self._clock.has(0):
                 return search
-            if not self._clock.has(0):
+            if not base.passes and before is None:
+                search.probe()
+            search.run()
+            # More effort is for what this plan must give up: where that is next to nothing, it
+            # would only take longer.
+            if base.passes or search.kept >= MIN_KEPT or not self._clock.has(0):
                 return search
-            if base.passes:
-                break
             before = search
-        if not base.passes:
-            search.probe()
-        search.run()
         return search
 
     def _pays(self, base: Found) -> bool:
@@ -376,8 +380,14 @@ class _Job:
         self._keep_best(best, made)
         final = self._final(best, made)
         contradicted = final is not None and final.mean > limit and final.is_sure(limit)
-        met = best.passes and not contradicted
-        if best.passes and not met:
+        is_float = not any(node.quantized for node in made.plan.nodes.values())
+        met = best.passes and not contradicted and not is_float
+        if is_float:
+            self._notes.append(
+                "nothing is quantized: no model within the allowed drop is cheaper than the float "
+                "one, which was written"
+            )
+        elif best.passes and not met:
             self._notes.append(
                 "samples that the search never saw contradict it: the drop is beyond what is "
                 "allowed; allow less in the search, or give more samples to evaluate with"
@@ -391,13 +401,14 @@ class _Job:
                 f"{tested.drop.samples} samples: its mean decided{needed}"
             )
         float_cost = self._float_cost()
-        if best.measured_cost is not None and best.measured_cost >= float_cost:
+        if not is_float and best.measured_cost is not None and best.measured_cost >= float_cost:
             what = "fast" if request.goal.purpose == "speed" else "small"
             self._notes.append(f"the float model is as {what}: quantizing it saves nothing here")
         points = search.front_points()
         chosen = next(index for index, (found, _) in enumerate(points) if found is best)
         return TuneResult(
             met=met,
+            is_float=is_float,
             metric=self._metric.name,
             max_drop=limit,
             purpose=request.goal.purpose,

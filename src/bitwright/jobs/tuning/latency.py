@@ -13,14 +13,14 @@ from bitwright.graph import open_session, run_session
 
 __all__ = ["measure_latency"]
 
-_SECONDS = 0.5
-_MIN_RUNS, _MAX_RUNS = 5, 50
+_SECONDS = 0.25
+_MIN_RUNS, _MAX_RUNS = 5, 20
 
 
 def measure_latency(
     model: ir.Model, sample: Sample, providers: Sequence[str] | None = None
 ) -> float:
-    """Return the least milliseconds of a run in half a second, of five runs at least.
+    """Return the least milliseconds of a run in a quarter of a second, of five runs at least.
 
     Other programs on the machine make runs longer, never shorter.
     """

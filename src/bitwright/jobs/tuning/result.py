@@ -140,7 +140,9 @@ class TuneResult:
     """
 
     met: bool
-    """Whether the model that was chosen is within the allowed drop."""
+    """Whether the model that was chosen is within the allowed drop, and quantized."""
+    is_float: bool
+    """Whether nothing of the model is quantized: then it saves nothing, and meets no goal."""
     metric: str
     max_drop: float
     """How far the metric may fall, in its own units."""
@@ -239,6 +241,7 @@ class TuneResult:
         """Return everything but the model as plain data."""
         return {
             "met": self.met,
+            "is_float": self.is_float,
             "metric": self.metric,
             "max_drop": self.max_drop,
             "purpose": self.purpose,

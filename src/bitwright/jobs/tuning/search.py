@@ -23,6 +23,8 @@ APART = 0.02
 """Points of the front differ by this share of the whole cost at least."""
 STEPS_BACK = 3
 """How many units are tried in a cheaper state again."""
+MIN_STEP = 0.005
+"""The share of the whole cost that such a step must save to be worth an evaluation."""
 BASE = "base"
 
 
@@ -46,13 +48,15 @@ class Clock:
         return False
 
 
-def planned_evaluations(points: int = MAX_POINTS) -> int:
-    """Return how many models are evaluated at most: two bases, probes, bisection, steps back, end.
+def planned_evaluations(efforts: int, points: int = MAX_POINTS) -> int:
+    """Return how many models are evaluated at most.
 
-    >>> planned_evaluations()
-    12
+    Those are two probes, the end, and for each effort its plan, a bisection and the steps back.
+
+    >>> planned_evaluations(1), planned_evaluations(2)
+    (11, 19)
     """
-    return 2 + 2 + math.ceil(math.log2(points)) + STEPS_BACK + 1
+    return efforts * (1 + math.ceil(math.log2(points)) + STEPS_BACK) + 2 + 1
 
 
 @dataclass
@@ -172,7 +176,7 @@ class Search:
         found.measured_cost = self._measured_cost(found)
         drop = MetricDrop.of(found.tested.drop).describe()
         self.report(f"{len(found.states)} units changed: drop {drop}, {found.tested.verdict}")
-        if self.best is None or self.rank(found) < self.rank(self.best):
+        if self.best is None or self._is_better(found, self.best):
             self.best = found
             if self.evaluator.runs > runs:  # else it is in the journal: the end will write it
                 self.on_best(found, self.make(found))
@@ -184,7 +188,13 @@ class Search:
             self._made = (found.name, found.candidates.make(found.states))
         return self._made[1]
 
-    def rank(self, found: Found) -> tuple[bool, float]:
+    def _is_better(self, found: Found, other: Found) -> bool:
+        # Units of two plans were profiled apart, and one of the models may have no units yet.
+        same = found.candidates is other.candidates
+        profiled = same and None not in (found.choice, other.choice)
+        return self.rank(found, profiled=profiled) < self.rank(other, profiled=profiled)
+
+    def rank(self, found: Found, *, profiled: bool = True) -> tuple[bool, float]:
         """Return what the best has least of: those within the limit by cost, others by drop.
 
         Times are those of the profile, which were measured together: two runs of models, one after
@@ -193,7 +203,7 @@ class Search:
         assert found.tested is not None
         if not found.passes:
             return True, found.tested.drop.mean
-        if self.goal.purpose == "speed" and found.choice is not None:
+        if self.goal.purpose == "speed" and found.choice is not None and profiled:
             return False, found.choice.cost
         return False, math.inf if found.measured_cost is None else found.measured_cost
 
@@ -210,7 +220,10 @@ class Search:
         return known
 
     def probe(self) -> None:
-        """Evaluate weights alone and activations alone: what cannot be met is told early."""
+        """Evaluate weights alone and activations alone: what cannot be met is told early.
+
+        They choose nothing, so that the samples of the first look will do.
+        """
         for name, open_probe in self.candidates.probes().items():
             ahead = (self.evaluator.sample_seconds or 0.0) * len(self.evaluator) / 4
             if not self.clock.has(ahead):
@@ -219,7 +232,7 @@ class Search:
                 f"{self.candidates.name}/{name}",
                 open_probe,
                 self.limit,
-                may_go_on=self.clock.has,
+                first_look=True,
             )
             passes = tested.drop.mean <= self.limit
             self.probes.append(Probe(name, MetricDrop.of(tested.drop), passes))
@@ -229,6 +242,18 @@ class Search:
                 f"{name}: {side} alone lose {MetricDrop.of(tested.drop).describe()}, {verdict} "
                 "the allowed drop"
             )
+
+    @property
+    def kept(self) -> float:
+        """The share of what the plan saves by quantizing its units that the best model keeps."""
+        best, options = self.best, self.candidates.options
+        if best is None or best.choice is None or not best.passes:
+            return 0.0
+        planned = sum(each[_planned_state(each)].cost for each in options)
+        in_float = sum(one.cost for each in options for one in each if one.state == "float")
+        if in_float <= planned:
+            return 1.0
+        return (in_float - best.choice.cost) / (in_float - planned)
 
     # The search -------------------------------------------------------------------------------
 
@@ -280,7 +305,8 @@ class Search:
         for _ in range(STEPS_BACK):
             choice = best.choice
             assert choice is not None
-            steps = [step for step in _cheaper(options, choice) if step[1] not in tried]
+            least = MIN_STEP * (choice.cost + self.candidates.fixed)
+            steps = [step for step in _cheaper(options, choice, least) if step[1] not in tried]
             if not steps:
                 return
             _, unit, state = max(steps)
@@ -309,39 +335,16 @@ class Search:
     def _point(self, found: Found) -> FrontPoint:
         tested = found.tested
         choice = found.choice
-        predicted = None if choice is None else choice.cost + self.candidates.fixed
+        predicted = None if choice is None else choice.cost + found.candidates.fixed
         return FrontPoint(
             cost=found.measured_cost or 0.0 if predicted is None else predicted,
             error=None if choice is None else choice.error,
-            fallen=() if choice is None else self._fallen(choice),
+            fallen=() if choice is None else _fallen(found.candidates, choice),
             measured_cost=found.measured_cost,
             measured=None if tested is None else MetricDrop.of(tested.drop),
             verdict=None if tested is None else tested.verdict,
             refined=found.refined,
         )
-
-    def _fallen(self, choice: Choice) -> tuple[FallenUnit, ...]:
-        options = self.candidates.options
-        total = sum(max(one.error for one in each) for each in options) or 1.0
-        whole = choice.cost + self.candidates.fixed
-        fallen = []
-        for unit, each, state in zip(self.candidates.units, options, choice.states, strict=True):
-            cheapest = min(each, key=lambda one: one.cost)
-            chosen = each[state]
-            if chosen is cheapest:
-                if state != _planned_state(each):
-                    reason = "costs no more than as planned, with less error"
-                    if chosen.error > 0:
-                        reason = f"saves cost for {100 * chosen.error / total:.2g} % of the error"
-                    fallen.append(FallenUnit(unit.node, unit.op, chosen.state, reason, unit.nodes))
-                continue
-            saved, price = cheapest.error - chosen.error, chosen.cost - cheapest.cost
-            reason = (
-                f"{100 * saved / total:.3g} % of the error, for {100 * price / whole:.2g} % of "
-                "the cost"
-            )
-            fallen.append(FallenUnit(unit.node, unit.op, chosen.state, reason, unit.nodes))
-        return tuple(fallen)
 
 
 def _planned_state(options: Sequence[Option]) -> int:
@@ -351,11 +354,34 @@ def _planned_state(options: Sequence[Option]) -> int:
 
 
 def _cheaper(
-    options: Sequence[Sequence[Option]], choice: Choice
+    options: Sequence[Sequence[Option]], choice: Choice, least: float
 ) -> Iterator[tuple[float, int, int]]:
-    """Yield (cost saved for the error, unit, state) for every unit that has a cheaper state."""
+    """Yield (cost saved for the error, unit, state) for states that save so much at least."""
     for unit, (each, chosen) in enumerate(zip(options, choice.states, strict=True)):
         for state, option in enumerate(each):
             saved = each[chosen].cost - option.cost
-            if saved > 0:
+            if saved > least:
                 yield saved / max(option.error - each[chosen].error, 1e-30), unit, state
+
+
+def _fallen(candidates: Candidates, choice: Choice) -> tuple[FallenUnit, ...]:
+    options = candidates.options
+    total = sum(max(one.error for one in each) for each in options) or 1.0
+    whole = choice.cost + candidates.fixed
+    fallen = []
+    for unit, each, state in zip(candidates.units, options, choice.states, strict=True):
+        cheapest = min(each, key=lambda one: one.cost)
+        chosen = each[state]
+        if chosen is cheapest:
+            if state != _planned_state(each):
+                reason = "costs no more than as planned, with less error"
+                if chosen.error > 0:
+                    reason = f"saves cost for {100 * chosen.error / total:.2g} % of the error"
+                fallen.append(FallenUnit(unit.node, unit.op, chosen.state, reason, unit.nodes))
+            continue
+        saved, price = cheapest.error - chosen.error, chosen.cost - cheapest.cost
+        reason = (
+            f"{100 * saved / total:.3g} % of the error, for {100 * price / whole:.2g} % of the cost"
+        )
+        fallen.append(FallenUnit(unit.node, unit.op, chosen.state, reason, unit.nodes))
+    return tuple(fallen)
