@@ -112,7 +112,7 @@ class Row:
     """Milliseconds of one thread."""
     kept: float = math.nan
     second_drop: float = math.nan
-    """Seconds of a run with twice the drop in the same folder."""
+    """CPU seconds of a run with twice the drop in the same folder."""
     lost: float = math.nan
     """Evaluations that a run needed more which was killed half way."""
 
@@ -215,7 +215,8 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
             if tool == "bitwright":
                 looser = {**given, "drop": 2 * options.drop, "output": str(folder / "second.onnx")}
                 second = run_apart("tune_worker.py", json.dumps(looser))
-                row.second_drop = second.seconds if isinstance(second, Measured) else math.nan
+                if isinstance(second, Measured):
+                    row.second_drop = second.extra["cpu"]
                 if options.kill:
                     row.lost = kill_and_resume(given, row.evaluations)
             print(row, flush=True)

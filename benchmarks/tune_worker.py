@@ -8,6 +8,7 @@ of its label.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import logging
 import sys
@@ -90,6 +91,8 @@ def nncf(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) ->
 
 
 TOOLS = {"bitwright": bitwright, "nncf": nncf}
+MODULES = {"bitwright": "bitwright.jobs.tuning.job", "nncf": "nncf"}
+"""What loads a tool: imports are not its work, and ours are put off until they are needed."""
 
 
 def read(folder: str) -> list[Sample]:
@@ -104,7 +107,7 @@ def main() -> None:
     task = json.loads(sys.argv[1])
     logging.disable(logging.CRITICAL)
     samples, labelled = read(task["data"]), read(task["labelled"])
-    __import__(task["tool"])  # imports are not its work
+    importlib.import_module(MODULES[task["tool"]])
     start, cpu = time.perf_counter(), time.process_time()
     with contextlib.redirect_stdout(sys.stderr):
         figures = TOOLS[task["tool"]](task, samples, labelled)

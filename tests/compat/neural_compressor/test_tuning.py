@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 import bitwright
@@ -34,7 +36,7 @@ def asked(monkeypatch):
         point = SimpleNamespace(measured=SimpleNamespace(drop=0.25))
         made = ir.from_proto(onnx.load(DEMO.model_path))
         met = options["max_drop"] > 0.1
-        return SimpleNamespace(met=met, point=point, model=made, plan=None)
+        return SimpleNamespace(met=met, is_float=False, point=point, model=made, plan=None)
 
     monkeypatch.setattr("bitwright.api.tune", tune)
     return calls
@@ -66,6 +68,62 @@ def test_autotune_tries_recipes_in_turn(asked):
     assert [call["recipe"] for call in asked] == ["int8", "int8-per-channel"]
     assert asked[0]["evaluate"](onnx.load(DEMO.model_path), []) == 1.0
     assert autotune(DEMO.model_path, TuningConfig(tolerable_loss=0.2), len, None, LOADER)
+
+
+@pytest.fixture
+def faster(monkeypatch):
+    """Int8 is the faster one, whatever else the machine does."""
+    monkeypatch.setattr("bitwright.jobs.tuning.search.measure_latency", lambda *_: 1.0)
+    monkeypatch.setattr("bitwright.jobs.tuning.job.measure_latency", lambda *_: 2.0)
+
+
+def accuracy(model, images=DEMO.images[:200], labels=DEMO.labels[:200]):
+    content = model.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    [logits] = session.run(None, {"image": images})
+    return float(np.mean(logits.argmax(axis=1) == labels))
+
+
+def test_a_model_that_keeps_the_metric_comes_back(faster):
+    evaluated = []
+
+    def evaluate(model, *given):
+        evaluated.append(accuracy(model, *given))
+        return evaluated[-1]
+
+    loader = [(image[None], 0) for image in DEMO.calibration[:24]]
+    criterion = AccuracyCriterion(tolerable_loss=0.02)
+    config = PostTrainingQuantConfig(accuracy_criterion=criterion)
+    made = [
+        fit(DEMO.model_path, config, loader, eval_func=evaluate),
+        autotune(
+            DEMO.model_path,
+            TuningConfig(["int8-per-channel"], tolerable_loss=0.02),
+            evaluate,
+            (DEMO.images[:100], DEMO.labels[:100]),
+            loader,
+        ),
+    ]
+    for one in made:
+        assert any(node.op_type == "QuantizeLinear" for node in one.nodes())
+        assert accuracy(one.model) >= 0.97 * accuracy(onnx.load(DEMO.model_path))
+    assert len(evaluated) == 4  # float and one candidate, each
+
+
+def test_a_loss_that_only_float_stays_within_is_missed(faster, monkeypatch):
+    reference = onnx.load(DEMO.model_path).SerializeToString()
+    [expected] = onnxruntime.InferenceSession(reference).run(None, {"image": DEMO.images[:4]})
+
+    def closeness(model):
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        [logits] = session.run(None, {"image": DEMO.images[:4]})
+        return 1 - float(np.abs(logits - expected).max())
+
+    monkeypatch.setattr("bitwright.jobs.tuning.job.MIN_KEPT", 0.0)
+    criterion = AccuracyCriterion(criterion="absolute", tolerable_loss=1e-4)
+    config = PostTrainingQuantConfig(accuracy_criterion=criterion)
+    with pytest.warns(UserWarning, match="a model with anything quantized is not returned: it is"):
+        assert fit(DEMO.model_path, config, LOADER * 2, eval_func=closeness) is None
 
 
 def test_a_model_is_evaluated_once():

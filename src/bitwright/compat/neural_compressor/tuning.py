@@ -254,6 +254,9 @@ def _within_loss(result: TuneResult) -> ONNXModel | None:
     """Return the model that was found, or warn that there is none."""
     if result.met:
         return ONNXModel(result.model, result.plan)
+    if result.is_float:
+        MISSED.warn("a model with anything quantized")
+        return None
     measured = result.point.measured
     fell = "more than that" if measured is None else f"{measured.drop:.3g}"
     MISSED.warn(f"the closest model, whose metric falls by {fell},")
