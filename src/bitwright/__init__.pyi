@@ -11,9 +11,12 @@ from .api import inspect as inspect
 from .api import make_plan as make_plan
 from .api import preprocess as preprocess
 from .api import quantize as quantize
+from .api import read_encodings as read_encodings
+from .api import retarget as retarget
 from .api import tune as tune
 from .api import verify as verify
 from .api import verify_targets as verify_targets
+from .api import write_encodings as write_encodings
 from .assess import Benchmark as Benchmark
 from .assess import Comparison as Comparison
 from .assess import Finding as Finding

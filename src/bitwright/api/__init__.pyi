@@ -12,4 +12,7 @@ from .quantization import import_qat as import_qat
 from .quantization import make_plan as make_plan
 from .quantization import preprocess as preprocess
 from .quantization import quantize as quantize
+from .quantization import read_encodings as read_encodings
+from .quantization import retarget as retarget
+from .quantization import write_encodings as write_encodings
 from .tuning import tune as tune

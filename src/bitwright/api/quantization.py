@@ -1,4 +1,4 @@
-"""The verbs that make models: quantize, plan, apply a plan, import a trained model, pre-process.
+"""The verbs that make models: quantize, plan, apply a plan, import, retarget, pre-process.
 
 Each reads its arguments and calls a job, which is imported then: a plain one starts in half the
 time.
@@ -7,14 +7,14 @@ time.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
 from bitwright.data import Transform, paths_of
-from bitwright.errors import ArgumentError, OutputError, RecipeError
+from bitwright.errors import ArgumentError, OutputError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.decision_log import log_decisions
@@ -22,18 +22,29 @@ from bitwright.jobs.modes import apply_to_model, mode_of
 from bitwright.jobs.result import Result
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Recipe, Selection, load_recipe
+from bitwright.recipe import Override, Recipe, Selection, load_recipe
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
     from bitwright.jobs.effort import Effort
+    from bitwright.jobs.encodings import Version
     from bitwright.jobs.folder import FolderResult
     from bitwright.jobs.preprocessing import Preprocessed
     from bitwright.jobs.qat import Format
+    from bitwright.jobs.retargeting import Retargeted
 
-__all__ = ["apply_plan", "import_qat", "make_plan", "preprocess", "quantize"]
+__all__ = [
+    "apply_plan",
+    "import_qat",
+    "make_plan",
+    "preprocess",
+    "quantize",
+    "read_encodings",
+    "retarget",
+    "write_encodings",
+]
 
 RecipeSource = str | Path | dict[str, Any] | Recipe | None
 
@@ -370,6 +381,114 @@ calibration data instead.
         providers=providers,
     )
     return _save(result, output, external_data)
+
+
+@check_arguments
+def retarget(
+    model: ModelSource,
+    to: str,
+    output: str | Path | None = None,
+    *,
+    format: Format | None = None,
+    plan: QuantPlan | str | Path | None = None,
+    block_size: int | None = None,
+    external_data: bool | None = None,
+) -> Retargeted:
+    """Write a quantized model in the encoding of another target, without data.
+
+    The numbers stay the same: int8 and uint8 activations change by moving zero points by 128,
+    integer operators and Q/DQ pairs change into each other. What cannot be written so, as
+    asymmetric activations for a target with symmetric ones, is refused.
+
+    Args:
+        model: a quantized model; with `plan` the float one that the plan is of.
+        to: the target, a name of `bitwright.TARGETS` or a file of your own.
+        output: where to write the result; None writes nothing.
+        format: `"qdq"` or `"qoperator"`; None: pairs where the target takes no integer operators.
+        plan: a kept plan: scales of weights are made anew for the target, of channels instead of
+            blocks or the other way round; those of activations stay.
+        block_size: with `plan`: blocks of so many weights, 0 for none; None: the plan's own.
+        external_data: weights in a file of their own; None: only above 2 GB.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> made = bitwright.quantize(
+    ...     demo.model_path, data=demo.calibration[:8], recipe="int8-symmetric"
+    ... )
+    >>> bitwright.retarget(made.model, "x86-vnni").changes
+    ('moved the zero points of 12 tensors, now uint8',)
+    """
+    from bitwright.jobs.retargeting import apply_retargeted, retarget_model
+
+    if output is not None:
+        others = [None if isinstance(plan, QuantPlan) else plan]
+        graph.check_destination(output, source=model, others=others)
+    if plan is None:
+        if block_size is not None:
+            raise TargetError(
+                "block_size needs plan: blocks are made anew, from the float model that it is of."
+            )
+        made = retarget_model(model, to, format=format)
+    else:
+        if format is not None:
+            raise TargetError("format is the plan's own; leave it out, or retarget the result.")
+        kept = plan if isinstance(plan, QuantPlan) else QuantPlan.load(plan)
+        made = apply_retargeted(model, kept, to, block_size)
+    if output is not None:
+        made.save(output, external_data=external_data)
+    return made
+
+
+@check_arguments
+def write_encodings(
+    plan: QuantPlan | str | Path, output: str | Path, *, version: Version = "1.0.0"
+) -> None:
+    """Write what a plan decided as an encodings file of AIMET and QNN.
+
+    Args:
+        plan: a static plan, or its file.
+        output: where to write the JSON.
+        version: of the format, `"1.0.0"` or `"0.6.1"`.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:8], recipe="int8")
+    >>> bitwright.write_encodings(plan, "/tmp/demo.encodings")
+    >>> bitwright.read_encodings("/tmp/demo.encodings")["image"].qtype
+    UINT8
+    """
+    from bitwright.jobs.encodings import write_encodings_file
+
+    graph.check_destination(output)
+    kept = plan if isinstance(plan, QuantPlan) else QuantPlan.load(plan)
+    write_encodings_file(kept, output, version=version)
+
+
+@check_arguments
+def read_encodings(
+    path: str | Path,
+    *,
+    activation_signed: bool = False,
+    axes: Mapping[str, int] | None = None,
+) -> dict[str, Override]:
+    """Read an encodings file of AIMET or QNN as the overrides of a recipe.
+
+    `load_recipe(...).replace(overrides=read_encodings(path))` then quantizes with these scales.
+
+    Args:
+        path: the JSON file, of version 0.6.1 or 1.0.0.
+        activation_signed: activations as signed integers; else as unsigned ones.
+        axes: the channel axis of parameters by name; 0 for those that are not named.
+
+    >>> import bitwright
+    >>> bitwright.read_encodings("nowhere.encodings")
+    Traceback (most recent call last):
+    bitwright.errors.RecipeError: cannot read the encodings 'nowhere.encodings': No such file or \
+directory.
+    """
+    from bitwright.jobs.encodings import read_overrides
+
+    return read_overrides(path, activation_signed=activation_signed, axes=axes)
 
 
 @check_arguments

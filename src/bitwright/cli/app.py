@@ -29,6 +29,7 @@ from bitwright.cli.preprocess import preprocess_command
 from bitwright.cli.quantize import quantize_command
 from bitwright.cli.recipes import recipes_command
 from bitwright.cli.report import report_command
+from bitwright.cli.retarget import retarget_command
 from bitwright.cli.sensitivity import sensitivity_command
 from bitwright.cli.stopping import Stopping
 from bitwright.cli.tune import tune_command
@@ -56,6 +57,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "report": report_command,
     "inspect": inspect_command,
     "verify": verify_command,
+    "retarget": retarget_command,
     "bench": bench_command,
     "preprocess": preprocess_command,
     "recipes": recipes_command,

@@ -1,0 +1,96 @@
+"""`bitwright retarget`: a quantized model in the encoding of another target, without data."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bitwright.cli import options as opt
+from bitwright.cli.piping import written
+from bitwright.cli.recipe_choice import complete_target
+from bitwright.cli.screen import Facts, Part, Screen
+
+if TYPE_CHECKING:
+    from bitwright.jobs.retargeting import Retargeted
+
+__all__ = ["retarget_command"]
+
+
+class _Format(StrEnum):
+    qdq = "qdq"
+    qoperator = "qoperator"
+
+
+def retarget_command(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="A quantized .onnx file; with --plan the float one of the plan."
+        ),
+    ],
+    *,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="NAME", help="The target.", autocompletion=complete_target),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
+        ),
+    ],
+    form: Annotated[
+        _Format | None,
+        typer.Option(
+            "--format", help="Q/DQ pairs or integer operators; the target's if not given."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN", help="A kept plan: scales of weights are made anew, others stay."
+        ),
+    ] = None,
+    block_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --plan: blocks of so many weights; 0 for none."),
+    ] = None,
+    external_data: opt.ExternalData = None,
+    screen: Screen,
+) -> None:
+    """Write a quantized model in the encoding of another target.
+
+    The numbers stay the same; what would change them is refused. The exit code is 1 if the target
+    cannot run the result.
+    """
+    from bitwright.api import retarget
+
+    with written(output) as file:
+        made = retarget(
+            model,
+            to,
+            file,
+            format=None if form is None else form.value,
+            plan=plan,
+            block_size=block_size,
+            external_data=external_data,
+        )
+        document = {"model": str(model), "output": str(output), **made.to_dict()}
+        screen.show(document, _parts(output, made))
+    if not made.verification.ok:
+        raise typer.Exit(1)
+
+
+def _parts(output: Path, made: Retargeted) -> list[Part]:
+    found = made.verification
+    rows = [("Changed", change) for change in made.changes] or [("Changed", "nothing")]
+    if found.residence is not None:
+        rows.append(("Stays", found.residence.describe()))
+    verdict = "it runs there" if found.ok else f"{len(found.errors)} rules are broken"
+    rows += [("Target", f"{made.target}: {verdict}"), ("Written", str(output))]
+    if not found.ok:
+        rows.append(("Next", f"bitwright verify {output} --target {made.target}"))
+    return [Facts(rows)]

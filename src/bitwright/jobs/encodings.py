@@ -1,0 +1,174 @@
+"""Encodings files of AIMET and QNN: scales and offsets of tensors, written from a plan and read.
+
+Such a file has, for each tensor by name, bits, scale and offset; an offset is minus the zero point
+of unsigned integers, so that a signed symmetric type has -128 for 8 bits. Version 0.6.1 lists dicts
+with min and max, version 1.0.0 lists of channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from bitwright.errors import PlanError, RecipeError
+from bitwright.numerics.types import QTYPES, QType
+from bitwright.plan import Parameters, QuantPlan
+from bitwright.recipe import Override
+from bitwright.support.files import check_regular_file, write_file
+
+__all__ = ["Version", "read_overrides", "to_encodings", "write_encodings_file"]
+
+Version = Literal["0.6.1", "1.0.0"]
+
+
+def to_encodings(plan: QuantPlan, *, version: Version = "1.0.0") -> dict[str, Any]:
+    """Return what a plan decided as the content of an encodings file.
+
+    >>> from bitwright.plan import TensorPlan
+    >>> from bitwright.numerics.types import UINT8
+    >>> from bitwright.recipe import Recipe
+    >>> entry = TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=0.5, zero_point=3)
+    >>> plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={"x": entry}, nodes={})
+    >>> to_encodings(plan)["activation_encodings"][0]["offset"]
+    [-3]
+    """
+    if plan.recipe.mode == "weight-only":
+        raise PlanError("encodings are of static plans; a weight-only plan has no scales in it.")
+    groups: dict[str, dict[str, Any]] = {"activation_encodings": {}, "param_encodings": {}}
+    for key, entry in plan.tensors.items():
+        if not entry.qtype.is_integer or entry.source is not None:
+            continue  # a tensor that is quantized again has its first type here
+        found = plan.parameters(key)
+        if found.block_size:
+            raise PlanError(
+                f"tensor {entry.tensor!r} has blocks, which encodings files do not hold; retarget "
+                "the plan to scales of channels first."
+            )
+        group = "activation_encodings" if entry.role == "activation" else "param_encodings"
+        groups[group].setdefault(entry.tensor, _encode(entry.tensor, found, version))
+    content: dict[str, Any] = {"version": version}
+    for group, tensors in groups.items():
+        content[group] = tensors if version == "0.6.1" else list(tensors.values())
+    return content
+
+
+def write_encodings_file(plan: QuantPlan, path: str | Path, *, version: Version = "1.0.0") -> None:
+    """Write the encodings of a plan."""
+    content = msgspec.json.encode(to_encodings(plan, version=version))
+    write_file(Path(path), msgspec.json.format(content, indent=2))
+
+
+def _encode(name: str, found: Parameters, version: Version) -> Any:
+    qtype, scales = found.qtype, np.asarray(found.scale, np.float64).reshape(-1)
+    zeros = np.broadcast_to(np.asarray(found.zero_point, np.int64).reshape(-1), scales.shape)
+    offsets = (int(qtype.lowest) - zeros).tolist()
+    symmetric = _is_symmetric(qtype, zeros)
+    if version == "1.0.0":
+        return {
+            "name": name,
+            "enc_type": "PER_TENSOR" if scales.size == 1 else "PER_CHANNEL",
+            "dtype": "INT",
+            "bw": qtype.bits,
+            "is_sym": symmetric,
+            "scale": scales.tolist(),
+            "offset": offsets,
+        }
+    steps = 2**qtype.bits - 1
+    return [
+        {
+            "bitwidth": qtype.bits,
+            "dtype": "int",
+            "is_symmetric": str(symmetric),
+            "min": offset * scale,
+            "max": (offset + steps) * scale,
+            "scale": scale,
+            "offset": offset,
+        }
+        for scale, offset in zip(scales.tolist(), offsets, strict=True)
+    ]
+
+
+def _is_symmetric(qtype: QType, zeros: np.ndarray) -> bool:
+    middle = 0 if qtype.signed else (int(qtype.highest) + 1) // 2
+    return bool(np.all(zeros == middle))
+
+
+def read_overrides(
+    path: str | Path, *, activation_signed: bool = False, axes: Mapping[str, int] | None = None
+) -> dict[str, Override]:
+    """Return the overrides of a recipe that give tensors the encodings of a file.
+
+    Activations become unsigned integers, unless `activation_signed`; parameters signed ones where
+    they are symmetric. `axes` has the channel axis of parameters, 0 for others. Encodings of biases
+    (32 bits) are left out: a bias has the scale of its products.
+    """
+    path = Path(path)
+    check_regular_file(path, RecipeError)
+    try:
+        data = msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RecipeError(f"the encodings {str(path)!r} are not JSON: {error}.") from error
+    except OSError as error:
+        raise RecipeError(f"cannot read the encodings {str(path)!r}: {error.strerror}.") from error
+    overrides: dict[str, Override] = {}
+    for group, signed in (("activation_encodings", activation_signed), ("param_encodings", None)):
+        for name, rows in _rows(data, group, path):
+            made = _override(rows, signed, (axes or {}).get(name, 0), f"{path}: tensor {name!r}")
+            if made is not None:
+                overrides[name] = made
+    return overrides
+
+
+def _rows(data: Any, group: str, path: Path) -> Iterable[tuple[str, list[dict[str, Any]]]]:
+    """Return each tensor with an encoding for each of its channels, whatever the version."""
+    content = data.get(group) if isinstance(data, Mapping) else None
+    if not isinstance(content, (list, Mapping)):
+        raise RecipeError(f"{path}: it has no {group}, as encodings of AIMET and QNN have.")
+    if isinstance(content, Mapping):
+        yield from content.items()
+        return
+    for one in content:
+        try:
+            channels = zip(one["scale"], one["offset"], strict=True)
+            yield (
+                one["name"],
+                [
+                    {
+                        "bitwidth": one["bw"],
+                        "dtype": one["dtype"],
+                        "is_symmetric": one["is_sym"],
+                        "scale": scale,
+                        "offset": offset,
+                    }
+                    for scale, offset in channels
+                ],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecipeError(f"{path}: an encoding of {group} lacks {error}.") from error
+
+
+def _override(rows: Any, signed: bool | None, axis: int, where: str) -> Override | None:
+    try:
+        first = rows[0]
+        if str(first["dtype"]).lower() != "int" or int(first["bitwidth"]) > 16:
+            return None
+        bits = int(first["bitwidth"])
+        is_symmetric = str(first["is_symmetric"]).lower() == "true"
+        as_signed = is_symmetric if signed is None else signed
+        scales = [float(row["scale"]) for row in rows]
+        offsets = [int(row["offset"]) for row in rows]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise RecipeError(
+            f"{where}: its encoding lacks {error}, or has it as no number."
+        ) from error
+    qtype = QTYPES.get(f"{'' if as_signed else 'u'}int{bits}")
+    if qtype is None:
+        raise RecipeError(f"{where}: there is no integer type of {bits} bits.")
+    zeros = [int(qtype.lowest) - offset for offset in offsets]
+    if len(rows) == 1:
+        return Override(qtype=qtype, scale=scales[0], zero_point=zeros[0])
+    return Override(qtype=qtype, scale=tuple(scales), zero_point=tuple(zeros), axis=axis)

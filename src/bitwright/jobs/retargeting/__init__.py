@@ -1,0 +1,235 @@
+"""A quantized model for another target, where only encodings differ: no data, the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+
+from bitwright import graph
+from bitwright.assess import Verification, verify_model
+from bitwright.assess.quantizers import Quantizers
+from bitwright.assess.verification.view import TargetView
+from bitwright.decide.layout.static import lay_out
+from bitwright.decide.scales.parameters import weight_plan
+from bitwright.errors import ModelError, TargetError
+from bitwright.graph.constants import constant_of
+from bitwright.graph.editing import add_initializer, remove_nodes
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.compute import ON_CPU
+from bitwright.jobs.modes import apply_to_model
+from bitwright.jobs.qat import open_for_plan, quantize_trained
+from bitwright.jobs.retargeting.integer_operators import expand_integer_operators
+from bitwright.jobs.retargeting.zero_points import Byte, move_zero_points
+from bitwright.plan import QuantPlan
+from bitwright.support.wording import counted
+from bitwright.targets import Target, find_target, rules
+from bitwright.targets.host import on_host
+
+__all__ = ["Retargeted", "apply_retargeted", "retarget_model", "retarget_plan"]
+
+Format = Literal["qdq", "qoperator"]
+# Rules about encodings, for which nothing can be done with the integers that are there.
+_OF_ENCODINGS = (rules.Types, rules.ZeroPoints, rules.Granularity, rules.Biases)
+
+
+@dataclass(frozen=True, slots=True)
+class Retargeted:
+    """A model in the encoding of another target, and what its rules still say about it.
+
+    >>> Retargeted(None, "x86-vnni", ("moved 3 tensors to uint8",), None).changes
+    ('moved 3 tensors to uint8',)
+    """
+
+    model: ir.Model = field(repr=False)
+    target: str
+    changes: tuple[str, ...]
+    """What was done, in words; none: the model was as the target wants it."""
+    verification: Verification
+
+    def save(self, path: str | Path, *, external_data: bool | None = None) -> None:
+        """Write the model: all of it, or nothing."""
+        graph.save_model(self.model, path, external_data=external_data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was done as plain data."""
+        return {
+            "target": self.target,
+            "changes": list(self.changes),
+            "verification": self.verification.to_dict(),
+        }
+
+
+def retarget_model(source: Any, name: str, *, format: Format | None = None) -> Retargeted:
+    """Re-encode a quantized model for a target, as far as its numbers stay the same."""
+    target = on_host(find_target(name))
+    model = graph.load_model(source)
+    changes: list[str] = []
+    wants_pairs = format == "qdq" or (format is None and not target.takes_integer_operators)
+    if wants_pairs or _wanted_byte(model, target):
+        count = expand_integer_operators(model)
+        if count:
+            changes.append(f"wrote {counted(count, 'integer operator')} as Q/DQ pairs")
+    byte = _wanted_byte(model, target)
+    if byte is not None:
+        moved = move_zero_points(model, byte)
+        changes.append(f"moved the zero points of {counted(moved, 'tensor')}, now {byte}")
+    if any(
+        isinstance(rule, rules.Biases) and rule.form == "float" for rule in target.rules.values()
+    ):
+        count = _float_biases(model)
+        if count:
+            changes.append(f"wrote {counted(count, 'quantized bias vector')} in float")
+    if format == "qoperator":
+        model = _with_integer_operators(model)
+        changes.append("wrote integer operators")
+    graph.remove_unused_initializers(model)
+    graph.check_model(model)
+    found = verify_model(model, name)
+    _refuse_unchangeable(found, target)
+    return Retargeted(model, name, tuple(changes), found)
+
+
+def _wanted_byte(model: ir.Model, target: Target) -> Byte | None:
+    """Return the 8-bit type that activations have to be moved to; None: they stay as they are."""
+    quantizers = Quantizers(model)
+    view = TargetView(quantizers)
+    used = {q.stored_type for q in view.of_role("activation") if q.stored_type is not None}
+    used |= {value.dtype for value in _integer_values(model) if value.dtype is not None}
+    signed, unsigned = ir.DataType.INT8 in used, ir.DataType.UINT8 in used
+    for rule in target.rules.values():
+        if isinstance(rule, rules.OneReader) and "int8" in rule.types and signed:
+            return "uint8"
+        if isinstance(rule, rules.Types) and rule.role == "activation":
+            if signed and "int8" not in rule.types and "uint8" in rule.types:
+                return "uint8"
+            if unsigned and "uint8" not in rule.types and "int8" in rule.types:
+                return "int8"
+    return None
+
+
+def _integer_values(model: ir.Model) -> list[ir.Value]:
+    """Return what integer operators read as activations."""
+    found = (node.inputs[0] for node in model.graph if node.op_type.startswith("QLinear"))
+    return [value for value in found if value is not None]
+
+
+def _float_biases(model: ir.Model) -> int:
+    quantizers = Quantizers(model)
+    view, names = TargetView(quantizers), graph.NameScope(model)
+    gone = []
+    for quantizer in view.of_role("bias"):
+        node = quantizer.node
+        integers = constant_of(node.inputs[0])
+        if integers is None or quantizer.scale is None or node.graph is None:
+            continue
+        numbers = (integers.astype(np.float64) * quantizer.scale).astype(np.float32)
+        assert isinstance(node.graph, ir.Graph)
+        label = f"{node.outputs[0].name}_float"
+        value = add_initializer(node.graph, names, label, numbers)
+        node.outputs[0].replace_all_uses_with(value)
+        gone.append(node)
+    remove_nodes(gone)
+    return len(gone)
+
+
+def _with_integer_operators(model: ir.Model) -> ir.Model:
+    """Return the model with the integer operators that its own pairs make."""
+    result = quantize_trained(
+        model,
+        format="qoperator",
+        select=None,
+        optimize=False,
+        calibration=Calibration(None),
+        providers=None,
+    )
+    return result.model
+
+
+def _refuse_unchangeable(found: Verification, target: Target) -> None:
+    for finding in found.errors:
+        rule = target.rules.get(finding.rule)
+        if isinstance(rule, _OF_ENCODINGS):
+            raise TargetError(
+                f"the model cannot be re-encoded for {found.target}: {finding}; quantize the float "
+                "model again with this target: kept sketches (--sketches) save the data, and a "
+                "kept plan (--plan) the weights' scales."
+            )
+
+
+def apply_retargeted(source: Any, plan: QuantPlan, name: str, block_size: int | None) -> Retargeted:
+    """Quantize the float model of a plan with the scales of weights that a target takes."""
+    changed = retarget_plan(source, plan, name, block_size=block_size)
+    result = apply_to_model(changed, source, Calibration(None), None, ON_CPU)
+    same = [plan.tensors.get(key) == entry for key, entry in changed.tensors.items()]
+    made = (
+        len(same)
+        - sum(same)
+        + sum(plan.weights[key] != entry for key, entry in changed.weights.items())
+    )
+    changes = (f"made the scales of {counted(made, 'weight')} anew",) if made else ()
+    found = verify_model(result.model, name)
+    _refuse_unchangeable(found, on_host(find_target(name)))
+    return Retargeted(result.model, name, changes, found)
+
+
+def retarget_plan(
+    source: Any, plan: QuantPlan, name: str, *, block_size: int | None = None
+) -> QuantPlan:
+    """Return a plan whose weights have the scales that a target takes: blocks, channels, tensors.
+
+    Scales of activations stay; those of weights are made anew, from the float weights.
+    `block_size` asks for blocks of this size, 0 for none.
+    """
+    target = on_host(find_target(name))
+    recipe = plan.recipe
+    if recipe.mode == "dynamic":
+        raise TargetError("a dynamic plan has no blocks; quantize with --target.")
+    allowed = {"tensor", "channel", "block"}
+    for rule in target.rules.values():
+        if isinstance(rule, rules.Granularity) and rule.role == "weight" and not rule.ops:
+            allowed &= {*rule.per}
+    if recipe.mode == "weight-only":
+        size = recipe.weights.block_size if block_size is None else block_size or -1
+        size = size if "block" in allowed else -1
+        weights = {
+            key: msgspec.structs.replace(one, block_size=size) for key, one in plan.weights.items()
+        }
+        changed = recipe.replace(weights={"block_size": size})
+        return msgspec.structs.replace(plan, recipe=changed, weights=weights)
+    size = recipe.block_size if block_size is None else block_size
+    size = size if "block" in allowed else 0
+    channels = "channel" in allowed and (recipe.per_channel or recipe.block_size > 0)
+    changed = recipe.replace(block_size=size, per_channel=channels)
+    per_tensor = dict.fromkeys(changed.place.per_tensor_ops)
+    for rule in target.rules.values():
+        if isinstance(rule, rules.Granularity) and rule.role == "weight" and rule.ops:
+            per_tensor |= dict.fromkeys(rule.ops)
+    changed = changed.replace(place={"per_tensor_ops": tuple(per_tensor)})
+    if open_for_plan(source, plan).fingerprint != plan.fingerprint:
+        raise ModelError("the plan was made for another model; give the float model that it is of.")
+    # Types and blocks may need another opset, and so another hash.
+    plan = msgspec.structs.replace(plan, recipe=changed)
+    prepared = open_for_plan(source, plan)
+    layout = lay_out(prepared.model, changed, keep_float=prepared.keep_float)
+    tensors = dict(plan.tensors)
+    for key, entry in layout.entries.items():
+        if entry.role == "weight" and key in tensors and entry.same_as is None:
+            tensors[key] = weight_plan(entry, changed)
+    # A bias behind blocks has no scale of its products to be stored at.
+    biases = {key for key, entry in plan.tensors.items() if entry.role == "bias"}
+    for key in (gone := biases - layout.entries.keys()):
+        del tensors[key]
+    nodes = {
+        name: msgspec.structs.replace(
+            node, inputs=tuple(None if key in gone else key for key in node.inputs)
+        )
+        for name, node in plan.nodes.items()
+    }
+    return msgspec.structs.replace(
+        plan, fingerprint=prepared.fingerprint, tensors=tensors, nodes=nodes
+    )

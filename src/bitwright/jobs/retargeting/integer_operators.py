@@ -1,0 +1,177 @@
+"""QOperator -> Q/DQ pairs: each integer operator as the float operator between dequantizers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.assess.quantizers import name_of, stored_weight
+from bitwright.errors import ModelError
+from bitwright.graph import NameScope
+from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.editing import add_initializer, graph_of, insert_before, remove_nodes
+from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, is_integer_op
+
+__all__ = ["expand_integer_operators"]
+
+# What integer operators have beside the attributes of the float ones.
+_OWN_ATTRIBUTES = frozenset({"channels_last", "opset"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    scale: ir.Value
+    zero_point: ir.Value | None
+
+    @property
+    def inputs(self) -> list[ir.Value]:
+        return [self.scale] if self.zero_point is None else [self.scale, self.zero_point]
+
+
+def expand_integer_operators(model: ir.Model) -> int:
+    """Replace the integer operators of a model in place; return how many there were.
+
+    Operators that move integers get a pair on both sides, too, with one scale.
+    """
+    names = NameScope(model)
+    known: dict[ir.Value, _Parameters] = {}
+    expanded, count = [], 0
+    for node in list(model.graph.all_nodes()):
+        result = node.outputs[0]
+        if node.op_type in QUANTIZERS:
+            scale = input_at(node, 1)
+            assert scale is not None
+            known[result] = _Parameters(scale, input_at(node, 2))
+        elif is_integer_op(node.op_type):
+            parameters = _expand(node, names)
+            if parameters is not None:
+                known[parameters[0]] = parameters[1]
+            expanded.append(node)
+            count += 1
+        elif node.op_type not in DEQUANTIZERS and node.inputs and node.inputs[0] in known:
+            parameters = _surround(node, known[node.inputs[0]], names)
+            known[parameters[0]] = parameters[1]
+    remove_nodes(reversed(expanded))
+    if count and "com.microsoft" in model.opset_imports:
+        domains = {node.domain for node in model.graph.all_nodes()}
+        if "com.microsoft" not in domains:
+            del model.opset_imports["com.microsoft"]
+    return count
+
+
+def _expand(node: ir.Node, names: NameScope) -> tuple[ir.Value, _Parameters] | None:
+    row = INTEGER_OPS.get(node.op_type)
+    is_channels_last = node.attributes.get_int("channels_last", 0) != 0
+    if row is None or row.result is None or is_channels_last:
+        raise ModelError(
+            f"{name_of(node)!r} is a {node.op_type}, which has no form with Q/DQ pairs; quantize "
+            "the float model again."
+        )
+    inputs: list[ir.Value | None]
+    if row.computes == "Concat":
+        places = range(2, len(node.inputs), 3)
+        inputs = [_dequantize(node, place, place + 1, place + 2, names) for place in places]
+    elif row.computes == "Where":
+        both = [_dequantize(node, place, place + 1, place + 2, names) for place in (1, 4)]
+        inputs = [node.inputs[0], *both]
+    else:
+        inputs = [_dequantize(node, 0, 1, 2, names)]
+        if row.weight is not None and row.weight[1] is not None:
+            stored = stored_weight(node)
+            axis = None if stored is None else stored.parameters.axis
+            index, scale, zero = row.weight
+            inputs.append(_dequantize(node, index, scale, zero, names, axis))
+        if row.bias is not None and input_at(node, row.bias) is not None:
+            inputs.append(_bias(node, row.bias, names))
+    attributes = [a for a in node.attributes.values() if a.name not in _OWN_ATTRIBUTES]
+    old = node.outputs[0]
+    factor, zero_point = (input_at(node, place) for place in row.result)
+    made = ir.Value(name=names.fresh(f"{old.name}_float"), type=ir.TensorType(ir.DataType.FLOAT))
+    made.shape = old.shape
+    computed = ir.node(row.computes, inputs, outputs=[made], name=node.name)
+    computed.attributes.update({attribute.name: attribute for attribute in attributes})
+    assert node.graph is not None
+    node.graph.insert_before(node, computed)
+    if factor is None:  # it writes floats
+        _take_place(old, made)
+        return None
+    parameters = _Parameters(factor, zero_point)
+    quantized = ir.Value(name=names.fresh(f"{old.name}_pair"), type=old.type, shape=old.shape)
+    label = names.fresh(f"{name_of(node)}_QuantizeLinear")
+    insert_before(node, "QuantizeLinear", [made, *parameters.inputs], quantized, label)
+    _take_place(old, quantized)
+    return quantized, parameters
+
+
+def _surround(
+    node: ir.Node, parameters: _Parameters, names: NameScope
+) -> tuple[ir.Value, _Parameters]:
+    """Let an operator that moves integers move floats, between pairs of one scale."""
+    source, old = node.inputs[0], node.outputs[0]
+    assert source is not None and node.graph is not None
+    read = ir.Value(name=names.fresh(f"{source.name}_float"))
+    read.type, read.shape = ir.TensorType(ir.DataType.FLOAT), source.shape
+    label = names.fresh(f"{name_of(node)}_DequantizeLinear")
+    insert_before(node, "DequantizeLinear", [source, *parameters.inputs], read, label)
+    node.replace_input_with(0, read)
+    quantized = ir.Value(name=names.fresh(f"{old.name}_pair"), type=old.type, shape=old.shape)
+    _take_place(old, quantized)
+    old.name = names.fresh(f"{quantized.name}_moved")
+    old.type = ir.TensorType(ir.DataType.FLOAT)
+    quantizer = ir.node(
+        "QuantizeLinear",
+        [old, *parameters.inputs],
+        outputs=[quantized],
+        name=names.fresh(f"{name_of(node)}_QuantizeLinear"),
+    )
+    node.graph.insert_after(node, quantizer)
+    return quantized, parameters
+
+
+def _take_place(old: ir.Value, new: ir.Value) -> None:
+    """Let a value have another one's readers and name."""
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    label, old.name = old.name, None
+    new.name = label
+
+
+def _dequantize(
+    node: ir.Node,
+    index: int,
+    scale: int | None,
+    zero: int,
+    names: NameScope,
+    axis: int | None = None,
+) -> ir.Value:
+    source = input_at(node, index)
+    factor = None if scale is None else input_at(node, scale)
+    assert source is not None and factor is not None
+    made = ir.Value(name=names.fresh(f"{source.name}_float"), shape=source.shape)
+    made.type = ir.TensorType(ir.DataType.FLOAT)
+    zero_point = input_at(node, zero)
+    inputs = [source, factor, *([] if zero_point is None else [zero_point])]
+    constant = constant_of(factor)
+    several = constant is not None and constant.size > 1 and axis is not None
+    attributes = {"axis": axis} if several else None
+    label = names.fresh(f"{source.name}_DequantizeLinear")
+    return insert_before(node, "DequantizeLinear", inputs, made, label, attributes)
+
+
+def _bias(node: ir.Node, index: int, names: NameScope) -> ir.Value:
+    """Dequantize a bias at the scale of its products."""
+    row, bias = INTEGER_OPS[node.op_type], input_at(node, index)
+    assert row.weight is not None and row.weight[1] is not None and bias is not None
+    scales = [constant_of(input_at(node, place)) for place in (1, row.weight[1])]
+    if scales[0] is None or scales[1] is None:
+        raise ModelError(f"the scales of {name_of(node)!r} are computed at run time.")
+    product = np.asarray(scales[0].reshape(-1) * scales[1].reshape(-1), np.float32)
+    product = product.reshape(()) if product.size == 1 else product
+    graph = graph_of(node.outputs[0])
+    factor = add_initializer(graph, names, f"{bias.name}_scale", product)
+    made = ir.Value(name=names.fresh(f"{bias.name}_float"), shape=bias.shape)
+    made.type = ir.TensorType(ir.DataType.FLOAT)
+    label = names.fresh(f"{bias.name}_DequantizeLinear")
+    attributes = {"axis": 0} if product.ndim else None
+    return insert_before(node, "DequantizeLinear", [bias, factor], made, label, attributes)

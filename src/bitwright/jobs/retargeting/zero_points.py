@@ -1,0 +1,87 @@
+"""int8 <-> uint8 activations: zero points, and stored codes, moved by 128; the same numbers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
+from bitwright.assess.verification.view import TargetView, type_of
+from bitwright.errors import ModelError
+from bitwright.graph import NameScope
+from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of
+from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
+
+__all__ = ["move_zero_points"]
+
+Byte = Literal["int8", "uint8"]
+_MIDDLE = 128
+_TYPES = {"int8": (np.int8, ir.DataType.INT8), "uint8": (np.uint8, ir.DataType.UINT8)}
+
+
+def move_zero_points(model: ir.Model, to: Byte) -> int:
+    """Write 8-bit activations of the other sign in this type, in place; return how many tensors.
+
+    A tensor whose integers something else than a dequantizer reads is refused: what it computes
+    with them would change.
+    """
+    quantizers = Quantizers(model)
+    view, names = TargetView(quantizers), NameScope(model)
+    other = "int8" if to == "uint8" else "uint8"
+    moved = 0
+    for quantizer in list(quantizers.found.values()):
+        if view.role(quantizer) != "activation" or type_of(quantizer) != other:
+            continue
+        node = quantizer.node
+        if node.op_type in QUANTIZERS:
+            readers = [use.node for value in node.outputs for use in value.uses()]
+            strange = [reader for reader in readers if reader.op_type not in DEQUANTIZERS]
+            if strange or node.outputs[0].is_graph_output():
+                name = name_of(strange[0]) if strange else "the caller"
+                raise ModelError(
+                    f"the integers of {node.inputs[0].name!r} are read by {name}, not by a "  # type: ignore[union-attr]
+                    "dequantizer, so that their type cannot change; make Q/DQ pairs first "
+                    "(--format qdq)."
+                )
+            node.outputs[0].dtype = _TYPES[to][1]
+            if "output_dtype" in node.attributes:
+                del node.attributes["output_dtype"]
+            moved += 1
+        elif (codes := constant_of(input_at(node, 0))) is not None:
+            stored = node.inputs[0]
+            _replace(node, 0, _moved(codes, to), names)
+            drop_if_unused(stored)
+            moved += 1
+        _move_zero_point(quantizer, to, names)
+    return moved
+
+
+def _move_zero_point(quantizer: Quantizer, to: Byte, names: NameScope) -> None:
+    node, given = quantizer.node, input_at(quantizer.node, 2)
+    if given is not None and quantizer.zero_point is None:
+        raise ModelError(
+            f"the zero point of {name_of(node)!r} is computed at run time, and cannot be moved."
+        )
+    scale = quantizer.scale
+    plain = np.zeros(() if scale is None else scale.shape, np.uint8)
+    zeros = plain if quantizer.zero_point is None else quantizer.zero_point
+    _replace(node, 2, _moved(zeros, to), names)
+    drop_if_unused(given)
+
+
+def _moved(codes: np.ndarray, to: Byte) -> np.ndarray:
+    step = _MIDDLE if to == "uint8" else -_MIDDLE
+    return np.asarray(codes.astype(np.int16) + step).astype(_TYPES[to][0])
+
+
+def _replace(node: ir.Node, index: int, array: np.ndarray, names: NameScope) -> None:
+    """Give a node a constant of its own: the old one may have readers of another kind."""
+    if len(node.inputs) <= index:
+        node.resize_inputs(index + 1)
+    old = node.inputs[index]
+    label = old.name if old is not None and old.name else f"{node.outputs[0].name}_zero_point"
+    graph = graph_of(node.outputs[0])
+    node.replace_input_with(index, add_initializer(graph, names, label, array))

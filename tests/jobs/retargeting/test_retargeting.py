@@ -1,0 +1,135 @@
+"""A quantized model in the encoding of another target computes what it did before, bit by bit."""
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from support.models import build, node
+
+import bitwright
+from bitwright.errors import ModelError, TargetError
+from bitwright.jobs.retargeting.integer_operators import expand_integer_operators
+from bitwright.jobs.retargeting.zero_points import move_zero_points
+
+DEMO = bitwright.load_demo()
+LEVELS = onnxruntime.GraphOptimizationLevel
+
+
+def run(model, level=LEVELS.ORT_DISABLE_ALL):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+    return session.run(None, {"image": DEMO.calibration[:32]})[0]
+
+
+@pytest.fixture(scope="module")
+def signed():
+    return bitwright.quantize(
+        DEMO.model_path, data=DEMO.calibration[:8], recipe="int8-symmetric", holdout=False
+    ).model
+
+
+@pytest.fixture(scope="module")
+def unsigned():
+    return bitwright.quantize(
+        DEMO.model_path, data=DEMO.calibration[:8], recipe="int8-per-channel", holdout=False
+    )
+
+
+def test_int8_becomes_uint8_for_x86_and_back_for_tensorrt(signed):
+    moved = bitwright.retarget(signed, "x86-vnni")
+    assert "now uint8" in moved.changes[0]
+    assert np.array_equal(run(moved.model), run(signed))
+    assert bitwright.inspect(moved.model).quantized_types.keys() == {"uint8", "int8", "int32"}
+    back = bitwright.retarget(moved.model, "nvidia-tensorrt")
+    assert back.changes[1] == "wrote 8 quantized bias vectors in float"
+    assert np.array_equal(run(back.model), run(signed))
+    assert back.verification.ok
+    assert not bitwright.retarget(signed, "arm-cpu").changes
+
+
+def test_pairs_become_integer_operators_and_pairs_again(unsigned, tmp_path):
+    model = unsigned.model
+    integers = bitwright.retarget(model, "cpu-any", tmp_path / "q.onnx", format="qoperator")
+    assert "QLinearConv" in {n.op_type for n in integers.model.graph}
+    whole = LEVELS.ORT_ENABLE_ALL
+    assert np.array_equal(run(integers.model, whole), run(model, whole))
+    pairs = bitwright.retarget(tmp_path / "q.onnx", "qualcomm-htp")
+    assert "as Q/DQ pairs" in pairs.changes[0]
+    assert not any(n.op_type.startswith("QLinear") for n in pairs.model.graph)
+    assert np.array_equal(run(pairs.model), run(model))
+    assert np.array_equal(run(pairs.model, whole), run(model, whole))
+
+
+def test_what_cannot_be_encoded_is_refused_with_the_node(unsigned):
+    with pytest.raises(TargetError, match=r"cannot be re-encoded for nvidia-tens.*zero point"):
+        bitwright.retarget(unsigned.model, "nvidia-tensorrt")
+
+
+@pytest.mark.parametrize(("target", "size"), [("qualcomm-htp:v66", 1), ("qualcomm-htp", 10)])
+def test_a_kept_plan_gets_the_granularity_of_the_target(unsigned, target, size):
+    made = bitwright.retarget(DEMO.model_path, target, plan=unsigned.plan)
+    assert not [f for f in made.verification.errors if f.rule in ("channels", "blocks")]
+    scales = [
+        value.const_value.size
+        for name, value in made.model.graph.initializers.items()
+        if name.startswith("classify_weight") and name.endswith("scale")
+    ]
+    assert scales == [size]
+
+
+def test_channels_become_blocks_and_blocks_channels(unsigned):
+    blocks = bitwright.retarget(DEMO.model_path, "cpu-any", plan=unsigned.plan, block_size=16)
+    assert bitwright.inspect(blocks.model).scales["per block"] == 1
+    assert np.abs(run(blocks.model) - run(unsigned.model)).max() < 0.2
+    plan = unsigned.plan.recipe.replace(block_size=16)
+    made = bitwright.make_plan(DEMO.model_path, data=DEMO.calibration[:8], recipe=plan)
+    channels = bitwright.retarget(DEMO.model_path, "qualcomm-htp", plan=made)
+    assert "per block" not in bitwright.inspect(channels.model).scales
+
+
+def test_options_that_contradict_each_other_are_refused(unsigned, tmp_path):
+    with pytest.raises(TargetError, match="block_size needs plan"):
+        bitwright.retarget(unsigned.model, "cpu-any", block_size=16)
+    with pytest.raises(TargetError, match="format is the plan's own"):
+        bitwright.retarget(DEMO.model_path, "cpu-any", plan=unsigned.plan, format="qdq")
+    with pytest.raises(ModelError, match="another model"):
+        other = msgspec.structs.replace(unsigned.plan, fingerprint="0")
+        bitwright.retarget(DEMO.model_path, "cpu-any", plan=other)
+
+
+def make_moved_integers():
+    """A Q whose integers a MaxPool reads, and not a dequantizer."""
+    constants = {"s": np.float32(0.1), "z": np.int8(0)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"),
+        node("MaxPool", ["q"], ["m"], name="pool", kernel_shape=[2, 2]),
+        node("DequantizeLinear", ["m", "s", "z"], ["y"], name="d"),
+    ]
+    return ir.from_proto(build(nodes, {"x": [1, 1, 4, 4]}, {"y": [1, 1, 3, 3]}, constants))
+
+
+def test_integers_that_others_read_are_not_moved_but_get_pairs_first():
+    with pytest.raises(ModelError, match="are read by pool"):
+        move_zero_points(make_moved_integers(), "uint8")
+    model = make_moved_integers()
+    assert expand_integer_operators(model) == 0
+    assert move_zero_points(model, "uint8") == 2
+    assert [n.op_type for n in model.graph if n.name == "pool"] == ["MaxPool"]
+
+
+def test_a_zero_point_that_is_left_out_means_uint8():
+    constants = {"s": np.float32(0.1)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s"], ["q"], name="q"),
+        node("DequantizeLinear", ["q", "s"], ["d"], name="d"),
+        node("Relu", ["d"], ["y"], name="relu"),
+    ]
+    model = ir.from_proto(build(nodes, {"x": [4]}, {"y": [4]}, constants))
+    assert move_zero_points(model, "int8") == 1
+    zeros = {int(n.inputs[2].const_value.numpy()) for n in model.graph if len(n.inputs) == 3}
+    assert zeros == {-128}
+    sample = {"x": np.array([-1, 0.3, 5, 100], np.float32)}
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    assert np.allclose(session.run(None, sample)[0], [0, 0.3, 5, 25.5])
