@@ -106,7 +106,7 @@ def quantize_with_effort(
     """Quantize a model by the best of the recipes that this effort tries."""
     prepared, kept = _open(source, recipe, effort, calibration, providers, compute)
     if effort == "standard" and has_few(kept.data):
-        return quantize_static(source, recipe, kept, providers, compute)
+        return quantize_static(prepared, recipe, kept, providers, compute)
     return _search(prepared, recipe, effort, kept, compute).finish()
 
 
@@ -123,7 +123,7 @@ def plan_with_effort(
         return make_static_plan(source, recipe, calibration, providers)
     prepared, kept = _open(source, recipe, effort, calibration, providers, ON_CPU)
     if effort == "standard" and has_few(kept.data):
-        return make_static_plan(source, recipe, kept, providers)
+        return make_static_plan(prepared, recipe, kept, providers)
     return _search(prepared, recipe, effort, kept, ON_CPU).plan()[1].plan
 
 
