@@ -7,10 +7,12 @@ import bitwright
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning import costs, latency
-from bitwright.jobs.tuning.costs import conversion_rate, measure_bytes, measure_times
+from bitwright.jobs.tuning.candidates import StaticCandidates
+from bitwright.jobs.tuning.costs import UnitCosts, conversion_rate, measure_bytes, measure_times
+from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.latency import measure_latency
-from bitwright.jobs.tuning.states import with_states
-from bitwright.jobs.tuning.units import measure_errors
+from bitwright.jobs.tuning.states import Unit, with_states
+from bitwright.jobs.tuning.units import UnitErrors, measure_errors
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +59,17 @@ def test_bytes_predict_the_size_of_the_file(made):
         grown = bitwright.graph.written_size(model) - whole
         wanted = sizes.costs[state][unit.node] - sizes.costs["int8"][unit.node]
         assert grown == pytest.approx(wanted, abs=0.15 * abs(wanted) + 600)
+
+
+def test_a_product_that_only_float_reads_counts_as_float():
+    made = StaticCandidates(None, None, "low", Journal(None, {}), (), "speed")
+    names = ("conv", "slice", "shared", "left", "right")
+    ops = ("Conv", "Slice", "Conv", "Add", "Add")
+    units = tuple(Unit(node=n, op=op, nodes=(n,)) for n, op in zip(names, ops, strict=True))
+    edges = ((0, 1, 1000), (2, 3, 1000), (2, 4, 1000))
+    errors = {"int8": dict.fromkeys(names, 0.1)}
+    vars(made)["_errors"] = UnitErrors(units=units, errors=errors, total=0.5, edges=edges)
+    times = {"int8": dict.fromkeys(names, 1.0), "float": dict.fromkeys(names, 4.0)}
+    vars(made)["_costs"] = UnitCosts(costs=times, fixed=1.0, float_cost=20.0, conversion=1e-3)
+    # Where two read it, one of them keeps its quantizer.
+    assert [(edge.cost, edge.lost) for edge in made.edges] == [(1.0, 3.0), (1.0, 0.0), (1.0, 0.0)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitwright.jobs.tuning.front import Choice, Edge, Option, find_front, thin_front
+from bitwright.jobs.tuning.front import FLOAT_FORM, Choice, Edge, Option, find_front, thin_front
 
 figures = st.integers(0, 30).map(float)
 option = st.builds(Option, st.just("s"), figures, figures, st.sampled_from(["float", "integers"]))
@@ -83,7 +83,22 @@ def test_a_cheap_unit_between_float_ones_becomes_float_with_them():
     assert (1, 0, 1) not in states
 
 
+def test_a_product_is_not_left_without_the_quantizer_of_its_kernel():
+    """A Slice behind a Conv saves much error in float, but the Conv's kernel goes with it."""
+    conv = [Option("int8", 2, 0.1, "integers"), Option("float", 9, 0, FLOAT_FORM)]
+    moving = [Option("int8", 0.1, 0.5, "integers"), Option("float", 0.2, 0, FLOAT_FORM)]
+    points = find_front([conv, moving], [Edge(0, 1, 0.1, lost=7)])
+    assert {point.states: point.cost for point in points} == {(0, 0): 2.1, (1, 1): 9.2}
+
+
+def test_of_points_that_cost_the_same_the_most_accurate_stays():
+    costs = (7.0, 7.01, 7.02, 14.0, 14.1, 20.0)
+    points = [Choice((), cost, 100 - cost) for cost in costs]
+    thin = thin_front(points, apart=0.02, most=12)
+    assert [point.cost for point in thin] == [7.0, 7.02, 14.1, 20.0]
+
+
 def test_a_thin_front_keeps_both_ends():
     points = [Choice((i,), 100 + i, 10.0 - i) for i in range(6)]
-    assert thin_front(points, apart=0.02, most=12) == [points[0], points[3], points[5]]
+    assert thin_front(points, apart=0.02, most=12) == [points[0], points[2], points[5]]
     assert thin_front(points[:2], apart=0.5, most=12) == points[:2]

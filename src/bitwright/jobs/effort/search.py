@@ -352,7 +352,8 @@ class _Grid:
     def choose(self) -> list[Step]:
         """Choose the combination of the least loss, less what it is no better for.
 
-        Each change is tried alone first; those that are sure to lose are combined with no other.
+        Each change is tried alone first, and combined with others where that helps; what does not
+        help on the first half of the samples is not tried on the second.
         Returns what each change of it is good for, and the best change of every other step.
         """
         singles = [
@@ -364,7 +365,8 @@ class _Grid:
         for combination in product(*(self._promising(i) for i in range(len(self._steps)))):
             if combination not in self._known and self._try(combination):
                 tried.append(combination)
-        finalists = self._close_to_best(tried)[:FINALISTS]
+        finalists = [c for c in self._close_to_best(tried) if self._helps(c, self._nothing)]
+        finalists = finalists[:FINALISTS]
         self._best = min([self._nothing, *finalists], key=lambda c: self._complete(c).loss)
         found = (self._weigh(index) for index in range(len(self._steps)))
         return [step for step in found if step is not None]
@@ -372,13 +374,17 @@ class _Grid:
     def _promising(self, index: int) -> list[int]:
         """Return the choices of a step to combine with others: none, and its changes but losers.
 
-        Those are sure to be worse by themselves than no change, or than another of the same step.
+        Those help by themselves on no average, or are sure to be worse than another of the step.
         """
         changes = range(1, len(self._steps[index]) + 1)
         alone = {self._alone(index, choice): choice for choice in changes}
         known = [combination for combination in alone if combination in self._known]
-        close = self._close_to_best([self._nothing, *known])
-        return [0, *(alone[combination] for combination in close if combination in alone)]
+        helpful = [combination for combination in known if self._helps(combination, self._nothing)]
+        return [0, *(alone[combination] for combination in self._close_to_best(helpful))]
+
+    def _helps(self, combination: Combination, other: Combination) -> bool:
+        """Whether one has less loss than another on the first half, by however little."""
+        return float(np.mean(self._losses(combination))) < float(np.mean(self._losses(other)))
 
     def _close_to_best(self, combinations: Sequence[Combination]) -> list[Combination]:
         """Return those that the best of them is not sure to beat on the first half, best first."""
@@ -405,20 +411,21 @@ class _Grid:
             return self._keep_better(index, without, self._best)
         changed = [self._with(index, n + 1) for n in range(len(self._steps[index]))]
         known = [combination for combination in changed if combination in self._known]
-        if not known:
-            return self._weigh_losers(index)
-        other = min(known, key=lambda combination: self._complete(combination).loss)
+        helpful = [combination for combination in known if self._helps(combination, self._best)]
+        if not helpful:
+            return self._note_loser(index, known)
+        other = min(helpful, key=lambda combination: self._complete(combination).loss)
         return self._keep_better(index, self._best, other)
 
-    def _weigh_losers(self, index: int) -> Step | None:
-        """Return what the best change of a step does that was combined with no other."""
+    def _note_loser(self, index: int, combined: Sequence[Combination]) -> Step | None:
+        """Return what a step does that helps neither with the best nor, if untried so, alone."""
         choices = range(1, len(self._steps[index]) + 1)
-        known = [c for n in choices if (c := self._alone(index, n)) in self._known]
-        if not known:
+        alone = [c for n in choices if (c := self._alone(index, n)) in self._known]
+        before, tried = (self._best, combined) if combined else (self._nothing, alone)
+        if not tried:
             return None
-        best = min(known, key=lambda c: float(np.mean(self._losses(c))))
-        name = self._steps[index][best[index] - 1].name
-        return self._compare_halves(name, self._nothing, best)
+        after = min(tried, key=lambda c: float(np.mean(self._losses(c))))
+        return self._compare_halves(self._steps[index][after[index] - 1].name, before, after)
 
     def _keep_better(self, index: int, before: Combination, after: Combination) -> Step:
         name = self._steps[index][after[index] - 1].name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,7 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.data import Sample
+from bitwright.decide.ops import LINEAR_OPS
 from bitwright.errors import RecipeError
 from bitwright.graph import clone_model, open_session, written_size
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
@@ -18,7 +20,7 @@ from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning.costs import UnitCosts, measure_bytes, measure_times
 from bitwright.jobs.tuning.evaluation import Runnable
-from bitwright.jobs.tuning.front import Edge, Option
+from bitwright.jobs.tuning.front import FLOAT_FORM, Edge, Option
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.states import Unit, with_states
@@ -156,7 +158,7 @@ class StaticCandidates:
                     state,
                     self._cost(unit.node, state),
                     0.0 if state == "float" else errors[state][unit.node],
-                    "float" if state == "float" else _INTEGERS,
+                    FLOAT_FORM if state == "float" else _INTEGERS,
                 )
                 for state in self._states
                 if state == "float" or unit.node in errors[state]
@@ -175,11 +177,23 @@ class StaticCandidates:
 
     @property
     def edges(self) -> list[Edge]:
-        """The tensors between units."""
-        rate = self._costs.conversion
+        """The tensors between units.
+
+        A product without a quantizer behind it is computed in float, from weights that each run
+        dequantizes: where the only unit that reads it is float, so is the product.
+        """
+        rate, edges = self._costs.conversion, self._errors.edges
         if not rate:
             return []
-        return [Edge(a, b, rate * elements) for a, b, elements in self._errors.edges]
+        readers = Counter(maker for maker, _, _ in edges)
+        times = self._costs.costs
+        found = []
+        for maker, reader, elements in edges:
+            unit, lost = self.units[maker], 0.0
+            if readers[maker] == 1 and unit.op in LINEAR_OPS:
+                lost = max(times["float"][unit.node] - times["int8"][unit.node], 0.0)
+            found.append(Edge(maker, reader, rate * elements, lost))
+        return found
 
     @property
     def fixed(self) -> float:

@@ -6,7 +6,8 @@ at which price it goes from one to the next. Points between two supported ones d
 less than one unit.
 
 Where a float unit stands beside an integer one, the tensor between them is converted, which costs
-too. Then the choice of a unit depends on its neighbours: for each price, units are chosen in turn,
+too; a product whose only reader is float even loses its integer kernel, which ends in a quantizer.
+Then the choice of a unit depends on its neighbours: for each price, units are chosen in turn,
 with the others as they are, until none changes.
 """
 
@@ -19,8 +20,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Choice", "Edge", "Option", "find_front", "thin_front"]
+__all__ = ["FLOAT_FORM", "Choice", "Edge", "Option", "add_up", "find_front", "thin_front"]
 
+FLOAT_FORM = "float"
+"""What tensors between float units are stored as."""
 _ROUNDS = 8
 """How often all units are chosen in turn for one price, if they do not settle before."""
 
@@ -42,11 +45,23 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A tensor between two units, and what it costs to convert it."""
+    """A tensor between two units, and what it costs to convert it.
+
+    >>> Edge(0, 1, cost=0.5, lost=2.0).price("integers", FLOAT_FORM)
+    2.5
+    """
 
     first: int
     second: int
     cost: float
+    lost: float = 0.0
+    """What it costs besides where only the second, which reads the tensor, is float."""
+
+    def price(self, first: str, second: str) -> float:
+        """Return what it costs between units of these forms."""
+        if first == second:
+            return 0.0
+        return self.cost + (self.lost if second == FLOAT_FORM else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +94,8 @@ def find_front(units: Units, edges: Sequence[Edge] = ()) -> list[Choice]:
     near = _neighbours(len(units), edges)
     for price in (0.0, *between, *([4 * prices[-1]] if prices else [])):
         states = _settle(units, near, states, price)
-        found.append(_add_up(units, states, edges))
-    found += [_add_up(units, point.states, edges) for point in _walk(units, *_cheapest(units))]
+        found.append(add_up(units, states, edges))
+    found += [add_up(units, point.states, edges) for point in _walk(units, *_cheapest(units))]
     return _undominated(found)
 
 
@@ -102,35 +117,38 @@ def _cheapest(units: Units) -> tuple[list[int], Steps]:
 
 
 def _walk(units: Units, states: list[int], steps: Steps) -> Iterator[Choice]:
-    yield _add_up(units, states)
+    yield add_up(units, states)
     for index, (price, place, state) in enumerate(steps):
         states[place] = state
         # Units of one price go together: in between, none is better than the two ends.
         if index + 1 == len(steps) or steps[index + 1][0] != price:
-            yield _add_up(units, states)
+            yield add_up(units, states)
 
 
-def _neighbours(count: int, edges: Sequence[Edge]) -> list[list[tuple[int, float]]]:
-    near: list[list[tuple[int, float]]] = [[] for _ in range(count)]
+Near = Sequence[Sequence[tuple[int, Edge]]]
+"""For each unit, its neighbours and the tensors between."""
+
+
+def _neighbours(count: int, edges: Sequence[Edge]) -> Near:
+    near: list[list[tuple[int, Edge]]] = [[] for _ in range(count)]
     for edge in edges:
-        near[edge.first].append((edge.second, edge.cost))
-        near[edge.second].append((edge.first, edge.cost))
+        near[edge.first].append((edge.second, edge))
+        near[edge.second].append((edge.first, edge))
     return near
 
 
-def _settle(
-    units: Units, near: Sequence[Sequence[tuple[int, float]]], states: list[int], price: float
-) -> list[int]:
+def _settle(units: Units, near: Near, states: list[int], price: float) -> list[int]:
     """Choose unit by unit, with the neighbours as they are, until none changes."""
     states = list(states)
     for _ in range(_ROUNDS):
         before = list(states)
         for place, options in enumerate(units):
-            forms = [(units[other][states[other]].form, cost) for other, cost in near[place]]
-            totals = [
-                one.cost + price * one.error + sum(cost for form, cost in forms if form != one.form)
-                for one in options
-            ]
+            beside = {other: units[other][states[other]].form for other, _ in near[place]}
+            totals = []
+            for one in options:
+                form_of = {**beside, place: one.form}
+                between = sum(e.price(form_of[e.first], form_of[e.second]) for _, e in near[place])
+                totals.append(one.cost + price * one.error + between)
             best = int(np.argmin(totals))
             if totals[best] < totals[states[place]]:
                 states[place] = best
@@ -167,27 +185,37 @@ def _bends_up(first: Option, middle: Option, last: Option) -> bool:
     )
 
 
-def _add_up(units: Units, states: Sequence[int], edges: Sequence[Edge] = ()) -> Choice:
+def add_up(units: Units, states: Sequence[int], edges: Sequence[Edge] = ()) -> Choice:
+    """Return what all units in these states cost and lose together.
+
+    >>> units = [[Option("int8", 1, 0.3, "integers"), Option("float", 3, 0, FLOAT_FORM)]] * 2
+    >>> add_up(units, (0, 1), [Edge(0, 1, 0.25)]).cost
+    4.25
+    """
     chosen = [options[state] for options, state in zip(units, states, strict=True)]
-    converted = sum(e.cost for e in edges if chosen[e.first].form != chosen[e.second].form)
+    converted = sum(e.price(chosen[e.first].form, chosen[e.second].form) for e in edges)
     cost = sum(one.cost for one in chosen) + converted
     return Choice(tuple(states), cost, sum(one.error for one in chosen))
 
 
 def thin_front(points: Sequence[Choice], *, apart: float, most: int) -> list[Choice]:
-    """Return points that differ by the share `apart` of the whole cost, both ends among them.
+    """Return points that differ by about the share `apart` of the whole cost, both ends among them.
+
+    Of those that cost nearly the same, it is the one with the least error.
 
     >>> points = [Choice((), cost, 100 - cost) for cost in range(101)]
     >>> [point.cost for point in thin_front(points, apart=0.1, most=5)]
-    [0, 25, 50, 75, 100]
+    [0, 25, 51, 77, 100]
     """
     if len(points) < 3:
         return list(points)
     costs: npt.NDArray[np.float64] = np.array([point.cost for point in points], np.float64)
     width = costs[-1] - costs[0]
     step = max(apart * costs[-1], width / (most - 1)) if width > 0 else 0.0
-    kept = [0]
+    kept, start = [0], costs[0]
     for index in range(1, len(points) - 1):
-        if costs[index] - costs[kept[-1]] >= step * (1 - 1e-9) and len(kept) < most - 1:
+        if costs[index] - start > step * (1 + 1e-9):
+            start = costs[index]
+        if costs[index + 1] - start > step * (1 + 1e-9) and len(kept) < most - 1:
             kept.append(index)
     return [points[index] for index in (*kept, len(points) - 1)]

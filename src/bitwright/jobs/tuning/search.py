@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bitwright.jobs.tuning.candidates import Candidates, Made
 from bitwright.jobs.tuning.evaluation import Evaluator, Outcome
-from bitwright.jobs.tuning.front import Choice, Option, find_front, thin_front
+from bitwright.jobs.tuning.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.latency import measure_latency
@@ -300,22 +300,20 @@ class Search:
         best = self.best
         if best is None or not best.passes or best.choice is None:
             return
-        options = self.candidates.options
+        options, edges = self.candidates.options, self.candidates.edges
         tried: set[int] = set()
         for _ in range(STEPS_BACK):
             choice = best.choice
             assert choice is not None
             least = MIN_STEP * (choice.cost + self.candidates.fixed)
-            steps = [step for step in _cheaper(options, choice, least) if step[1] not in tried]
+            steps = _cheaper(options, edges, choice, least)
+            steps = [step for step in steps if step[1] not in tried]
             if not steps:
                 return
             _, unit, state = max(steps)
             tried.add(unit)
             states = (*choice.states[:unit], state, *choice.states[unit + 1 :])
-            changed = options[unit][state], options[unit][choice.states[unit]]
-            cost = choice.cost + changed[0].cost - changed[1].cost
-            error = choice.error + changed[0].error - changed[1].error
-            found = self._found(Choice(states, cost, error), refined=True)
+            found = self._found(add_up(options, states, edges), refined=True)
             if any(found.name == other.name for other in (*self.points, *self.aside)):
                 continue
             passes = self._test(found)
@@ -354,14 +352,31 @@ def _planned_state(options: Sequence[Option]) -> int:
 
 
 def _cheaper(
-    options: Sequence[Sequence[Option]], choice: Choice, least: float
-) -> Iterator[tuple[float, int, int]]:
-    """Yield (cost saved for the error, unit, state) for states that save so much at least."""
+    options: Sequence[Sequence[Option]], edges: Sequence[Edge], choice: Choice, least: float
+) -> list[tuple[float, int, int]]:
+    """Return (cost saved for the error, unit, state) for states that save so much at least."""
+    near: list[list[Edge]] = [[] for _ in options]
+    for edge in edges:
+        near[edge.first].append(edge)
+        near[edge.second].append(edge)
+    forms = [each[state].form for each, state in zip(options, choice.states, strict=True)]
+
+    def cost(unit: int, option: Option) -> float:
+        """Return what a unit and the tensors around it cost in this state."""
+        between = 0.0
+        for edge in near[unit]:
+            ends = (option.form if n == unit else forms[n] for n in (edge.first, edge.second))
+            between += edge.price(*ends)
+        return option.cost + between
+
+    found = []
     for unit, (each, chosen) in enumerate(zip(options, choice.states, strict=True)):
+        now = cost(unit, each[chosen])
         for state, option in enumerate(each):
-            saved = each[chosen].cost - option.cost
-            if saved > least:
-                yield saved / max(option.error - each[chosen].error, 1e-30), unit, state
+            saved = now - cost(unit, option)
+            if state != chosen and saved > least:
+                found.append((saved / max(option.error - each[chosen].error, 1e-30), unit, state))
+    return found
 
 
 def _fallen(candidates: Candidates, choice: Choice) -> tuple[FallenUnit, ...]:
