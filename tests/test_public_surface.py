@@ -39,6 +39,14 @@ def test_the_public_names_are_those_on_the_list():
     assert public_names() == LIST.read_text(encoding="utf-8").splitlines()
 
 
+def test_a_name_that_tools_share_is_not_at_the_top_and_says_where_it_is():
+    import bitwright
+
+    with pytest.raises(AttributeError, match=r"bitwright\.compat\.onnxruntime or"):
+        _ = bitwright.quantize_static
+    assert not hasattr(bitwright, "no_such_name")
+
+
 @pytest.mark.parametrize("module_name", MODULES)
 def test_every_public_name_can_be_had_and_is_listed_once(module_name):
     module = importlib.import_module(module_name)

@@ -22,4 +22,17 @@ if "ORT_DISABLE_TELEMETRY" not in _os.environ:
         _sys.modules["onnxruntime"].disable_telemetry_events()
 
 # `__init__.pyi` lists the public names. Each is loaded when first used: the import stays light.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+# Names that several tools have, each with its own meaning.
+_OF_TOOLS = ("CalibrationMethod", "QuantFormat", "QuantType", "quantize_dynamic", "quantize_static")
+
+
+def __getattr__(name: str) -> object:
+    if name in _OF_TOOLS:
+        raise AttributeError(
+            f"bitwright has no {name!r} of its own, since tools differ in it; take it from "
+            "bitwright.compat.onnxruntime or bitwright.compat.vai_q_onnx, or call "
+            "bitwright.quantize."
+        )
+    return _load(name)

@@ -31,13 +31,6 @@ from .assess import Proposal as Proposal
 from .assess import Sensitivity as Sensitivity
 from .assess import TensorComparison as TensorComparison
 from .assess import Verification as Verification
-from .compat.onnxruntime.enums import CalibrationMethod as CalibrationMethod
-from .compat.onnxruntime.enums import QuantFormat as QuantFormat
-from .compat.onnxruntime.enums import QuantType as QuantType
-from .compat.vai_q_onnx.enums import PowerOfTwoMethod as PowerOfTwoMethod
-from .compat.vai_q_onnx.enums import VitisQuantFormat as VitisQuantFormat
-from .compat.vai_q_onnx.enums import VitisQuantType as VitisQuantType
-from .compat.vai_q_onnx.static import quantize_static as quantize_static
 from .data import ImagePreprocess as ImagePreprocess
 from .data import RandomData as RandomData
 from .data import TextData as TextData
