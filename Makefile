@@ -43,7 +43,7 @@ ZOO_OPTIONS ?=
 $(ZOO_STAMP): pyproject.toml constraints.txt zoo/requirements.txt zoo/requirements-support.txt zoo/requirements-older.txt zoo/requirements-speech.txt zoo/requirements-files.txt zoo/npm.txt
 	$(PYTHON) -m venv $(ZOO_VENV)
 	$(ZOO_BIN)/python -m pip install --quiet --upgrade pip
-	$(ZOO_BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[images,text,torch]' scikit-learn
+	$(ZOO_BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[fast,images,text,torch]' scikit-learn
 	$(ZOO_BIN)/python -m pip install --quiet --constraint constraints.txt --requirement zoo/requirements-support.txt
 	$(ZOO_BIN)/python -m pip install --quiet --no-deps --requirement zoo/requirements.txt
 	$(ZOO_BIN)/python -m pip install --quiet --no-deps --target $(ZOO_VENV)/older --requirement zoo/requirements-older.txt

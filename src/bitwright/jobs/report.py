@@ -374,7 +374,13 @@ def _look_at_tensors(
     return nodes, views
 
 
-def _time(plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measuring) -> Latency:
+_MIN_RUNS = 10
+"""Runs of a model below which a median says nothing."""
+
+
+def _time(
+    plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measuring
+) -> Latency | None:
     timed = bench_models(
         [plain, quantized],
         data=[sample],
@@ -384,10 +390,13 @@ def _time(plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measu
         progress=False,
     )
     before, after = timed.models
+    if min(len(before.times), len(after.times)) < _MIN_RUNS:
+        return None
     return Latency(
         float_ms=before.median,
         quantized_ms=after.median,
-        detail=f"median of {len(after.times)} runs of one sample, in turn with float",
+        detail=f"median of {len(after.times)} runs of one sample, in turn with float; 8 of 10 took "
+        f"{after.p10:.3g} to {after.p90:.3g} ms, in float {before.p10:.3g} to {before.p90:.3g} ms",
     )
 
 

@@ -54,6 +54,11 @@ class ModelBenchmark:
         return statistics.median(self.times)
 
     @property
+    def p10(self) -> float:
+        """Milliseconds that one of ten runs stays below."""
+        return float(np.percentile(self.times, 10))
+
+    @property
     def p90(self) -> float:
         """Milliseconds that nine of ten runs stay below."""
         return float(np.percentile(self.times, 90))

@@ -1,0 +1,47 @@
+"""What the package page and an installation show: links, versions, and what a base needs."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import bitwright
+
+ROOT = Path(__file__).parents[1]
+METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = METADATA["project"]
+
+
+def test_the_version_stands_in_one_place():
+    assert "version" not in PROJECT
+    place = ROOT / METADATA["tool"]["hatch"]["version"]["path"]
+    assert f'"{bitwright.__version__}"' in place.read_text(encoding="utf-8")
+    assert f"## [{bitwright.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_links_of_the_readme_are_absolute_on_the_package_page():
+    [rule] = METADATA["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.sub(rule["pattern"], rule["replacement"], text)
+    links = re.findall(r"\]\(([^)]+)\)", shown)
+    assert len(links) > 10
+    assert all(link.startswith(("https://", "#")) for link in links)
+    assert "/blob/main/docs/tune.md)" in shown
+
+
+def test_an_installation_without_extras_has_nothing_that_only_some_need():
+    base = {re.split("[<>=]", requirement)[0] for requirement in PROJECT["dependencies"]}
+    assert not base & {"numba", "torch", "ray", "pillow", "tokenizers", "av", "gguf"}
+    extras = PROJECT["optional-dependencies"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in text for name in extras if name not in ("dev", "docs"))
+
+
+def test_workflows_are_yaml_and_run_what_is_there():
+    import yaml
+
+    files = sorted((ROOT / ".github").rglob("*.yml"))
+    assert len(files) >= 5
+    for file in files:
+        assert yaml.safe_load(file.read_text(encoding="utf-8"))
+    assert (ROOT / ".ci" / "run").exists()
+    assert (ROOT / "SECURITY.md").exists()
