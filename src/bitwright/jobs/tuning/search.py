@@ -336,7 +336,8 @@ class Search:
         predicted = None if choice is None else choice.cost + found.candidates.fixed
         return FrontPoint(
             cost=found.measured_cost or 0.0 if predicted is None else predicted,
-            error=None if choice is None else choice.error,
+            # Where no unit has an error, none was measured.
+            error=None if choice is None or not found.candidates.shares else choice.error,
             fallen=() if choice is None else _fallen(found.candidates, choice),
             measured_cost=found.measured_cost,
             measured=None if tested is None else MetricDrop.of(tested.drop),

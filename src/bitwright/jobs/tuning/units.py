@@ -20,7 +20,7 @@ from bitwright.jobs.sensitivity import NodeVariants, open_variants
 from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.plan import QuantPlan
 
-__all__ = ["UnitErrors", "measure_errors", "unit_edges"]
+__all__ = ["UnitErrors", "find_units", "measure_errors", "unit_edges"]
 
 MAX_UNITS = 160
 """How many units are told apart, those with the largest local error; others stay as planned."""
@@ -52,6 +52,16 @@ class UnitErrors(msgspec.Struct, frozen=True, kw_only=True):
         summed = sum(errors.values()) or 1.0
         ranked = sorted(errors, key=lambda name: -errors[name])[:count]
         return tuple((name, errors[name] / summed) for name in ranked if errors[name] > 0)
+
+
+def find_units(prepared: Prepared, plan: QuantPlan, samples: Sequence[Sample]) -> UnitErrors:
+    """Return the units of a plan without their errors, where only their costs are asked for."""
+    measuring = Measuring(samples=samples[:1], providers=prepared.providers, progress=False)
+    variants = open_variants(prepared.source, plan, measuring, MAX_UNITS)
+    units = _units(variants, plan)
+    names = [unit.node for unit in units]
+    errors = {"int8": dict.fromkeys(names, 0.0)}
+    return UnitErrors(units=units, errors=errors, total=0.0, edges=unit_edges(variants, names))
 
 
 def measure_errors(
