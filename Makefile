@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check guides bench zoo fuzz clean
+.PHONY: demo test test-all check guides docs bench zoo fuzz clean
 
 $(STAMP): pyproject.toml constraints.txt models.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,18 @@ test-all: check
 # The tables of differences in docs/from-*.md come from the code.
 guides: $(STAMP)
 	$(BIN)/python scripts/write_differences.py
+
+# The website, in an environment of its own; what it links to and shows is checked, a warning is an error.
+DOCS_VENV ?= build/docs-venv
+DOCS_STAMP := $(DOCS_VENV)/.installed
+
+$(DOCS_STAMP): docs/requirements.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --requirement docs/requirements.txt
+	touch $@
+
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/calibration.py

@@ -36,11 +36,16 @@ def test_an_installation_without_extras_has_nothing_that_only_some_need():
     assert all(f"`{name}`" in text for name in extras if name not in ("dev", "docs"))
 
 
+def test_the_website_needs_what_its_extra_has():
+    lines = (ROOT / "docs" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[1:] == PROJECT["optional-dependencies"]["docs"]
+
+
 def test_workflows_are_yaml_and_run_what_is_there():
     import yaml
 
     files = sorted((ROOT / ".github").rglob("*.yml"))
-    assert len(files) >= 5
+    assert len(files) >= 6
     for file in files:
         assert yaml.safe_load(file.read_text(encoding="utf-8"))
     assert (ROOT / ".ci" / "run").exists()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -11,14 +12,20 @@ import pytest
 import typer
 from support.folders import make_folder
 from support.language_models import make_decoder
+from support.models import make_transformer
 
 import bitwright
 from bitwright.cli import main
 from bitwright.cli.app import _make_app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page):
+    """The path of a page below docs/, which tells it from others of its name."""
+    return page.relative_to(ROOT).as_posix().removeprefix("docs/")
 
 
 def blocks(page):
@@ -35,6 +42,7 @@ def workplace(tmp_path, monkeypatch):
     trained = ROOT / "tests" / "fixtures" / "qat_functions_script.onnx"
     (tmp_path / "trained.onnx").write_bytes(trained.read_bytes())
     onnx.save(make_decoder(), tmp_path / "decoder.onnx")
+    onnx.save(make_transformer(), tmp_path / "encoder.onnx")
     make_folder(tmp_path / "exported")
     np.save(tmp_path / "calibration.npy", demo.calibration[:16])
     (tmp_path / "images").mkdir()
@@ -45,7 +53,7 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_examples_run_in_the_order_they_are_read(page, workplace, capsys):
     names = {"__name__": "__example__"}
     for language, code in blocks(page):
@@ -58,7 +66,7 @@ def test_the_examples_run_in_the_order_they_are_read(page, workplace, capsys):
                 assert main(words[1:]) == 0, (line, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_recipes_in_json_are_recipes(page):
     for language, code in blocks(page):
         if language == "json":
@@ -73,7 +81,7 @@ def anchors(page):
         yield words.replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
         if "://" in link:
@@ -86,19 +94,30 @@ def test_links_lead_somewhere(page):
 
 def test_every_page_is_found_from_the_first():
     first = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert all(f"({page.name})" in first for page in PAGES[1:] if page.name != "index.md")
+    assert all(f"({name_of(page)})" in first for page in PAGES[1:] if page.name != "index.md")
 
 
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES[1:] if not page.name.startswith("from-")],
-    ids=lambda page: page.name,
+    ids=name_of,
 )
 def test_every_option_that_is_named_is_one_of_the_command(page):
     commands = typer.main.get_command(_make_app()).commands.values()
     parameters = [parameter for command in commands for parameter in command.params]
     known = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
-    # A benchmark has options of its own.
-    text = re.sub(r"`python [^`]*`", "", page.read_text(encoding="utf-8"))
+    # A benchmark has options of its own, and so has Ray.
+    text = re.sub(r"`python [^`]*`|^ray .*$", "", page.read_text(encoding="utf-8"), flags=re.M)
     named = re.findall(r"(?<![\w-])--[a-z][\w-]*", text)
     assert set(named) <= known
+
+
+def test_the_reference_has_every_public_name():
+    script = runpy.run_path(str(ROOT / "scripts" / "write_api_page.py"))
+    written = script["PAGE"].read_text(encoding="utf-8")
+    assert script["write_page"]() == written, "run `python scripts/write_api_page.py`"
+
+
+def test_the_website_has_every_page():
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [name_of(page) for page in PAGES[1:] if f": {name_of(page)}\n" not in menu] == []
