@@ -416,7 +416,7 @@ def retarget(
     ...     demo.model_path, data=demo.calibration[:8], recipe="int8-symmetric"
     ... )
     >>> bitwright.retarget(made.model, "x86-vnni").changes
-    ('moved the zero points of 12 tensors, now uint8',)
+    ('moved the zero points of 20 tensors, now uint8',)
     """
     from bitwright.jobs.retargeting import apply_retargeted, retarget_model
 
@@ -453,8 +453,11 @@ def write_encodings(
     >>> import bitwright
     >>> demo = bitwright.load_demo()
     >>> plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:8], recipe="int8")
-    >>> bitwright.write_encodings(plan, "/tmp/demo.encodings")
-    >>> bitwright.read_encodings("/tmp/demo.encodings")["image"].qtype
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     bitwright.write_encodings(plan, Path(folder) / "demo.encodings")
+    ...     bitwright.read_encodings(Path(folder) / "demo.encodings")["image"].qtype
     UINT8
     """
     from bitwright.jobs.encodings import write_encodings_file

@@ -68,12 +68,24 @@ def fit_recipe(recipe: Recipe, target: Target) -> Recipe:
     """
     if recipe.mode != "static":
         return recipe
+    recipe = _with_places(recipe, target)
     for rule in target.rules.values():
         change = _CHANGES.get(type(rule))
         changes = None if change is None else change(recipe, rule)
         if changes:
             recipe = recipe.replace(**changes)
     return recipe
+
+
+def _with_places(recipe: Recipe, target: Target) -> Recipe:
+    """Give a recipe that says nothing of where pairs stand the places of the target."""
+    plain = Recipe()
+    given = {
+        name: target.settings[name]
+        for name in ("select", "place", "min_real_range")
+        if name in target.settings and getattr(recipe, name) == getattr(plain, name)
+    }
+    return recipe.replace(**given) if given else recipe
 
 
 def own_recipe(base: Recipe, target: Target) -> Recipe:
