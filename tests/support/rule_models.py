@@ -106,7 +106,9 @@ def _op_with_weight(rule):
 
 def _of_types(rule):
     op = _op_with_weight(rule)
-    wrong, right = other_type(rule.types), rule.types[0]
+    # A constant of int32 is a bias.
+    others = ("uint8", "int8", "uint16", "uint4") if rule.role == "weight" else None
+    wrong, right = other_type(rule.types, *([others] if others else [])), rule.types[0]
     if rule.role == "weight":
         return tuple(unit(op, weight={"kind": kind}) for kind in (wrong, right))
     return tuple(unit(op, read={"kind": kind}) for kind in (wrong, right))

@@ -98,6 +98,8 @@ class TargetView:
             source = input_at(maker, 0)  # a float weight that is quantized in the model
         if source is None or not is_constant(source):
             return "activation"
+        if quantizer.stored_type == ir.DataType.INT32:
+            return "bias"  # also one that an Add behind a product adds
         uses = [u for value in quantizer.node.outputs for u in value.uses()]
         if quantizer.node.op_type in QUANTIZERS:
             uses = [u for one in uses for value in one.node.outputs for u in value.uses()]
