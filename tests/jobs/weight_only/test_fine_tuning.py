@@ -77,6 +77,7 @@ def test_scales_stay_and_codes_move_by_one_at_most(tmp_path):
     assert moved > 0
 
 
+@pytest.mark.slow
 def test_signround_loses_clearly_less_than_gptq_at_2_bits():
     plain, learned, again = (run(GPTQ(), method, bits=2) for method in (None, SIGNS, SIGNS))
     assert error_of(learned) < 0.8 * error_of(plain)
