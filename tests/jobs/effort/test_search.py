@@ -265,6 +265,7 @@ def test_low_bit_weights_are_rounded_by_second_moments_where_that_helps(monkeypa
     assert accuracy(result.to_proto()) > accuracy(onnx.load(UNEVEN)) - 0.02
 
 
+@pytest.mark.slow
 def test_high_fine_tunes_the_blocks_that_hurt(monkeypatch):
     pytest.importorskip("torch")
     # So few steps are no better than second moments, which are not what this is about.
@@ -370,6 +371,7 @@ def test_the_node_that_loses_most_falls_back_to_float_where_it_does_little_work(
     assert note.endswith(", kept")
 
 
+@pytest.mark.slow
 def test_gains_are_tried_with_shifts_and_what_is_kept_can_be_carried_out_again():
     demo = bitwright.load_demo()
     samples = demo.calibration[:36]  # with holdout and halves no more than correction looks at

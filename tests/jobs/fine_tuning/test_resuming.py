@@ -146,6 +146,7 @@ def test_a_folder_of_another_model_plan_or_data_is_refused(cnn, tmp_path):
         fine_tune(model, plan, SHORT, samples, work=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_result_does_not_depend_on_the_number_of_workers(cnn, tmp_path):
     model, plan, samples = cnn
     one, two = (
