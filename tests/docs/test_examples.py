@@ -66,6 +66,32 @@ def test_the_examples_run_in_the_order_they_are_read(page, workplace, capsys):
                 assert main(words[1:]) == 0, (line, capsys.readouterr().err)
 
 
+SCRIPTS = {
+    "accuracy": ("model.onnx", "calibration.npy", "q.onnx"),
+    "cluster": ("model.onnx", "calibration.npy", "out"),
+    "cnn": ("model.onnx", "images", "q.onnx"),
+    "detector": ("model.onnx", "images", "q.onnx", "classify.*"),
+    "encoder": ("encoder.onnx", "out"),
+    "language_model": ("exported", "out"),
+    "npu": ("model.onnx", "images", "q.onnx", "batch=1"),
+    "qat": ("trained.onnx", "q.onnx"),
+    "tuning": ("q.onnx",),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_scripts_run(name, workplace, capsys):
+    script = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
+    before = {path.name for path in workplace.iterdir()}
+    script["main"](*SCRIPTS[name])
+    assert {path.name for path in workplace.iterdir()} - before
+    assert capsys.readouterr().out
+
+
+def test_every_script_is_run():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(SCRIPTS)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_recipes_in_json_are_recipes(page):
     for language, code in blocks(page):
