@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 import bitwright
+from bitwright import MSE
 from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.tuning import candidates, costs, job, search
 
@@ -168,19 +169,30 @@ def test_a_goal_that_int8_meets_needs_one_evaluation():
     assert result.point.measured_cost > 0
 
 
-@pytest.mark.parametrize(("least", "efforts"), [(0.0, ["standard"]), (1.1, ["standard", "medium"])])
-def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, efforts):
+@pytest.mark.parametrize(
+    ("least", "changes", "efforts", "bases"),
+    [
+        (0.0, True, ["standard"], 1),
+        (1.1, True, ["standard", "medium"], 2),
+        (1.1, False, ["standard", "medium"], 1),
+    ],
+)
+def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes, efforts, bases):
+    """And where it changes nothing about the plan, nothing is evaluated again."""
     monkeypatch.setattr(job, "MIN_KEPT", least)
     asked, original = [], job.plan_with_effort
 
     def plan_plainly(source, recipe, effort, *given, **options):
         asked.append(effort)
+        if effort == "medium" and changes:
+            recipe = recipe.replace(ranges=MSE())
         return original(source, recipe, "low", *given, **options)
 
     monkeypatch.setattr(job, "plan_with_effort", plan_plainly)
     monkeypatch.setattr(search.Search, "run", lambda self: None)
     result = tuned(effort=None, purpose="size")
     assert asked == efforts
+    assert len(result.points) == bases
     assert [probe.name for probe in result.probes] == ["W8A32", "A8W32"]
     assert result.evaluations <= result.planned_evaluations == 19
 

@@ -194,6 +194,14 @@ def _identity(
     }
 
 
+def _decide_the_same(one: Candidates, other: Candidates) -> bool:
+    """Whether two static plans give the same model: more effort found nothing better to do."""
+    if not isinstance(one, StaticCandidates) or not isinstance(other, StaticCandidates):
+        return False
+    fields = ("tensors", "nodes", "outputs", "smoothing", "bias_shifts", "weight_gains")
+    return all(getattr(one.plan, name) == getattr(other.plan, name) for name in fields)
+
+
 class _Job:
     """One search with all that it needs."""
 
@@ -249,6 +257,8 @@ class _Job:
         before: Search | None = None
         for effort in self._efforts:
             candidates = self._candidates(effort)
+            if before is not None and _decide_the_same(candidates, before.candidates):
+                return before
             search = Search(
                 candidates,
                 self._evaluator,
