@@ -26,3 +26,17 @@ def test_metadata_of_strangers_does_no_harm(run, model, tmp_path):
         path = tmp_path / "odd.onnx"
         onnx.save(proto, path)
         assert run("inspect", path).code == 0
+
+
+def test_inspect_says_whether_a_target_runs_the_model(run, quantized):
+    line = next(
+        line
+        for line in run("inspect", quantized, "--target", "x86-vnni").out.splitlines()
+        if line.startswith("Target: ")
+    )
+    assert line.startswith("Target: x86-vnni runs it: ")
+    assert "ops on the target (100 % of multiply-adds) in 1 partition" in line
+    answer = run("inspect", quantized, "--target", "nvidia-tensorrt")
+    assert "does not run it as it is: against it activation_types (refused)" in answer.out
+    document = run("inspect", quantized, "--target", "nvidia-tensorrt", "--json").json
+    assert document["verification"]["ok"] is False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bitwright.cli.recipe_choice import complete_target
 from bitwright.cli.screen import Facts, Json, Part, Screen, Table, Verbose, show_bytes
 
 if TYPE_CHECKING:
@@ -18,17 +19,30 @@ __all__ = ["inspect_command"]
 
 def inspect_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Any .onnx file.")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Also say whether this target can run it.",
+            autocompletion=complete_target,
+        ),
+    ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Show a model's ops, types, sizes, and what is quantized."""
     from bitwright import graph
-    from bitwright.api import inspect
+    from bitwright.api import inspect, verify
 
     facts = inspect(model)
     size = graph.file_size(model)
     document = {"model": str(model), "file_bytes": size, **facts.to_dict()}
-    Screen(as_json=as_json, verbose=verbose).show(document, _parts(model, size, facts))
+    parts = _parts(model, size, facts)
+    if target is not None:
+        found = verify(model, target)
+        document["verification"] = found.to_dict()
+        parts.insert(1, Facts([("Target", found.describe())]))
+    Screen(as_json=as_json, verbose=verbose).show(document, parts)
 
 
 def _parts(model: Path, size: int, facts: Inspection) -> list[Part]:

@@ -92,6 +92,19 @@ class Verification:
         """
         return not self.failing(strict=strict, allow=allow)
 
+    def describe(self) -> str:
+        """Return the verdict in a line: whether the target runs the model, and how much of it.
+
+        >>> Verification("cpu", ("scale",), ()).describe()
+        'cpu runs it: 1 rule holds'
+        """
+        rules = f"{counted(len(self.rules), 'rule')} hold{'s' if len(self.rules) == 1 else ''}"
+        if self.findings:
+            broken = dict.fromkeys(f"{f.rule} ({f.consequence})" for f in self.findings)
+            rules = "against it " + ", ".join(broken) if self.errors else ", ".join(broken)
+        verdict = f"{self.target} {'runs it' if self.ok else 'does not run it as it is'}: {rules}"
+        return verdict if self.residence is None else f"{verdict}; {self.residence.describe()}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {

@@ -1,0 +1,51 @@
+"""OpenVINO computes the models of its target in 8 bits, and NNCF quantizes the same activations."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from support.models import make_samples
+from support.target_models import MODELS
+from support.tool_environment import run_script
+
+import bitwright
+
+OPENVINO = ("openvino==2026.4.1", "nncf==3.4.0")
+# Not the gates: a Mul of two results that are computed in float stays float in our recipes.
+NAMES = ("resnet", "wide resnet", "pools", "yolo")
+# NNCF moves quantizers through what only moves or joins values, up to where they are computed: the
+# same scales stand there once. It leaves the swish (Sigmoid, Mul) and a Resize at the end float.
+MOVED = {"Flatten", "MaxPool", "Concat", "Split"}
+LEFT_FLOAT = {"Sigmoid", "Resize"}
+
+
+def quantized_activations(model):
+    constants = {constant.name for constant in model.graph.initializer}
+    sources = {node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    return {name.removesuffix("_QuantizeLinear_Input") for name in sources - constants}
+
+
+@pytest.mark.slow
+def test_openvino_computes_in_8_bits_and_nncf_agrees(tmp_path):
+    ours = {}
+    for name in NAMES:
+        model = MODELS[name]()
+        samples = make_samples(model, 1)
+        label = name.replace(" ", "_")
+        onnx.save(model, tmp_path / f"{label}.float.onnx")
+        np.savez(tmp_path / f"{label}.npz", **samples[0])
+        made = bitwright.quantize(
+            model, data=samples, target="intel-openvino:cpu", effort="low", holdout=False
+        )
+        made.save(tmp_path / f"{label}.ours.onnx")
+        ours[label] = model, quantized_activations(made.to_proto())
+    run_script("openvino_check.py", tmp_path, needs=OPENVINO)
+    for label, (model, activations) in ours.items():
+        found = json.loads((tmp_path / f"{label}.json").read_text())
+        assert found["precisions"] and {*found["precisions"]} <= {"i8", "u8"}, (label, found)
+        assert found["distance"] < 1e-5, (label, found)
+        assert {*found["nncf"]} <= activations, (label, found, activations)
+        for name in activations - {*found["nncf"]}:
+            near = {n.op_type for n in model.graph.node if name in (*n.input, *n.output)}
+            assert near & (MOVED | LEFT_FLOAT), (label, name)
