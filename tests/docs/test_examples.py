@@ -129,8 +129,8 @@ def test_every_page_is_found_from_the_first():
     ids=name_of,
 )
 def test_every_option_that_is_named_is_one_of_the_command(page):
-    commands = typer.main.get_command(_make_app()).commands.values()
-    parameters = [parameter for command in commands for parameter in command.params]
+    app = typer.main.get_command(_make_app())
+    parameters = [p for command in (app, *app.commands.values()) for p in command.params]
     known = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
     # A benchmark has options of its own, and so has Ray.
     text = re.sub(r"`python [^`]*`|^ray .*$", "", page.read_text(encoding="utf-8"), flags=re.M)

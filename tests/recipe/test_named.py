@@ -143,3 +143,9 @@ def test_a_recipe_that_its_target_cannot_run_is_refused(recipe, target, sentence
 )
 def test_a_recipe_that_its_target_can_run_stays_as_it_is(recipe, target):
     assert load_recipe(recipe, target) == load_recipe(recipe)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_a_conversion_that_is_not_offered_is_told_from_the_recipe_of_pairs(name):
+    with pytest.raises(RecipeError, match="are not written; fp16 and bf16 round values as an NPU"):
+        load_recipe(name)

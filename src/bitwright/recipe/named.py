@@ -152,6 +152,8 @@ PRESETS = tuple(
 
 # What the rest of a preset's name asks for, which no recipe has.
 _NOT_YET = {
+    "float16": "models whose tensors are float16 are not written; fp16 and bf16 round values as an "
+    "NPU does, in pairs of its vendor's domain",
     "mixed": "give the type of single tensors in `overrides`",
     "weightsonly": "weight-only quantization has recipes of its own",
     "adaround": "only integer weights learn",
