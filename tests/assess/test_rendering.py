@@ -12,8 +12,8 @@ from bitwright.assess.rendering import render_template, show_decibels, show_figu
 def test_text_is_escaped_and_markup_is_not():
     from markupsafe import Markup
 
-    table = ("T", ("name",), [(EVIL,), (Markup("<b>x</b>"),)], [False])
-    html = render_template("notebook.html", tables=[table], footnote="")
+    data = {"plan": None, "recipe": EVIL, "settings": {"markup": Markup("<b>x</b>")}}
+    html = render_template("recipe.html", data=data)
     assert "<script" not in html and "<img" not in html and "<b>x</b>" in html
 
 
@@ -21,7 +21,7 @@ def test_a_value_that_a_template_lacks_is_an_error():
     from jinja2 import UndefinedError
 
     with pytest.raises(UndefinedError):
-        render_template("notebook.html", tables=[])
+        render_template("recipe.html", data={"plan": None})
 
 
 @pytest.mark.parametrize(

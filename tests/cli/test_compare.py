@@ -37,4 +37,4 @@ def test_random_data_shows_that_it_runs(run, model, quantized):
 def test_without_data_one_sentence_says_what_to_give(run, model, quantized):
     answer = run("compare", model, quantized)
     assert answer.code == 1
-    assert answer.err.startswith("error: comparing runs both models and needs samples; give data")
+    assert answer.err.startswith("error: comparing runs both models and needs samples; give --data")
