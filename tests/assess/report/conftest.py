@@ -73,7 +73,7 @@ class Browser:
     def focused(self):
         return self.js("document.activeElement.id")
 
-    def wait(self, check, seconds=5):
+    def wait(self, check, seconds=20):
         end = time.monotonic() + seconds
         while not (found := check()):
             assert time.monotonic() < end, "waited in vain"
@@ -90,6 +90,10 @@ class Browser:
 
     def selected(self):
         return self.text("#detail h3.name")
+
+    def wait_for(self, name):
+        """Wait until a node is selected: keys and clicks are answered a frame later."""
+        self.wait(lambda: self.selected() == name)
 
     def complaints(self):
         return [entry["message"] for entry in self.driver.get_log("browser")]
