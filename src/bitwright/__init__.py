@@ -24,8 +24,9 @@ if "ORT_DISABLE_TELEMETRY" not in _os.environ:
 # `__init__.pyi` lists the public names. Each is loaded when first used: the import stays light.
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-# Names that several tools have, each with its own meaning.
+# Names of other tools, of which several have some with meanings of their own.
 _OF_TOOLS = ("CalibrationMethod", "QuantFormat", "QuantType", "quantize_dynamic", "quantize_static")
+_OF_VITIS = ("PowerOfTwoMethod", "VitisQuantFormat", "VitisQuantType")
 
 
 def __getattr__(name: str) -> object:
@@ -34,5 +35,9 @@ def __getattr__(name: str) -> object:
             f"bitwright has no {name!r} of its own, since tools differ in it; take it from "
             "bitwright.compat.onnxruntime or bitwright.compat.vai_q_onnx, or call "
             "bitwright.quantize."
+        )
+    if name in _OF_VITIS:
+        raise AttributeError(
+            f"bitwright has no {name!r} of its own; take it from bitwright.compat.vai_q_onnx."
         )
     return _load(name)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bitwright
-from bitwright.errors import PlanError, RecipeError
+from bitwright.errors import ArgumentError, PlanError, RecipeError
 
 DEMO = bitwright.load_demo()
 
@@ -48,6 +48,12 @@ def test_numbers_of_an_encoding_are_those_of_its_integers(plan, tmp_path):
     weights = json.loads(path.read_text())["param_encodings"]["classify_weight"]
     assert {row["offset"] for row in weights} == {-128}
     assert {row["is_symmetric"] for row in weights} == {"True"}
+
+
+def test_an_unknown_version_is_refused(plan, tmp_path):
+    with pytest.raises(ArgumentError, match=r"version 0\.6\.1 or 1\.0\.0 here, not '2\.0'"):
+        bitwright.write_encodings(plan, tmp_path / "x.json", version="2.0")
+    assert not list(tmp_path.iterdir())
 
 
 def test_blocks_have_no_encodings(plan, tmp_path):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bitwright import graph
 from bitwright.data import Transform, paths_of
@@ -29,7 +29,6 @@ from bitwright.support.progress import Progress
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
     from bitwright.jobs.effort import Effort
-    from bitwright.jobs.encodings import Version
     from bitwright.jobs.folder import FolderResult
     from bitwright.jobs.preprocessing import Preprocessed
     from bitwright.jobs.qat import Format
@@ -441,7 +440,10 @@ def retarget(
 
 @check_arguments
 def write_encodings(
-    plan: QuantPlan | str | Path, output: str | Path, *, version: Version = "1.0.0"
+    plan: QuantPlan | str | Path,
+    output: str | Path,
+    *,
+    version: Literal["0.6.1", "1.0.0"] = "1.0.0",
 ) -> None:
     """Write what a plan decided as an encodings file of AIMET and QNN.
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 
-from bitwright.errors import PlanError, RecipeError
+from bitwright.errors import ArgumentError, PlanError, RecipeError
 from bitwright.numerics.types import QTYPES, QType
 from bitwright.plan import Parameters, QuantPlan
 from bitwright.recipe import Override
@@ -36,6 +36,8 @@ def to_encodings(plan: QuantPlan, *, version: Version = "1.0.0") -> dict[str, An
     >>> to_encodings(plan)["activation_encodings"][0]["offset"]
     [-3]
     """
+    if version not in get_args(Version):
+        raise ArgumentError(f"encodings have version 0.6.1 or 1.0.0 here, not {version!r}.")
     if plan.recipe.mode == "weight-only":
         raise PlanError("encodings are of static plans; a weight-only plan has no scales in it.")
     groups: dict[str, dict[str, Any]] = {"activation_encodings": {}, "param_encodings": {}}
