@@ -10,16 +10,16 @@ import logging
 import sys
 from pathlib import Path
 
-import nncf
 import numpy as np
 import onnx
 import onnxruntime
-import openvino
 
 PRODUCTS = ("Convolution", "Deconvolution", "FullyConnected", "MatMul")
 
 
 def compiled(path, sample):
+    import openvino
+
     core = openvino.Core()
     model = core.compile_model(core.read_model(path), "CPU")
     precisions = []
@@ -36,6 +36,8 @@ def compiled(path, sample):
 
 
 def quantized_by_nncf(path, sample):
+    import nncf
+
     nncf.set_log_level(logging.ERROR)
     made = nncf.quantize(onnx.load(path), nncf.Dataset([sample]), subset_size=1)
     constants = {constant.name for constant in made.graph.initializer}
@@ -54,4 +56,5 @@ def main(folder):
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-main(Path(sys.argv[1]))
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
