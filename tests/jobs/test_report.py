@@ -232,3 +232,13 @@ def test_a_tuned_model_has_its_front_on_the_page(tmp_path):
     report = bitwright.save_report(tuned, page, data=demo.calibration[:2], latency=False)
     assert report.to_dict()["tuning"]["points"][0]["drop"] == 0.005
     assert "Cost and top1" in page.read_text(encoding="utf-8")
+
+
+def test_rows_name_the_nodes_of_the_given_file(demo, result):
+    report = bitwright.write_report(
+        demo.model_path, result.model, data=demo.calibration[:1], latency=False
+    )
+    stem = report.to_dict()["nodes"][0]
+    assert stem["file"] == [
+        ["stem_conv", "Conv"], ["stem_norm", "BatchNormalization"], ["stem_relu", "Relu"]
+    ]  # fmt: skip

@@ -234,6 +234,10 @@ def network(count, *, seed=0, sabotaged=None):
                     local_sqnr=local,
                     saturated=float(rng.exponential(2e-4)) if not left else None,
                     used=float(rng.uniform(0.6, 1)) if not left else None,
+                    # Each after the one before; an Add also after the start of its block.
+                    reads=(place - 4, place - 1)
+                    if op == "Add" and place > 3
+                    else (place - 1,)[:place],
                 ),
                 tensors=drawn,
             )

@@ -20,6 +20,7 @@ from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report.advice import Advice, advise
 from bitwright.assess.report.data import build_report_data
 from bitwright.assess.report.encodings import planned_weights, read_encodings
+from bitwright.assess.report.originals import find_original_nodes
 from bitwright.assess.report.page import render_page
 from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject, SuggestedFix
 from bitwright.assess.report.verdict import judge
@@ -286,6 +287,8 @@ def make_report(
     samples = measuring.samples or list(islice(opened or (), measuring.limit or REPORT_SAMPLES))
     comparison = compare_with(side, quantized, samples, plan, measuring)
     nodes, views = _look_at_tensors(side.model, quantized, comparison, plan, samples, measuring)
+    originals = find_original_nodes(graph.load_model(float_source), comparison.nodes)
+    nodes = [replace(node, in_file=found) for node, found in zip(nodes, originals, strict=True)]
     fix = None
     if plan is not None and sensitivity:
         fix = _try_nodes(float_source, plan, samples, measuring)

@@ -329,3 +329,13 @@ def test_both_opsets_are_brought_together(tmp_path):
     result.model.metadata_props.clear()
     found = bitwright.compare(model, result.model, data=samples)
     assert found.tensors["c2"].sqnr > 40
+
+
+@pytest.mark.parametrize("written", ["qdq", "qoperator"])
+def test_every_node_knows_the_nodes_whose_results_it_reads_through_pairs(written):
+    model, result, samples = quantized_cnn(format=written)
+    found = bitwright.compare(model, result.model, data=samples[:1]).nodes
+    # A chain but for the residual Add, which also reads the pool.
+    chain = [(), *((place,) for place in range(len(found) - 1))]
+    assert [row.reads for row in found] == [*chain[:3], (1, 2), *chain[4:]]
+    assert (found[1].op, found[3].op) == ("MaxPool", "Add")

@@ -1,9 +1,20 @@
 """The page in a real browser."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
-from support.report_examples import EVIL, evil_subject, measured, subject, tuned, with_fix
+from support.report_examples import (
+    EVIL,
+    evil_subject,
+    measured,
+    network,
+    subject,
+    tuned,
+    with_fix,
+)
+
+from bitwright.assess.report.subject import ReportNode
 
 Keys = pytest.importorskip("selenium.webdriver", reason="selenium is not installed").Keys
 
@@ -141,8 +152,9 @@ def test_tab_reaches_everything_and_shows_where_it_is(browser, small):
         browser.press(Keys.TAB)
         order.append(browser.js("document.activeElement.id || document.activeElement.textContent"))
         assert browser.js(OUTLINED), order[-1]
-        assert len(order) < 50, order
-    stops = ["Skip to the table of nodes", "zoom-in", "plot", "search", "status", "grid"]
+        assert len(order) < 70, order
+    stops = ["Skip to the table of nodes", "zoom-in", "plot", "graph-search", "drawing", "search",
+             "status", "grid"]  # fmt: skip
     assert [one for one in order if one in stops] == stops
     assert {"Copy", "Copy --exclude", "The whole recipe"} <= set(order)
 
@@ -214,7 +226,8 @@ def test_two_thousand_nodes_are_drawn_as_they_are_looked_at(browser, large):
     browser.press(Keys.END)
     browser.wait(lambda: browser.column(NUMBER)[-1] == "2,000")
     assert len(browser.column(NAME)) < 80
-    browser.js("document.getElementById('frame').scrollTop = 30 * 1000")
+    tall = browser.js("document.querySelector('#grid tr[data-place]').offsetHeight")
+    browser.js("document.getElementById('frame').scrollTop = 1000 * arguments[0]", tall)
     browser.wait(lambda: "1,001" in browser.column(NUMBER))
 
 
@@ -278,6 +291,10 @@ def test_on_paper_it_is_light_and_lists_the_worst_nodes(browser, small):
     assert browser.js("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
     assert browser.js(CONTRAST) == {}
     assert browser.pdf().startswith(b"%PDF")
+    strips = browser.js("[...document.querySelectorAll('#strips svg')].map(s => s.viewBox.baseVal)")
+    assert len(strips) > 2
+    ends = [(one["y"], one["y"] + one["height"]) for one in strips]
+    assert all(after[0] == before[1] for before, after in pairwise(ends))
     browser.prefer("light")
 
 
@@ -337,3 +354,156 @@ def test_pointing_at_a_point_of_the_front_says_what_it_is(browser, small):
     )
     assert browser.text("#front .tip").startswith("2 ms")
     assert not browser.open(small).all("#front")
+
+
+# The graph -------------------------------------------------------------------------------------
+
+
+def units(browser):
+    """Wait for the drawing, and return key -> class of what it shows."""
+    browser.js("document.getElementById('graph').scrollIntoView()")
+    browser.wait(lambda: browser.all("#drawing .unit"))
+    return browser.js(
+        "Object.fromEntries([...document.querySelectorAll('#drawing .unit')]"
+        ".map(unit => [unit.dataset.key, unit.getAttribute('class')]))"
+    )
+
+
+def test_the_library_of_layouts_is_parsed_when_the_graph_is_looked_at(browser, small):
+    browser.open(small)
+    assert browser.js("globalThis.dagre === undefined")
+    shown = units(browser)
+    assert browser.js("typeof globalThis.dagre.layout") == "function"
+    assert len(shown) == 40 and browser.complaints() == []
+
+
+def test_nodes_are_coloured_by_their_error_and_those_left_float_are_not(browser, small):
+    shown = units(browser.open(small))
+    for key, style in shown.items():
+        node = small.nodes[int(key)]
+        level = "left-float"
+        if node.quantized:
+            level = f"level-{sum(node.alone >= step for step in (10, 20, 30, 40))}"
+        assert level in style.split(), (key, style)
+    assert "level-1" in shown[str(small.worst[0])].split()
+    browser.one("#graph-colour option[value=sqnr]").click()
+    assert units(browser) != shown
+
+
+def test_what_reads_stands_below_what_it_reads(browser, small):
+    shown = units(browser.open(small))
+    tops = browser.js(
+        "Object.fromEntries([...document.querySelectorAll('#drawing .unit rect')]"
+        ".map(box => [box.parentNode.dataset.key, Number(box.getAttribute('y'))]))"
+    )
+    edges = browser.js(
+        "[...document.querySelectorAll('#drawing .edge')].map(e => [e.dataset.from, e.dataset.to])"
+    )
+    read = {(str(r), str(p)) for p, n in enumerate(small.nodes) for r in n.measured.reads}
+    assert {tuple(edge) for edge in edges} == {e for e in read if set(e) <= set(shown)}
+    assert all(tops[source] < tops[reader] for source, reader in edges)
+
+
+def test_no_label_is_cut(browser, small):
+    units(browser.open(small))
+    inside = browser.js(
+        "[...document.querySelectorAll('#drawing .unit')].every(unit => {"
+        " const box = unit.querySelector('rect').getBBox();"
+        " return [...unit.querySelectorAll('text')].every(text => { const t = text.getBBox();"
+        "  return t.x >= box.x && t.x + t.width <= box.x + box.width + 0.5"
+        "   && t.y >= box.y - 1 && t.y + t.height <= box.y + box.height + 1; }); })"
+    )
+    assert inside
+    for width in (1300, 390):
+        browser.open(small, width=width)
+        cells = "[...document.querySelectorAll('#grid td.name')]"
+        assert browser.js(f"{cells}.every(c => c.scrollWidth <= c.clientWidth)")
+        assert browser.js(f"new Set({cells}.map(c => c.offsetHeight)).size === 1")
+        names = [node.measured.name for node in small.nodes]
+        assert set(browser.column(NAME)) <= set(names)
+
+
+def test_a_click_in_the_graph_selects_a_node_and_its_neighbours(browser, small):
+    units(browser.open(small))
+    target = small.nodes[24].measured  # an Add, which reads two
+    browser.one("#graph-fit").click()
+    browser.one("#drawing .unit[data-key='24'] .unit-note").click()
+    browser.wait_for(target.name)
+    shown = units(browser)
+    assert "picked" in shown["24"].split()
+    near = {int(key) for key, style in shown.items() if "near" in style.split()}
+    assert near == {20, 23, 25}
+    assert [b.text for b in browser.all("#detail .neighbours button")] == [
+        small.nodes[place].measured.name for place in (20, 23, 25)
+    ]
+    browser.one("#detail .neighbours button").click()
+    browser.wait_for(small.nodes[20].measured.name)
+
+
+def test_arrow_keys_go_along_the_edges_and_plus_zooms(browser, small):
+    units(browser.open(small))
+    browser.js("document.getElementById('drawing').focus()")
+    first = small.nodes[small.worst[0]].measured
+    browser.wait_for(first.name)
+    browser.press(Keys.ARROW_UP)
+    browser.wait_for(small.nodes[first.reads[0]].measured.name)
+    browser.press(Keys.ARROW_DOWN)
+    browser.wait_for(first.name)
+    scale = "document.querySelector('#drawing > svg > g').getCTM().a"
+    before = browser.js(scale)
+    browser.press("+")
+    assert browser.js(scale) == pytest.approx(1.4 * before, rel=1e-3)
+    browser.press("0")
+    assert browser.js(scale) < before
+
+
+def test_enter_in_the_search_of_the_graph_goes_from_find_to_find(browser, small):
+    units(browser.open(small))
+    box = browser.one("#graph-search")
+    box.send_keys("softmax")
+    assert browser.text("#graph-matches") == "6 found"
+    found = [n.measured.name for n in small.nodes if n.measured.op == "Softmax"]
+    later = [n for n in found if int(n.rsplit("_", 1)[1]) > small.worst[0]] + found
+    for name in later[:2]:
+        box.send_keys(Keys.ENTER)
+        browser.wait_for(name)
+    assert [s for s in units(browser).values() if "found" in s.split()]
+
+
+def test_five_thousand_nodes_are_drawn_in_parts_and_in_groups(browser):
+    browser.open(network(5000))
+    assert len(units(browser)) == 40 and browser.complaints() == []
+    browser.one("#graph-part option[value=all]").click()
+    groups = units(browser)
+    assert 10 <= len(groups) <= 150 and all("group" in style for style in groups.values())
+    browser.one("#drawing .unit.picked .unit-note").click()
+    assert len(units(browser)) == 150
+    assert browser.one("#graph-part").get_attribute("value") == "far"
+
+
+def test_a_link_leads_to_its_node(browser, small):
+    from urllib.parse import quote
+
+    browser.open(small)
+    name = small.nodes[7].measured.name
+    path = browser.driver.current_url.split("#")[0]
+    browser.driver.get("about:blank")
+    browser.driver.get(f"{path}#node={quote(name, safe='')}")
+    browser.wait_for(name)
+    other = small.nodes[9].measured.name
+    browser.js(f"location.hash = '#node=' + encodeURIComponent({other!r})")
+    browser.wait_for(other)
+    browser.js("document.getElementById('grid').focus()")
+    browser.press(Keys.ARROW_DOWN)
+    wanted = f"#node={quote(small.nodes[10].measured.name, safe='')}"
+    browser.wait(lambda: browser.js("location.hash") == wanted)
+    browser.driver.get("about:blank")
+    browser.driver.get(f"{path}#node=nothing")
+    browser.wait_for(small.nodes[small.worst[0]].measured.name)
+    assert browser.complaints() == []
+
+
+def test_the_names_of_the_file_stand_beside_ours(browser):
+    node = ReportNode(measured=measured(name="stem"), in_file=[("stem", "Conv"), ("", "Relu")])
+    browser.open(subject([node]))
+    assert browser.text("#detail .in-file") == "In the file: Conv stem, Relu (no name)."

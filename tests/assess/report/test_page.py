@@ -15,10 +15,12 @@ from support.report_examples import (
     network,
     subject,
     weight,
+    with_fix,
 )
 
 from bitwright.assess.report.data import build_report_data
 from bitwright.assess.report.page import render_page
+from bitwright.assess.report.subject import ReportNode
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
@@ -52,7 +54,7 @@ def data_in(page):
 def test_names_from_the_model_never_become_markup():
     page = page_of(evil_subject())
     elements = Elements(page)
-    assert len(elements.scripts) == 2
+    assert len(elements.scripts) == 3  # data, the library of layouts as text, the page's own
     assert not [tag for tag, _ in elements.found if tag == "img"]
     assert not [a for _, a in elements.found for name in a if name.startswith("on")]
     assert data_in(page)["nodes"][0]["name"] == EVIL
@@ -151,3 +153,42 @@ def test_channels_are_kept_as_their_largest_values():
     assert (channels["count"], channels["largest"]) == (300, 123)
     assert len(channels["peaks"]) == 2 * 128
     assert channels["peak"] * channels["unit"] == pytest.approx(50)
+
+
+def test_the_policy_allows_the_two_scripts_of_the_page_and_no_other():
+    from base64 import b64encode
+    from hashlib import sha256
+
+    page = page_of(subject())
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1)
+    allowed = set(re.search(r"script-src ([^;]*);", policy).group(1).split())
+    # As written, not as parsed: a browser hashes the text between the tags.
+    library, script = (
+        re.search(rf"<script{attributes}>(.*?)</script>", page, re.DOTALL).group(1)
+        for attributes in (' type="text/plain" id="layout-library"', "")
+    )
+    assert allowed == {
+        f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+        for text in (library, script)
+    }
+    assert "Permission is hereby granted" in library and "Chris Pettitt" in library
+
+
+def test_names_of_the_file_are_given_where_they_are_not_ours():
+    same = ReportNode(measured=measured(name="a"), in_file=[("a", "Conv")])
+    folded = ReportNode(
+        measured=measured(name="b", index=1, reads=(0,)),
+        in_file=[("b", "Conv"), ("", "BatchNormalization")],
+    )
+    first, second = build_report_data(subject([same, folded]))["nodes"]
+    assert first["file"] == [] and first["reads"] == []
+    assert second["file"] == [["b", "Conv"], ["", "BatchNormalization"]] and second["reads"] == [0]
+
+
+def test_the_contents_lead_to_every_section():
+    elements = Elements(page_of(with_fix(network(20)))).found
+    links = [
+        a["href"][1:] for tag, a in elements if tag == "a" and a.get("href", "").startswith("#")
+    ]
+    sections = [a["id"] for tag, a in elements if tag == "section"]
+    assert links[1:] == sections  # the first skips to the table

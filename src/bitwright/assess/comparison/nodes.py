@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -36,6 +36,7 @@ def describe_nodes(
     shown = _shown_nodes(units, mains)
     depths = _depths(units.quantized, shown)
     rows: list[NodeComparison] = []
+    places: dict[ir.Node, int] = {}
 
     def add(node: ir.Node, cut: Cut | None, depth: int, unmeasured: str | None) -> None:
         name, op, output = node.name or "", float_op_type(node), node.outputs[0].name or ""
@@ -47,6 +48,9 @@ def describe_nodes(
         measures.pop("name", None)
         planned = None if plan is None else plan.nodes.get(name)
         quantized = units.graph.works_on_integers(node) if planned is None else planned.quantized
+        as_one = () if cut is None else _as_one(cut)
+        for member in (*as_one, node):
+            places.setdefault(member, len(rows))
         rows.append(
             NodeComparison(
                 name,
@@ -57,7 +61,7 @@ def describe_nodes(
                 None if planned is None else planned.reason,
                 output,
                 **measures,
-                nodes=() if cut is None else tuple(n.name or "" for n in _as_one(cut)),
+                nodes=tuple(n.name or "" for n in as_one),
                 unmeasured=unmeasured,
             )
         )
@@ -69,7 +73,31 @@ def describe_nodes(
         for inner in _nodes_of_bodies(node):
             why = f"inside the body of {node.op_type} {node.name!r}, where nothing is compared"
             add(inner, None, depths[node], why)
-    return rows
+    reads = _find_sources(units.quantized.graph, places)
+    return [replace(row, reads=tuple(sorted(reads.get(row.index, ())))) for row in rows]
+
+
+def _find_sources(graph: ir.Graph, places: Mapping[ir.Node, int]) -> dict[int, set[int]]:
+    """Return place -> places of what it reads; nodes without a place hand on what they read."""
+    found: dict[int, set[int]] = {}
+    made_by: dict[ir.Value, set[int]] = {}
+
+    def follow(nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            given: set[int] = set()
+            for value in outer_inputs(node):
+                given |= made_by.get(value, set())
+            place = places.get(node)
+            if place is not None:
+                found.setdefault(place, set()).update(given - {place})
+                given = {place}
+            for _, body in subgraphs_of(node):
+                made_by.update((value, given) for value in body.inputs)
+                follow(body)
+            made_by.update((value, given) for value in node.outputs)
+
+    follow(graph)
+    return found
 
 
 def _why_unmeasured(

@@ -70,6 +70,8 @@ class NodeComparison:
     """The nodes that are computed as one with it, such as a Conv and its Relu."""
     unmeasured: str | None = None
     """Why there are no errors, where there are none."""
+    reads: tuple[int, ...] = ()
+    """Places of the nodes whose results it reads, with only scales and layouts in between."""
 
     def describe(self) -> str:
         """Return the node as one line.

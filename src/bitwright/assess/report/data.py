@@ -71,6 +71,8 @@ def _node(node: ReportNode, keys: Mapping[str, int], regained: float | None) -> 
         "reason": measured.reason,
         "unmeasured": measured.unmeasured,
         "output": measured.output,
+        "reads": list(measured.reads),
+        "file": _in_file(node),
         "sqnr": _number(measured.sqnr),
         "alone": _number(node.alone),
         "energy": _number(measured.local_sqnr),
@@ -81,6 +83,12 @@ def _node(node: ReportNode, keys: Mapping[str, int], regained: float | None) -> 
         "regained": _number(regained),
         "tensors": [[label, keys[key]] for label, key in node.tensors if key in keys],
     }
+
+
+def _in_file(node: ReportNode) -> list[list[str]]:
+    """Return (name, op) of its nodes in the given file, unless it is just that one node."""
+    named = [[name, op] for name, op in node.in_file]
+    return [] if named == [[node.measured.name, node.measured.op]] else named
 
 
 def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from bitwright.support.wording import show_bytes
 
 __all__ = ["Figure", "list_figures", "render_page"]
 
-_SCRIPTS = ("drawing.js", "chart.js", "front.js", "table.js", "detail.js", "main.js")
+_SCRIPTS = ("drawing.js", "chart.js", "front.js", "graph.js", "table.js", "detail.js", "main.js")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -32,22 +32,25 @@ def render_page(data: Mapping[str, Any]) -> str:
     """Return one HTML file that shows the report: no network, no other file, no risk.
 
     What comes from the model is escaped; on top of that, the page's own content security policy
-    lets nothing run but the one script it was made with, known by its hash.
+    lets nothing run but the script it was made with and the one that lays out graphs, known by
+    their hashes. The second stands there as text until the graph is looked at.
     """
     from markupsafe import Markup
 
     style = _asset("page.css")
+    library = _asset("dagre.js")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, _SCRIPTS)) + "\n})();"
     page = render_template(
         "page.html",
         policy=Markup(
-            f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-            "base-uri 'none'; form-action 'none'"
+            f"default-src 'none'; script-src '{_hash(script)}' '{_hash(library)}'; "
+            f"style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
         ),
         data=data,
         figures=list(list_figures(data)),
         style=Markup(style),
         script=Markup(script),
+        library=Markup(library),
         json=Markup(_json(data)),
     )
     # A file's name that is no UTF-8 comes with lone surrogates, which no file can hold.

@@ -31,6 +31,8 @@ class ReportNode:
     measured: NodeComparison
     tensors: Sequence[tuple[str, str]] = ()
     """(what it is to the node, key of a tensor), such as ("weight", "conv1.w")."""
+    in_file: Sequence[tuple[str, str]] = ()
+    """(name, op) of the nodes of the given file that it stands for, where that is known."""
 
     @property
     def alone(self) -> float | None:

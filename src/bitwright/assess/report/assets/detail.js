@@ -2,16 +2,19 @@
 
 const PICTURE = { width: 372, height: 132, left: 4, right: 4, top: 18, bottom: 22 };
 
-function makeDetail(host, report, nodes) {
+function makeDetail(host, report, nodes, readers, linkTo, choose) {
   return {
     show(place) {
       const node = nodes[place];
       const fact = (name, text, bad) => html("div", {}, html("dt", {}, name), html("dd", { class: bad ? "bad" : null }, text));
       const exclude = copies(html("button", { type: "button" }, "Copy --exclude"), () => `--exclude ${shellQuoted(node.name)}`);
+      const link = copies(html("button", { type: "button" }, "Copy link"), () => location.href.replace(/#.*/, "") + linkTo(place));
+      const inFile = node.file.map(([name, op]) => `${op} ${name || "(no name)"}`);
       const shown = [
         html("h3", { class: "name" }, node.name),
         html("p", { class: "kind" }, node.quantized ? `${node.op}, quantized` : `${node.op}, left float: ${node.reason || "no reason given"}`),
         node.unmeasured ? html("p", { class: "kind" }, `Not compared: ${node.unmeasured}.`) : null,
+        inFile.length ? html("p", { class: "kind in-file" }, `In the file: ${inFile.join(", ")}.`) : null,
         html("dl", { class: "facts" },
           fact("Alone", withUnit(decibels(node.alone)), node.mostSensitive),
           fact("Accumulated", withUnit(decibels(node.sqnr))),
@@ -20,7 +23,9 @@ function makeDetail(host, report, nodes) {
           fact("Max error", significant(node.error)),
           fact("Clipped", percent(node.saturated), node.saturated > 0.01),
           node.regained === null ? null : fact("Fallback regains", percent(Math.max(node.regained, 0)))),
-        node.quantized ? html("div", { class: "tools" }, exclude) : null,
+        html("div", { class: "tools" }, ...(node.quantized ? [exclude] : []), link),
+        neighbours("Reads", node.reads, nodes, choose),
+        neighbours("Read by", readers[place], nodes, choose),
         ...node.tensors.map(([label, index]) => tensorView(label, report.tensors[index])),
       ];
       host.replaceChildren(...shown.filter((part) => part !== null));
@@ -28,6 +33,14 @@ function makeDetail(host, report, nodes) {
       host.scrollTop = 0;
     },
   };
+}
+
+/** Returns the names of neighbours, each of which selects its node. */
+function neighbours(label, places, nodes, choose) {
+  if (!places.length) return null;
+  return html("p", { class: "neighbours" }, html("b", {}, label), ...places.slice(0, 12).flatMap((place) => [" ",
+    html("button", { type: "button", onclick: () => choose(place) }, nodes[place].name)]),
+    places.length > 12 ? ` and ${whole(places.length - 12)} more` : null);
 }
 
 const withUnit = (text) => (/\d/.test(text) ? `${text} dB` : text);

@@ -1,6 +1,7 @@
 // The table of nodes: sorted, searched, and drawn only where it is looked at.
 
-const ROW = 30; // pixels; the style sheet has the same
+const ROW = 30, LINE = 16; // pixels of a row, and of each more line of a name; the style sheet has the same
+const LETTER = 7.6; // pixels of a letter of a name
 const SPARE = 10; // rows drawn beyond the edges
 const TALLEST = 800; // pixels of the frame at most; the style sheet has the same
 
@@ -29,6 +30,16 @@ function makeTable(nodes, choose) {
   let rows = nodes;
   let chosen = null;
   let drawn = "";
+  let tall = ROW; // every row is as tall as the longest name needs, so that none is cut
+  const longest = Math.max(0, ...nodes.map((node) => node.name.length));
+
+  function measureRows() {
+    const width = grid.tHead.rows[0].cells[1].offsetWidth - 16;
+    tall = ROW + LINE * (Math.ceil((longest * LETTER) / Math.max(width, 60)) - 1);
+    tall = Math.max(ROW, tall);
+    grid.style.setProperty("--row", `${tall}px`);
+    drawn = "";
+  }
 
   const sortKey = (node, key) => (key === "state" ? String(COLUMNS[3].show(node)) : node[key]);
   function compare(a, b) {
@@ -53,9 +64,9 @@ function makeTable(nodes, choose) {
   }
 
   function draw() {
-    const first = Math.max(0, Math.floor(frame.scrollTop / ROW) - SPARE);
+    const first = Math.max(0, Math.floor(frame.scrollTop / tall) - SPARE);
     const room = Math.max(frame.clientHeight, TALLEST); // it grows with its rows, up to that
-    const last = Math.min(rows.length, Math.ceil((frame.scrollTop + room) / ROW) + SPARE);
+    const last = Math.min(rows.length, Math.ceil((frame.scrollTop + room) / tall) + SPARE);
     const key = `${first}-${last}-${chosen}`;
     if (key === drawn) return;
     drawn = key;
@@ -71,7 +82,7 @@ function makeTable(nodes, choose) {
 
   function spacer(count) {
     const cell = html("td"); // one cell: with a span, hidden columns would take their room
-    cell.style.height = `${count * ROW}px`;
+    cell.style.height = `${count * tall}px`;
     const row = html("tr", { class: "spacer", "aria-hidden": "true" }, cell);
     row.hidden = count <= 0;
     return row;
@@ -83,8 +94,7 @@ function makeTable(nodes, choose) {
       ...COLUMNS.map((column) => {
         const styles = [column.number && "number", column.key === "name" && "name", column.width?.includes("rare") && "rare",
           column.bad?.(node) && "bad", column.key === "state" && !node.quantized && "quiet"].filter(Boolean);
-        return html("td", { class: styles.join(" ") || null, title: column.key === "name" ? node.name : null,
-          role: "gridcell" }, column.key === "name" ? html("bdi", {}, node.name) : column.show(node));
+        return html("td", { class: styles.join(" ") || null, role: "gridcell" }, column.show(node));
       }));
   }
 
@@ -106,9 +116,9 @@ function makeTable(nodes, choose) {
   }
 
   function reveal(position) {
-    const y = position * ROW, room = frame.clientHeight - grid.tHead.offsetHeight;
+    const y = position * tall, room = frame.clientHeight - grid.tHead.offsetHeight;
     if (y < frame.scrollTop) frame.scrollTop = y;
-    else if (y + ROW > frame.scrollTop + room) frame.scrollTop = y + ROW - room;
+    else if (y + tall > frame.scrollTop + room) frame.scrollTop = y + tall - room;
   }
 
   frame.addEventListener("scroll", () => requestAnimationFrame(draw), { passive: true });
@@ -118,7 +128,7 @@ function makeTable(nodes, choose) {
   });
   grid.addEventListener("keydown", (event) => {
     if (event.target !== grid || !rows.length) return;
-    const at = rows.findIndex((node) => node.place === chosen), page = Math.floor(frame.clientHeight / ROW) - 2;
+    const at = rows.findIndex((node) => node.place === chosen), page = Math.floor(frame.clientHeight / tall) - 2;
     const moves = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: rows.length - 1 };
     if (!(event.key in moves)) return;
     event.preventDefault();
@@ -127,8 +137,9 @@ function makeTable(nodes, choose) {
   search.addEventListener("input", () => refresh());
   status.addEventListener("change", () => refresh());
   document.getElementById("filters").addEventListener("submit", (event) => event.preventDefault());
-  new ResizeObserver(draw).observe(frame);
+  new ResizeObserver(() => { measureRows(); draw(); }).observe(frame);
   makeHead();
+  measureRows();
 
   return {
     sortBy,
