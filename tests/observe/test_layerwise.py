@@ -203,3 +203,17 @@ def test_a_scalar_that_passes_a_cut_stays_a_scalar():
                 (row,) = inputs.values("r")
     weight = model.graph.initializers["w"].const_value.numpy()
     np.testing.assert_allclose(row, (data[0]["x"] @ weight).reshape(2, 16), rtol=1e-5, atol=1e-5)
+
+
+def test_a_buffer_that_is_filled_again_for_each_sample_is_no_trap():
+    data = samples(3)
+
+    def reused():
+        buffer = np.empty((1, WIDTH), np.float32)
+        for sample in data:
+            buffer[:] = sample["x"][:1]
+            yield {"x": buffer}
+
+    with LayerwiseRun(chain(), STARTS[:1], reused()) as run:
+        found = [row for inputs in run for row in inputs.values("x")]
+    np.testing.assert_array_equal(found, [sample["x"][:1] for sample in data])

@@ -23,10 +23,11 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("linked", [True, False])
-def test_a_shared_row_outlives_the_spool(name, linked, tmp_path, monkeypatch):
+@pytest.mark.parametrize("memory", [0, 30, 1000])
+def test_a_shared_row_outlives_the_spool(name, linked, memory, tmp_path, monkeypatch):
     if not linked:
         monkeypatch.setattr("pathlib.Path.hardlink_to", _refuse)
-    with Spool() as spool:
+    with Spool(memory=memory) as spool:
         for array in ROWS[name]:
             spool.append(name, array)
         row = spool.share(name, tmp_path / "row.bin")
@@ -53,6 +54,31 @@ def test_another_process_reads_it(tmp_path):
             [sys.executable, "-c", program, described], capture_output=True, text=True, check=True
         )
     assert float(told.stdout) == 6
+
+
+def test_memory_comes_before_the_disk(tmp_path):
+    first, second, third = (np.full(10, i, np.float32) for i in range(3))
+    with Spool(tmp_path, memory=80) as spool:
+        for array in (first, second, third):
+            spool.append("x", array)
+        assert spool.row("x", 0).base is first and not spool.row("x", 0).flags.writeable
+        assert _bytes_in(tmp_path) == third.nbytes
+        assert [row.tolist() for row in spool.rows("x")] == [
+            first.tolist(),
+            second.tolist(),
+            third.tolist(),
+        ]
+        spool.drop("x")
+        assert _bytes_in(tmp_path) == 0
+        spool.append("y", np.zeros(100, np.float32)[:10])  # which would keep the rest of it
+        assert _bytes_in(tmp_path) == 40
+        spool.append("y", first)
+        spool.append("y", second)
+        assert _bytes_in(tmp_path) == 40
+
+
+def _bytes_in(folder):
+    return sum(file.stat().st_size for file in folder.rglob("*.bin"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")

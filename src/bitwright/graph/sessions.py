@@ -65,6 +65,7 @@ def open_session(
     threads: int | None = None,
     providers: Sequence[str] | None = None,
     memory_arena: bool = False,
+    spinning: bool = False,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
     optimized_to: Path | None = None,
     profile_to: Path | None = None,
@@ -76,17 +77,17 @@ def open_session(
 
     `level` is the graph optimization ("all" is the runtime's default), `threads` None means all
     cores, `providers` None means the CPU. The memory arena is off because it never gives memory
-    back; with it, threads also wait in a loop, as the runtime lets them: they answer faster, and
-    take the cores from whatever else works. `custom_ops` are libraries to register. External data
-    is read where it lies; nothing is copied. An IR version that the runtime would not read is
-    lowered for the session only. The runtime writes the graph that it made of the model to the
-    file `optimized_to`, and the times of all nodes to files whose names begin with `profile_to`.
+    back. With it or with `spinning`, threads wait in a loop, as the runtime lets them: they answer
+    faster, and take the cores from whatever else works. `custom_ops` are libraries to register.
+    External data is read where it lies; nothing is copied. An IR version that the runtime would
+    not read is lowered for the session only. The runtime writes the graph that it made of the model
+    to the file `optimized_to`, and the times of all nodes to files named `profile_to` and more.
     `entries` are the runtime's own session options by name. Between quantized activations the
     runtime makes 8-bit weights of float ones, with scales of its own; `float_weights` keeps it
     from that, `as_written` also from merging operators with the quantizers around them.
     """
     chosen = checked_providers(providers)
-    options = _make_options(level, threads, memory_arena, custom_ops)
+    options = _make_options(level, threads, memory_arena, spinning, custom_ops)
     if optimized_to is not None:
         options.optimized_model_filepath = str(optimized_to)
         options.add_session_config_entry(_OPTIMIZED_DATA_ENTRY, f"{optimized_to.name}.data")
@@ -204,6 +205,7 @@ def _make_options(
     level: str,
     threads: int | None,
     memory_arena: bool,
+    spinning: bool,
     custom_ops: Sequence[str | os.PathLike[str]],
 ) -> ort.SessionOptions:
     if level not in _LEVELS:
@@ -212,7 +214,7 @@ def _make_options(
     options.log_severity_level = _LOG_SEVERITY
     options.graph_optimization_level = _LEVELS[level]
     options.enable_cpu_mem_arena = memory_arena
-    if not memory_arena:
+    if not (memory_arena or spinning):
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if threads is not None:
         options.intra_op_num_threads = threads

@@ -29,6 +29,7 @@ class SecondMoment:
     """Sum of x x', of |x|, and the count of vectors x; two of them merge by `|`.
 
     Layers that read the same tensor share one. Products are taken in float32, sums in float64.
+    Without `magnitudes`, which few methods ask for, |x| is not summed.
 
     >>> moment = SecondMoment(2)
     >>> moment.update([[1.0, 2.0], [3.0, 0.0]])
@@ -41,12 +42,12 @@ class SecondMoment:
 
     __slots__ = ("_magnitudes", "_products", "_xp", "channels", "count")
 
-    def __init__(self, channels: int, *, xp: Arrays = NUMPY) -> None:
+    def __init__(self, channels: int, *, magnitudes: bool = True, xp: Arrays = NUMPY) -> None:
         self.channels = channels
         self.count = 0
         self._xp = xp
         self._products = xp.zeros(channels, channels, dtype="float64")
-        self._magnitudes = xp.zeros(channels, dtype="float64")
+        self._magnitudes = xp.zeros(channels, dtype="float64") if magnitudes else None
 
     def update(self, inputs: Any) -> None:
         """Add a batch: an array whose last axis is the channels."""
@@ -58,10 +59,12 @@ class SecondMoment:
             # The product of a matrix with its own transpose: numpy and cuBLAS do half of the work.
             products = rows.T @ rows
             self._products += products
-            finite = bool(xp.isfinite(products.sum()))
+            # No product is larger than the squares of its factors.
+            finite = bool(xp.isfinite(products.diagonal().sum()))
         if not finite:
             raise DataError("a layer's input holds NaN or infinity, or its squares overflow.")
-        self._magnitudes += xp.abs(rows).sum(axis=0)
+        if self._magnitudes is not None:
+            self._magnitudes += xp.abs(rows).sum(axis=0)
         self.count += rows.shape[0]
 
     def __or__(self, other: SecondMoment) -> SecondMoment:
@@ -71,13 +74,15 @@ class SecondMoment:
             )
         merged = SecondMoment(self.channels, xp=self._xp)
         merged.count = self.count + other.count
-        theirs, sizes = other._products, other._magnitudes
-        if other._xp is not self._xp:
-            theirs = self._xp.array(other._xp.numpy(theirs), "float64")
-            sizes = self._xp.array(other._xp.numpy(sizes), "float64")
-        merged._products = self._products + theirs
-        merged._magnitudes = self._magnitudes + sizes
+        merged._products = self._products + self._own(other._products, other._xp)
+        merged._magnitudes = None
+        if self._magnitudes is not None and other._magnitudes is not None:
+            merged._magnitudes = self._magnitudes + self._own(other._magnitudes, other._xp)
         return merged
+
+    def _own(self, sums: Any, xp: Arrays) -> Any:
+        """Return sums of another library as an array of this one's."""
+        return sums if xp is self._xp else self._xp.array(xp.numpy(sums), "float64")
 
     @property
     def _is_wide(self) -> bool:
@@ -108,6 +113,7 @@ class SecondMoment:
 
     def mean_magnitudes(self) -> npt.NDArray[np.float64]:
         """Return the mean of |x| for each channel."""
+        assert self._magnitudes is not None, "the moment was made without them"
         return np.asarray(self._xp.numpy(self._magnitudes / self._checked()), np.float64)
 
     def _checked(self) -> int:
@@ -151,36 +157,37 @@ class CrossMoment:
 class Batches:
     """Collects small batches of vectors into large ones, which moments are faster with.
 
-    >>> moment, batches = SecondMoment(2), Batches(2)
+    >>> moment = SecondMoment(2)
+    >>> batches = Batches(moment.update, 2)
     >>> for vector in ([1.0, 2.0], [3.0, 0.0]):
-    ...     batches.add(moment.update, vector)
+    ...     batches.add(vector)
     >>> moment.count
     0
-    >>> batches.end(moment.update)
+    >>> batches.end()
     >>> moment.count
     2
     """
 
-    __slots__ = ("_channels", "_parts", "_rows", "_xp")
+    __slots__ = ("_channels", "_parts", "_rows", "_update", "_xp")
 
-    def __init__(self, channels: int, xp: Arrays = NUMPY) -> None:
-        self._channels, self._xp = channels, xp
+    def __init__(self, update: Callable[..., None], channels: int, xp: Arrays = NUMPY) -> None:
+        self._update, self._channels, self._xp = update, channels, xp
         self._parts: list[tuple[Any, ...]] = []
         self._rows = 0
 
-    def add(self, update: Callable[..., None], *inputs: Any) -> None:
-        """Keep a batch of each of the arguments that `update` takes; give them on when many."""
+    def add(self, *inputs: Any) -> None:
+        """Keep a batch of each of the arguments of the update; give them on when many."""
         self._parts.append(tuple(_as_rows(x, self._channels, self._xp) for x in inputs))
         self._rows += self._parts[-1][0].shape[0]
         if self._rows >= min(BATCH_ROWS, BATCH_BYTES // (4 * self._channels)):
-            self.end(update)
+            self.end()
 
-    def end(self, update: Callable[..., None]) -> None:
+    def end(self) -> None:
         """Give on what is kept."""
         if self._parts:
             parts = zip(*self._parts, strict=True)
             self._parts, self._rows = [], 0
-            update(*(p[0] if len(p) == 1 else self._xp.concatenate(p) for p in parts))
+            self._update(*(p[0] if len(p) == 1 else self._xp.concatenate(p) for p in parts))
 
 
 def _as_rows(inputs: Any, channels: int, xp: Arrays) -> Any:

@@ -2,9 +2,9 @@
 
 Running a model up to one of its layers takes all the layers before it. Doing so for every layer
 takes time that grows with the square of the depth; keeping all activations takes memory that
-grows with it. Here all samples advance together, and a spool on disk holds just the tensors that
-later layers read: each node runs once per sample, and a weight that is replaced before its layer
-runs is seen by all layers behind it.
+grows with it. Here all samples advance together, and a spool, in memory and then on disk, holds
+just the tensors that later layers read: each node runs once per sample, and a weight that is
+replaced before its layer runs is seen by all layers behind it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ __all__ = ["LayerInputs", "LayerwiseRun", "Pieces", "run_side_by_side"]
 
 Array = npt.NDArray[Any]
 Samples = Iterable[Mapping[str, Array]]
+
+SPOOL_MEMORY = 1 << 28
+"""Bytes of tensors between layers that are kept in memory; the rest is on disk."""
 
 
 class Pieces(Protocol):
@@ -111,11 +114,13 @@ class LayerwiseRun(Closing):
         self._layers = frozenset(layers)
         self._providers = providers
         self.weights: dict[str, ir.TensorProtocol] = {}
-        self.spool: Spool = Spool(folder) if engine is None else engine.make_spool()
+        self.spool: Spool = (
+            Spool(folder, memory=SPOOL_MEMORY) if engine is None else engine.make_spool()
+        )
         self._count = 0
         for sample in samples:
             for name, array in sample.items():
-                self.spool.append(name, np.asarray(array))
+                self.spool.append(name, np.array(array))  # its giver may write to it again
             self._count += 1
         if not self._count:
             self.spool.close()
@@ -170,7 +175,8 @@ class LayerwiseRun(Closing):
         if run is not None:
             return run
         # Weights that are put in have been rounded; the runtime must not round them again.
-        session = open_session(part, providers=self._providers, as_written=True)
+        # Its threads have nothing to wait for but each other, a few microseconds at a time.
+        session = open_session(part, providers=self._providers, spinning=True, as_written=True)
         return lambda feeds: run_session(session, {k: _as_numpy(v) for k, v in feeds.items()})
 
     def _drop_unread(self, rest: Sequence[Piece]) -> None:

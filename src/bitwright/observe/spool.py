@@ -1,4 +1,4 @@
-"""Arrays of samples on disk: written once, read as often as needed."""
+"""Arrays of samples in memory and on disk: written once, read as often as needed."""
 
 from __future__ import annotations
 
@@ -46,33 +46,40 @@ class SharedRow(msgspec.Struct, frozen=True):
 class Spool(Closing):
     """Named rows of arrays, one for each sample, in files that vanish with the spool.
 
+    Up to `memory` bytes are kept as they are given, and must not be written to any more.
+
     >>> with Spool() as spool:
     ...     spool.append("x", np.arange(3))
     ...     [row.tolist() for row in spool.rows("x")]
     [[0, 1, 2]]
     """
 
-    def __init__(self, folder: str | Path | None = None) -> None:
+    def __init__(self, folder: str | Path | None = None, *, memory: int = 0) -> None:
         self._scratch = ScratchFolder("spool", folder)
-        self._places: dict[str, list[_Place]] = {}
+        self._places: dict[str, list[_Place | npt.NDArray[Any]]] = {}
         self._files: dict[str, BinaryIO] = {}
         self._opened = 0
+        self._memory_left = memory
 
     def append(self, name: str, array: npt.NDArray[Any]) -> None:
         """Add a sample's array to a row."""
         array = np.asarray(array)
         if array.dtype.hasobject:
             raise DataError(f"tensor {name!r} holds {array.dtype} values, which cannot be kept.")
+        places = self._places.setdefault(name, [])
+        # What is part of a larger array would keep that alive.
+        if array.nbytes <= self._memory_left and _is_whole(array):
+            self._memory_left -= array.nbytes
+            kept = array.view()
+            kept.flags.writeable = False
+            places.append(kept)
+            return
         with self._scratch.writing():
             if name not in self._files:
                 self._opened += 1
                 self._files[name] = (self._scratch.path / f"{self._opened}.bin").open("w+b")
-            file = self._files[name]
-            offset = file.seek(0, 2)
-            # Numbers of 2 bytes that numpy does not know have no buffer of their own.
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-            file.flush()
-        self._places.setdefault(name, []).append(_Place(array.dtype, array.shape, offset))
+            offset = _write_array(self._files[name], array)
+        places.append(_Place(array.dtype, array.shape, offset))
 
     def rows(self, name: str) -> Iterator[npt.NDArray[Any]]:
         """Yield what was appended under this name, in order, each read when it is asked for."""
@@ -81,10 +88,12 @@ class Spool(Closing):
 
     def row(self, name: str, index: int) -> npt.NDArray[Any]:
         """Return one sample's array."""
-        dtype, shape, offset = self._places[name][index]
-        array = np.empty(shape, dtype)
+        place = self._places[name][index]
+        if isinstance(place, np.ndarray):
+            return place
+        array = np.empty(place.shape, place.dtype)
         file = self._files[name]
-        file.seek(offset)
+        file.seek(place.offset)
         if array.size:
             file.readinto(array.reshape(-1).view(np.uint8).data)  # type: ignore[attr-defined]
         return array
@@ -95,27 +104,36 @@ class Spool(Closing):
 
     def share(self, name: str, file: Path) -> SharedRow:
         """Give a row to other processes as a file of its own, which does not vanish with this."""
-        own = self._files[name]
-        own.flush()
-        try:
-            file.hardlink_to(own.name)
-        except OSError:  # another disk, or one without links
-            shutil.copyfile(own.name, file)
         places = self._places[name]
+        on_disk = [place for place in places if isinstance(place, _Place)]
+        if len(on_disk) == len(places):
+            own = self._files[name].name
+            try:
+                file.hardlink_to(own)
+            except OSError:  # another disk, or one without links
+                shutil.copyfile(own, file)
+        else:
+            with file.open("wb") as copy:
+                on_disk = [
+                    _Place(array.dtype, array.shape, _write_array(copy, array))
+                    for array in self.rows(name)
+                ]
         kind = ir.DataType.from_numpy(places[0].dtype).name
-        return SharedRow(str(file), kind, [(place.shape, place.offset) for place in places])
+        return SharedRow(str(file), kind, [(place.shape, place.offset) for place in on_disk])
 
     def data_type(self, name: str) -> ir.DataType:
         """Return the element type of a row."""
         return ir.DataType.from_numpy(self._places[name][0].dtype)
 
     def drop(self, name: str) -> None:
-        """Remove a row and its file."""
+        """Remove a row, and its file if it has one."""
+        for place in self._places.pop(name, ()):
+            if isinstance(place, np.ndarray):
+                self._memory_left += place.nbytes
         if name in self._files:
             file = self._files.pop(name)
             _close(file)
             Path(file.name).unlink()
-            del self._places[name]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all rows."""
@@ -131,6 +149,20 @@ class Spool(Closing):
         self._files.clear()
         self._places.clear()
         self._scratch.close()
+
+
+def _is_whole(array: npt.NDArray[Any]) -> bool:
+    """Whether an array has its memory for itself, as far as numpy knows."""
+    return not isinstance(array.base, np.ndarray)
+
+
+def _write_array(file: BinaryIO, array: npt.NDArray[Any]) -> int:
+    """Write an array's bytes behind the others; return where they begin."""
+    offset = file.seek(0, 2)
+    # Numbers of 2 bytes that numpy does not know have no buffer of their own.
+    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    file.flush()
+    return offset
 
 
 def _close(file: BinaryIO) -> None:

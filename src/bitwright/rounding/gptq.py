@@ -36,13 +36,12 @@ from bitwright.numerics.blocks import (
 )
 from bitwright.numerics.second_moment import WIDE
 from bitwright.numerics.wide_matrices import factor_, permute_, unit_rows_
+from bitwright.rounding.compensated_rows import row_rounder
 
 __all__ = ["HessianFactor", "factor_hessian", "gptq"]
 
-# Rows whose sums over all earlier rows are one matrix product, and those that are taken one after
-# the other inside it: small enough to stay in the cache.
+# Rows whose sums over all earlier rows are one matrix product.
 _BLOCK = 128
-_STRIPE = 16
 
 # Ten times the damping each time: the last try is a hundred times the mean.
 _TRIES = 5
@@ -206,10 +205,7 @@ def _sweep(
     losses = xp.zeros(columns)
     codes = xp.empty_codes(rows, columns)
 
-    def round_rows(target: Any, work: Any, within: Any, scales: Any, zeros: Any) -> Any:
-        return _round_rows(target, work, within, scales, zeros, format.highest, xp)
-
-    round_block = xp.captured(("gptq", format.highest), round_rows)
+    round_block = row_rounder(weights.size, format.highest, xp)
     # Scales that move are chosen at the start of a block, so both kinds of block must agree.
     block = length if shrinks is not None else _BLOCK
     for start in range(0, rows, block):
@@ -223,35 +219,6 @@ def _sweep(
         errors *= errors
         losses += factor.costs[own] @ errors
     return codes, losses
-
-
-def _round_rows(
-    target: Any, work: Any, within: Any, scales: Any, zeros: Any, highest: int, xp: Arrays
-) -> tuple[Any, Any, Any]:
-    """Return the codes of some rows, by how much they change the weights, and rounding errors.
-
-    `target` is what to round as far as the rows before these decide it, `within` what the changes
-    of these do to each other.
-    """
-    rows, columns = target.shape
-    codes, changes = xp.empty(rows, columns), xp.empty(rows, columns)
-    for top in range(0, rows, _STRIPE):
-        end = min(top + _STRIPE, rows)
-        stripe = target[top:end]
-        if top:
-            stripe += within[top:end, :top] @ changes[:top]
-        for row in range(top, end):
-            value, scale, zero = target[row], scales[row], zeros[row]
-            if row > top:
-                value += within[row, top:row] @ changes[top:row]
-            code = xp.rint_(value / scale)
-            code += zero
-            codes[row] = xp.clip_(code, 0, highest)
-            code -= zero
-            code *= scale
-            changes[row] = work[row] - code
-            value -= code
-    return codes, changes, target
 
 
 def _refit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -22,10 +23,18 @@ def compare_answers(
 ) -> list[ComparedOutputs]:
     """Run models beside the float one, which runs once for all."""
     errors = [OutputErrors(prepared.reference) for _ in models]
-    for sample in samples:
-        expected = graph.run_session(prepared.reference_session, sample)
-        for each, written in zip(errors, models, strict=True):
-            each.add(sample, expected, graph.run_session(written.session, sample))
+    # The answers of one model are weighed, on one core, while the next one runs.
+    with ThreadPoolExecutor(1) as weighing:
+        last: Future[None] | None = None
+        for sample in samples:
+            expected = graph.run_session(prepared.reference_session, sample)
+            for each, written in zip(errors, models, strict=True):
+                found = graph.run_session(written.session, sample)
+                if last is not None:
+                    last.result()
+                last = weighing.submit(each.add, sample, expected, found)
+        if last is not None:
+            last.result()
     return [each.finish() for each in errors]
 
 

@@ -51,27 +51,30 @@ class InputMoments:
         xp: Arrays,
         *,
         floats: LayerInputs | None = None,
+        magnitudes: bool = False,
         factored_once: bool = False,
     ) -> None:
-        moment = SecondMoment(channels, xp=xp)
+        moment = SecondMoment(channels, magnitudes=magnitudes, xp=xp)
         cross = None if floats is None else CrossMoment(channels, xp=xp)
         wanted = repeat(None) if floats is None else floats.values(source)
-        seen, paired = Batches(channels, xp), Batches(channels, xp)
+        seen = Batches(moment.update, channels, xp)
+        paired = None if cross is None else Batches(cross.update, channels, xp)
         # `repeat` has no end.
         for array, should_be in zip(inputs.values(source), wanted, strict=floats is not None):
-            seen.add(moment.update, array)
-            if cross is not None and _belong_together(array, should_be, xp):
-                paired.add(cross.update, array, should_be)
-        seen.end(moment.update)
-        if cross is not None:
-            paired.end(cross.update)
+            seen.add(array)
+            if paired is not None and _belong_together(array, should_be, xp):
+                paired.add(array, should_be)
+        seen.end()
+        if paired is not None:
+            paired.end()
         self.seen = moment.count > 0
         """Whether any input reached the layer: an expert may get no token. Else nothing is here."""
         if not self.seen:
             return
         self.cross: Any = None if cross is None else cross.take_matrix()
         """The mean of x (f - x)', an array of `xp`; None without the float model's inputs f."""
-        self.magnitudes = moment.mean_magnitudes()
+        self.magnitudes: Any = moment.mean_magnitudes() if magnitudes else None
+        """The mean of |x|, where it was asked for."""
         self.matrix = moment.take_matrix()
         """The second moment, an array of `xp`; gone with `factored_once` when it was factored."""
         self._xp, self._once = xp, factored_once

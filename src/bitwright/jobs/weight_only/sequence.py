@@ -231,8 +231,10 @@ def find_scaling(
             source = starts[inputs.node]
             # A weight that others read too would be scaled for them as well.
             group = [w for w in groups[source] if w.plan.awq and len(w.plan.nodes) == 1]
-            moments = InputMoments(inputs, source, group[0].shape[0], xp) if group else None
-            if moments is not None and moments.seen:
+            if not group:
+                continue
+            moments = InputMoments(inputs, source, group[0].shape[0], xp, magnitudes=True)
+            if moments.seen:
                 factors = awq_scales(
                     [weight.read() for weight in group],
                     moments.magnitudes,
