@@ -136,14 +136,13 @@ class QuantizedGraph:
 
     def _through_pair(self, dequantizer: ir.Node) -> Array | None:
         """Return what a constant becomes behind a quantizer and a dequantizer."""
-        from bitwright.graph import open_session, run_session
+        from bitwright.graph import Piece, open_session, run_session
+        from bitwright.graph.pieces import extract_piece
 
         name = dequantizer.outputs[0].name
         if dequantizer.domain not in ("", "com.microsoft") or not name:
             return None
-        graph = ir.convenience.extract(self.model.graph, [], [name])
-        graph.opset_imports.update(self.model.opset_imports)
-        part = ir.Model(graph, ir_version=self.model.ir_version)
+        part = extract_piece(self.model, Piece("", (), (name,)))
         return run_session(open_session(part), {})[name]
 
 

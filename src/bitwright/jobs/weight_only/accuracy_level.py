@@ -8,6 +8,7 @@ the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import msgspec
@@ -43,7 +44,10 @@ def choose_accuracy_level(
     if reason is not None:
         note = f"accuracy level 4 of 4-bit products, faster token by token, was not tried: {reason}"
         return replace(written, plan=written.plan.with_notes([note]))
-    fast = emit(with_accuracy_level(plan, 4))
+    with ThreadPoolExecutor(1) as opening:
+        # The float model is large, and opened on one core: meanwhile another is written.
+        opening.submit(lambda: prepared.reference_session)
+        fast = emit(with_accuracy_level(plan, 4))
     floats, ints = compare_answers(prepared, (written, fast), evaluation.samples)
     before, after = answer_loss(floats.judgement), answer_loss(ints.judgement)
     taken = after <= (1 + MAX_ADDED_LOSS) * before
