@@ -1,6 +1,5 @@
-"""Kill commands at many moments, fill the disk, take the rights and the memory away, and look.
+"""Fill the disk of commands, take their rights and their memory away, and look at what they leave.
 
-    python scripts/faults.py kills --count 112     # over all long commands
     python scripts/faults.py disk                  # files end at a size (RLIMIT_FSIZE)
     python scripts/faults.py read-only             # as a user without rights (needs root)
     python scripts/faults.py memory                # 600 MB for a model of 400 MB (RLIMIT_DATA)
@@ -14,14 +13,12 @@ import argparse
 import hashlib
 import json
 import os
-import random
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,9 +29,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import bitwright
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from fuzz.__main__ import load_everything
 
 COMMAND = (sys.executable, "-m", "bitwright")
 NOBODY = 65534
@@ -50,6 +44,12 @@ class Job:
     name: str
     words: tuple[str, ...]
     output: str | None
+    codes: tuple[int, ...] = (0,)
+    """Exit codes of a run that nobody stops."""
+    same_bytes: bool = True
+    """Whether each run writes the same output; times in it, or choices by them, change it."""
+    beside: tuple[str, ...] = ()
+    """Files that belong to the output, and are there before it."""
 
 
 @dataclass(frozen=True)
@@ -82,33 +82,54 @@ def long_jobs(inputs: Path) -> list[Job]:
     """Return every command that takes long, on a small model."""
     model, data = str(inputs / "model.onnx"), ("--data", str(inputs / "data.npy"))
     quantized, plan = str(inputs / "quantized.onnx"), str(inputs / "plan.json")
+
+    def quantize(name: str, *words: str, beside: tuple[str, ...] = ()) -> Job:
+        return Job(
+            f"quantize {name}", ("quantize", model, "-o", "q.onnx", *words), "q.onnx", beside=beside
+        )
+
+    corrected = ("--equalize", "--bias-correction", "sequential", "--set", "smooth={}")
+    learned = ("--fine-tune", "adaround", "--iterations", "100", "--work", "work")
+    stored = ("--sketches", "s.sketches", "--plan-out", "p.json")
+    tuned = ("--for", "size", "--metric", "agreement", "--drop", "5%", "--work", "work")
     return [
+        quantize("int8", "--recipe", "int8", *data),
+        quantize("npu-cnn", "--recipe", "npu-cnn", *data),
+        quantize("int8-dynamic", "--dynamic"),
+        quantize("int4-gptq", "--recipe", "int4-gptq", *data),
+        quantize("external", "--recipe", "int8", "--external-data", *data, beside=("q.onnx.data",)),
+        quantize("corrected", "--recipe", "int8", *corrected, *data),
+        quantize("sketches", "--recipe", "int8", *stored, *data, beside=("s.sketches",)),
+        quantize("adaround", "--recipe", "int8", *learned, *data),
+        quantize("medium", "--effort", "medium", *data),
         Job(
-            "quantize int8",
-            ("quantize", model, "-o", "q.onnx", "--recipe", "int8", *data),
+            "tune",
+            ("tune", model, "-o", "q.onnx", *tuned, *data),
             "q.onnx",
-        ),
-        Job(
-            "quantize int4-gptq",
-            ("quantize", model, "-o", "q.onnx", "--recipe", "int4-gptq", *data),
-            "q.onnx",
-        ),
-        Job(
-            "quantize external",
-            ("quantize", model, "-o", "q.onnx", "--recipe", "int8", "--external-data", *data),
-            "q.onnx",
+            codes=(0, 3),
+            same_bytes=False,
         ),
         Job("plan", ("plan", model, "-o", "p.json", "--recipe", "int8", *data), "p.json"),
-        Job("apply", ("apply", model, plan, "-o", "q.onnx"), "q.onnx"),
+        Job("apply", ("apply", plan, model, "-o", "q.onnx", *data), "q.onnx"),
         Job("preprocess", ("preprocess", model, "-o", "q.onnx"), "q.onnx"),
         Job("compare", ("compare", model, quantized, *data), None),
-        Job("sensitivity", ("sensitivity", model, quantized, *data), None),
-        Job("report", ("report", model, quantized, "-o", "r.html", *data), "r.html"),
         Job(
-            "quantize medium",
-            ("quantize", model, "-o", "q.onnx", "--effort", "medium", *data),
+            "sensitivity",
+            ("sensitivity", model, "--plan", plan, "-o", "p.json", *data),
+            "p.json",
+        ),
+        Job(
+            "report",
+            ("report", model, quantized, "-o", "r.html", *data),
+            "r.html",
+            same_bytes=False,
+        ),
+        Job(
+            "retarget",
+            ("retarget", quantized, "--to", "cpu", "--format", "qoperator", "-o", "q.onnx"),
             "q.onnx",
         ),
+        Job("verify", ("verify", quantized), None),
         Job("bench", ("bench", model, quantized, "--seconds", "1"), None),
     ]
 
@@ -117,11 +138,11 @@ def write_inputs(folder: Path) -> None:
     """Write a model, its data, a quantized model and its plan."""
     demo = bitwright.load_demo()
     shutil.copy(demo.model_path, folder / "model.onnx")
-    np.save(folder / "data.npy", demo.calibration[:16])
+    np.save(folder / "data.npy", demo.calibration[:48])
     result = bitwright.quantize(
         demo.model_path,
         folder / "quantized.onnx",
-        data=demo.calibration[:16],
+        data=demo.calibration[:48],
         recipe="int8",
         progress=False,
     )
@@ -165,121 +186,6 @@ def digest(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def try_kills(count: int, seed: int, parent: Path) -> list[str]:
-    """Kill each command at moments all over its run; what is there then is old or whole."""
-    rng, inputs, broken = random.Random(seed), parent / "inputs", []
-    inputs.mkdir()
-    pid = os.fork()
-    if pid == 0:  # sessions have threads, which a copy of this process would lack
-        write_inputs(inputs)
-        os._exit(0)
-    os.waitpid(pid, 0)
-    untouched = digest(inputs)
-    jobs = long_jobs(inputs)
-    load_everything()
-    counts: dict[str, list[int]] = {}
-    for job in jobs:
-        whole_folder = parent / "whole"
-        whole_folder.mkdir()
-        start = time.monotonic()
-        first = _end(*_start(job.words, whole_folder))
-        seconds = time.monotonic() - start
-        whole = digest(whole_folder)
-        shutil.rmtree(whole_folder)
-        if first.code:
-            broken.append(f"{job.name}: does not run: {first.told[-200:]}")
-            continue
-        for index in range(-(-count // len(jobs))):
-            number = signal.SIGTERM if index % 3 == 2 else signal.SIGKILL
-            again = index % 5 == 0
-            found = _kill_once(job, seconds * rng.random(), number, whole, parent, again=again)
-            if digest(inputs) != untouched:
-                found = "an input was changed"
-            counts.setdefault(job.name, []).append(bool(found))
-            if found:
-                broken.append(f"{job.name}, {signal.Signals(number).name}: {found}")
-                print(broken[-1], flush=True)
-        print(f"{job.name}: {len(counts[job.name])} kills within {seconds:.1f} s", flush=True)
-    print(
-        f"{sum(map(len, counts.values()))} kills of {len(counts)} commands, "
-        f"{len(broken)} violations"
-    )
-    return broken
-
-
-def _start(words: tuple[str, ...], folder: Path) -> tuple[int, Path]:
-    """Start a command in a copy of this process, which has all modules: kills then hit its work."""
-    environment, log = _environment(folder), folder.with_suffix(".log")
-    pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            os.environ.update(environment)
-            tempfile.tempdir = None
-            os.chdir(folder)
-            os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), 2)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            from bitwright.cli import main as command
-
-            code = command(words)
-        finally:
-            os._exit(code)
-    return pid, log
-
-
-def _end(pid: int, log: Path) -> Ended:
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    told = log.read_text(errors="replace") if log.exists() else ""
-    log.unlink(missing_ok=True)
-    return Ended(code, told)
-
-
-def _kill_once(
-    job: Job,
-    moment: float,
-    number: signal.Signals,
-    whole: dict[str, str],
-    parent: Path,
-    *,
-    again: bool,
-) -> str:
-    """Kill a command once, and look at what is there; with `again` also after a second run."""
-    folder = parent / "killed"
-    folder.mkdir()
-    old = b"what was here before"
-    if job.output is not None:
-        (folder / job.output).write_bytes(old)
-    try:
-        pid, log = _start(job.words, folder)
-        time.sleep(moment)
-        os.kill(pid, number)
-        ended = _end(pid, log)
-        if number == signal.SIGTERM:
-            if ended.code not in (0, 128 + number) or "Traceback" in ended.told:
-                return f"code {ended.code}: {ended.told[-300:]}"
-            if [path.name for path in folder.iterdir() if path.name.startswith(".")]:
-                return f"left {sorted(path.name for path in folder.iterdir())}"
-        if job.output is None:
-            return ""
-        # Either the old file or the whole new one; external data comes before the model.
-        now = digest(folder)
-        known = (hashlib.sha256(old).hexdigest(), whole[job.output])
-        # A page has times in it, and so other bytes each time.
-        is_page = b"</html>" in (folder / job.output).read_bytes()[-50:]
-        if now.get(job.output) not in known and not is_page:
-            return "the output is neither the old one nor the new one"
-        if not again:
-            return ""
-        second = _end(*_start(job.words, folder))
-        left = sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
-        if second.code or left:
-            return f"a second run ends with {second.code}, and leaves {left}: {second.told[-200:]}"
-        return ""
-    finally:
-        shutil.rmtree(folder)
-        shutil.rmtree(folder.parent / "killed-scratch", ignore_errors=True)
 
 
 def try_disk(parent: Path) -> list[str]:
@@ -427,18 +333,13 @@ def main() -> int:
     """Run what the words ask for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    kills = commands.add_parser("kills")
-    kills.add_argument("--count", type=int, default=112)
-    kills.add_argument("--seed", type=int, default=0)
     for name in ("disk", "read-only"):
         commands.add_parser(name)
     memory = commands.add_parser("memory")
     memory.add_argument("--megabytes", type=int, default=600)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if given.command == "kills":
-            broken = try_kills(given.count, given.seed, Path(folder))
-        elif given.command == "disk":
+        if given.command == "disk":
             broken = try_disk(Path(folder))
         elif given.command == "read-only":
             broken = try_read_only(Path(folder))

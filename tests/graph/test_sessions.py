@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import tempfile
 
 import numpy as np
@@ -9,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from bitwright import load_demo, quantize
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph import load_model, open_session, run_session, runtime_reason, sessions
 
@@ -29,6 +32,30 @@ def test_every_kind_of_model_opens_and_gives_the_same(builders, tmp_path):
         ir.from_proto(proto),
     ):
         np.testing.assert_array_equal(run_session(open_session(model), X)["y"], expected)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the runtime cannot write to its null device")
+def test_a_graph_with_many_initializers_opens_otherwise_and_gives_the_same(monkeypatch):
+    demo = load_demo()
+    result = quantize(demo.model_path, data=demo.calibration[:8], progress=False)
+    feeds = {"image": demo.calibration[:4]}
+    expected = run_session(open_session(result.model), feeds)
+    monkeypatch.setattr(sessions, "MANY_INITIALIZERS", 1)
+    session = open_session(result.model, float_weights=True)
+    options = session.get_session_options()
+    assert options.optimized_model_filepath == os.devnull
+    passes = options.get_session_config_entry("optimization.disable_specified_optimizers")
+    assert passes == "WeightBiasQuantization;ConstantSharing"
+    for name, array in run_session(open_session(result.model), feeds).items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_many_initializers_do_not_take_the_place_of_the_optimized_graph(
+    builders, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sessions, "MANY_INITIALIZERS", 1)
+    open_session(load_model(builders.mlp()), optimized_to=tmp_path / "optimized.onnx")
+    assert onnx.load(tmp_path / "optimized.onnx").graph.node
 
 
 @pytest.mark.parametrize("level", ["disabled", "basic", "extended", "all"])

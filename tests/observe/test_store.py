@@ -33,6 +33,14 @@ def sketches():
     }
 
 
+def test_the_same_sketches_are_the_same_bytes(tmp_path, sketches):
+    written = set()
+    for _ in range(8):
+        save_sketches(tmp_path / "s", sketches, fingerprint="m")
+        written.add((tmp_path / "s").read_bytes())
+    assert len(written) == 1
+
+
 def test_what_is_saved_comes_back(tmp_path, sketches):
     save_sketches(tmp_path / "s", sketches, fingerprint="m")
     assert load_sketches(tmp_path / "s", fingerprint="m") == sketches

@@ -71,7 +71,18 @@ def save_sketches(
         "fingerprint": fingerprint,
         "sketches": msgspec.json.encode(entries).decode(),
     }
-    write_file(Path(path), save(arrays, metadata=header))
+    write_file(Path(path), _in_order(save(arrays, metadata=header)))
+
+
+def _in_order(content: bytes) -> bytes:
+    """Return a safetensors file with its metadata sorted: the library shuffles them each time."""
+    length = int.from_bytes(content[:8], "little")
+    header = msgspec.json.decode(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = msgspec.json.encode(header)
+    # Spaces up to a multiple of eight: readers map the arrays behind it into memory.
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
 def load_sketches(
