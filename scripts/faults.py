@@ -1,8 +1,8 @@
 """Fill the disk of commands, take their rights and their memory away, and look at what they leave.
 
-    python scripts/faults.py disk                  # files end at a size (RLIMIT_FSIZE)
-    python scripts/faults.py read-only             # as a user without rights (needs root)
-    python scripts/faults.py memory                # 600 MB for a model of 400 MB (RLIMIT_DATA)
+    python scripts/faults.py disk         # files end at a size, and a full disk (root mounts it)
+    python scripts/faults.py read-only    # a disk that is mounted so (by root)
+    python scripts/faults.py memory       # 600 MB for a model of 400 MB (RLIMIT_DATA)
 
 Each prints what was run and what broke; the exit code is the number of violations, at most 1.
 """
@@ -31,7 +31,6 @@ from onnx import TensorProto, helper, numpy_helper
 import bitwright
 
 COMMAND = (sys.executable, "-m", "bitwright")
-NOBODY = 65534
 ALLOWED = ("error: ", "warning: ", "progress: ")
 SECONDS = 900
 """The longest that a command may take, on a machine that others use, too."""
@@ -153,7 +152,6 @@ def run(
     words: tuple[str, ...],
     folder: Path,
     before: Callable[[], None] | None = None,
-    user: int | None = None,
 ) -> Ended:
     """Run a command in a folder."""
     done = subprocess.run(
@@ -166,7 +164,6 @@ def run(
         errors="replace",
         timeout=SECONDS,
         preexec_fn=before,
-        user=user,
         check=False,
     )
     return Ended(done.returncode, done.stderr)
@@ -189,66 +186,92 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def try_disk(parent: Path) -> list[str]:
-    """Let files end at a size, as they do on a full disk, at every verb that writes."""
+    """Run each verb that writes where files end at a size, and on a disk that is full."""
     inputs, broken, tried = parent / "inputs", [], 0
     inputs.mkdir()
     write_inputs(inputs)
     for job in [job for job in long_jobs(inputs) if job.output is not None]:
-        for size in (0, 4096, 60_000):
+        for how, full in (("files of at most 4 KB", _ending_early), ("a full disk", _full_disk)):
             tried += 1
-
-            def limit(size: int = size) -> None:
-                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-            with _with_old_output(job, parent) as folder:
-                ended = run(job.words, folder, before=limit)
+            with full(job, parent) as (folder, before):
+                ended = run(job.words, folder, before=before)
                 found = ended.complaint()
-                if not found and ended.code and not _is_old(folder, job):
-                    found = f"left {sorted(path.name for path in folder.iterdir())}"
-                if found:
-                    broken.append(f"{job.name}, files of at most {size} bytes: {found}")
-                    print(broken[-1], flush=True)
-    print(f"{tried} commands with files that end early, {len(broken)} violations")
+                if not found and ended.code and (left := _left(folder, job)):
+                    found = left
+            _print_case(f"{job.name}, {how}", ended, found)
+            broken += [f"{job.name}, {how}: {found}"] if found else []
+    print(f"{tried} commands where files end early, {len(broken)} violations")
     return broken
 
 
 def try_read_only(parent: Path) -> list[str]:
-    """Run each verb that writes as a user who may not write there."""
+    """Run each verb that writes on a disk that is mounted read-only."""
     inputs, broken, tried = parent / "inputs", [], 0
     inputs.mkdir()
     write_inputs(inputs)
-    parent.chmod(0o755)
     for job in [job for job in long_jobs(inputs) if job.output is not None]:
         tried += 1
-        with _with_old_output(job, parent) as folder:
-            folder.chmod(0o555)
-            ended = run(job.words, folder, user=NOBODY)
+        with _mounted(job, parent, "1m") as folder:
+            subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+            ended = run(job.words, folder)
             found = ended.complaint()
-            if not found and (ended.code != 1 or not _is_old(folder, job)):
+            if not found and (ended.code != 1 or _left(folder, job)):
                 found = f"code {ended.code}: {sorted(path.name for path in folder.iterdir())}"
-            if found:
-                broken.append(f"{job.name}, read-only: {found}")
-                print(broken[-1], flush=True)
-    print(f"{tried} commands into a read-only folder, {len(broken)} violations")
+        _print_case(job.name, ended, found)
+        broken += [f"{job.name}, read-only: {found}"] if found else []
+    print(f"{tried} commands on a read-only disk, {len(broken)} violations")
     return broken
 
 
+def _print_case(name: str, ended: Ended, found: str) -> None:
+    how = "done" if not ended.code else (ended.lines or ["no line"])[-1][:160]
+    print(f"{name}: {how}" + (f"  VIOLATION {found}" if found else ""), flush=True)
+
+
 @contextmanager
-def _with_old_output(job: Job, parent: Path) -> Iterator[Path]:
+def _ending_early(job: Job, parent: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
     folder = parent / "work"
     folder.mkdir()
     (folder / str(job.output)).write_bytes(b"old")
     try:
-        yield folder
+        yield folder, limit
     finally:
-        folder.chmod(0o755)
         shutil.rmtree(folder)
 
 
-def _is_old(folder: Path, job: Job) -> bool:
-    names = [path.name for path in folder.iterdir()]
-    return names == [job.output] and (folder / str(job.output)).read_bytes() == b"old"
+@contextmanager
+def _full_disk(job: Job, parent: Path) -> Iterator[tuple[Path, None]]:
+    with _mounted(job, parent, "64k") as folder:
+        (folder / "filler").write_bytes(bytes(40_000))
+        yield folder, None
+
+
+@contextmanager
+def _mounted(job: Job, parent: Path, size: str) -> Iterator[Path]:
+    """Give a small disk in memory with an old output on it."""
+    folder = parent / "mounted"
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        (folder / str(job.output)).write_bytes(b"old")
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+ALLOWED_FILES = ("filler", "work", "s.sketches")
+"""What may be beside the output: a journal, and sketches that were whole before."""
+
+
+def _left(folder: Path, job: Job) -> str:
+    """Return what is wrong where the old output is not all that is there."""
+    names = [path.name for path in folder.iterdir() if path.name not in ALLOWED_FILES]
+    is_old = names == [job.output] and (folder / str(job.output)).read_bytes() == b"old"
+    return "" if is_old else f"left {sorted(names)}"
 
 
 def try_memory(megabytes: int, parent: Path) -> list[str]:

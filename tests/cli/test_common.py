@@ -1,7 +1,9 @@
 import logging
+import signal
 import warnings
 
 import onnx
+import pytest
 from support.models import build, info, node, normal
 
 from bitwright.cli import app
@@ -61,6 +63,31 @@ def test_a_log_that_cannot_be_written_is_one_sentence(run, model, tmp_path):
     answer = run("inspect", model, "--log-file", tmp_path / "no" / "log")
     assert (answer.code, answer.err.count("\n")) == (1, 1)
     assert "cannot write the log" in answer.err
+
+
+def test_a_log_is_not_appended_to_what_is_none(run, model, tmp_path):
+    precious = tmp_path / "m.onnx"
+    precious.write_bytes(model.read_bytes())
+    answer = run("inspect", precious, "--log-file", precious)
+    assert (answer.code, answer.err.count("\n")) == (
+        1,
+        1,
+    ) and "is no log of bitwright" in answer.err
+    assert precious.read_bytes() == model.read_bytes()
+
+
+def test_a_log_on_a_full_disk_ends_with_a_warning(run, tmp_path):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        answer = run("inspect", tmp_path / "none.onnx", "--log-file", tmp_path / "log")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert [line.partition(":")[0] for line in answer.err.splitlines()] == ["warning", "error"]
+    assert answer.err.startswith("warning: the log") and answer.code == 1
 
 
 def test_progress_is_shown_where_there_is_no_terminal(run, model, data, tmp_path, monkeypatch):

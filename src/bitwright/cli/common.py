@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -74,10 +76,51 @@ class _ScreenHandler(logging.StreamHandler[TextIO]):
         return f"{word}: {record.getMessage()}"
 
 
-def _file_handler(path: Path) -> logging.Handler:
+_FIRST_LINE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z]+ bitwright")
+
+
+class _LogFile(logging.FileHandler):
+    """A log that ends with a warning where its disk is full; the command goes on without it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, mode="a", encoding="utf-8", errors="replace")
+        self._ended = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._ended:
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (its name in logging)
+        error = sys.exc_info()[1]
+        self._ended = True  # before the warning, which is a line of the log, too
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+            warnings.warn(
+                f"the log {self.baseFilename!r} ends here: {reason}.", UserWarning, stacklevel=2
+            )
+        else:
+            super().handleError(record)
+
+    def close(self) -> None:
+        with suppress(OSError):  # it tries once more to write what did not fit
+            super().close()
+
+
+def _check_log(path: Path) -> None:
+    """Refuse to append to what is no log of ours, such as the model or an image of the data."""
     check_regular_file(path, OutputError)
+    if path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            if not _FIRST_LINE.match(file.read(100)):
+                raise OutputError(
+                    f"{str(path)!r} is there and is no log of bitwright; choose another log file."
+                )
+
+
+def _file_handler(path: Path) -> logging.Handler:
     try:
-        handler = logging.FileHandler(path, mode="a", encoding="utf-8", errors="replace")
+        _check_log(path)
+        handler = _LogFile(path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(
