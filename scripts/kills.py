@@ -165,6 +165,7 @@ def _start(words: tuple[str, ...], folder: Path) -> tuple[int, Path]:
     """Start a command in a copy of this process, with a group of processes of its own."""
     scratch, log = folder.with_name(f"{folder.name}-scratch"), folder.with_suffix(".log")
     scratch.mkdir(exist_ok=True)
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 99
@@ -179,6 +180,7 @@ def _start(words: tuple[str, ...], folder: Path) -> tuple[int, Path]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             from bitwright.cli import main as command
 
+            _tell_when_entered(writing)
             code = command(words)
             # As the interpreter does when it ends: what is still held is closed.
             import atexit
@@ -186,7 +188,24 @@ def _start(words: tuple[str, ...], folder: Path) -> tuple[int, Path]:
             atexit._run_exitfuncs()
         finally:
             os._exit(code)
+    os.close(writing)
+    os.read(reading, 1)
+    os.close(reading)
     return pid, log
+
+
+def _tell_when_entered(descriptor: int) -> None:
+    """Let the command tell when it hears signals: before, they would hit this script."""
+    from bitwright.cli.stopping import Stopping
+
+    enter = Stopping.__enter__
+
+    def entered(self: Stopping) -> Stopping:
+        result = enter(self)
+        os.write(descriptor, b"1")
+        return result
+
+    Stopping.__enter__ = entered
 
 
 def _end(pid: int, log: Path) -> Ended:

@@ -72,6 +72,14 @@ def test_a_report_is_written_beside_the_model(call):
     assert "Cost and top1" in page.read_text(encoding="utf-8")
 
 
+def test_a_report_over_what_is_given_is_refused_before_the_search(call, capsys):
+    labels = call.folder / "labels.txt"
+    before = labels.read_bytes()
+    assert call("--labels", labels, "--report", labels, data="images.npy") == 1
+    assert "would overwrite" in capsys.readouterr().err
+    assert labels.read_bytes() == before and not (call.folder / "out.onnx").exists()
+
+
 def test_labels_are_given_beside_the_samples(call, capsys):
     words = ("--labels", call.folder / "labels.txt", "--drop", "5%", "--json")
     assert call(*words, data="images.npy") == 0

@@ -128,6 +128,12 @@ def tune_command(
         raise typer.BadParameter("tuning calibrates; give --data")
 
     from bitwright.api import tune
+    from bitwright.data import paths_of
+    from bitwright.graph import check_destination
+
+    if report is not None:  # before the search, not after it
+        others = [*paths_of(given["data"]), evaluation, labels, output]
+        check_destination(report, source=model, others=others)
 
     result = tune(
         model,
