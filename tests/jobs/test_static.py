@@ -114,7 +114,7 @@ def test_a_device_for_plain_rounding_is_refused():
 def test_number_types_without_a_range_need_no_data_and_are_measured_on_what_is_given():
     model = make_cnn()
     samples = make_samples(model, 12)
-    result = quantize_static(model, load_recipe("bf16"), Calibration(data=samples))
+    result = quantize_static(model, load_recipe("bfloat16-pairs"), Calibration(data=samples))
     assert result.data == "no data: these number types need none"
     assert result.samples == 8 and result.samples_are_unseen
     assert np.isfinite(result.outputs[0].sqnr)

@@ -85,15 +85,14 @@ def _describe(recipe: Recipe) -> dict[str, Any]:
             ),
             "purpose": _purpose_of(recipe),
         }
+    ranges = {"dynamic": "at every run", "cast": "none"}
     return {
         "name": recipe.name,
         "activation": recipe.activation.name,
         "weight": recipe.weight.name,
         "per_channel": recipe.per_channel,
         "symmetric": recipe.activation_symmetric,
-        "ranges": "at every run"
-        if recipe.mode == "dynamic"
-        else str(type(recipe.ranges).__struct_config__.tag),
+        "ranges": ranges.get(recipe.mode) or str(type(recipe.ranges).__struct_config__.tag),
         "purpose": _purpose_of(recipe),
     }
 
@@ -109,6 +108,8 @@ def _purpose_of(recipe: Recipe) -> str:
         return "Float and shared-exponent types, as pairs of the vendor's domain for NPUs"
     if recipe.name in presets:
         return "By the names of AMD's tools"
+    if recipe.mode == "cast":
+        return "Half precision, without quantizers"
     if recipe.mode == "weight-only":
         return "Weights only, for language models"
     return "Integer weights and activations"

@@ -34,6 +34,10 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     own = model.opset_imports.get("", 1)
     if recipe.mode == "weight-only":
         return max(own, _BLOCKS) if recipe.weights.output == "qdq" else own
+    if recipe.mode == "cast":
+        # Convolutions are defined for bfloat16 from there on.
+        in_bfloat16 = recipe.weight.name == "bfloat16" and not recipe.casts_weights_only
+        return max(own, 22 if in_bfloat16 else _PREFERRED)
     overrides = recipe.overrides.values()
     types = {recipe.activation, recipe.weight, *(t for o in overrides for t in o.types)}
     if recipe.bias == "int16" and recipe.quantize_bias:

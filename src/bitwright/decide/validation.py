@@ -41,7 +41,7 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
         node = nodes[name]
         inputs = [names.get(value) for value in node.inputs]
         written = [names.get(value) for value in node.outputs]
-        if planned.action != "float" and plan.recipe.mode != "weight-only":
+        if planned.action != "float" and plan.recipe.mode in ("static", "dynamic"):
             _check_counts(name, planned, node)
         _check_uses(f"input of node {name!r}", planned.inputs, [{name} for name in inputs], plan)
         _check_uses(

@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright.emit.bnb4 import emit_bnb4
+from bitwright.emit.casts import emit_casts
 from bitwright.emit.dynamic import emit_dynamic
 from bitwright.emit.extended import emit_extended, emit_fix_neuron
 from bitwright.emit.functions import QUARK_DOMAIN, VENDOR_DOMAIN
@@ -23,6 +24,7 @@ __all__ = [
     "Rounding",
     "emit_blocks",
     "emit_bnb4",
+    "emit_casts",
     "emit_dynamic",
     "emit_extended",
     "emit_fix_neuron",
@@ -42,5 +44,7 @@ EMITTERS: dict[tuple[str, str], Emitter] = {
     ("static", "fix-neuron"): emit_fix_neuron,
     # Integer operators have one form; a dynamic recipe leaves the format as it is.
     ("dynamic", "qdq"): emit_dynamic,
+    # A model in float16 has no quantizers, and so no format of them.
+    ("cast", "qdq"): emit_casts,
     **{("weight-only", form): emit_weight_only for form in FORMS},
 }

@@ -38,8 +38,9 @@ def to_encodings(plan: QuantPlan, *, version: Version = "1.0.0") -> dict[str, An
     """
     if version not in get_args(Version):
         raise ArgumentError(f"encodings have version 0.6.1 or 1.0.0 here, not {version!r}.")
-    if plan.recipe.mode == "weight-only":
-        raise PlanError("encodings are of static plans; a weight-only plan has no scales in it.")
+    if plan.recipe.mode in ("weight-only", "cast"):
+        mode = plan.recipe.mode
+        raise PlanError(f"encodings are of static plans; a {mode} plan has no scales in it.")
     groups: dict[str, dict[str, Any]] = {"activation_encodings": {}, "param_encodings": {}}
     for key, entry in plan.tensors.items():
         if not entry.qtype.is_integer or entry.source is not None:

@@ -24,6 +24,7 @@ from bitwright.assess.outputs import TotalError
 from bitwright.assess.sensitivity.variants import Key, Kind
 from bitwright.data import Sample
 from bitwright.decide.validation import check_plan
+from bitwright.errors import PlanError
 from bitwright.graph import open_session, run_session
 from bitwright.jobs.calibration import Calibration, keep_data, take_samples
 from bitwright.jobs.comparison import Measuring
@@ -81,6 +82,11 @@ def open_variants(
 ) -> NodeVariants:
     """Return what measures the nodes of a plan, or those of them with the largest local error."""
     measuring.check("sensitivity runs every node")
+    if plan.recipe.mode == "cast":
+        raise PlanError(
+            "sensitivity quantizes nodes one by one, and a plan of the mode cast quantizes none; "
+            "`compare` shows where its error comes from."
+        )
     limit = measuring.limit or SENSITIVITY_SAMPLES
     prepared = open_for_plan(float_model, plan, measuring.providers)
     check_plan(prepared.model, plan, fingerprint=prepared.fingerprint)

@@ -24,9 +24,9 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
 
     version: Literal[1] = 1
     name: str = "custom"
-    mode: Literal["static", "dynamic", "weight-only"] = "static"
+    mode: Literal["static", "dynamic", "weight-only", "cast"] = "static"
     """Static: activation ranges from calibration data. Dynamic: measured at every run.
-    Weight-only: activations stay float."""
+    Weight-only: activations stay float. Cast: all is float16 or bfloat16, without quantizers."""
     format: FormatName = "qdq"
     """QDQ: float ops between Q/DQ pairs. QOperator: integer ops. Extended: pairs of the vendor's
     domain, for every number type. FixNeuron: one such op instead of a pair."""
@@ -94,6 +94,8 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     float16: Literal["widen", "keep"] = "widen"
     """What becomes of float16 inside the model: computed in float32, or kept, with scales in
     float16 and only those ops quantized that the runtime takes so."""
+    float_io: bool = True
+    """Cast mode: inputs and outputs of the model stay float32."""
     keep_defaults: bool = False
     """Initializers that are also inputs of the model stay both, so that callers can go on
     replacing them: no weight is stored as integers then. Else they become constants."""
@@ -105,6 +107,14 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
         """Whether what is inside If, Loop and Scan bodies is quantized."""
         asked = self.select.subgraphs
         return self.mode != "static" if asked is None else asked
+
+    @property
+    def casts_weights_only(self) -> bool:
+        """Whether weights are stored in the type of a cast, and all is computed in float32.
+
+        ONNX Runtime's CPU provider computes nothing in bfloat16, but casts from it.
+        """
+        return self.mode == "cast" and self.weight.name == "bfloat16" and self.place.must_run
 
     @property
     def output_format(self) -> Format:

@@ -19,6 +19,7 @@ from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import check_regular_file
+from bitwright.support.notices import warn_user
 from bitwright.support.settings import merge
 from bitwright.targets import TARGETS, Target, find_target
 from bitwright.targets.host import on_host
@@ -62,8 +63,8 @@ NPU_CNN = Recipe(
 
 # Name of the preset -> number type of its weights and activations.
 _FLOAT_PRESETS = {
-    "fp16": "float16",
-    "bf16": "bfloat16",
+    "float16-pairs": "float16",
+    "bfloat16-pairs": "bfloat16",
     "bfp16": "bfp16",
     "mxint8": "mxint8",
     "mxfp8e5m2": "mxfp8e5m2",
@@ -152,8 +153,6 @@ PRESETS = tuple(
 
 # What the rest of a preset's name asks for, which no recipe has.
 _NOT_YET = {
-    "float16": "models whose tensors are float16 are not written; fp16 and bf16 round values as an "
-    "NPU does, in pairs of its vendor's domain",
     "mixed": "give the type of single tensors in `overrides`",
     "weightsonly": "weight-only quantization has recipes of its own",
     "adaround": "only integer weights learn",
@@ -206,10 +205,17 @@ RECIPES = {
         Recipe(name="a16w4", activation=UINT16, weight=INT4, per_channel=True),
         Recipe(name="int8-dynamic", mode="dynamic", per_channel=True),
         *(Recipe(name=n, mode="weight-only", weights=w) for n, w in _WEIGHT_ONLY.items()),
+        *(
+            Recipe(name=n, mode="cast", activation=QTYPES[n], weight=QTYPES[n])
+            for n in ("float16", "bfloat16")
+        ),
         *PRESETS,
     )
 }
 
+
+# Names that were taken for another thing than they are.
+_RENAMED = {"fp16": "float16-pairs", "bf16": "bfloat16-pairs"}
 
 _LEARNING: dict[str, FineTuning] = {
     "adaround": AdaRound(),
@@ -231,6 +237,14 @@ def named_recipe(name: str) -> Recipe:
     1000
     """
     plain = name.lower().replace("_", "-")
+    if plain in _RENAMED:
+        now = _RENAMED[plain]
+        warn_user(
+            f"the recipe {plain!r} is called {now!r} now: it rounds values as an NPU does, in "
+            f"pairs of its vendor's domain; {now.removesuffix('-pairs')!r} converts a model.",
+            FutureWarning,
+        )
+        plain = now
     found = RECIPES.get(plain)
     if found is not None:
         return found

@@ -54,6 +54,12 @@ _WEIGHT_ONLY_FIELDS = frozenset(
     "version name mode select weights fine_tune assumed_type optimize".split()
 )
 
+# What a cast can ask for: there are no scales, no ranges and no pairs.
+_CAST_FIELDS = frozenset(
+    "version name mode activation weight select place assumed_type float_io keep_defaults "
+    "optimize rewrite".split()
+)
+
 
 def _changed(settings: Settings, names: Iterable[str]) -> str | None:
     """Return the first of these options that is not at its default."""
@@ -71,6 +77,18 @@ def _without_effect_in_weight_only(r: RecipeFields) -> str | None:
         *("learn_activation_scales", "activation_scale_learning_rate"),
     )
     return _changed(r.fine_tune, names) if r.fine_tune and r.mode == "weight-only" else None
+
+
+def _without_effect_in_casts(r: RecipeFields) -> str | None:
+    if r.mode != "cast":
+        return None
+    placed = (name for name in r.place.__struct_fields__ if name != "must_run")
+    found = _without_effect(r, _CAST_FIELDS)
+    place, select = (
+        _changed(r.place, placed),
+        _changed(r.select, ("subgraphs", "constant_weights_only")),
+    )
+    return found or (place and f"place.{place}") or (select and f"select.{select}")
 
 
 def _power_of_two_method(r: RecipeFields) -> str | None:
@@ -136,6 +154,22 @@ RULES = (
     Rule(
         lambda r: r.mode == "dynamic" and r.equalize is not None and r.equalize.absorb_biases,
         "equalize.absorb_biases has no effect in dynamic mode, which reads no data; leave it out.",
+    ),
+    Rule(
+        lambda r: (
+            r.mode == "cast"
+            and (r.activation != r.weight or r.weight.name not in ("float16", "bfloat16"))
+        ),
+        "the mode cast has weights and activations both in float16 or both in bfloat16, not "
+        "{r.weight} and {r.activation}.",
+    ),
+    Rule(
+        _without_effect_in_casts,
+        "{found} has no effect in the mode cast; leave it out.",
+    ),
+    Rule(
+        lambda r: r.mode != "cast" and not r.float_io,
+        "float_io is for the mode cast; take the recipe float16, or leave it out.",
     ),
     Rule(
         lambda r: r.mode == "weight-only" and _without_effect(r, _WEIGHT_ONLY_FIELDS),

@@ -39,6 +39,7 @@ def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
     if recipe.mode != "static":
         reason = {
             "dynamic": "each run of it measures its own ranges",
+            "cast": "it has no ranges",
             "weight-only": "it has no ranges of activations, and `rounding`, `awq` and `refine` "
             "say how hard its weights are worked on",
         }[recipe.mode]

@@ -187,8 +187,10 @@ def retarget_plan(
     """
     target = on_host(find_target(name))
     recipe = plan.recipe
-    if recipe.mode == "dynamic":
-        raise TargetError("a dynamic plan has no blocks; quantize with --target.")
+    if recipe.mode in ("dynamic", "cast"):
+        raise TargetError(
+            f"a plan of the mode {recipe.mode} has no blocks; quantize with --target."
+        )
     allowed = {"tensor", "channel", "block"}
     for rule in target.rules.values():
         if isinstance(rule, rules.Granularity) and rule.role == "weight" and not rule.ops:

@@ -86,10 +86,11 @@ def tune_model(request: TuneRequest) -> TuneResult:
 
 def _check(request: TuneRequest) -> None:
     recipe = request.recipe
-    if recipe.mode == "dynamic":
+    if recipe.mode in ("dynamic", "cast"):
+        what = "dynamic" if recipe.mode == "dynamic" else "without quantizers"
         raise RecipeError(
             f"tuning is for recipes that calibrate activations or store weights in blocks, and "
-            f"{recipe.name!r} is dynamic; take a static one, such as int8."
+            f"{recipe.name!r} is {what}; take a static one, such as int8."
         )
     if recipe.fine_tune is not None:
         raise RecipeError(

@@ -1,0 +1,97 @@
+"""Which nodes are computed in float16 or bfloat16, and why others stay float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.decide.layout.entries import plan_as_float
+from bitwright.decide.layout.selection import Selector
+from bitwright.graph.constants import float_constant_of
+from bitwright.graph.half_ops import find_half_parameters
+from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.numerics.halves import INFINITE, MAX_FLOAT16
+from bitwright.plan import NodePlan
+from bitwright.recipe import Recipe
+
+__all__ = ["decide_casts"]
+
+_MAX_OBSERVED = MAX_FLOAT16 / 2
+"""Other samples may reach further than those that were observed."""
+# The type of their results is an attribute, or that of a scale.
+_TYPED = frozenset(
+    "Bernoulli Cast CastLike ConstantOfShape DequantizeLinear EyeLike Multinomial RandomNormal "
+    "RandomNormalLike RandomUniform RandomUniformLike SequenceEmpty".split()
+)
+
+
+def decide_casts(
+    model: ir.Model, recipe: Recipe, peaks: Mapping[str, float] | None = None
+) -> dict[str, NodePlan]:
+    """Return for each node whether it is computed in the recipe's type; shapes must be inferred.
+
+    `peaks` has the largest magnitude of tensors, as far as they were observed.
+    """
+    nodes = list(model.graph)
+    selector = Selector(nodes, recipe.select, frozenset(node.op_type for node in nodes))
+    kind, found = recipe.weight.name, {}
+    for node in nodes:
+        reason = (
+            selector.kept_float(node)
+            or selector.not_chosen(node)
+            or (_why_not_stored(node) if recipe.casts_weights_only else _why_not_cast(node, kind))
+            or (_why_out_of_range(node, peaks or {}) if kind == "float16" else None)
+        )
+        planned = plan_as_float(node, reason or "")
+        if reason is None:
+            planned = NodePlan(
+                op=node.op_type, action="quantize", inputs=planned.inputs, outputs=planned.outputs
+            )
+        found[node.name or ""] = planned
+    return found
+
+
+def _is_float(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype == ir.DataType.FLOAT
+
+
+def _why_not_cast(node: ir.Node, kind: str) -> str | None:
+    inputs = [index for index, value in enumerate(node.inputs) if _is_float(value)]
+    outputs = [index for index, value in enumerate(node.outputs) if _is_float(value)]
+    if not inputs and not outputs:
+        return "it has no float32 tensor"
+    if list(subgraphs_of(node)):
+        return "the graphs inside it stay float32"
+    if node.domain not in ("", "ai.onnx"):
+        return f"what {node.op_type} of the domain {node.domain} takes is not known"
+    if outputs and (node.op_type in _TYPED or not inputs):
+        return "the type of its result is an attribute"
+    half = find_half_parameters(node, kind)
+    if not all(map(half.gives, outputs)) or not any(map(half.takes, inputs)):
+        return f"{node.op_type} is not defined for {kind}"
+    return None
+
+
+def _why_not_stored(node: ir.Node) -> str | None:
+    arrays = (float_constant_of(value) for value in node.inputs if _is_float(value))
+    if any(array is not None and array.size > 1 for array in arrays):
+        return None
+    return "it has no weight to store"
+
+
+def _why_out_of_range(node: ir.Node, peaks: Mapping[str, float]) -> str | None:
+    for value in node.inputs:
+        array = float_constant_of(value) if _is_float(value) else None
+        if value is None or array is None:
+            continue
+        sizes = np.abs(array)
+        largest = float(sizes[np.isfinite(array) & (sizes < INFINITE)].max(initial=0.0))
+        if largest > MAX_FLOAT16:
+            return f"its constant {value.name!r} holds {largest:.4g}, and float16 ends at 65504"
+    for value in (*node.inputs, *node.outputs):
+        peak = 0.0 if value is None else peaks.get(value.name or "", 0.0)
+        if value is not None and peak > _MAX_OBSERVED:
+            return f"{value.name!r} reaches {peak:.4g} on the data, and float16 ends at 65504"
+    return None

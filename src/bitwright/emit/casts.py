@@ -1,0 +1,190 @@
+"""Write a model that computes in float16 or bfloat16: no quantizers, Casts where types meet."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.constants import float_constant_of
+from bitwright.graph.editing import insert_after, remove_unused_initializers
+from bitwright.graph.half_ops import find_half_parameters
+from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import iter_graphs
+from bitwright.graph.tensors import shape_of
+from bitwright.numerics.halves import narrow
+from bitwright.plan import QuantPlan
+from bitwright.support.wording import counted
+
+__all__ = ["emit_casts"]
+
+_FLOAT = ir.DataType.FLOAT
+_KINDS = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+
+
+def emit_casts(model: ir.Model, plan: QuantPlan, _rounding: Any = None) -> list[str]:
+    """Turn a float32 model into one of the plan's type, in place; return notes about it."""
+    return _Casting(model, plan).write()
+
+
+class _Casting:
+    def __init__(self, model: ir.Model, plan: QuantPlan) -> None:
+        self._model, self._recipe = model, plan.recipe
+        self._kind = _KINDS[plan.recipe.weight.name]
+        self._names = NameScope(model)
+        self._half = {
+            node for node in model.graph if plan.nodes[node.name or ""].action == "quantize"
+        }
+        self._floats = {
+            value
+            for _, graph in iter_graphs(model)
+            for value in (
+                *graph.inputs,
+                *graph.initializers.values(),
+                *(value for node in graph for value in node.outputs),
+            )
+            if value.dtype == _FLOAT
+        }
+        self._made: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+        self._moved: list[str] = []
+        """Constants with numbers that were moved to fit."""
+
+    def write(self) -> list[str]:
+        nodes = list(self._model.graph.all_nodes())
+        if self._recipe.casts_weights_only:
+            self._store_weights()
+        else:
+            self._retype()
+            self._join_types(nodes)
+            self._cast_outputs()
+        self._keep_names(remove_unused_initializers(self._model))
+        if not self._moved:
+            return []
+        what = counted(len(self._moved), "constant")
+        return [
+            f"{what} such as {self._moved[0]!r} with numbers for infinity, or next to zero: "
+            "these became the largest or smallest that float16 has room for"
+        ]
+
+    def _keep_names(self, gone: list[str]) -> None:
+        """Call narrow constants as the float32 ones were, where these are there no more."""
+        for value, kind in list(self._made):
+            made = self._made[value, kind]
+            if value.name in gone and made.is_initializer() and isinstance(made.graph, ir.Graph):
+                initializers = made.graph.initializers
+                initializers.pop(made.name or "")
+                made.name = value.name
+                initializers[value.name or ""] = made
+
+    # Weights alone ------------------------------------------------------------------------------
+
+    def _store_weights(self) -> None:
+        for node in self._half:
+            for index, value in enumerate(node.inputs):
+                array = float_constant_of(value) if value in self._floats else None
+                if value is not None and array is not None and array.size > 1:
+                    wide = self._cast(self._constant(value, self._kind), _FLOAT)
+                    node.replace_input_with(index, wide)
+
+    # Whole nodes --------------------------------------------------------------------------------
+
+    def _retype(self) -> None:
+        changed = [value for node in self._half for value in node.outputs]
+        if not self._recipe.float_io:
+            changed += [v for v in self._model.graph.inputs if not v.is_initializer()]
+        for value in changed:
+            if value in self._floats:
+                value.type = copy(value.type)  # types are shared between values
+                value.dtype = self._kind
+
+    def _join_types(self, nodes: list[ir.Node]) -> None:
+        """Give each node its inputs in the type that it is computed in."""
+        for node in nodes:
+            half = (
+                find_half_parameters(node, self._recipe.weight.name) if node in self._half else None
+            )
+            for index, value in enumerate(node.inputs):
+                if value is None or value not in self._floats:
+                    continue
+                wanted = self._kind if half is not None and half.takes(index) else _FLOAT
+                node.replace_input_with(index, self._as(value, wanted))
+        for path, graph in iter_graphs(self._model):
+            if path:  # a body may hand on what it sees outside
+                for index, value in enumerate(graph.outputs):
+                    if value in self._floats:
+                        graph.outputs[index] = self._as(value, _FLOAT)
+
+    def _cast_outputs(self) -> None:
+        wanted = _FLOAT if self._recipe.float_io else self._kind
+        graph = self._model.graph
+        for index, value in enumerate(list(graph.outputs)):
+            if value not in self._floats or value.dtype == wanted:
+                continue
+            if value.is_graph_input() or value.is_initializer():
+                graph.outputs[index] = self._as(value, wanted)
+                continue
+            label = value.name or ""
+            value.name = self._names.fresh(f"{label}_{_name(value.dtype)}")
+            result = self._cast(value, wanted)
+            result.name = label
+            graph.outputs[index] = result
+
+    def _as(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
+        if value.dtype == kind:
+            return value
+        if value.is_initializer() and not value.is_graph_input():
+            return self._constant(value, kind)
+        return self._cast(value, kind)
+
+    def _cast(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
+        """Return the value in another type, by one Cast right behind what makes it."""
+        if (value, kind) not in self._made:
+            name = self._names.fresh(f"{value.name}_{_name(kind)}")
+            made = ir.Value(name=name, type=ir.TensorType(kind), shape=value.shape)
+            cast = ir.node(
+                "Cast",
+                [value],
+                {"to": int(kind)},
+                outputs=[made],
+                name=self._names.fresh(f"{name}_Cast"),
+            )
+            producer = value.producer()
+            home = self._model.graph if producer is None else producer.graph
+            assert isinstance(home, ir.Graph)
+            if producer is None and isinstance(value.graph, ir.Graph):
+                home = value.graph
+            insert_after(home, cast, producer)
+            self._made[value, kind] = made
+        return self._made[value, kind]
+
+    def _constant(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
+        """Return a constant in the narrow type, made when it is first read."""
+        if (value, kind) in self._made:
+            return self._made[value, kind]
+        tensor = value.const_value
+        assert tensor is not None and isinstance(value.graph, ir.Graph)
+        label = value.name or ""
+        name = self._names.fresh(f"{label}_{_name(kind)}")
+        if narrow(np.asarray(tensor.numpy()), _name(kind))[1]:
+            self._moved.append(label)
+        made = ir.Value(name=name, type=ir.TensorType(kind), shape=value.shape)
+        made.const_value = ir.LazyTensor(
+            lambda: ir.Tensor(narrow(np.asarray(tensor.numpy()), _name(kind))[0], name=name),
+            dtype=kind,
+            shape=shape_of(tensor),
+            name=name,
+        )
+        value.graph.initializers[name] = made
+        self._made[value, kind] = made
+        return made
+
+
+def _name(kind: ir.DataType | None) -> str:
+    """Return the name of a type.
+
+    >>> _name(ir.DataType.FLOAT16)
+    'float16'
+    """
+    return "float32" if kind in (None, _FLOAT) else kind.name.lower()

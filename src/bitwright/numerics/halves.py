@@ -1,0 +1,47 @@
+"""Rounding of float32 constants to float16 and bfloat16, with what does not fit made to fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["INFINITE", "MAX_FLOAT16", "narrow"]
+
+Array = npt.NDArray[Any]
+
+MAX_FLOAT16 = 65504.0
+INFINITE = 0.99 * float(np.finfo(np.float32).max)
+"""From here on a float32 stands for infinity, as in the masks of attentions."""
+_MASK = MAX_FLOAT16 / 2
+"""What stands for infinity in float16: more than any logarithm of a probability, and what is added
+to it leaves it finite, so that a row of nothing else is no row of NaN."""
+_LEAST = float(np.finfo(np.float16).smallest_subnormal)
+_DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def narrow(array: Array, kind: str) -> tuple[Array, int]:
+    """Return numbers in float16 or bfloat16, and how many of them were moved to fit.
+
+    The float32 that is used for infinity becomes a large float16; a single number that would
+    become zero, as the epsilon of a division, becomes the smallest one. Others that are too large
+    become infinite: what has them should stay float32.
+
+    >>> narrow(np.float32([1.5, -3.4028235e38]), "float16")
+    (array([ 1.500e+00, -3.275e+04], dtype=float16), 1)
+    >>> narrow(np.float32(1e-12), "float16")
+    (array(6.e-08, dtype=float16), 1)
+    """
+    if kind != "float16":
+        return array.astype(_DTYPES[kind]), 0
+    infinite = np.isfinite(array) & (np.abs(array) >= INFINITE)
+    moved = int(infinite.sum())
+    wide = np.where(infinite, np.sign(array) * _MASK, array)
+    with np.errstate(over="ignore"):
+        result = wide.astype(np.float16)
+    if array.size == 1 and np.any((result == 0) & (array != 0)):
+        result = np.asarray(np.sign(array) * _LEAST, np.float16).reshape(array.shape)
+        moved += 1
+    return result, moved

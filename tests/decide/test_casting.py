@@ -1,0 +1,64 @@
+"""Nodes that stay float32 in a model of float16, and why."""
+
+import numpy as np
+from onnx import TensorProto
+from support.models import (
+    as_proto,
+    build,
+    info,
+    make_cnn,
+    make_samples,
+    node,
+)
+
+import bitwright
+from bitwright import graph
+
+
+def types_of(model):
+    return {tensor.name: tensor.data_type for tensor in as_proto(model).graph.initializer}
+
+
+def small(nodes, constants, outputs=("y",), inputs=("x",)):
+    return build(
+        nodes, {name: [1, 4] for name in inputs}, [info(name, None) for name in outputs], constants
+    )
+
+
+def test_a_constant_beyond_float16_keeps_its_node_float32_and_the_plan_says_why():
+    model = small(
+        [node("Mul", ["x", "big"], ["a"], "scale"), node("Relu", ["a"], ["y"], "relu")],
+        {"big": np.float32([1e6, 1, 1, 1])},
+    )
+    samples = [{"x": np.float32([[1e-3, 2, 3, 4]])}]
+    result = bitwright.quantize(model, recipe="float16", data=samples)
+    assert result.plan.nodes["scale"].reason == (
+        "its constant 'big' holds 1e+06, and float16 ends at 65504"
+    )
+    assert result.plan.nodes["relu"].quantized
+    assert types_of(result.model)["big"] == TensorProto.FLOAT
+    session = graph.open_session(result.model)
+    np.testing.assert_allclose(
+        graph.run_session(session, samples[0])["y"], [[1000, 2, 3, 4]], rtol=1e-3
+    )
+
+
+def test_what_overflows_on_the_data_stays_float32():
+    model = small(
+        [node("Mul", ["x", "x"], ["a"], "square"), node("Sqrt", ["a"], ["y"], "root")], {}
+    )
+    samples = [{"x": np.float32([[1000, 2, 3, 4]])}]
+    result = bitwright.quantize(model, recipe="float16", data=samples)
+    reason = "'a' reaches 1e+06 on the data, and float16 ends at 65504"
+    assert {one.reason for one in result.plan.nodes.values()} == {reason}
+    assert np.isfinite(graph.run_session(graph.open_session(result.model), samples[0])["y"]).all()
+    blind = bitwright.quantize(model, recipe="float16").plan
+    assert all(one.quantized for one in blind.nodes.values())
+
+
+def test_excluded_nodes_stay_float32():
+    model = make_cnn()
+    recipe = {"base": "float16", "select": {"exclude_op_types": ["Conv"]}}
+    result = bitwright.quantize(model, recipe=recipe, data=make_samples(model, 2))
+    kept = {one.op for one in result.plan.nodes.values() if not one.quantized}
+    assert kept == {"Conv"}

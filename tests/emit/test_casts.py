@@ -1,0 +1,109 @@
+"""Models in float16: their types, and the Casts where types meet."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from support.models import (
+    FLOAT32_MIN,
+    as_proto,
+    build,
+    info,
+    make_cnn,
+    make_samples,
+    make_transformer,
+    node,
+)
+
+import bitwright
+from bitwright import graph
+
+
+def types_of(model):
+    return {tensor.name: tensor.data_type for tensor in as_proto(model).graph.initializer}
+
+
+def small(nodes, constants, outputs=("y",), inputs=("x",)):
+    return build(
+        nodes, {name: [1, 4] for name in inputs}, [info(name, None) for name in outputs], constants
+    )
+
+
+def test_masks_and_epsilons_are_moved_to_fit_and_told():
+    model = small(
+        [
+            node("Mul", ["x", "x"], ["s"], "square"),
+            node("Add", ["s", "eps"], ["e"], "add"),
+            node("Div", ["x", "e"], ["d"], "div"),
+            node("Add", ["d", "mask"], ["m"], "hide"),
+            node("Softmax", ["m"], ["y"], "softmax"),
+        ],
+        {"eps": np.float32(1e-12), "mask": np.float32([[FLOAT32_MIN] * 4])},
+    )
+    result = bitwright.quantize(model, recipe="float16")
+    assert any("2 constants such as 'eps'" in note for note in result.plan.notes)
+    found = graph.run_session(graph.open_session(result.model), {"x": np.zeros((1, 4), np.float32)})
+    np.testing.assert_allclose(found["y"], np.full((1, 4), 0.25), atol=1e-3)
+
+
+def test_operators_without_float16_stay_float32_with_casts_around():
+    model = small(
+        [
+            node("Relu", ["x"], ["a"], "relu"),
+            node("Cast", ["a"], ["i"], "count", to=TensorProto.INT64),
+            node("Cast", ["i"], ["f"], "back", to=TensorProto.FLOAT),
+            node("Add", ["a", "f"], ["y"], "add"),
+        ],
+        {},
+    )
+    result = bitwright.quantize(model, recipe="float16")
+    kept = {name: one.reason for name, one in result.plan.nodes.items() if not one.quantized}
+    assert kept == {"back": "the type of its result is an attribute"}
+    found = graph.run_session(
+        graph.open_session(result.model), {"x": np.float32([[1.5, -1, 2, 0]])}
+    )
+    np.testing.assert_array_equal(found["y"], [[2.5, 0, 4, 0]])
+
+
+def test_bodies_stay_float32_and_read_what_is_float16_outside():
+    from onnx import helper
+
+    body = helper.make_graph([node("Neg", ["a"], ["t"], "neg")], "then", [], [info("t", None)])
+    other = helper.make_graph([node("Abs", ["a"], ["o"], "abs")], "else", [], [info("o", None)])
+    model = build(
+        [
+            node("Relu", ["x"], ["a"], "relu"),
+            node("If", ["c"], ["b"], "choose", then_branch=body, else_branch=other),
+            node("Mul", ["b", "a"], ["y"], "mul"),
+        ],
+        [info("x", [1, 4]), info("c", [], TensorProto.BOOL)],
+        [info("y", None)],
+    )
+    result = bitwright.quantize(model, recipe="float16")
+    assert result.plan.nodes["choose"].reason == "the graphs inside it stay float32"
+    feeds = {"x": np.float32([[1, -2, 3, 0]]), "c": np.array(True)}
+    found = graph.run_session(graph.open_session(result.model), feeds)
+    np.testing.assert_array_equal(found["y"], [[-1, 0, -9, 0]])
+
+
+def test_inputs_and_outputs_are_float16_when_asked_for():
+    model = make_cnn()
+    samples = make_samples(model, 3)
+    recipe = {"base": "float16", "float_io": False}
+    result = bitwright.quantize(model, recipe=recipe, data=samples)
+    ends = [*result.model.graph.inputs, *result.model.graph.outputs]
+    assert {value.dtype.name for value in ends} == {"FLOAT16"}
+    assert "Cast" not in {n.op_type for n in result.model.graph}
+    assert result.outputs[0].sqnr > 45
+    assert bitwright.quantize(model, recipe=recipe).outputs == []
+
+
+@pytest.mark.parametrize("make", [make_cnn, make_transformer])
+def test_every_weight_is_float16_and_there_is_no_quantizer(make):
+    model = make()
+    result = bitwright.quantize(model, recipe="float16", data=make_samples(model, 2))
+    assert not {n.op_type for n in result.model.graph} & {"QuantizeLinear", "DequantizeLinear"}
+    kept = {t.name for t in model.graph.initializer if t.data_type == TensorProto.FLOAT}
+    stored = types_of(result.model)
+    assert {stored[name] for name in kept & stored.keys()} == {TensorProto.FLOAT16}
+    assert {v.dtype.name for v in result.model.graph.outputs} == {"FLOAT"}
+    assert result.outputs[0].sqnr > 50
