@@ -96,3 +96,40 @@ def test_every_preprocessing_key_and_preset():
 def test_every_error():
     errors = {name for name in bitwright.__all__ if name.endswith("Error")} - {"BitwrightError"}
     assert errors <= quoted("index.md")
+
+
+def errors_of_the_package():
+    from bitwright import errors
+
+    found = (getattr(errors, name) for name in errors.__all__)
+    return [one for one in found if isinstance(one, type) and issubclass(one, Exception)]
+
+
+def test_every_error_has_its_meaning_and_its_remedy():
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", (DOCS / "errors.md").read_text(), re.M)
+    assert {name for name, _, _ in rows} == {kind.__name__ for kind in errors_of_the_package()}
+    said = {name: meaning for name, meaning, _ in rows}
+    for kind in errors_of_the_package():
+        for base in kind.__bases__:
+            # What it is besides is said, but for the root of all.
+            if base.__name__ not in ("BitwrightError", "Exception"):
+                assert f"`{base.__name__}`" in said[kind.__name__]
+
+
+def test_every_algorithm_is_explained_where_its_file_is():
+    import bitwright
+
+    text = (DOCS / "algorithms.md").read_text()
+    source = Path(bitwright.__file__).parent
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text))
+    assert len(named) > 15
+    assert not [path for path in named if not (source / path).exists()]
+    papers = {
+        number
+        for folder in ("equalize", "rounding", "learning")
+        for path in (source / folder).rglob("*.py")
+        for number in re.findall(r"arXiv:(\d{4}\.\d{5})", path.read_text())
+    }
+    assert papers <= set(re.findall(r"arXiv:(\d{4}\.\d{5})", text))
+    methods = {kind.__struct_config__.tag for kind in RangeMethod.__args__}
+    assert methods <= set(re.findall(r"^\| `([\w-]+)` \|", text, re.M))

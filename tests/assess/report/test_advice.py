@@ -9,7 +9,7 @@ from bitwright import load_demo
 from bitwright.assess.report.advice import advise
 from bitwright.assess.report.subject import Latency, ReportNode
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Percentile, Recipe, Selection, load_recipe
+from bitwright.recipe import Percentile, Recipe, load_recipe
 
 POOR = [output(8.0, 0.4)]
 
@@ -38,14 +38,20 @@ def test_a_good_model_has_nothing_to_fix():
 
 
 def test_a_node_far_below_the_others_is_left_float():
-    given = subject(nodes_with([40, 41, 9, 42]), worst=[2, 0, 1, 3], outputs=POOR)
+    given = subject(nodes_with([40, 41, 9, 42]), worst=[2, 0, 1, 3], outputs=POOR, recipe=None)
     command = commands(given)["Leave this node float"]
-    assert command.endswith("--recipe int8 --exclude n2")
+    assert command.endswith("--data images --exclude n2")
     assert "n0" not in command
 
 
+def test_where_nodes_can_be_tried_out_none_is_blamed_for_its_own_error():
+    given = subject(nodes_with([40, 41, 9, 42]), worst=[2, 0, 1, 3], outputs=POOR)
+    assert "Leave this node float" not in commands(given)
+    assert "Find the fewest nodes that need a fallback" in commands(given)
+
+
 def test_nodes_that_are_all_alike_are_not_blamed():
-    given = subject(nodes_with([40, 41, 39, 42]), outputs=POOR)
+    given = subject(nodes_with([40, 41, 39, 42]), outputs=POOR, recipe=None)
     assert not any("float" in title for title in commands(given))
 
 
@@ -83,18 +89,11 @@ def test_sensitivity_is_proposed_where_it_was_not_measured():
     assert title not in commands(subject())
 
 
-def test_what_was_left_float_before_stays_float():
-    recipe = load_recipe("int8").replace(select=Selection(exclude=("head",)))
-    given = subject(nodes_with([40, 9, 41]), worst=[1, 0, 2], outputs=POOR, recipe=recipe)
-    command = commands(given)["Leave this node float"]
-    assert "--recipe recipe.json --exclude head --exclude n1" in command
-
-
 def test_names_are_quoted_for_the_shell():
     names = "a b; rm -rf ~", "it's", "$(whoami)"
     nodes = [measured(name=name, local_sqnr=5.0) for name in names]
     nodes += nodes_with([40.0] * 60)
-    given = subject(nodes, outputs=POOR, float_name="my model.onnx")
+    given = subject(nodes, outputs=POOR, float_name="my model.onnx", recipe=None)
     words = shlex.split(commands(given)["Leave these 3 nodes float"])
     assert [words[i + 1] for i, word in enumerate(words) if word == "--exclude"] == list(names)
     assert words[2] == "my model.onnx"
@@ -196,10 +195,8 @@ def test_a_slower_model_is_profiled():
 
 
 def test_recipes_without_calibration_need_no_data():
-    given = subject(
-        nodes_with([40, 9, 41]), worst=[1], outputs=POOR, recipe=load_recipe("int8-dynamic")
-    )
-    assert "--data" not in commands(given)["Leave this node float"]
+    given = subject(tensors=[uneven()], recipe=Recipe(mode="dynamic"))
+    assert "--data" not in commands(given)["Give each channel of a weight its own scale"]
 
 
 def test_without_a_recipe_the_command_names_none():

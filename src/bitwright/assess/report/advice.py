@@ -102,15 +102,17 @@ def ask_for_sensitivity(subject: ReportSubject) -> Advice | None:
 
 
 def leave_worst_float(subject: ReportSubject) -> Advice | None:
-    """A few nodes that lose much more than the others are cheap to leave float."""
-    if _is_good(subject) or subject.suggested_fix is not None:
+    """A few nodes that lose much more than the others are cheap to leave float.
+
+    Only of a model that says nothing of how it was made: else sensitivity finds those that matter.
+    What a node loses on its own may hardly reach the outputs, as before a softmax of attention.
+    """
+    if _is_good(subject) or subject.suggested_fix is not None or subject.recipe is not None:
         return None
     names = [subject.nodes[place].measured.name for place in subject.outstanding()]
     if not names:
         return None
-    recipe = subject.recipe
-    kept = () if recipe is None else recipe.select.exclude
-    options = [f"--exclude {shlex.quote(name)}" for name in dict.fromkeys([*kept, *names])]
+    options = [f"--exclude {shlex.quote(name)}" for name in dict.fromkeys(names)]
     many = "this node" if len(names) == 1 else f"these {len(names)} nodes"
     why = (
         f"Fed with float values, {_listed(names)} {'loses' if len(names) == 1 else 'lose'} far "
@@ -267,10 +269,12 @@ def find_what_is_slow(subject: ReportSubject) -> Advice | None:
 RULES: tuple[Rule, ...] = (
     use_real_data,
     fall_back_on_nodes,
-    leave_worst_float,
-    ask_for_sensitivity,
+    # What costs nothing at run time comes before nodes that are computed in float.
     scale_each_channel,
     equalize_channels,
+    # A node's own error does not say what reaches the outputs: measuring comes before guessing.
+    ask_for_sensitivity,
+    leave_worst_float,
     cut_off_outliers,
     keep_large_values,
     smooth_products,
