@@ -66,17 +66,27 @@ def test_the_examples_run_in_the_order_they_are_read(page, workplace, capsys):
                 assert main(words[1:]) == 0, (line, capsys.readouterr().err)
 
 
-SCRIPTS = {
-    "accuracy": ("model.onnx", "calibration.npy", "q.onnx"),
-    "cluster": ("model.onnx", "calibration.npy", "out"),
-    "cnn": ("model.onnx", "images", "q.onnx"),
-    "detector": ("model.onnx", "images", "q.onnx", "classify.*"),
-    "encoder": ("encoder.onnx", "out"),
-    "language_model": ("exported", "out"),
-    "npu": ("model.onnx", "images", "q.onnx", "batch=1"),
-    "qat": ("trained.onnx", "q.onnx"),
-    "tuning": ("q.onnx",),
-}
+NOTEBOOKS = runpy.run_path(str(ROOT / "scripts" / "notebooks.py"))
+SCRIPTS = NOTEBOOKS["ARGUMENTS"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_notebooks_are_those_of_the_scripts(name):
+    found = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text(encoding="utf-8"))
+    assert found == NOTEBOOKS["make_notebook"](name), "run scripts/notebooks.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_notebooks_run(name, workplace):
+    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbclient and ipykernel")
+    nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient and ipykernel")
+    notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    before = {path.name for path in workplace.iterdir()}
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": "."}}).execute()
+    assert {path.name for path in workplace.iterdir()} - before
+    assert notebook.cells[-1].outputs
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -37,7 +37,7 @@ def test_float_scales_are_no_positions():
 
 
 def test_other_types_than_8_bits_are_not_for_cnns_on_the_npu():
-    found = findings("bfloat16-pairs")
+    found = findings("bf16")
     assert {finding.rule for finding in found} == {"eight_bits"}
     assert found[0].message == "it holds bfloat16, and CNNs on the NPU have int8 and uint8"
 
