@@ -205,10 +205,25 @@ def _add(graph: Graph, node: onnx.NodeProto) -> bool:
         and (one.dtype.kind != "f" or (np.isfinite(one).all() and np.abs(one).max() < 1e4))
         for one in found
     )
+    kept = kept and _shapes_agree(model, found)
     if kept:
         graph.nodes.append(node)
         graph.values.update(zip(outputs, found, strict=True))
     return kept
+
+
+def _shapes_agree(model: onnx.ModelProto, found: list[Array]) -> bool:
+    """Whether results have the shapes of the standard: the runtime takes some nodes beyond it."""
+    outputs = onnx.shape_inference.infer_shapes(model).graph.output
+    for info, array in zip(outputs, found, strict=True):
+        told = info.type.tensor_type
+        sizes = [dim.dim_value or None for dim in told.shape.dim]
+        if told.HasField("shape") and (
+            len(sizes) != array.ndim
+            or any(size not in (None, real) for size, real in zip(sizes, array.shape, strict=True))
+        ):
+            return False
+    return True
 
 
 def _finish(graph: Graph) -> onnx.ModelProto:

@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -83,3 +84,18 @@ def test_the_first_of_several_reasons_is_given():
 def test_what_is_asked_for_is_not_refused(op_type, recipe):
     isolated = op_type in ("Mul", "Reshape")
     assert refuse(candidate(op_type, recipe=recipe, has_float_input=isolated)) is None
+
+
+@pytest.mark.parametrize(
+    ("divisor", "stays"), [([2.0, -0.01], True), ([2.0, 0.5, 0.0], False), ([0.0], False)]
+)
+def test_no_divisor_is_rounded_to_zero(divisor, stays):
+    x = ir.Value(name="x", type=FLOAT)
+    constant = ir.Value(name="c", type=FLOAT, const_value=ir.tensor(np.float32(divisor)))
+    node = ir.node("Div", [x, constant])
+    node.outputs[0].dtype = ir.DataType.FLOAT
+    recipe = Recipe(place=Placement(isolated=True))
+    found = refuse(candidate(node=node, rule=rule_of("Div"), recipe=recipe))
+    assert (found is not None and "become zero" in found.reason) == stays
+    as_there = Recipe(place=Placement(isolated=True, conventions="onnxruntime"))
+    assert refuse(candidate(node=node, rule=rule_of("Div"), recipe=as_there)) is None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import OpRule, Skip
-from bitwright.graph.constants import is_constant
+from bitwright.graph.constants import constant_of, is_constant
 from bitwright.recipe import Recipe
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation
 
@@ -114,6 +115,20 @@ def _reads_only_constants(c: Candidate) -> Skip | None:
     return None
 
 
+def _would_divide_by_zero(c: Candidate) -> Skip | None:
+    if c.node.op_type != "Div" or c.recipe.place.conventions == "onnxruntime":
+        return None
+    divisor = constant_of(c.node.inputs[1])
+    if divisor is None:
+        return None
+    sizes = np.abs(divisor.astype(np.float64))
+    sizes = sizes[sizes > 0]
+    # A number below half a step becomes zero; a scale may be twice as large as it needs to be.
+    if not sizes.size or sizes.max() < sizes.min() * 2.0 ** (c.recipe.weight.bits - 2):
+        return None
+    return Skip("its divisor holds numbers so small beside others that they would become zero")
+
+
 def _has_input_of_unknown_type(c: Candidate) -> Skip | None:
     unknown = [v for v in c.node.inputs if v is not None and v.dtype is None]
     if unknown and c.rule.weights:
@@ -184,6 +199,7 @@ _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _is_no_npu_hard_sigmoid,
     _reads_no_floats,
     _reads_only_constants,
+    _would_divide_by_zero,
     _has_input_of_unknown_type,
     _input_is_float,
     _stands_between_floats,
