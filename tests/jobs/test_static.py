@@ -118,9 +118,3 @@ def test_number_types_without_a_range_need_no_data_and_are_measured_on_what_is_g
     assert result.data == "no data: these number types need none"
     assert result.samples == 8 and result.samples_are_unseen
     assert np.isfinite(result.outputs[0].sqnr)
-
-
-@pytest.mark.parametrize("recipe", ["int8-dynamic", "int4-rtn"])
-def test_an_engine_without_anything_to_observe_is_refused(recipe):
-    with pytest.raises(RecipeError, match="observes no activations, so that an engine has nothing"):
-        bitwright.quantize(make_cnn(), recipe=recipe, engine="ray")

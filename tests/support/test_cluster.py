@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bitwright.errors import ClusterError, DataError, MissingPackageError
-from bitwright.support.cluster import ClusterWork, _Worker, open_cluster
+from bitwright.support.cluster import ClusterWorkers, _Worker, open_cluster
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 NodeAffinitySchedulingStrategy = pytest.importorskip(
@@ -25,7 +25,7 @@ NodeAffinitySchedulingStrategy = pytest.importorskip(
 def make_adder(base, marks):
     """Add; what is to fail once, or always, is told by a file."""
 
-    def run(item):
+    def add(item):
         folder = Path(marks)
         if item == "refuse":
             raise DataError("item 'refuse' is refused.")
@@ -39,9 +39,9 @@ def make_adder(base, marks):
                 mark.touch()
                 time.sleep(60)
             item = value
-        return [base + item]
+        return base + item
 
-    return run
+    return lambda items: [add(item) for item in items]
 
 
 def concatenate(one, other):
@@ -75,23 +75,23 @@ def cluster():
         # What the workers unpickle is in this file.
         places = os.pathsep.join([str(Path(__file__).parent), *sys.path])
         patch.setenv("PYTHONPATH", places)
+        patch.setenv("RAY_worker_niceness", "0")  # else whatever else runs here comes first
         made = start_cluster()
-    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-    yield made
-    ray.shutdown()
-    made.shutdown()
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        yield made
+        ray.shutdown()
+        made.shutdown()
 
 
 def test_items_on_two_nodes_come_in_order_and_the_dead_are_replaced(cluster, tmp_path):
     items = [*range(9), ("die once", 9), *range(10, 20)]
     seen = []
-    with open_cluster(None) as connected:
-        work = ClusterWork(connected, make_adder, (100, str(tmp_path)), workers=2)
-        try:
-            with pytest.warns(UserWarning, match="a worker of the cluster died; shard 1 is done"):
-                merged = work.reduce(items, concatenate, seen.append)
-        finally:
-            work.close()
+    with (
+        open_cluster(None) as connected,
+        ClusterWorkers(connected, make_adder, (100, str(tmp_path)), count=2) as work,
+        pytest.warns(UserWarning, match="a worker of the cluster died; shard 1 is done"),
+    ):
+        merged = work.reduce(items, concatenate, on_done=seen.append)
     assert merged == [100 + i for i in range(20)]
     assert seen[-1] == 20 and seen == sorted(seen)
 
@@ -99,41 +99,38 @@ def test_items_on_two_nodes_come_in_order_and_the_dead_are_replaced(cluster, tmp
 @pytest.mark.slow
 def test_results_are_the_same_for_any_number_of_workers(cluster, tmp_path):
     for workers in (1, 2, None):
-        work = ClusterWork(ray, make_adder, (1, str(tmp_path)), workers)
-        try:
-            assert work.map(range(5), lambda done: None) == [[1], [2], [3], [4], [5]]
-            assert work.reduce([], concatenate, lambda done: None) is None
-        finally:
-            work.close()
+        with ClusterWorkers(ray, make_adder, (1, str(tmp_path)), count=workers, shard=2) as work:
+            for _ in range(2):  # the same workers
+                assert list(work.map([[item] for item in range(5)])) == [[1], [2], [3], [4], [5]]
+                assert list(work.stream(range(5))) == [1, 2, 3, 4, 5]
+            assert work.reduce([], concatenate) is None
+            first = next(iter(work.map([[item] for item in range(50)])))  # the rest is given up
+            assert first == [1] and list(work.map([[7]])) == [[8]]
 
 
 @pytest.mark.slow
 def test_an_error_of_ours_comes_as_it_is(cluster, tmp_path):
-    work = ClusterWork(ray, make_adder, (1, str(tmp_path)), 2)
-    try:
+    with ClusterWorkers(ray, make_adder, (1, str(tmp_path)), count=2) as work:
         with pytest.raises(DataError, match=r"^item 'refuse' is refused\.$") as caught:
-            work.map([1, "refuse", 2], lambda done: None)
+            list(work.map([[1], ["refuse"], [2]]))
         assert type(caught.value) is DataError
-    finally:
-        work.close()
 
 
 @pytest.mark.slow
 def test_an_item_that_kills_every_worker_is_told(cluster, tmp_path):
-    work = ClusterWork(ray, make_adder, (1, str(tmp_path)), 1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with pytest.raises(ClusterError, match="workers died over the same samples"):
-                work.map([("die always", 1)], lambda done: None)
-    finally:
-        work.close()
+    with (
+        ClusterWorkers(ray, make_adder, (1, str(tmp_path)), count=1) as work,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        with pytest.raises(ClusterError, match="workers died over the same samples"):
+            list(work.map([[("die always", 1)]]))
 
 
 @pytest.mark.slow
 def test_a_node_that_dies_is_done_without(cluster, tmp_path):
     extra = cluster.add_node(num_cpus=1)
-    work = ClusterWork(ray, make_adder, (1, str(tmp_path)), 1)
+    work = ClusterWorkers(ray, make_adder, (1, str(tmp_path)), count=1)
     # The first worker is on the new node, those after it wherever there is room.
     elsewhere = work._actor
     strategy = NodeAffinitySchedulingStrategy(extra.node_id, soft=False)
@@ -151,7 +148,7 @@ def test_a_node_that_dies_is_done_without(cluster, tmp_path):
     thread.start()
     try:
         with pytest.warns(UserWarning, match="of the cluster died"):
-            found = work.map([1, ("node dies", 2), 3], lambda done: None)
+            found = list(work.map([[1], [("node dies", 2)], [3]]))
     finally:
         thread.join()
         work.close()

@@ -54,6 +54,7 @@ def compare(
     plan: QuantPlan | str | Path | None = None,
     providers: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
+    engine: Engine | str | None = None,
     progress: Progress = True,
 ) -> Comparison:
     """Run a float model and a quantized one, whoever made it, on the same samples, side by side.
@@ -70,6 +71,8 @@ def compare(
         plan: the plan that made the quantized model, if there is one: it says why nodes are float.
         providers: execution providers of ONNX Runtime for every run.
         memory_budget: bytes of compared tensors that may be alive at once.
+        engine: where samples are run: `"ray"` or `"ray://host:10001"` for a cluster, or a
+            `bitwright.observe.RayEngine`; None: this process. The result is the same.
         progress: show a bar on a terminal, or call this with (samples done, samples in all).
 
     >>> import bitwright
@@ -81,10 +84,18 @@ def compare(
     """
     if plan is not None and not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
+    chosen = open_engine(engine)
     measuring = Measuring(
-        data, limit, transform, memory_budget=memory_budget, providers=providers, progress=progress
+        data,
+        limit,
+        transform,
+        memory_budget=memory_budget,
+        providers=providers,
+        engine=chosen,
+        progress=progress,
     )
-    return compare_pair(float_model, quantized_model, plan, measuring)
+    with chosen.connect():
+        return compare_pair(float_model, quantized_model, plan, measuring)
 
 
 @check_arguments
@@ -130,16 +141,18 @@ def find_sensitivity(
     """
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
+    chosen = open_engine(engine)
     measuring = Measuring(
         data,
         limit,
         transform,
         memory_budget=memory_budget,
         providers=providers,
-        engine=open_engine(engine),
+        engine=chosen,
         progress=progress,
     )
-    return measure_sensitivity(float_model, plan, measuring, candidates=candidates)
+    with chosen.connect():
+        return measure_sensitivity(float_model, plan, measuring, candidates=candidates)
 
 
 @check_arguments

@@ -98,8 +98,9 @@ def quantize(
         sketches: a file that keeps what was observed; if it exists and belongs to this model,
             the data is not run again.
         memory_budget: bytes of observed tensors that may be alive at once.
-        engine: where observation runs: `"ray"` or `"ray://host:10001"` for a cluster, or a
-            `bitwright.observe.RayEngine`; None: this process. The result is the same.
+        engine: where samples are run, and weights rounded and learned: `"ray"` or
+            `"ray://host:10001"` for a cluster, or a `bitwright.observe.RayEngine`; None: this
+            process. The result is the same.
         external_data: weights in a file of their own; None: only above 2 GB.
         providers: execution providers of ONNX Runtime for every run.
         work: weight-only recipes and fine-tuning: a folder that keeps each weight as soon as it
@@ -127,7 +128,7 @@ def quantize(
         progress=progress,
     )
     compute = Compute(device, work)
-    _check_engine(engine, chosen)
+    _check_engine(calibration, chosen)
 
     def run(
         model: ModelSource, chosen: Recipe, calibration: Calibration, compute: Compute
@@ -145,20 +146,22 @@ def quantize(
         )
 
     if isinstance(model, str | os.PathLike) and Path(model).is_dir():
-        return _quantize_folder(
-            model,
-            output,
-            chosen,
-            calibration,
-            compute,
-            external_data,
-            run,
-            one_model=weights is not None,
-        )
+        with calibration.engine.connect():
+            return _quantize_folder(
+                model,
+                output,
+                chosen,
+                calibration,
+                compute,
+                external_data,
+                run,
+                one_model=weights is not None,
+            )
     if output is not None:
         others = [*paths_of(data), _file_of(recipe), sketches]
         graph.check_destination(output, source=model, others=others)
-    return _save(run(model, chosen, calibration, compute), output, external_data)
+    with calibration.engine.connect():
+        return _save(run(model, chosen, calibration, compute), output, external_data)
 
 
 def _quantize_folder(
@@ -213,9 +216,10 @@ def _file_of(recipe: RecipeSource) -> str | Path | None:
     return recipe if is_file else None  # type: ignore[return-value]
 
 
-def _check_engine(engine: Engine | str | None, recipe: Recipe) -> None:
-    """Refuse an engine for a recipe whose ranges no data gives."""
-    if open_engine(engine) is not None and recipe.mode != "static":
+def _check_engine(calibration: Calibration, recipe: Recipe) -> None:
+    """Refuse an engine for a job that runs no samples and rounds nothing by data."""
+    idle = recipe.mode == "dynamic" or (recipe.mode == "weight-only" and calibration.data is None)
+    if idle and not calibration.engine.is_local:
         raise RecipeError(
             f"recipe {recipe.name!r} observes no activations, so that an engine has nothing to "
             "do; leave it out."
@@ -274,15 +278,16 @@ def make_plan(
         progress=progress,
     )
     chosen = load_recipe(recipe, target)
-    _check_engine(engine, chosen)
+    _check_engine(calibration, chosen)
     model = _with_weights(model, weights)
     effort = _choose_effort(effort, recipe, chosen, calibration)
-    if effort == "low":
-        plan = mode_of(chosen).make_plan(model, chosen, calibration, providers)
-    else:
-        from bitwright.jobs.effort import plan_with_effort
+    with calibration.engine.connect():
+        if effort == "low":
+            plan = mode_of(chosen).make_plan(model, chosen, calibration, providers)
+        else:
+            from bitwright.jobs.effort import plan_with_effort
 
-        plan = plan_with_effort(model, chosen, effort, calibration, providers=providers)
+            plan = plan_with_effort(model, chosen, effort, calibration, providers=providers)
     log_decisions(plan)
     return plan
 
@@ -301,6 +306,7 @@ def apply_plan(
     providers: Sequence[str] | None = None,
     work: str | Path | None = None,
     device: str = "cpu",
+    engine: Engine | str | None = None,
     progress: Progress = True,
 ) -> Result:
     """Quantize a model as a plan says; data, if given, only measures the result.
@@ -308,8 +314,8 @@ def apply_plan(
     The plan of `import_qat` goes with the trained model.
 
     Weight-only plans with GPTQ round by the data, and plans that fine-tune learn from it, so they
-    need it; `work`, `device` and `progress` are for these, as in `quantize`. A plan that was made
-    with `weights` is applied with them.
+    need it; `work`, `device`, `engine` and `progress` are for these, as in `quantize`. A plan that
+    was made with `weights` is applied with them.
 
     >>> import bitwright
     >>> demo = bitwright.load_demo()
@@ -323,8 +329,11 @@ def apply_plan(
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
     model = _with_weights(model, weights, output)
-    calibration = Calibration(data, limit, transform, progress=progress)
-    result = apply_to_model(plan, model, calibration, providers, Compute(device, work))
+    calibration = Calibration(data, limit, transform, engine=open_engine(engine), progress=progress)
+    if data is None and not calibration.engine.is_local:
+        raise ArgumentError("without data an engine has nothing to do; leave it out, or give data.")
+    with calibration.engine.connect():
+        result = apply_to_model(plan, model, calibration, providers, Compute(device, work))
     return _save(result, output, external_data)
 
 

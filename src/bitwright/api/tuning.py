@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bitwright import graph
 from bitwright.data import Transform, paths_of
 from bitwright.errors import ArgumentError
-from bitwright.observe import MEMORY_BUDGET
+from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.recipe import Recipe, load_recipe
 from bitwright.support.arguments import check_arguments
 
@@ -48,6 +48,7 @@ def tune(
     transform: Transform = None,
     external_data: bool | None = None,
     memory_budget: int = MEMORY_BUDGET,
+    engine: Engine | str | None = None,
     providers: Sequence[str] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> TuneResult:
@@ -87,6 +88,9 @@ def tune(
         transform: how images become arrays, or a function that is given each item of the data.
         external_data: weights in a file of their own; None: only above 2 GB.
         memory_budget: bytes of samples and observed tensors that may be in memory at once.
+        engine: where samples, trials and units are run: `"ray"` or `"ray://host:10001"` for a
+            cluster, or a `bitwright.observe.RayEngine`; None: this process. Times of models are
+            always measured here.
         providers: execution providers of ONNX Runtime for every run.
         log: hears what is being done, line by line, and how many evaluations there can be.
 
@@ -138,11 +142,13 @@ def tune(
         transform=transform,
         work=None if work is None else Path(work),
         memory_budget=memory_budget,
+        engine=open_engine(engine),
         providers=providers,
         external_data=external_data,
         **({} if log is None else {"report": log}),
     )
-    return tune_model(request)
+    with request.engine.connect():
+        return tune_model(request)
 
 
 def _check_word(option: str, word: str, known: Sequence[str]) -> None:

@@ -136,6 +136,37 @@ class ErrorSums:
         self.low, self.high = min(self.low, least), max(self.high, most)
         return None
 
+    def merge(self, other: ErrorSums) -> None:
+        """Add what was summed up elsewhere.
+
+        >>> one, other = ErrorSums(), ErrorSums()
+        >>> one.add(np.float32([3]), np.float32([3]))
+        >>> other.add(np.float32([4]), np.float32([3]))
+        >>> one.merge(other)
+        >>> one.signal, one.noise, one.count
+        (25.0, 1.0, 2)
+        """
+        if not other.count:
+            return
+        if not self.count:
+            self.channel_signal = np.zeros_like(other.channel_signal)
+            self.channel_noise = np.zeros_like(other.channel_noise)
+        signal, noise = other.channel_signal, other.channel_noise
+        if signal.size != self.channel_signal.size:  # the number of channels varies: they are one
+            self.channel_signal = self.channel_signal.sum(keepdims=True)
+            self.channel_noise = self.channel_noise.sum(keepdims=True)
+            signal, noise = signal.sum(keepdims=True), noise.sum(keepdims=True)
+        self.channel_signal = self.channel_signal + signal
+        self.channel_noise = self.channel_noise + noise
+        self.signal += other.signal
+        self.noise += other.noise
+        self.dot += other.dot
+        self.actual += other.actual
+        self.largest = max(self.largest, other.largest)
+        self.count += other.count
+        self.clipped += other.clipped
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+
     def _gather(
         self, signal: Array, noise: Array, dot: float, other: float, largest: float, count: int
     ) -> None:

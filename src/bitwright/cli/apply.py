@@ -43,6 +43,7 @@ def apply_command(
     provider: opt.Provider = None,
     work: opt.Work = None,
     device: opt.Device = "cpu",
+    engine: opt.Engine = None,
     screen: Screen,
 ) -> None:
     """Quantize a model as a plan says, without calibration.
@@ -66,6 +67,7 @@ def apply_command(
             providers=provider or None,
             work=work,
             device=device,
+            engine=engine,
             progress=screen.wants_progress,
             **samples.arguments(),
         )

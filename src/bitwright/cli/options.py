@@ -92,8 +92,9 @@ Engine = Annotated[
     str | None,
     typer.Option(
         metavar="ENGINE",
-        help="Where the samples are run: local, ray (a cluster on this machine, or the one that "
-        "RAY_ADDRESS names), or ray://HOST:PORT. The result is the same.",
+        help="Where samples are run, and weights rounded and learned: local, ray (a cluster on "
+        "this machine, or the one that RAY_ADDRESS names), or ray://HOST:PORT. The result is the "
+        "same.",
     ),
 ]
 Effort = Annotated[
@@ -280,7 +281,7 @@ class RunOptions:
     """Options for where and within which memory models are run.
 
     >>> RunOptions(provider=["CPUExecutionProvider"], memory_budget="1MB").arguments()
-    {'providers': ['CPUExecutionProvider'], 'memory_budget': 1000000}
+    {'providers': ['CPUExecutionProvider'], 'memory_budget': 1000000, 'engine': None}
     """
 
     provider: Provider = None
@@ -288,11 +289,16 @@ class RunOptions:
         str | None,
         typer.Option(metavar="SIZE", help="Observed tensors that may be in memory at once: 512MB."),
     ] = None
+    engine: Engine = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the job that the options stand for."""
         budget = read_budget(self.memory_budget)
-        return {"providers": self.provider or None, "memory_budget": budget}
+        return {
+            "providers": self.provider or None,
+            "memory_budget": budget,
+            "engine": self.engine,
+        }
 
 
 def read_shapes(texts: Sequence[str], option: str = "--input-shape") -> dict[str, Any] | None:

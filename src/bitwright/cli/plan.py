@@ -30,7 +30,6 @@ def plan_command(
     effort: opt.Effort = None,
     sketches: opt.Sketches = None,
     run: opt.RunOptions,
-    engine: opt.Engine = None,
     screen: Screen,
 ) -> None:
     """Write a plan of how to quantize: to read, edit and apply."""
@@ -53,7 +52,6 @@ def plan_command(
             recipe=chosen,
             effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
             sketches=sketches,
-            engine=engine,
             progress=screen.wants_progress,
             **given,
         )

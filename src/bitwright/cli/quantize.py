@@ -41,7 +41,6 @@ def quantize_command(
     ] = None,
     external_data: opt.ExternalData = None,
     run: opt.RunOptions,
-    engine: opt.Engine = None,
     work: opt.Work = None,
     device: opt.Device = "cpu",
     screen: Screen,
@@ -63,7 +62,7 @@ def quantize_command(
                 raise typer.BadParameter(f"{option} is for one model, and {model} is a folder")
     if qat:
         later = {"effort": effort, "sketches": sketches, "memory_budget": run.memory_budget}
-        later |= {"weights": weights, "engine": engine}
+        later |= {"weights": weights, "engine": run.engine}
         _refuse_calibration({**asdict(recipe), **later})
 
     from bitwright import graph
@@ -102,7 +101,6 @@ def quantize_command(
                 external_data=external_data,
                 work=work,
                 device=device,
-                engine=engine,
                 progress=screen.wants_progress,
                 **given,
                 **running,

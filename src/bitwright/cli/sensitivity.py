@@ -63,7 +63,6 @@ def sensitivity_command(
         ),
     ] = None,
     run: opt.RunOptions,
-    engine: opt.Engine = None,
     screen: Screen,
 ) -> None:
     """Find the most sensitive nodes, and plan a fallback for them.
@@ -86,7 +85,6 @@ def sensitivity_command(
             model,
             plan,
             candidates=candidates,
-            engine=engine,
             progress=screen.wants_progress,
             **given,
         )

@@ -44,6 +44,9 @@ from .pieces import Piece as Piece
 from .pieces import cut_model as cut_model
 from .pieces import extract_piece as extract_piece
 from .pieces import open_piece as open_piece
+from .portable import PortableModel as PortableModel
+from .portable import carried_model as carried_model
+from .portable import carry_model as carry_model
 from .saving import EXTERNAL_DATA_THRESHOLD as EXTERNAL_DATA_THRESHOLD
 from .saving import ExternalData as ExternalData
 from .saving import check_destination as check_destination

@@ -21,6 +21,7 @@ from bitwright.graph.loading import load_model
 from bitwright.graph.tensors import external_path, shape_of, tensor_slots
 from bitwright.graph.versions import runtime_limits
 from bitwright.support.scratch import ScratchFolder
+from bitwright.support.threads import default_threads
 
 __all__ = ["Level", "checked_providers", "open_session", "run_session", "runtime_reason"]
 
@@ -85,8 +86,8 @@ def open_session(
     """Open a model in ONNX Runtime, or raise a ModelError with the runtime's reason.
 
     `level` is the graph optimization ("all" is the runtime's default), `threads` None means all
-    cores, `providers` None means the CPU. The memory arena is off because it never gives memory
-    back. With it or with `spinning`, threads wait in a loop, as the runtime lets them: they answer
+    cores (on a worker of a cluster one), `providers` None means the CPU. The memory arena is off
+    because it never gives memory back. With it or with `spinning`, threads wait in a loop, as the runtime lets them: they answer
     faster, and take the cores from whatever else works. `custom_ops` are libraries to register.
     External data is read where it lies; nothing is copied. An IR version that the runtime would
     not read is lowered for the session only. The runtime writes the graph that it made of the model
@@ -228,6 +229,7 @@ def _make_options(
     options.enable_cpu_mem_arena = memory_arena
     if not (memory_arena or spinning):
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    threads = default_threads() if threads is None else threads
     if threads is not None:
         options.intra_op_num_threads = threads
     for library in custom_ops:

@@ -40,6 +40,7 @@ from bitwright.observe import (
 from bitwright.prepare import channels_last_inputs
 from bitwright.recipe import MeanExtremes, MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.rounding.bias_correction import find_biased_layers, input_axes
+from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.logs import logged
 from bitwright.support.progress import Progress
 from bitwright.support.wording import counted
@@ -100,7 +101,8 @@ class Calibration(DataOptions):
     """Keep some samples out of calibration, to measure the result on."""
     sketches: str | Path | Mapping[str, TensorSketch] | Observe | None = None
     """A file that keeps what was observed, what was observed elsewhere, or what observes it."""
-    engine: Any = None
+    engine: Engine = LOCAL
+    """Where samples are run, and weights rounded and learned."""
     kept_random: bool = False
     """Whether `data` are samples that `RandomData` gave."""
 

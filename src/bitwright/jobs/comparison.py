@@ -19,6 +19,7 @@ from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress
 
@@ -38,8 +39,8 @@ class Measuring(DataOptions):
     samples: Sequence[Sample] | None = None
     """Samples as the quantized model takes them, instead of data."""
     providers: Sequence[str] | None = None
-    engine: Any = None
-    """What runs the variants of a sensitivity; None: this process."""
+    engine: Engine = LOCAL
+    """Where samples and variants are run."""
 
     def check(self, purpose: str) -> None:
         """Refuse what nothing can be measured with."""
@@ -110,6 +111,7 @@ def compare_with(
             plan=plan,
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
+            engine=measuring.engine,
             on_progress=report,
         )
     coverage = find_coverage(quantized, first[0], providers=measuring.providers)

@@ -33,7 +33,7 @@ from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, 
 from bitwright.jobs.result import Result
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.jobs.tuning.result import TuneResult
-from bitwright.observe import MEMORY_BUDGET, observe
+from bitwright.observe import MEMORY_BUDGET, Engine, observe, open_engine
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import write_file
@@ -116,6 +116,7 @@ def write_report(
     sensitivity: bool = False,
     providers: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
+    engine: Engine | str | None = None,
     progress: Progress = True,
 ) -> Report:
     """Say how good a quantized model is, which nodes are worst and what to try, on one page.
@@ -134,6 +135,9 @@ def write_report(
             fall back to float.
         providers: execution providers of ONNX Runtime for every run.
         memory_budget: bytes of compared tensors that may be alive at once.
+        engine: where samples and nodes are run: `"ray"` or `"ray://host:10001"` for a cluster, or
+            a `bitwright.observe.RayEngine`; None: this process. The page is the same, and latency
+            is measured here.
         progress: show a bar on a terminal, or call this with (samples done, samples in all).
 
     >>> import bitwright
@@ -158,25 +162,28 @@ def write_report(
             raise OutputError(
                 f"the better plan would overwrite {plan_name!r}; give the page another name."
             )
-    report = make_report(
-        float_model,
-        graph.load_model(quantized_model),
-        names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
-        sizes=(graph.file_size(float_model), _size_of(quantized_model)),
-        plan=plan,
-        plan_name=plan_name,
-        output=output,
-        measuring=Measuring(
-            data,
-            limit,
-            transform,
-            memory_budget=memory_budget,
-            providers=providers,
-            progress=progress,
-        ),
-        latency=latency,
-        sensitivity=sensitivity,
-    )
+    chosen = open_engine(engine)
+    with chosen.connect():
+        report = make_report(
+            float_model,
+            graph.load_model(quantized_model),
+            names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
+            sizes=(graph.file_size(float_model), _size_of(quantized_model)),
+            plan=plan,
+            plan_name=plan_name,
+            output=output,
+            measuring=Measuring(
+                data,
+                limit,
+                transform,
+                memory_budget=memory_budget,
+                providers=providers,
+                engine=chosen,
+                progress=progress,
+            ),
+            latency=latency,
+            sensitivity=sensitivity,
+        )
     if output is not None:
         report.save(output)
     return report
@@ -359,6 +366,7 @@ def _look_at_tensors(
         detail="histogram",
         memory_budget=measuring.memory_budget,
         providers=measuring.providers,
+        engine=measuring.engine,
         progress=False,
     )
 

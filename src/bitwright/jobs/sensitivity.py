@@ -33,6 +33,7 @@ from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import QuantPlan
+from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress
 
@@ -106,6 +107,7 @@ def open_variants(
             given,
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
+            engine=measuring.engine,
         )
         # Nodes that stay float lose, too: they read what others rounded. Those without a figure of
         # their own come last.
@@ -147,8 +149,8 @@ class NodeVariants:
     unit_of: dict[str, int]
     """Node -> the index of its unit."""
     memory_budget: int
-    engine: Any = None
-    """What runs groups of variants; None: this process."""
+    engine: Engine = LOCAL
+    """Where groups of variants are run."""
 
     @cached_property
     def _float(self) -> Any:

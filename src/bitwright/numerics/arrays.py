@@ -52,6 +52,10 @@ class Arrays:
         self.rint: Any = module.round  # ties to even
         self.solve: Any = module.linalg.solve
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # In another process it is that process's own, so that `xp is NUMPY` holds there.
+        return "NUMPY" if type(self) is Arrays else super().__reduce__()
+
     def array(self, values: Any, dtype: Float = "float32") -> Any:
         """Return the values as an array of floats; without a copy where they are that already."""
         return np.asarray(values).astype(_NUMPY_FLOATS[dtype], copy=False)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import or_
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy.typing as npt
 
 from bitwright.errors import DataError, did_you_mean
+from bitwright.graph import carried_model, carry_model
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe.sketch import TensorSketch
+from bitwright.support.engines import LOCAL, Engine, KeptParts
 from bitwright.support.progress import Progress, show_progress
 from bitwright.support.wording import counted
 
-__all__ = ["MEMORY_BUDGET", "Detail", "Engine", "Feeds", "Observation", "Runner", "observe"]
+__all__ = ["MEMORY_BUDGET", "Detail", "Feeds", "Observation", "Runner", "observe"]
 
 Detail = Literal["extremes", "thinned", "histogram"]
 Feeds = Mapping[str, npt.NDArray[Any]]
@@ -35,25 +38,6 @@ class Runner(Protocol):
 
     def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, npt.NDArray[Any]]:
         """Return the value of each tensor of a group for this sample."""
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """Where observation happens: this process, or a cluster."""
-
-    def observe(
-        self, model: Any, tensors: Sequence[str], samples: Iterable[Feeds], **options: Any
-    ) -> Observation:
-        """Do what `observe` does, with the same result."""
-
-    def map(
-        self,
-        make: Callable[..., Callable[[Any], Any]],
-        shared: Sequence[Any],
-        items: Iterable[Any],
-        on_done: Callable[[int], None] = ...,
-    ) -> list[Any]:
-        """Return what the function that `make` makes of the shared values gives for each item."""
 
 
 @dataclass(slots=True)
@@ -118,7 +102,8 @@ def observe(
     memory_budget: int = MEMORY_BUDGET,
     providers: Sequence[str] | None = None,
     progress: Progress = True,
-    engine: Engine | None = None,
+    engine: Engine = LOCAL,
+    kept: KeptParts | None = None,
     sketches: Mapping[str, TensorSketch] | None = None,
 ) -> Observation:
     """Run the model over the samples, once, and sketch the named tensors.
@@ -131,8 +116,9 @@ def observe(
     channel, with the channel axis. `memory_budget` bounds the bytes of observed tensors that
     are alive at any time: if one sample's do not fit, they are observed in groups, one run for
     each group. `providers` are the runtime's execution providers. `progress` shows a bar on a
-    terminal, or calls a function with (done, total). `sketches` are filled in place of new ones,
-    whatever their kind.
+    terminal, or calls a function with (done, total). `engine` says where all of it runs; a cluster
+    goes on from the parts that are `kept`. `sketches` are filled in place of new ones, whatever
+    their kind.
 
     Non-finite values raise nothing here; see `Observation.problems`.
 
@@ -149,21 +135,18 @@ def observe(
         raise DataError(f"unknown detail {detail!r}.{did_you_mean(detail, get_args(Detail))}")
     if memory_budget <= 0:
         raise DataError(f"the memory budget must be positive, not {memory_budget} bytes.")
-    if engine is not None:
+    if not engine.is_local:
         if sketches is not None:
             raise DataError("an engine makes its own sketches; leave out `sketches` or `engine`.")
-        return engine.observe(
-            model,
-            tensors,
-            samples,
-            detail=detail,
-            per_channel=per_channel,
-            per_batch=per_batch,
-            means=means,
-            memory_budget=memory_budget,
-            providers=providers,
-            progress=progress,
-        )
+        options = {
+            "detail": detail,
+            "per_channel": per_channel,
+            "per_batch": per_batch,
+            "means": means,
+            "memory_budget": memory_budget,
+            "providers": providers,
+        }
+        return _observe_on(engine, model, tensors, samples, options, progress, kept)
     axes = dict(per_channel or {})
     if sketches is None:
         sketches = {
@@ -202,6 +185,39 @@ def observe(
     if not seen.samples:
         raise DataError("there is no calibration data: not a single sample came.")
     return seen
+
+
+def _observe_on(
+    engine: Engine,
+    model: Any,
+    tensors: Sequence[str],
+    samples: Iterable[Feeds],
+    options: Mapping[str, Any],
+    progress: Progress,
+    kept: KeptParts | None,
+) -> Observation:
+    """Observe shards of the samples on a cluster, and merge what was seen of them."""
+    if not tensors:
+        return Observation()
+    total = len(samples) if isinstance(samples, Sized) else getattr(samples, "len_hint", None)
+    with (
+        engine.open(_shard_observer, carry_model(model), list(tensors), options) as workers,
+        show_progress(progress, "Observing", total) as report,
+    ):
+        found: Observation | None = workers.reduce(samples, or_, on_done=report, kept=kept)
+    if found is None:
+        raise DataError("there is no calibration data: not a single sample came.")
+    return found
+
+
+def _shard_observer(
+    model: Any, tensors: Sequence[str], options: Mapping[str, Any]
+) -> Callable[[Iterable[Feeds]], Observation]:
+    """Return what observes shard after shard with the same sessions."""
+    given = dict(options)
+    budget, providers = given.pop("memory_budget"), given.pop("providers")
+    runner = as_runner(carried_model(model), tensors, budget, providers)
+    return lambda shard: observe(runner, tensors, shard, progress=False, **given)
 
 
 def as_runner(

@@ -1,4 +1,4 @@
-"""Work on a Ray cluster: items go to workers, what dies is replaced and its item done again.
+"""Workers on a Ray cluster: items go to them, what dies is replaced and its item done again.
 
 Workers are actors, which hold what is expensive to make (sessions) from item to item. Results come
 in the order of the items, whoever made them, and are the same for any number of workers.
@@ -6,19 +6,27 @@ in the order of the items, whoever made them, and are the same for any number of
 
 from __future__ import annotations
 
+import logging
+import os
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
-from bitwright.errors import ClusterError, MissingPackageError
+from bitwright.errors import BitwrightError, ClusterError, MissingPackageError
+from bitwright.support.engines import KeptParts
+from bitwright.support.files import Closing
 from bitwright.support.notices import warn_user
+from bitwright.support.threads import limit_threads
 
-__all__ = ["ClusterWork", "open_cluster"]
+__all__ = ["ClusterWorkers", "open_cluster"]
+
+_LOGGER = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 30.0
 """How long to wait for a cluster to answer."""
@@ -28,8 +36,12 @@ START_ATTEMPTS = 3
 """How often to start a cluster on a machine that is too busy for it."""
 MAX_DEATHS = 4
 """Workers that may die over one item before it is taken for the reason."""
+MAX_FAILED_STARTS = 4
+"""Workers in a row that may fail to start."""
 FAN_IN = 8
 """Results that are merged at a time, by a worker, before they travel."""
+AHEAD = 4
+"""Results for each worker that may wait for one before them."""
 
 
 @contextmanager
@@ -44,6 +56,8 @@ def open_cluster(address: str | None) -> Iterator[Any]:
         raise MissingPackageError(
             "working on a cluster needs ray; run: pip install 'bitwright[ray]'."
         ) from error
+    # What failed is raised once already, in our words.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     if ray.is_initialized():
         yield ray
         return
@@ -55,9 +69,34 @@ def open_cluster(address: str | None) -> Iterator[Any]:
         _check_reachable(address)
         _connect(lambda: ray.init(address=address, **quiet), f"the cluster at {address!r}")
     try:
-        yield ray
+        with _logged_messages():
+            yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _logged_messages() -> Iterator[None]:
+    """Let what Ray says of processes that died go to the log, not to standard output.
+
+    It has no option for that, and our command may be writing its result there.
+    """
+    import ray._private.worker as module
+
+    printing = getattr(module, "print_to_stdstream", None)
+    if printing is None:
+        yield
+        return
+
+    def log(data: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        for line in data.get("lines", ()):
+            _LOGGER.debug("%s", line)
+
+    module.print_to_stdstream = log
+    try:
+        yield
+    finally:
+        module.print_to_stdstream = printing
 
 
 def _start_local(ray: Any, options: dict[str, Any]) -> None:
@@ -122,9 +161,16 @@ def _connect(start: Callable[[], Any], what: str) -> None:
 def _in_words(what: str) -> Iterator[None]:
     try:
         yield
+    except BitwrightError:
+        raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise ClusterError(f"{what} cannot be used: {reason.rstrip('.')}.") from error
+        raise ClusterError(f"{what} cannot be used: {_reason(error)}.") from error
+
+
+def _reason(error: BaseException, *, last: bool = False) -> str:
+    """Return the first line of what an error says, or the last: Ray puts the cause there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1 if last else 0][:200].rstrip(".")
 
 
 class _Worker:
@@ -133,6 +179,7 @@ class _Worker:
     def __init__(self, make: Callable[..., Callable[[Any], Any]], shared: Sequence[Any]) -> None:
         self._make, self._shared = make, shared
         self._function: Callable[[Any], Any] | None = None
+        limit_threads(1)  # it has one CPU, and others are beside it
 
     def ready(self) -> None:
         """Answer, which means that this process has started."""
@@ -143,7 +190,8 @@ class _Worker:
             import ray
 
             self._function = self._make(*(ray.get(ref) for ref in self._shared))
-        return True, self._function(item)
+        found = self._function(item)
+        return True, list(found) if isinstance(found, Iterator) else found
 
 
 @dataclass(slots=True)
@@ -164,11 +212,11 @@ class _Group:
         return self.closed and len(self.parts) == len(self.items)
 
 
-class ClusterWork:
+class ClusterWorkers(Closing):
     """Applies a function, which each worker makes of shared values, to items on a cluster.
 
     `make` is a function of a module, called once per worker with the shared values, which are sent
-    to each machine once.
+    to each machine once. Workers start with the first items, and stay until this is closed.
     """
 
     def __init__(
@@ -176,18 +224,11 @@ class ClusterWork:
         ray: Any,
         make: Callable[..., Callable[[Any], Any]],
         shared: Sequence[Any],
-        workers: int | None = None,
+        *,
+        count: int | None = None,
+        shard: int = 1,
     ) -> None:
-        self._ray = ray
-        self._shared = [ray.put(value) for value in shared]
-        self._make = make
-        self._actor = ray.remote(_Worker).options(num_cpus=1, scheduling_strategy="SPREAD")
-        self._count = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._starting: dict[Any, Any] = {}
-        self._idle: list[Any] = []
-        self._running: dict[Any, tuple[_Group, int, Any, Any]] = {}
-        self._merging: dict[Any, _Group] = {}
-        self._again: deque[tuple[_Group, int]] = deque()
+        self._ray, self._make, self._shard = ray, make, shard
         errors = ray.exceptions
         self._lost = (
             errors.RayActorError,
@@ -197,23 +238,64 @@ class ClusterWork:
             errors.OutOfMemoryError,
             errors.RaySystemError,
         )
+        with self._in_words():
+            self._shared = [ray.put(value) for value in shared]
+            self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._actor = ray.remote(_Worker).options(num_cpus=1, scheduling_strategy="SPREAD")
+        self._starting: dict[Any, Any] = {}
+        self._failed_starts = 0
+        self._idle: list[Any] = []
+        self._running: dict[Any, tuple[_Group, int, Any, Any]] = {}
+        self._merging: dict[Any, _Group] = {}
+        self._again: deque[tuple[_Group, int]] = deque()
 
-    def map(self, items: Iterable[Any], on_done: Callable[[int], None]) -> list[Any]:
-        """Return the result of each item; `on_done` gets how many there are."""
-        return self._gather(items, None, 1, on_done)
+    def map(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield the result of each item, in their order."""
+        waiting: dict[int, Any] = {}
+        first = 0
+        for number, result in self._gather(items, None, 1, ahead=AHEAD * self._count):
+            waiting[number] = result
+            while first in waiting:
+                first += 1
+                yield waiting.pop(first - 1)
+
+    def stream(self, samples: Iterable[Any]) -> Iterator[Any]:
+        """Yield the result of each sample, in their order; a worker gets a shard at a time."""
+        for part in self.map(self._shards(samples)):
+            yield from part
 
     def reduce(
         self,
-        items: Iterable[Any],
+        samples: Iterable[Any],
         merge: Callable[[Any, Any], Any],
-        on_done: Callable[[int], None],
+        *,
+        on_done: Callable[[int], None] = lambda done: None,
+        kept: KeptParts | None = None,
     ) -> Any:
-        """Return all results merged, None where there is no item.
+        """Return the results of all shards merged, None where there is no sample.
 
         Neighbours are merged first, on the cluster, so that `merge` need not commute and one in
-        eight results travels here.
+        eight results travels here. What travelled is `kept`, and not done again if it is there.
         """
-        found = self._gather(items, merge, FAN_IN, on_done)
+        sent = 0
+
+        def shards() -> Iterator[Any]:
+            nonlocal sent
+            for shard in self._shards(samples):
+                sent += len(shard)
+                yield shard
+
+        parts: dict[int, Any] = {}
+        gathered = self._gather(
+            shards(),
+            merge,
+            FAN_IN,
+            on_done=lambda done: on_done(min(done * self._shard, sent)),
+            kept=kept,
+        )
+        for number, part in gathered:
+            parts[number] = part
+        found = [parts[number] for number in range(len(parts))]
         while len(found) > 1:  # a tree, too: a long list is not copied for each of its parts
             pairs = zip(found[::2], [*found[1::2], None], strict=False)
             found = [one if other is None else merge(one, other) for one, other in pairs]
@@ -221,47 +303,86 @@ class ClusterWork:
 
     def close(self) -> None:
         """Stop the workers."""
-        busy = [entry[2] for entry in self._running.values()]
-        for worker in [*self._starting.values(), *self._idle, *busy]:
-            self._ray.kill(worker)
+        self._stop([*self._starting.values(), *self._idle])
+        self._starting, self._idle = {}, []
+        self._stop_running()
+
+    def _shards(self, samples: Iterable[Any]) -> Iterator[Any]:
+        iterator = iter(samples)
+        while shard := list(islice(iterator, self._shard)):
+            yield shard
 
     def _gather(
         self,
         items: Iterable[Any],
         merge: Callable[[Any, Any], Any] | None,
         size: int,
+        *,
+        on_done: Callable[[int], None] = lambda done: None,
+        ahead: int | None = None,
+        kept: KeptParts | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the merged results of groups of so many items, with their numbers, as they come.
+
+        No group is begun that is so many `ahead` of the first that is not there yet.
+        """
+        try:
+            with self._in_words():
+                yield from self._work(items, merge, size, on_done, ahead, kept)
+        finally:
+            self._stop_running()
+
+    def _work(
+        self,
+        items: Iterable[Any],
+        merge: Callable[[Any, Any], Any] | None,
+        size: int,
         on_done: Callable[[int], None],
-    ) -> list[Any]:
-        source = iter(items)
-        results: dict[int, Any] = {}
+        ahead: int | None,
+        kept: KeptParts | None,
+    ) -> Iterator[tuple[int, Any]]:
+        source = self._start_for(iter(items))
         group: _Group | None = None
         groups = done = 0
+        open_groups: set[int] = set()
         exhausted = False
         # Without a CPU of its own: the workers may hold all there are.
         combine = self._ray.remote(_merge_all).options(num_cpus=0)
-        for _ in range(self._count):
-            self._start_worker()
         began = time.monotonic()
         while True:
             while self._idle and (self._again or not exhausted):
                 if self._again:
                     self._submit(*self._again.popleft())
                     continue
+                if ahead is not None and open_groups and groups - min(open_groups) >= ahead:
+                    break
                 item = next(source, _END)
                 if item is _END:
                     exhausted = True
-                    if group is not None:
+                    if group is not None and not group.closed:
                         group.closed = True
                         self._finish(group, merge, combine)
                     break
                 if group is None or group.closed:
                     group = _Group(groups)
                     groups += 1
+                    if kept is None or group.number not in kept:
+                        open_groups.add(group.number)
+                if group.number not in open_groups:  # a run before did this one
+                    group.parts[len(group.items)] = None
+                    group.items.append(None)
+                    group.closed = len(group.items) == size
+                    done += 1
+                    on_done(done)
+                    if group.closed:
+                        assert kept is not None
+                        yield group.number, kept.get(group.number)
+                    continue
                 group.items.append(self._ray.put(item))
                 group.closed = len(group.items) == size
                 self._submit(group, len(group.items) - 1)
             if exhausted and not self._running and not self._merging and not self._again:
-                return [results[number] for number in range(groups)]
+                return
             waiting = [*self._running, *self._merging, *self._starting]
             ready, _ = self._ray.wait(waiting, num_returns=1, timeout=1.0)
             if not ready:
@@ -269,23 +390,27 @@ class ClusterWork:
                 continue
             reference = ready[0]
             if reference in self._starting:
-                self._greet(reference)
-                began = time.monotonic()
+                if self._greet(reference):
+                    began = time.monotonic()
             elif reference in self._merging:
                 finished = self._merging.pop(reference)
                 try:
-                    results[finished.number] = self._get(reference)
+                    result = self._get(reference)
                 except self._lost:
                     finished.parts.clear()
                     self._redo(finished, range(len(finished.items)), "a machine")
-                else:
-                    finished.items.clear()
+                    continue
+                finished.items.clear()
+                open_groups.discard(finished.number)
+                if kept is not None and finished.closed and len(finished.counted) == size:
+                    kept.put(finished.number, result)
+                yield finished.number, result
             else:
                 owner, position, worker, part = self._running.pop(reference)
                 try:
                     self._get(reference)
                 except self._lost:
-                    self._kill(worker)
+                    self._stop([worker])
                     self._start_worker()
                     began = time.monotonic()
                     self._redo(owner, [position], "a worker")
@@ -296,6 +421,14 @@ class ClusterWork:
                 owner.parts[position] = part
                 on_done(done)
                 self._finish(owner, merge, combine)
+
+    def _start_for(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Start as many workers as there are items for, up to the number that there can be."""
+        missing = self._count - len(self._idle) - len(self._starting)
+        first = list(islice(items, self._count))
+        for _ in range(min(missing, len(first) - len(self._idle) - len(self._starting))):
+            self._start_worker()
+        return chain(first, items)
 
     def _submit(self, group: _Group, position: int) -> None:
         worker = self._idle.pop()
@@ -324,14 +457,23 @@ class ClusterWork:
         worker = self._actor.remote(self._make, self._shared)
         self._starting[worker.ready.remote()] = worker
 
-    def _greet(self, reference: Any) -> None:
+    def _greet(self, reference: Any) -> bool:
+        """Take a worker that has started; one that failed to is replaced, a few times."""
         worker = self._starting.pop(reference)
         try:
             self._get(reference)
-        except self._lost:
+        except self._lost as error:
+            self._failed_starts += 1
+            if self._failed_starts >= MAX_FAILED_STARTS:
+                raise ClusterError(
+                    f"the workers of the cluster do not start ({_reason(error, last=True)}); "
+                    "check that bitwright is installed on its machines, in the same version."
+                ) from error
             self._start_worker()
-        else:
-            self._idle.append(worker)
+            return False
+        self._failed_starts = 0
+        self._idle.append(worker)
+        return True
 
     def _check_started(self, began: float) -> None:
         nobody = not self._idle and not self._running and not self._merging
@@ -341,8 +483,24 @@ class ClusterWork:
                 "bitwright is installed on its machines."
             )
 
-    def _kill(self, worker: Any) -> None:
-        self._ray.kill(worker)
+    def _stop_running(self) -> None:
+        """Stop the workers whose results nobody waits for any more."""
+        self._stop([entry[2] for entry in self._running.values()])
+        self._running, self._merging = {}, {}
+        self._again.clear()
+
+    def _stop(self, workers: Iterable[Any]) -> None:
+        for worker in workers:
+            with suppress(self._ray.exceptions.RayError, ConnectionError):
+                self._ray.kill(worker)
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Tell in a sentence what Ray says when the cluster itself is gone."""
+        try:
+            yield
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            raise ClusterError(f"the cluster is lost: {_reason(error)}.") from error
 
     def _get(self, reference: Any) -> Any:
         try:
@@ -352,7 +510,9 @@ class ClusterWork:
             if isinstance(cause, self._lost):
                 raise cause from None
             # What failed there fails here as it would in this process.
-            raise (cause if isinstance(cause, Exception) else ClusterError(str(error))) from None
+            if isinstance(cause, Exception):
+                raise cause from None
+            raise ClusterError(f"a worker failed: {_reason(error, last=True)}.") from None
 
 
 _END = object()

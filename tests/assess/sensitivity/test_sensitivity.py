@@ -1,11 +1,11 @@
 """Sensitivities, against models that are written for each node one by one."""
 
 import math
-import pickle
 
 import numpy as np
 import pytest
 from support import language_models
+from support.elsewhere import Elsewhere
 from support.models import build, make_cnn, make_samples, make_transformer, weight
 from support.models import node as make_node
 
@@ -13,7 +13,6 @@ import bitwright
 from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.errors import DataError, PlanError
 from bitwright.graph import load_model, open_session, opset_of, run_session
-from bitwright.observe import LocalEngine
 from bitwright.plan import QuantPlan
 
 
@@ -65,14 +64,6 @@ def test_small_groups_of_variants_give_the_same(cnn):
     for one, other in zip(found.nodes, again.nodes, strict=True):
         assert other.alone == pytest.approx(one.alone, rel=1e-3)
         assert other.without == pytest.approx(one.without, rel=1e-3)
-
-
-class Elsewhere(LocalEngine):
-    """An engine whose work could be in another process: all of it travels."""
-
-    def map(self, make, shared, items, on_done):
-        travelled = (pickle.loads(pickle.dumps(item)) for item in items)
-        return super().map(make, pickle.loads(pickle.dumps(shared)), travelled, on_done)
 
 
 def test_an_engine_gives_the_same_to_the_bit(cnn):

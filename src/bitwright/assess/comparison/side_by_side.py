@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
@@ -17,11 +18,13 @@ from bitwright.assess.comparison.results import Comparison, TensorComparison
 from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.inspection import show_type
 from bitwright.assess.outputs import OutputErrors
-from bitwright.assess.sums import ErrorSums
+from bitwright.assess.sums import Codes, ErrorSums
 from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import (
     SessionRunner,
+    carried_model,
+    carry_model,
     clone_model,
     infer_shapes,
     normalize,
@@ -29,6 +32,7 @@ from bitwright.graph import (
     run_session,
 )
 from bitwright.plan import QuantPlan
+from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["compare_models", "open_units"]
 
@@ -60,48 +64,38 @@ def compare_models(
     plan: QuantPlan | None = None,
     memory_budget: int,
     providers: Sequence[str] | None = None,
+    engine: Engine = LOCAL,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Comparison:
     """Return how far the quantized model is from the float one, tensor by tensor.
 
     Tensors of one sample that do not fit the memory budget are compared in groups. `exact` is what
     outputs are compared with where `float_model` itself is not: it imitates hardware, so that its
-    tensors are those of the quantized model. `plan` tells why nodes are float.
+    tensors are those of the quantized model. `plan` tells why nodes are float, `engine` where the
+    samples are run.
     """
     units = open_units(float_model, quantized)
     errors = _merge(units, with_exact=exact is not None)
-    reference = None if exact is None else open_session(exact, providers=providers)
     if not errors.outputs and not errors.tensors:
         raise ModelError(
             "the two models have no tensor in common, not even an output; check that the second "
             "was made from the first."
         )
-    runner = SessionRunner(
-        errors.model,
-        [name for bundle in errors.bundles for name in bundle],
-        # Two sets are alive at a time: one being compared, one being computed.
-        group_bytes=max(memory_budget // 2, 1),
-        providers=providers,
-        bundles=errors.bundles,
+    names = [each.names for each in errors.tensors]
+    shared = (
+        carry_model(errors.model),
+        carry_model(exact),
+        names,
+        errors.outputs,
+        memory_budget,
+        providers,
     )
     done = 0
-    pending: Future[None] | None = None
-    with ThreadPoolExecutor(1, thread_name_prefix="bitwright-compare") as pool:
-        for sample in samples:
-            given = {} if reference is None else run_session(reference, sample)
-            answers = {_exact_name(name): array for name, array in given.items()}
-            for group in runner.groups(sample):
-                values = {**runner.run(group, sample), **answers}
-                if pending is not None:
-                    pending.result()
-                pending = pool.submit(errors.add, values)
-            if pending is not None:
-                pending.result()
-            pending = pool.submit(errors.end_sample, sample)
+    with engine.open(_pair_runner, *shared) as workers:
+        for found in workers.stream(samples):
+            errors.add(found)
             done += 1
             on_progress(done)
-    if pending is not None:
-        pending.result()
     if not done:
         raise DataError("there is no sample to compare the models on; give at least one.")
     tensors = {each.cut.name: each.finish() for each in errors.tensors if each.total.count}
@@ -116,33 +110,49 @@ def compare_models(
     )
 
 
-@dataclass(slots=True)
-class _TensorErrors:
-    """A cut in the merged graph: the names of its three tensors, and their errors so far."""
+class _TensorNames(NamedTuple):
+    """A cut in the merged graph: the names of its three tensors, and how they are compared."""
 
-    cut: Cut
     expected: str
     actual: str
     local: str | None
     """With only the cut's own unit quantized, where anything in it is."""
     axis: int | None
+    codes: Codes | None
+
+    @property
+    def bundle(self) -> tuple[str, ...]:
+        """The tensors that must be computed together to be compared."""
+        return tuple(dict.fromkeys(filter(None, (self.expected, self.actual, self.local))))
+
+    def compare(self, values: Mapping[str, Array]) -> tuple[ErrorSums, ErrorSums] | None:
+        """Return the errors of a sample, accumulated and of the unit alone."""
+        expected, actual = values.get(self.expected), values.get(self.actual)
+        if expected is None or actual is None or actual.shape != expected.shape:
+            return None  # in another group; or matched by name, but it is something else
+        total, local = ErrorSums(), ErrorSums()
+        total.add(expected, actual, codes=self.codes)
+        if self.local is not None:
+            local.add(expected, values[self.local], codes=self.codes, axis=self.axis)
+        return total, local
+
+
+@dataclass(slots=True)
+class _TensorErrors:
+    """The errors of a cut so far."""
+
+    cut: Cut
+    names: _TensorNames
     total: ErrorSums = field(default_factory=ErrorSums)
     local_sums: ErrorSums = field(default_factory=ErrorSums)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(filter(None, (self.expected, self.actual, self.local))))
-
-    def add(self, values: Mapping[str, Array]) -> None:
-        expected, actual = values.get(self.expected), values.get(self.actual)
-        if expected is None or actual is None or actual.shape != expected.shape:
-            return  # in another group; or matched by name, but it is something else
-        self.total.add(expected, actual, codes=self.cut.codes)
-        if self.local is not None:
-            self.local_sums.add(expected, values[self.local], codes=self.cut.codes, axis=self.axis)
+    def add(self, found: tuple[ErrorSums, ErrorSums]) -> None:
+        self.total.merge(found[0])
+        self.local_sums.merge(found[1])
 
     def finish(self) -> TensorComparison:
         total, local, codes = self.total, self.local_sums, self.cut.codes
+        is_unit = self.names.local is not None
         saturated = used = None
         if codes is not None:
             saturated = total.clipped / total.count
@@ -152,8 +162,8 @@ class _TensorErrors:
             total.sqnr,
             total.cosine,
             total.largest,
-            local_sqnr=None if self.local is None else local.sqnr,
-            channel_sqnr=None if self.local is None else local.channel_sqnr,
+            local_sqnr=local.sqnr if is_unit else None,
+            channel_sqnr=local.channel_sqnr if is_unit else None,
             saturated=saturated,
             used=used,
         )
@@ -167,6 +177,17 @@ class _OutputNames(NamedTuple):
     actual: str
 
 
+class _SampleErrors(NamedTuple):
+    """What one sample gave: small, so that it travels."""
+
+    tensors: dict[int, tuple[ErrorSums, ErrorSums]]
+    """The errors of each tensor, by its place."""
+    answers: dict[str, tuple[Array, Array]]
+    """What both models gave."""
+    fed: tuple[tuple[str, str, tuple[int, ...]], ...]
+    """Name, type and shape of what was fed."""
+
+
 @dataclass(slots=True)
 class _MergedErrors:
     """Both models in one graph, and the errors of all tensors that are compared in it."""
@@ -175,32 +196,82 @@ class _MergedErrors:
     tensors: list[_TensorErrors]
     outputs: list[_OutputNames]
     judged: OutputErrors
-    answers: dict[str, tuple[Array, Array]] = field(default_factory=dict)
-    """What both models gave for the sample that is being compared."""
 
-    @property
-    def bundles(self) -> list[tuple[str, ...]]:
-        """The tensors that must be computed together to be compared."""
-        known = {value.name for value in self.model.graph.outputs}
-        pairs = [(each.expected, each.actual) for each in self.outputs]
-        return [
-            *(each.names for each in self.tensors),
-            *(tuple(name for name in pair if name in known) for pair in pairs),
-        ]
-
-    def add(self, values: Mapping[str, Array]) -> None:
-        for tensor in self.tensors:
-            tensor.add(values)
-        for name, expected, actual in self.outputs:
-            if expected in values and actual in values:
-                self.answers[name] = (values[expected], values[actual])
-
-    def end_sample(self, sample: Sample) -> None:
+    def add(self, found: _SampleErrors) -> None:
+        """Add a sample. Sums depend on their order, which is that of the samples on any engine."""
+        for place, sums in found.tensors.items():
+            self.tensors[place].add(sums)
         expected, actual = (
-            {name: pair[side] for name, pair in self.answers.items()} for side in (0, 1)
+            {name: pair[side] for name, pair in found.answers.items()} for side in (0, 1)
         )
-        self.judged.add(sample, expected, actual)
-        self.answers.clear()
+        # The judge looks at the types and shapes of what was fed, not at its numbers.
+        fed = {name: np.broadcast_to(np.zeros((), kind), shape) for name, kind, shape in found.fed}
+        self.judged.add(fed, expected, actual)
+
+
+def _pair_runner(
+    model: Any,
+    exact: Any,
+    tensors: Sequence[_TensorNames],
+    outputs: Sequence[_OutputNames],
+    memory_budget: int,
+    providers: Sequence[str] | None,
+) -> Callable[[Iterable[Sample]], Iterator[_SampleErrors]]:
+    """Return what runs both models, in one graph, on samples."""
+    merged = carried_model(model)
+    known = {value.name for value in merged.graph.outputs}
+    pairs = [(each.expected, each.actual) for each in outputs]
+    bundles = [
+        *(each.bundle for each in tensors),
+        *(tuple(name for name in pair if name in known) for pair in pairs),
+    ]
+    reference = None
+    if exact is not None:
+        reference = open_session(carried_model(exact), providers=providers)
+    runner = SessionRunner(
+        merged,
+        [name for bundle in bundles for name in bundle],
+        # Two sets are alive at a time: one being compared, one being computed.
+        group_bytes=max(memory_budget // 2, 1),
+        providers=providers,
+        bundles=bundles,
+    )
+
+    def compare(found: _SampleErrors, values: Mapping[str, Array]) -> None:
+        for place, names in enumerate(tensors):
+            sums = names.compare(values)
+            if sums is not None:
+                found.tensors[place] = sums
+        for name, expected, actual in outputs:
+            if expected in values and actual in values:
+                found.answers[name] = (values[expected], values[actual])
+
+    def run(samples: Iterable[Sample]) -> Iterator[_SampleErrors]:
+        pending: Future[None] | None = None
+        before: _SampleErrors | None = None
+        with ThreadPoolExecutor(1, thread_name_prefix="bitwright-compare") as pool:
+            for sample in samples:
+                given = {} if reference is None else run_session(reference, sample)
+                answers = {_exact_name(name): array for name, array in given.items()}
+                fed = tuple((name, a.dtype.str, a.shape) for name, a in sample.items())
+                found = _SampleErrors({}, {}, fed)
+                for group in runner.groups(sample):
+                    values = {**runner.run(group, sample), **answers}
+                    if pending is not None:
+                        pending.result()
+                    if before is not None:
+                        yield before
+                        before = None
+                    pending = pool.submit(compare, found, values)
+                if before is not None:  # nothing of this sample was run
+                    yield before
+                before = found
+            if pending is not None:
+                pending.result()
+            if before is not None:
+                yield before
+
+    return run
 
 
 def _exact_name(output: str) -> str:
@@ -224,7 +295,8 @@ def _merge(units: Units, *, with_exact: bool = False) -> _MergedErrors:
             local = merged.readable(merged.add_unit(cut, shared)).name
         expected = merged.readable(floats[cut.float_value]).name or ""
         actual = merged.readable(quantized[cut.measured]).name or ""
-        tensors.append(_TensorErrors(cut, expected, actual, local, _channel_axis(cut)))
+        names = _TensorNames(expected, actual, local, _channel_axis(cut), cut.codes)
+        tensors.append(_TensorErrors(cut, names))
     outputs, wanted = [], []
     given = {value.name: value for value in units.quantized.graph.outputs}
     for value in units.float_model.graph.outputs:

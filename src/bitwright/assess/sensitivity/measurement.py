@@ -7,21 +7,22 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import onnx
-import onnx_ir as ir
 
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.outputs import OutputErrors, TotalError
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import (
-    clone_model,
-    load_model,
+    PortableModel,
+    carried_model,
+    carry_model,
     open_session,
     remove_unused_nodes,
     run_session,
     serialized_size,
 )
 from bitwright.graph.cloning import to_message
+from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["measure_variants"]
 
@@ -41,36 +42,21 @@ def measure_variants(
     *,
     memory_budget: int,
     providers: Sequence[str] | None = None,
-    engine: Any = None,
+    engine: Engine = LOCAL,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> dict[Key, TotalError]:
     """Return the error of the outputs for each set of cuts, quantized alone or left float.
 
     Each variant is computed on every sample; nothing is estimated. Of the kind "without",
-    "quantized" has the error when all are quantized. `engine.map` runs the groups of variants
-    elsewhere; None: they run here, one after another.
+    "quantized" has the error when all are quantized. `engine` says where groups of variants run.
     """
     found: dict[Key, TotalError] = {}
-    if engine is not None:
-        sizes: list[int] = []
-
-        def travelling() -> Iterator[_Group]:
-            for group in _groups(units, kind, sets, memory_budget):
-                made = _finish(group)
-                sizes.append(sum(key not in ("float", "quantized") for key in made.names))
-                yield made._replace(source=_as_message(made.source))
-
-        shared = (_as_message(units.float_model), list(samples), providers)
-        done = engine.map(
-            _group_runner, shared, travelling(), lambda count: on_progress(sum(sizes[:count]))
-        )
-        for part in done:
+    shared = (carry_model(units.float_model), list(samples), providers)
+    groups = (_finish(group) for group in _groups(units, kind, sets, memory_budget))
+    with engine.open(_group_runner, *shared) as workers:
+        for part in workers.map(groups):
             found.update(part)
-        return found
-    run = _group_runner(units.float_model, samples, providers)
-    for group in _groups(units, kind, sets, memory_budget):
-        found.update(run(_finish(group)))
-        on_progress(len(found) - ("quantized" in found))
+            on_progress(len(found) - ("quantized" in found))
     return found
 
 
@@ -94,7 +80,7 @@ def _groups(
 class _Group(NamedTuple):
     """Variants in one graph: the model, and under which names it gives the outputs of each."""
 
-    source: ir.Model | onnx.ModelProto
+    source: PortableModel | onnx.ModelProto
     names: dict[Key, list[str]]
     output_names: list[str]
 
@@ -111,30 +97,24 @@ def _finish(group: Variants) -> _Group:
     model.graph.outputs[:] = [v for v in model.graph.outputs if v.producer() is not None]
     remove_unused_nodes(model)
     small = serialized_size(model) < _MAX_COPIED_BYTES
-    return _Group(to_message(model) if small else model, names, list(group.output_names))
-
-
-def _as_message(model: ir.Model | onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model as something that travels: with its tensors, wherever they are."""
-    if isinstance(model, onnx.ModelProto):
-        return model
-    return to_message(ir.external_data.load_to_model(clone_model(model)))
+    source = to_message(model) if small else PortableModel(model)
+    return _Group(source, names, list(group.output_names))
 
 
 def _group_runner(
-    float_model: ir.Model | onnx.ModelProto,
+    float_model: Any,
     samples: Iterable[Sample],
     providers: Sequence[str] | None,
 ) -> Callable[[_Group], dict[Key, TotalError]]:
     """Return what runs groups of variants on the samples."""
-    judged = float_model if isinstance(float_model, ir.Model) else load_model(float_model)
+    judged = carried_model(float_model)
 
     def run(group: _Group) -> dict[Key, TotalError]:
         # Beyond "extended" come layouts for speed, which many nodes pay for when the model is
         # opened. A node that is float here stays so: between integers, the runtime would round its
         # weights.
         session = open_session(
-            group.source, level="extended", providers=providers, float_weights=True
+            carried_model(group.source), level="extended", providers=providers, float_weights=True
         )
         fed = {value.name for value in session.get_inputs()}
         errors = {key: OutputErrors(judged) for key in group.names if key != "float"}

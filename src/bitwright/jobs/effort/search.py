@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bitwright.assess import NodeSensitivity
 from bitwright.assess.judge import Difference, compare_losses
-from bitwright.errors import ModelError, RecipeError
+from bitwright.errors import BitwrightError, ModelError, RecipeError
 from bitwright.jobs.calibration import Calibration, Evaluation, keep_data
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.compute import ON_CPU, Compute
@@ -295,6 +295,7 @@ class _Search:
             samples=trials.judged[1][:samples],
             providers=trials.prepared.providers,
             memory_budget=trials.calibration.memory_budget,
+            engine=trials.calibration.engine,
             progress=trials.calibration.progress,
         )
         source = trials.prepared.source
@@ -361,10 +362,11 @@ class _Grid:
             for index, changes in enumerate(self._steps)
             for choice in range(1, len(changes) + 1)
         ]
-        tried = [combination for combination in singles if self._try(combination)]
-        for combination in product(*(self._promising(i) for i in range(len(self._steps)))):
-            if combination not in self._known and self._try(combination):
-                tried.append(combination)
+        tried = self._try(singles)
+        several = product(*(self._promising(i) for i in range(len(self._steps))))
+        tried += self._try(
+            [combination for combination in several if combination not in self._known]
+        )
         finalists = [c for c in self._close_to_best(tried) if self._helps(c, self._nothing)]
         finalists = finalists[:FINALISTS]
         self._best = min([self._nothing, *finalists], key=lambda c: self._complete(c).loss)
@@ -439,23 +441,26 @@ class _Grid:
     def _complete(self, combination: Combination) -> Trial:
         return self._trials.carry_out(self._known[combination], self._halves)
 
-    def _try(self, combination: Combination) -> bool:
-        """Judge a combination on one half; whether it can be carried out at all."""
+    def _try(self, combinations: Sequence[Combination]) -> list[Combination]:
+        """Judge combinations on one half; return those that can be carried out at all."""
         changes = [
-            changes[choice - 1]
-            for changes, choice in zip(self._steps, combination, strict=True)
-            if choice
+            [step[choice - 1] for step, choice in zip(self._steps, one, strict=True) if choice]
+            for one in combinations
         ]
-        fields = {name: value for change in changes for name, value in change.fields.items()}
-        recipe = next(iter(self._known.values())).recipe.replace(**fields)
-        try:
-            trial = self._trials.carry_out(self._trials.start(recipe), FIRST)
-        except (ModelError, RecipeError) as error:
-            # What goes with no other option of this recipe, or runs nowhere.
-            self.refusals.append(_refusal(" and ".join(c.name for c in changes), error))
-            return False
-        self._known[combination], self._first[combination] = trial, trial.judgement.losses
-        return True
+        base = self._known[self._nothing].recipe
+        recipes = [
+            base.replace(**{name: value for change in one for name, value in change.fields.items()})
+            for one in changes
+        ]
+        tried = []
+        trials = self._trials.carry_out_all(recipes)
+        for combination, made, trial in zip(combinations, changes, trials, strict=True):
+            if isinstance(trial, BitwrightError):
+                self.refusals.append(_refusal(" and ".join(one.name for one in made), trial))
+                continue
+            self._known[combination], self._first[combination] = trial, trial.judgement.losses
+            tried.append(combination)
+        return tried
 
 
 def default_learning(recipe: Recipe) -> AdaRound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,8 +12,8 @@ from bitwright.assess.judge import Judge, Judgement
 from bitwright.assess.optimized.coverage import Coverage, find_coverage
 from bitwright.data import Sample, Samples, split_samples
 from bitwright.decide.layout.static import lay_out
-from bitwright.errors import ModelError, RecipeError
-from bitwright.graph import run_session
+from bitwright.errors import BitwrightError, ModelError, RecipeError
+from bitwright.graph import carried_model, carry_model, load_model, run_session
 from bitwright.jobs.calibration import Calibrated, Calibration, observe_everything
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared, open_model, prepare_further
@@ -91,6 +91,7 @@ class Trials:
         """
         self.prepared = prepared
         self._compute = compute
+        self._kept, self._engine = kept, kept.engine
         self._wanted = halves
         self._means = means
         self._opened: dict[bytes, Prepared] = {_key(prepared.recipe): prepared}
@@ -143,6 +144,47 @@ class Trials:
                 trial.judge.add(sample, expected, run_session(session, sample))
             trial.halves.add(half)
         return trial
+
+    def carry_out_all(self, recipes: Sequence[Recipe]) -> list[Trial | BitwrightError]:
+        """Carry out recipes on the first half, each with its trial or why it cannot be tried.
+
+        What was observed is observed once, for all of them; the rest of a trial is a task.
+        """
+        if self._engine.is_local or len(recipes) < 2:
+            return [self.try_recipe(recipe) for recipe in recipes]
+        prepared, kept = self.prepared, self._kept
+        shared = (
+            carry_model(load_model(prepared.source)),
+            prepared.recipe,
+            prepared.providers,
+            list(kept.data),
+            {"holdout": kept.holdout, "memory_budget": kept.memory_budget, "progress": False},
+            {"halves": self._wanted, "means": self._means},
+        )
+        found: list[Trial | BitwrightError] = []
+        with self._engine.open(_trial_runner, *shared) as workers:
+            for done in workers.map(self._tasks(recipes)):
+                found.append(done)
+        return found
+
+    def _tasks(self, recipes: Sequence[Recipe]) -> Iterator[tuple[Recipe, _Seen | BitwrightError]]:
+        for recipe in recipes:
+            try:
+                yield recipe, self._see(recipe, 0)
+            except (ModelError, RecipeError) as error:
+                yield recipe, error
+
+    def try_recipe(self, recipe: Recipe) -> Trial | BitwrightError:
+        """Carry out a recipe on the first half; return why, if it cannot be."""
+        try:
+            return self.carry_out(self.start(recipe), FIRST)
+        except (ModelError, RecipeError) as error:
+            # What goes with no other option of this recipe, or runs nowhere.
+            return error
+
+    def take_over(self, recipe: Recipe, seen: _Seen) -> None:
+        """Use what was observed elsewhere for a recipe, of the first half."""
+        self._seen[_key(_observed_as(recipe)), 0] = seen
 
     def _references(self, half: int) -> Iterator[tuple[Sample, Mapping[str, Any]]]:
         """Yield the samples of a half to judge by, with what float makes of them."""
@@ -207,6 +249,29 @@ class Trials:
         layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
         found = observe_everything(prepared, layout, calibration, means=self._means)
         return _Seen(found, factors)
+
+
+def _trial_runner(
+    source: Any,
+    recipe: Recipe,
+    providers: Sequence[str] | None,
+    samples: Sequence[Sample],
+    reading: Mapping[str, Any],
+    trying: Mapping[str, Any],
+) -> Callable[[tuple[Recipe, _Seen | BitwrightError]], Trial | BitwrightError]:
+    """Return what carries out recipes elsewhere, with what was observed for them."""
+    prepared = open_model(carried_model(source), recipe, providers)
+    kept = Calibration(samples, **reading).keep(prepared.model)
+    trials = Trials(prepared, kept, **trying)
+
+    def run(task: tuple[Recipe, _Seen | BitwrightError]) -> Trial | BitwrightError:
+        tried, seen = task
+        if isinstance(seen, BitwrightError):
+            return seen
+        trials.take_over(tried, seen)
+        return trials.try_recipe(tried)
+
+    return run
 
 
 def _of(calibration: Calibration, part: Samples) -> Calibration:

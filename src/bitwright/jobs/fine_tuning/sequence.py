@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,25 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import DataError
-from bitwright.graph import fingerprint
+from bitwright.graph import carry_model, fingerprint
 from bitwright.jobs.calibration import Calibration, Evaluation
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
 from bitwright.jobs.fine_tuning.segment import SegmentLearner, Tuned
-from bitwright.jobs.fine_tuning.workers import Workers
+from bitwright.jobs.fine_tuning.workers import (
+    LearnAll,
+    ReadSegment,
+    SegmentTask,
+    SegmentWorkers,
+    segment_learner,
+)
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned
 from bitwright.learning.reports import notes_of
 from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
+from bitwright.support.engines import LOCAL, Engine, Workers
 from bitwright.support.progress import Progress, ProgressUpdate, show_progress
 
 __all__ = ["fine_tune", "fine_tune_weights"]
@@ -64,6 +72,7 @@ def fine_tune_weights(
         device=compute.device,
         providers=prepared.providers,
         work=compute.work,
+        engine=calibration.engine,
         progress=calibration.progress,
     )
     return Planned(
@@ -80,12 +89,14 @@ def fine_tune(
     device: str = "cpu",
     providers: Sequence[str] | None = None,
     work: str | Path | None = None,
+    engine: Engine = LOCAL,
     progress: Progress = False,
 ) -> Tuned:
     """Learn the weights of a float model for its plan; `samples` are read once.
 
     `work` is a folder that keeps each segment as soon as it has learned: a run that was interrupted
-    goes on from there, and gives what it would have given.
+    goes on from there, and gives what it would have given. On an `engine` that is not this process,
+    segments that do not depend on each other learn at the same time.
     """
     learner = SegmentLearner(model, plan, method, device)
     if not learner.segments:
@@ -108,9 +119,13 @@ def fine_tune(
         report = stack.enter_context(show_progress(progress, "Fine-tuning", len(learner.segments)))
         if method.sequential:
             _learn_in_sequence(learner, inputs, store if work is not None else None, report)
+        elif engine.is_local:
+            with SegmentWorkers(model, plan, method, device, store, learner) as workers:
+                _learn_in_parallel(learner, inputs, store, report, workers.learn_all)
         else:
-            with Workers(model, plan, method, device, store, learner) as workers:
-                _learn_in_parallel(learner, inputs, store, report, workers)
+            shared = (carry_model(model), plan, method, device)
+            with engine.open(segment_learner, *shared) as remote:
+                _learn_in_parallel(learner, inputs, store, report, partial(_learn_on, remote))
     return learner.tuned
 
 
@@ -145,7 +160,7 @@ def _learn_in_parallel(
     inputs: Iterable[tuple[LayerInputs, LayerInputs]],
     store: Checkpoints,
     report: ProgressUpdate,
-    workers: Workers,
+    learn_all: LearnAll,
 ) -> None:
     """Let segments learn from what plainly quantized ones give, several at a time."""
     names = [
@@ -161,13 +176,39 @@ def _learn_in_parallel(
 
     report_finished(index for index, name in enumerate(names) if name in store)
     if done < len(names):
-        for floats, quantized in inputs:
-            for index in _segments_at(learner, floats.node):
-                if names[index] not in store:
-                    report_finished(workers.learn(index, quantized, floats))
-        report_finished(workers.finish())
+        report_finished(
+            learn_all(
+                learner,
+                store,
+                (
+                    (index, quantized, floats)
+                    for floats, quantized in inputs
+                    for index in _segments_at(learner, floats.node)
+                    if names[index] not in store
+                ),
+            )
+        )
     for index, name in enumerate(names):
         learner.keep(index, store.get(name))
+
+
+def _learn_on(
+    workers: Workers, learner: SegmentLearner, store: Checkpoints, segments: Iterable[ReadSegment]
+) -> Iterator[int]:
+    """Let the workers of an engine learn segments; yield each when it is stored."""
+    begun: list[int] = []
+
+    def tasks() -> Iterator[SegmentTask]:
+        for index, quantized, floats in segments:
+            begun.append(index)
+            read = learner.segments[index].inputs
+            rows = ({t: list(side.values(t)) for t in read} for side in (quantized, floats))
+            yield SegmentTask(index, *rows)
+
+    for place, learned in enumerate(workers.map(tasks())):
+        index = begun[place]
+        store.put(store.segment_name(index, learner.segments[index].first), learned)
+        yield index
 
 
 def _segments_at(learner: SegmentLearner, node: str) -> list[int]:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
-from bitwright.graph import save_model
+from bitwright.graph import carried_model, save_model
 from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
-from bitwright.jobs.fine_tuning.segment import SegmentLearner
+from bitwright.jobs.fine_tuning.segment import Learned, SegmentLearner
 from bitwright.observe import LayerInputs
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
@@ -29,7 +30,19 @@ from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["Workers", "one_thread"]
+__all__ = [
+    "LearnAll",
+    "ReadSegment",
+    "SegmentTask",
+    "SegmentWorkers",
+    "one_thread",
+    "segment_learner",
+]
+
+ReadSegment = tuple[int, LayerInputs, LayerInputs]
+"""A segment, and what it reads in the quantized and in the float model."""
+LearnAll = Callable[[SegmentLearner, Checkpoints, Iterable[ReadSegment]], Iterable[int]]
+"""Lets segments learn, and gives each when it is stored."""
 
 MAX_WORKERS = 8
 """Workers where no number is asked for: each takes the memory of torch, the model and a segment."""
@@ -37,7 +50,7 @@ MAX_WORKERS = 8
 _WORKER = Path(__file__).with_name("worker_process.py")
 
 
-class Workers(Closing):
+class SegmentWorkers(Closing):
     """Worker processes that learn, or this process where a single worker is asked for."""
 
     def __init__(
@@ -79,6 +92,14 @@ class Workers(Closing):
             process = _SegmentProcess(order)
             self._processes.append(process)
             self._idle.put(process)
+
+    def learn_all(
+        self, learner: SegmentLearner, store: Checkpoints, segments: Iterable[ReadSegment]
+    ) -> Iterator[int]:
+        """Let segments learn; yield each when it is stored."""
+        for index, quantized, floats in segments:
+            yield from self.learn(index, quantized, floats)
+        yield from self.finish()
 
     def learn(self, index: int, quantized: LayerInputs, floats: LayerInputs) -> list[int]:
         """Let a worker learn a segment; return the segments that were finished meanwhile."""
@@ -158,6 +179,27 @@ class _SegmentProcess(WorkerProcess):
             ) from error
         except WorkerError as error:
             raise ModelError(f"a worker of fine-tuning failed: {error}") from error
+
+
+class SegmentTask(NamedTuple):
+    """A segment to learn elsewhere, with all that it reads."""
+
+    segment: int
+    quantized: dict[str, list[npt.NDArray[Any]]]
+    floats: dict[str, list[npt.NDArray[Any]]]
+
+
+def segment_learner(
+    model: Any, plan: QuantPlan, method: FineTuning, device: str
+) -> Callable[[SegmentTask], Learned]:
+    """Return what learns segments of a model that was sent here."""
+    learner = SegmentLearner(carried_model(model), plan, method, device)
+
+    def learn(task: SegmentTask) -> Learned:
+        with one_thread():
+            return learner.learn(task.segment, task.quantized, task.floats)
+
+    return learn
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.jobs.tuning.units import UnitErrors, find_units, measure_errors
 from bitwright.plan import QuantPlan
+from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["Candidates", "Made", "StaticCandidates", "keep_figures"]
 
@@ -53,7 +54,7 @@ class Made:
     def runnable(self) -> Runnable:
         """The model as evaluations take it."""
         session = self.opened or open_session(self.model, providers=self.providers)
-        return Runnable(session, self.model)
+        return Runnable(session, self.model, self.providers)
 
     @property
     def size(self) -> int:
@@ -107,6 +108,7 @@ class StaticCandidates:
     purpose: Purpose
     providers: Sequence[str] | None = None
     report: Callable[[str], None] = lambda line: None
+    engine: Engine = LOCAL
     loses_little: bool = False
     """Whether the plan is within the limit as it is: then its units are chosen by cost alone, as
     one that becomes float loses less still."""
@@ -139,7 +141,12 @@ class StaticCandidates:
             f"errors/{self.name}/{states}",
             UnitErrors,
             lambda: measure_errors(
-                self._prepared, self.plan, self.samples, self._states, report=self.report
+                self._prepared,
+                self.plan,
+                self.samples,
+                self._states,
+                engine=self.engine,
+                report=self.report,
             ),
         )
 
@@ -250,7 +257,7 @@ class StaticCandidates:
                 rounded = constant.stored(self.plan.parameters(constant.key))
                 value = model.graph.initializers[constant.name]
                 value.const_value = ir.tensor(rounded, name=constant.name)
-        return Runnable(open_session(model, providers=self.providers), model)
+        return Runnable(open_session(model, providers=self.providers), model, self.providers)
 
     def _activations_only(self) -> Runnable:
         prepared = self._prepared
@@ -258,7 +265,7 @@ class StaticCandidates:
         model = with_quantized_activations(prepared.model, self.plan, constants)
         # Between integers, the runtime would round the weights that are float here.
         session = open_session(model, providers=self.providers, float_weights=True)
-        return Runnable(session, model)
+        return Runnable(session, model, self.providers, float_weights=True)
 
 
 _Figures = TypeVar("_Figures")

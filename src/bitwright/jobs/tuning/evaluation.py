@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +19,12 @@ from bitwright.assess.judge.sequential import (
     drop_of_pairs,
     look_sizes,
 )
+from bitwright.data import Sample
 from bitwright.data.labelled import ArrayStore, LabelledSamples
-from bitwright.graph import run_session
+from bitwright.graph import PortableModel, open_session, run_session
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.metrics import Metric, Outputs
+from bitwright.support.engines import LOCAL, Engine, Workers
 
 __all__ = ["Evaluator", "Outcome", "Runnable"]
 
@@ -37,6 +40,25 @@ class Runnable:
 
     session: Any
     model: ir.Model
+    providers: Sequence[str] | None = None
+    float_weights: bool = False
+    """How the session was opened."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_there, (PortableModel(self.model), self.providers, self.float_weights)
+
+
+def _open_there(
+    model: PortableModel, providers: Sequence[str] | None, float_weights: bool
+) -> Runnable:
+    """Return a model that travelled, opened again."""
+    session = open_session(model.model, providers=providers, float_weights=float_weights)
+    return Runnable(session, model.model, providers, float_weights)
+
+
+def _output_runner(runnable: Runnable) -> Callable[[Iterable[Sample]], Iterator[Outputs]]:
+    """Return what runs a model on samples."""
+    return lambda samples: (run_session(runnable.session, feeds) for feeds in samples)
 
 
 Open = Callable[[], Runnable]
@@ -63,8 +85,13 @@ class Evaluator:
         open_float: Open,
         *,
         part: str,
+        engine: Engine = LOCAL,
     ) -> None:
-        """Take the samples of `order`, whose part of the data has a name of its own."""
+        """Take the samples of `order`, whose part of the data has a name of its own.
+
+        `engine` runs models; metrics are computed here.
+        """
+        self._engine = engine
         self._metric, self._samples, self._order = metric, samples, order
         self._journal, self._part = journal, part
         self._open_float = open_float
@@ -139,20 +166,18 @@ class Evaluator:
 
     def _score_float(self) -> list[float]:
         """Run the float model on all samples; nothing of its outputs is kept."""
-        session = self._open_float().session
-        scores = []
-        for index in range(len(self)):
-            begun = time.perf_counter()
-            found = run_session(session, self.feeds(index))
-            self.note_time(time.perf_counter() - begun, 1)
-            scores.append(self._metric.score(found, self.sample(index), None))
-        return scores
+        with self.open(self._open_float()) as workers:
+            return [
+                self._metric.score(found, self.sample(index), None)
+                for index, found in enumerate(self.outputs(workers, 0, len(self)))
+            ]
 
     def _float_set(self, size: int) -> tuple[float, list[float]]:
         """Return the score of the float model on the first samples, and without each fold."""
         name = f"{self._part}/{FLOAT}/{size}"
         known = self._journal.get(name)
         if known is None:
+            self.expect(size)
             outputs = [self.expected(index) for index in range(size)]
             known = self.score_folds(outputs)
             self._journal[name] = known
@@ -173,14 +198,30 @@ class Evaluator:
 
     def expected(self, index: int) -> Outputs:
         """Return what the float model gives for a sample; what is computed is kept."""
-        if len(self._expected) <= index:
-            session = self._open_float().session
-            begun = time.perf_counter()
-            first = len(self._expected)
-            for place in range(first, index + 1):
-                self._expected.append(run_session(session, self.feeds(place)))
-            self.note_time(time.perf_counter() - begun, index + 1 - first)
+        self.expect(index + 1)
         return self._expected[index]
+
+    def expect(self, size: int) -> None:
+        """Compute what the float model gives for the first samples."""
+        if len(self._expected) < size:
+            with self.open(self._open_float()) as workers:
+                for found in self.outputs(workers, len(self._expected), size):
+                    self._expected.append(found)
+
+    # Runs -------------------------------------------------------------------------------------
+
+    def open(self, runnable: Runnable) -> AbstractContextManager[Workers]:
+        """Return workers that run a model."""
+        return self._engine.open(_output_runner, runnable)
+
+    def outputs(self, workers: Workers, start: int, stop: int) -> Iterator[Outputs]:
+        """Yield what a model gives for the samples of a range, and count the time they take."""
+        seconds, begun = 0.0, time.perf_counter()
+        for found in workers.stream(self.feeds(index) for index in range(start, stop)):
+            seconds += time.perf_counter() - begun
+            yield found
+            begun = time.perf_counter()
+        self.note_time(seconds, stop - start)
 
     # The samples ------------------------------------------------------------------------------
 
@@ -238,13 +279,18 @@ class _Run:
             return _record(_drop_of_models(size, before, after), after)
         if metric.scope == "set":
             whole, parts = owner._float_set(size)
-            found, folds = owner.score_folds([self._output(index) for index in range(size)])
+            for output in self._outputs_of(len(self._outputs), size):
+                self._outputs.append(output)
+            found, folds = owner.score_folds([self._outputs[index] for index in range(size)])
             lost = [one - other for one, other in zip(parts, folds, strict=True)]
             return _record(drop_of_folds(size, whole - found, lost, whole), None)
         scores = self._known_scores(size)
-        for index in range(len(scores), size):
+        if metric.against_float and len(scores) < size:
+            owner.expect(size)
+        first = len(scores)
+        for index, output in enumerate(self._outputs_of(first, size), start=first):
             expected = owner.expected(index) if metric.against_float else None
-            scores.append(metric.score(self._run(index), owner.sample(index), expected))
+            scores.append(metric.score(output, owner.sample(index), expected))
         return _record(drop_of_pairs(owner._float_scores(size), scores), scores)
 
     def _known_scores(self, size: int) -> list[float]:
@@ -256,17 +302,11 @@ class _Run:
                 return list(known["scores"])
         return []
 
-    def _output(self, index: int) -> Outputs:
-        for place in range(len(self._outputs), index + 1):
-            self._outputs.append(self._run(place))
-        return self._outputs[index]
-
-    def _run(self, index: int) -> Outputs:
-        session = self._open().session
-        begun = time.perf_counter()
-        found: Outputs = run_session(session, self._evaluator.feeds(index))
-        self._evaluator.note_time(time.perf_counter() - begun, 1)
-        return found
+    def _outputs_of(self, start: int, stop: int) -> Iterator[Outputs]:
+        """Yield what the model gives for the samples of a range."""
+        if start < stop:
+            with self._evaluator.open(self._open()) as workers:
+                yield from self._evaluator.outputs(workers, start, stop)
 
     def _open(self) -> Runnable:
         if self._opened is None:

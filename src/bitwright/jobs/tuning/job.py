@@ -32,6 +32,7 @@ from bitwright.jobs.tuning.search import Clock, Found, Search, planned_evaluatio
 from bitwright.jobs.tuning.splits import Parts, split_all, split_evaluation
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["TuneRequest", "tune_model"]
 
@@ -61,6 +62,7 @@ class TuneRequest:
     transform: Transform = None
     work: Path | None = None
     memory_budget: int = 512 << 20
+    engine: Engine = LOCAL
     providers: Sequence[str] | None = None
     external_data: bool | None = None
     report: Callable[[str], None] = field(default=lambda line: None)
@@ -166,6 +168,7 @@ class _Data:
             transform,
             holdout=False,
             memory_budget=request.memory_budget,
+            engine=request.engine,
             progress=False,
         )
 
@@ -247,8 +250,13 @@ class _Job:
             lambda: self._samples.samples,
             order,
             self._journal,
-            lambda: Runnable(self._prepared.reference_session, self._prepared.reference),
+            lambda: Runnable(
+                self._prepared.reference_session,
+                self._prepared.reference,
+                self._request.providers,
+            ),
             part=part,
+            engine=self._request.engine,
         )
 
     # The search -------------------------------------------------------------------------------
@@ -330,6 +338,7 @@ class _Job:
             request.goal.purpose,
             request.providers,
             request.report,
+            engine=request.engine,
         )
 
     def _plan(self, effort: Effort) -> QuantPlan:

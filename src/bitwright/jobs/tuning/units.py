@@ -19,6 +19,7 @@ from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.sensitivity import NodeVariants, open_variants
 from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.plan import QuantPlan
+from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["UnitErrors", "find_units", "measure_errors", "unit_edges"]
 
@@ -70,11 +71,15 @@ def measure_errors(
     samples: Sequence[Sample],
     states: Sequence[str],
     *,
+    engine: Engine = LOCAL,
     report: Callable[[str], None] = lambda line: None,
 ) -> UnitErrors:
     """Measure every unit of a plan in each of these states."""
     measuring = Measuring(
-        samples=samples[:ERROR_SAMPLES], providers=prepared.providers, progress=False
+        samples=samples[:ERROR_SAMPLES],
+        providers=prepared.providers,
+        engine=engine,
+        progress=False,
     )
     variants = open_variants(prepared.source, plan, measuring, MAX_UNITS)
     units = _units(variants, plan)

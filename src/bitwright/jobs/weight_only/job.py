@@ -156,6 +156,7 @@ def _round(
         store,
         xp=xp,
         providers=prepared.providers,
+        engine=calibration.engine,
         progress=progress,
     )
     plan = plan.with_notes(notes)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from bitwright.decide.layout.weight_only import without_data
 from bitwright.equalize.awq import awq_clip
@@ -20,6 +20,7 @@ from bitwright.numerics.blocks import (
 )
 from bitwright.numerics.second_moment import Batches, CrossMoment, SecondMoment
 from bitwright.observe import LayerInputs
+from bitwright.plan import WeightPlan
 from bitwright.recipe import GPTQ, HQQ, Nearest, WeightOnly
 from bitwright.rounding.error_propagation import propagate_error
 from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
@@ -30,10 +31,13 @@ __all__ = [
     "ROUNDINGS",
     "InputMoments",
     "Task",
+    "WeightTask",
     "is_factored_once",
+    "make_tasks",
     "round_group",
     "round_weight",
     "shrinks_of",
+    "task_rounder",
 ]
 
 
@@ -163,6 +167,32 @@ ROUNDINGS: dict[type, Callable[[Task, Any], QuantizedBlocks]] = {
 }
 
 
+class WeightTask(NamedTuple):
+    """A weight [K, N] to round by its plan, and the moments of what it is multiplied with."""
+
+    name: str
+    matrix: Any
+    plan: WeightPlan
+    format: BlockFormat
+    inputs: InputMoments | None
+
+
+def make_tasks(
+    weights: Iterable[PlannedWeight], inputs: InputMoments | None
+) -> Iterator[WeightTask]:
+    """Yield the tasks of weights that read the same tensor."""
+    for weight in weights:
+        yield WeightTask(weight.name, weight.read(), weight.plan, weight.format(), inputs)
+
+
+def task_rounder(options: WeightOnly) -> Callable[[WeightTask], tuple[str, QuantizedBlocks]]:
+    """Return what rounds weights with numpy, wherever it runs."""
+    return lambda task: (
+        task.name,
+        _round(task.matrix, task.plan, task.format, task.inputs, options, NUMPY),
+    )
+
+
 def round_group(
     weights: Sequence[PlannedWeight], inputs: InputMoments, options: WeightOnly, xp: Arrays
 ) -> Iterator[tuple[str, QuantizedBlocks]]:
@@ -179,7 +209,7 @@ def round_group(
             yield weight.name, round_weight(weight, inputs, options, xp)
         return
     whole = xp.concatenate([weight.read_on(xp) for weight in weights], 1)
-    blocks, start = _round(whole, first, inputs, options, xp), 0
+    blocks, start = _round(whole, first.plan, first.format(), inputs, options, xp), 0
     for weight in weights:
         stop = start + weight.shape[1]
         yield weight.name, blocks.columns(start, stop)
@@ -190,28 +220,29 @@ def round_weight(
     planned: PlannedWeight, inputs: InputMoments | None, options: WeightOnly, xp: Arrays
 ) -> QuantizedBlocks:
     """Return one weight rounded as its plan says, and refined where the recipe asks for it."""
-    return _round(planned.read(), planned, inputs, options, xp)
+    return _round(planned.read(), planned.plan, planned.format(), inputs, options, xp)
 
 
 def _round(
     weight: Any,
-    planned: PlannedWeight,
+    plan: WeightPlan,
+    form: BlockFormat,
     inputs: InputMoments | None,
     options: WeightOnly,
     xp: Arrays,
 ) -> QuantizedBlocks:
     """Return an array of numpy or `xp` rounded as the weight of a plan."""
-    method = planned.plan.rounding
+    method = plan.rounding
     if inputs is None or not inputs.seen:
         inputs, method = None, without_data(method)
     if inputs is not None and inputs.cross is not None:
         strength = options.error_propagation
         weight = propagate_error(weight, inputs.matrix, inputs.cross, strength=strength, xp=xp)
-    clips = options.awq is not None and options.awq.clip and planned.plan.awq
-    task = Task(weight, planned.format(), inputs, clips, xp)
+    clips = options.awq is not None and options.awq.clip and plan.awq
+    task = Task(weight, form, inputs, clips, xp)
     blocks = ROUNDINGS[type(method)](task, method)
     # With 8 bits, what is left to gain is a 256th of what it is with 4.
-    if options.refine and inputs is not None and planned.plan.bits < 8:
+    if options.refine and inputs is not None and plan.bits < 8:
         damping = method.damping if isinstance(method, GPTQ) else GPTQ().damping
         blocks = refine(
             weight, blocks, inputs.matrix, rounds=options.refine, damping=damping, xp=xp

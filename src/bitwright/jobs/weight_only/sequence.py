@@ -17,8 +17,10 @@ from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.rounding import (
     InputMoments,
     is_factored_once,
+    make_tasks,
     round_group,
     round_weight,
+    task_rounder,
 )
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import QuantizedBlocks
@@ -27,6 +29,7 @@ from bitwright.observe.layerwise import Pieces
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import WeightOnly
 from bitwright.rounding.store import BlockStore
+from bitwright.support.engines import LOCAL, Engine, Workers
 from bitwright.support.wording import counted
 
 __all__ = ["find_scaling", "round_weights"]
@@ -43,21 +46,24 @@ def round_weights(
     *,
     xp: Arrays = NUMPY,
     providers: Sequence[str] | None = None,
+    engine: Engine = LOCAL,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[str]:
     """Round every weight of the plan into the store; those that are in it already stay.
 
     Methods that weigh errors by a layer's inputs need samples. In a sequential recipe, each layer
     sees the inputs that the rounded layers before it give, and with `error_propagation` those of
-    the float model, too. Returns what there is to note.
+    the float model, too. `engine` rounds weights that do not depend on each other: all, or in a
+    sequential recipe those that read the same tensor. Returns what there is to note.
     """
     unreached: list[str] = []
     branches = _Branches(model, samples)
-    rounded = _rounded(model, plan, branches, store, xp, providers, unreached)
-    for done, (name, blocks) in enumerate(rounded, start=1):
-        store.put(name, blocks)
-        if progress is not None:
-            progress(done, len(plan.weights))
+    with engine.open(task_rounder, plan.recipe.weights) as workers:
+        rounded = _rounded(model, plan, branches, store, xp, providers, unreached, workers)
+        for done, (name, blocks) in enumerate(rounded, start=1):
+            store.put(name, blocks)
+            if progress is not None:
+                progress(done, len(plan.weights))
     notes = branches.notes()
     if unreached:
         notes.append(
@@ -112,6 +118,7 @@ def _rounded(
     xp: Arrays,
     providers: Sequence[str] | None,
     unreached: list[str],
+    workers: Workers,
 ) -> Iterator[tuple[str, QuantizedBlocks]]:
     """Yield each weight that is not in the store, which it must be before the next is asked for."""
     options = plan.recipe.weights
@@ -127,35 +134,56 @@ def _rounded(
             command="give --data PATH, or --set weights.rounding=hqq",
         )
     observed = {weight.name for group in groups.values() for weight in group}
-    for weight in weights:
-        if weight.name not in observed and weight.name not in store:
-            if weight.plan.rounding.needs_data:  # of a branch that no sample took
-                unreached.append(weight.name)
+    unseen = [w for w in weights if w.name not in observed and w.name not in store]
+    # Of a branch that no sample took.
+    unreached += [weight.name for weight in unseen if weight.plan.rounding.needs_data]
+    if xp is NUMPY:
+        yield from workers.map(make_tasks(unseen, None))
+    else:
+        for weight in unseen:
             yield weight.name, round_weight(weight, None, options, xp)
     if samples is None or not groups:
         return
     starts = _starts(run_model, groups)
-    engine = _engine(xp, providers)
-    with _run(run_model, list(starts), samples, options, providers, engine) as run:
-        for inputs, floats in run:
-            source = starts[inputs.node]
-            group = groups[source]
-            missing = [weight for weight in group if weight.name not in store]
-            if missing:
+    pieces = _pieces(xp, providers)
+    with _run(run_model, list(starts), samples, options, providers, pieces) as run:
+
+        def read_groups() -> Iterator[tuple[LayerInputs, list[PlannedWeight], InputMoments | None]]:
+            """Yield the weights of each layer that are missing, and the moments of its inputs."""
+            for inputs, floats in run:
+                source = starts[inputs.node]
+                missing = [weight for weight in groups[source] if weight.name not in store]
+                if not missing:
+                    yield inputs, missing, None
+                    continue
                 once = is_factored_once(missing, options)
                 moments = InputMoments(
-                    inputs, source, group[0].shape[0], xp, floats=floats, factored_once=once
+                    inputs, source, missing[0].shape[0], xp, floats=floats, factored_once=once
                 )
                 if not moments.seen:
-                    unreached += [weight.name for weight in missing]
-                yield from round_group(missing, moments, options, xp)
+                    unreached.extend(weight.name for weight in missing)
+                yield inputs, missing, moments
                 del moments  # one Hessian at a time
+
+        if xp is NUMPY and not options.sequential:
+            yield from workers.map(
+                task
+                for _, missing, moments in read_groups()
+                for task in make_tasks(missing, moments)
+            )
+            return
+        for inputs, missing, moments in read_groups():
+            if moments is not None and xp is NUMPY:
+                yield from workers.map(make_tasks(missing, moments))
+            elif moments is not None:
+                yield from round_group(missing, moments, options, xp)
+            del moments
             if options.sequential:
-                for weight in group:
+                for weight in groups[starts[inputs.node]]:
                     inputs.put_weight(weight.run_name, weight.restored(store.get, xp))
 
 
-def _engine(xp: Arrays, providers: Sequence[str] | None) -> Pieces | None:
+def _pieces(xp: Arrays, providers: Sequence[str] | None) -> Pieces | None:
     """Return what runs layers where `xp` computes; None: sessions, as where providers are named."""
     if xp is NUMPY or providers is not None:
         return None
@@ -171,15 +199,15 @@ def _run(
     samples: Iterable[Feeds],
     options: WeightOnly,
     providers: Sequence[str] | None,
-    engine: Pieces | None,
+    pieces: Pieces | None,
 ) -> Iterator[Iterable[tuple[LayerInputs, LayerInputs | None]]]:
     """Give the inputs of each layer, and beside them the float model's where they are needed."""
     if not options.error_propagation:
-        with LayerwiseRun(model, layers, samples, providers=providers, engine=engine) as run:
+        with LayerwiseRun(model, layers, samples, providers=providers, engine=pieces) as run:
             yield ((inputs, None) for inputs in run)
         return
     with run_side_by_side(
-        model, model, layers, samples, weights={}, providers=providers, engine=engine
+        model, model, layers, samples, weights={}, providers=providers, engine=pieces
     ) as pairs:
         yield ((inputs, floats) for floats, inputs in pairs)
 
@@ -225,8 +253,8 @@ def find_scaling(
     groups = _by_source(planned_weights(model, plan))
     starts = _starts(model, groups)
     found: dict[str, Smoothing] = {}
-    engine = _engine(xp, providers)
-    with LayerwiseRun(model, list(starts), samples, providers=providers, engine=engine) as run:
+    pieces = _pieces(xp, providers)
+    with LayerwiseRun(model, list(starts), samples, providers=providers, engine=pieces) as run:
         for inputs in run:
             source = starts[inputs.node]
             # A weight that others read too would be scaled for them as well.

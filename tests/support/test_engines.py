@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from bitwright.errors import ArgumentError, DataError, MissingPackageError
 from bitwright.graph import load_model
 from bitwright.numerics.positions import PositionGrid
-from bitwright.observe import LocalEngine, Observation, RayEngine, observe, open_engine
+from bitwright.observe import LOCAL, LocalEngine, Observation, RayEngine, observe, open_engine
 
 
 def relu_model():
@@ -32,6 +32,17 @@ def test_the_local_engine_is_the_default():
     assert chosen == observe(relu_model(), ["x", "y"], data)
 
 
+def test_the_workers_of_this_process_do_it_one_after_another():
+    done = []
+    with LocalEngine().connect(), LOCAL.open(lambda base: lambda x: base + x, 10) as workers:
+        assert list(workers.map([1, 2])) == [11, 12]
+    with LOCAL.open(lambda: lambda samples: (2 * x for x in samples)) as workers:
+        assert list(workers.stream([1, 2])) == [2, 4]
+    with LOCAL.open(lambda: sum) as workers:
+        assert workers.reduce([1, 2, 3], max, on_done=done.append) == 6 and done == [1, 2, 3]
+        assert workers.reduce([], max) is None
+
+
 def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'bitwright\[ray\]'"):
@@ -44,7 +55,7 @@ def test_no_workers_is_an_error():
 
 
 def test_engines_have_names():
-    assert open_engine(None) is None and open_engine("local") is None
+    assert open_engine(None) is LOCAL and open_engine("local") is LOCAL
     assert open_engine("ray") == RayEngine()
     assert open_engine("ray://auto") == RayEngine(address="auto")
     assert open_engine("ray://head:10001") == RayEngine(address="ray://head:10001")
@@ -96,7 +107,7 @@ def test_a_cluster_gives_the_same_as_a_local_pass():
         assert spread == observe(relu_model(), ["x", "y"], data, **options)
         with pytest.raises(DataError, match="not a single sample"):
             observe(relu_model(), ["x"], [], engine=RayEngine(workers=1))
-        direct = RayEngine(workers=1).observe(load_model(relu_model()), ["y"], data)
+        direct = observe(load_model(relu_model()), ["y"], data, engine=RayEngine(workers=1))
         assert direct == observe(relu_model(), ["y"], data)
         wrong = [{"x": np.ones((1, 5), np.int32)}]
         with pytest.raises(DataError, match="only float tensors"):

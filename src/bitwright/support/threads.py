@@ -1,0 +1,21 @@
+"""How many threads the sessions of this process use, where several processes share a machine."""
+
+from __future__ import annotations
+
+__all__ = ["default_threads", "limit_threads"]
+
+_limits: list[int] = []
+
+
+def limit_threads(count: int) -> None:
+    """Let each session have so many threads from now on, unless it is asked for others."""
+    _limits[:] = [count]
+
+
+def default_threads() -> int | None:
+    """Return the threads of a session; None: as many as there are cores.
+
+    >>> default_threads() is None
+    True
+    """
+    return _limits[0] if _limits else None
