@@ -14,8 +14,8 @@ def travel(value):
 
 
 class _Workers:
-    def __init__(self, function, shard):
-        self._function, self._shard = function, shard
+    def __init__(self, function, shard, engine):
+        self._function, self._shard, self._engine = function, shard, engine
 
     def _run(self, item):
         found = self._function(travel(item))
@@ -24,6 +24,7 @@ class _Workers:
     def _shards(self, samples):
         source = iter(samples)
         while shard := list(islice(source, self._shard)):
+            self._engine.sent_samples += sum(isinstance(one, dict) for one in shard)
             yield shard
 
     def map(self, items):
@@ -45,12 +46,21 @@ class Elsewhere:
     opened: int = 0
     """How many times there was something to do."""
 
+    sent_samples: int = 0
+    """How many samples travelled, and not only their names."""
+    shared_storage: bool = False
+    """Whether files are there, too."""
+
     is_local = False
 
     def connect(self):
         return nullcontext()
 
+    def sees(self, paths):
+        self.asked = list(paths)
+        return self.shared_storage
+
     @contextmanager
     def open(self, make, *shared):
         self.opened += 1
-        yield _Workers(travel(make)(*travel(shared)), self.shard)
+        yield _Workers(travel(make)(*travel(shared)), self.shard, self)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bitwright.errors import ClusterError, DataError, MissingPackageError
-from bitwright.support.cluster import ClusterWorkers, _Worker, open_cluster
+from bitwright.support.cluster import ClusterWorkers, _Worker, all_nodes_see, open_cluster
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 NodeAffinitySchedulingStrategy = pytest.importorskip(
@@ -100,12 +100,44 @@ def test_items_on_two_nodes_come_in_order_and_the_dead_are_replaced(cluster, tmp
 def test_results_are_the_same_for_any_number_of_workers(cluster, tmp_path):
     for workers in (1, 2, None):
         with ClusterWorkers(ray, make_adder, (1, str(tmp_path)), count=workers, shard=2) as work:
+            assert list(work.map([])) == []  # before any worker has started
             for _ in range(2):  # the same workers
                 assert list(work.map([[item] for item in range(5)])) == [[1], [2], [3], [4], [5]]
                 assert list(work.stream(range(5))) == [1, 2, 3, 4, 5]
-            assert work.reduce([], concatenate) is None
+            assert work.reduce([], concatenate) is None and list(work.map([])) == []
             first = next(iter(work.map([[item] for item in range(50)])))  # the rest is given up
             assert first == [1] and list(work.map([[7]])) == [[8]]
+
+
+class Parts(dict):
+    """What is kept of a run."""
+
+    def put(self, number, part):
+        self[number] = part
+
+    def get(self, number):
+        return self[number]
+
+
+@pytest.mark.slow
+def test_parts_that_are_kept_are_not_done_again(cluster, tmp_path):
+    kept, seen = Parts(), []
+    items = list(range(20))
+    with ClusterWorkers(ray, make_adder, (1, str(tmp_path)), count=2) as work:
+        first = work.reduce(items, concatenate, kept=kept)
+    assert first == list(range(1, 21)) and sorted(kept) == [0, 1]  # the last one is not full
+    kept[1] = ["kept"]
+    with ClusterWorkers(ray, make_adder, (1, str(tmp_path)), count=2) as work:
+        again = work.reduce(items, concatenate, on_done=seen.append, kept=kept)
+        assert again == [*range(1, 9), "kept", *range(17, 21)] and seen[-1] == 20
+        with pytest.raises(DataError, match="fewer samples than in the run that is to go on"):
+            work.reduce(items[:12], concatenate, kept=kept)
+
+
+@pytest.mark.slow
+def test_all_nodes_are_asked_for_files(cluster, tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"x")
+    assert all_nodes_see(ray, [str(tmp_path / "x.npy"), str(tmp_path)])
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bitwright import graph
-from bitwright.data import Transform, paths_of
+from bitwright.data import RandomData, Transform, paths_of
+from bitwright.data.labelled import fingerprint_data
 from bitwright.errors import ArgumentError, OutputError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
@@ -105,7 +106,8 @@ def quantize(
         providers: execution providers of ONNX Runtime for every run.
         work: weight-only recipes and fine-tuning: a folder that keeps each weight as soon as it
             is rounded, and each segment as soon as it has learned; a run that was interrupted goes
-            on from there, and one with another model, recipe or data is refused.
+            on from there, and one with another model, recipe or data is refused. For other recipes
+            with an `engine`: keeps what was observed of every 64 samples.
         device: weight-only recipes and fine-tuning: where the arithmetic runs, "cpu", or "cuda"
             with torch.
         progress: show a bar on a terminal, or call this with (samples done, samples in all).
@@ -135,6 +137,7 @@ def quantize(
     ) -> Result:
         model = _with_weights(model, weights, output)
         made = _choose_effort(effort, recipe, chosen, calibration)
+        calibration, compute = _keep_observed(made, chosen, calibration, compute)
         if made != "high" and chosen.mode == "static" and chosen.fine_tune is None:
             compute.refuse_for_plain_rounding()
         if made == "low":
@@ -214,6 +217,25 @@ def _file_of(recipe: RecipeSource) -> str | Path | None:
     """Return the file of a recipe that is given by one, not by its name or value."""
     is_file = isinstance(recipe, str | Path) and Path(recipe).suffix
     return recipe if is_file else None  # type: ignore[return-value]
+
+
+def _keep_observed(
+    effort: Effort, recipe: Recipe, calibration: Calibration, compute: Compute
+) -> tuple[Calibration, Compute]:
+    """Let a folder keep what a cluster observes, where nothing that is rounded or learned is."""
+    learns = effort == "high" or recipe.mode != "static" or recipe.fine_tune is not None
+    if compute.work is None or calibration.engine.is_local or learns:
+        return calibration, compute
+    data = calibration.data
+    known = repr(data) if isinstance(data, RandomData) else fingerprint_data(data)
+    if known is None:
+        raise ArgumentError(
+            "a work folder with an engine is for data that can be told apart from other data; give "
+            "arrays or files, or leave it out."
+        )
+    identity = f"{known}, {calibration.limit}, {calibration.transform}"
+    kept = replace(calibration, work=compute.work, identity=identity)
+    return kept, replace(compute, work=None)
 
 
 def _check_engine(calibration: Calibration, recipe: Recipe) -> None:

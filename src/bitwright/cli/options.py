@@ -70,8 +70,8 @@ Work = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Weight-only recipes and --fine-tune: store finished layers here; an interrupted run "
-        "goes on from them.",
+        help="Weight-only recipes, --fine-tune and --engine ray: store what is finished here; an "
+        "interrupted run goes on from it.",
     ),
 ]
 Device = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bitwright.data.holdout import HoldoutSplit, split_holdout, split_samples
 from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess, Transform
 from bitwright.data.random import RandomData, random_samples
+from bitwright.data.references import read_sample, read_samples, refer_to
 from bitwright.data.requests import open_data, paths_of
 from bitwright.data.shapes import ShapedData
 from bitwright.data.sources import (
@@ -34,6 +35,9 @@ __all__ = [
     "open_data",
     "paths_of",
     "random_samples",
+    "read_sample",
+    "read_samples",
+    "refer_to",
     "session_inputs",
     "split_holdout",
     "split_samples",

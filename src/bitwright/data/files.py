@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -47,6 +48,8 @@ class FileSamples:
     produce: Callable[[], Iterator[_NamedSample]]
     description: str
     count: int | None
+    at: Callable[[int], _NamedSample] | None = None
+    """Gives a sample by its number, where that needs no other one to be read."""
 
 
 # Suffix of a file -> the kind of data in it; all files of a folder are of one kind.
@@ -150,8 +153,8 @@ def open_paths(
     specs = tuple(specs)
     kind = _one_kind(origin, files)
     if kind == "images":
-        count, produce = open_images(list(files), specs, transform)
-        return FileSamples(produce, _described(origin, files, "image"), count)
+        count, produce, make = open_images(list(files), specs, transform)
+        return FileSamples(produce, _described(origin, files, "image"), count, make)
     if kind == "videos":
         described = _described(origin, files, "video")
         return FileSamples(lambda: video_samples(files, specs, transform), described, None)
@@ -170,8 +173,15 @@ def open_paths(
                 else:
                     yield sample, file.name
 
+    def at(number: int) -> _NamedSample:
+        # The file is mapped into memory: samples before this one are not read.
+        return next(islice(_file_samples(files[0], specs, lone=True)[1], number, None)), files[
+            0
+        ].name
+
     described = origin if lone and origin == str(files[0]) else _described(origin, files, "file")
-    return FileSamples(produce_arrays, described, total)
+    mapped = lone and files[0].suffix.lower() == ".npy" and not callable(transform)
+    return FileSamples(produce_arrays, described, total, at if mapped else None)
 
 
 def _described(origin: str, files: Sequence[Path], noun: str) -> str:

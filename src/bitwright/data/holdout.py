@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import islice
 from typing import Any, NamedTuple
 
+from bitwright.data.references import SampleReference, read_sample
 from bitwright.data.sources import Samples
 from bitwright.data.specs import Sample
 from bitwright.errors import DataError
@@ -27,7 +28,7 @@ class HoldoutSplit:
     (3, 0, 2)
     """
 
-    def __init__(self, samples: Iterable[Mapping[str, Any]], every: int, most: int) -> None:
+    def __init__(self, samples: Iterable[Any], every: int, most: int) -> None:
         self._samples = samples
         self._every = every
         self._most = most
@@ -54,17 +55,17 @@ class HoldoutSplit:
             total = len(self._samples)
         return None if total is None else int(total) - min(int(total) // self._every, self._most)
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[Any]:
         self.holdout, self.first, self.count = [], [], 0
         for index, sample in enumerate(self._samples):
             if index % self._every == self._every - 1 and len(self.holdout) < self._most:
-                self.holdout.append(_copy(sample))
+                self.holdout.append(_copy(read_sample(sample)))
                 self.first = []
                 continue
             if not self.holdout and len(self.first) < _MAX_FIRST:
-                self.first.append(_copy(sample))
+                self.first.append(_copy(read_sample(sample)))
             self.count += 1
-            yield dict(sample)
+            yield sample if isinstance(sample, SampleReference) else dict(sample)
 
 
 def _copy(sample: Mapping[str, Any]) -> Sample:
@@ -72,9 +73,7 @@ def _copy(sample: Mapping[str, Any]) -> Sample:
     return {name: array.copy() for name, array in sample.items()}
 
 
-def split_holdout(
-    samples: Iterable[Mapping[str, Any]], *, every: int = 8, most: int = 8
-) -> HoldoutSplit:
+def split_holdout(samples: Iterable[Any], *, every: int = 8, most: int = 8) -> HoldoutSplit:
     """Divert every eighth sample (number 7, 15, …) of a stream, at most eight, from calibration.
 
     >>> import numpy as np

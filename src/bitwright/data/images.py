@@ -262,8 +262,12 @@ def image_to_array(image: Any, spec: InputSpec, transform: Any, name: str) -> Ar
 
 def open_images(
     images: Sequence[Picture], specs: Sequence[InputSpec], transform: Any
-) -> tuple[int, Callable[[], Iterator[tuple[Mapping[str, Any], str | None]]]]:
-    """Count the samples that images make, and give the function that produces them.
+) -> tuple[
+    int,
+    Callable[[], Iterator[tuple[Mapping[str, Any], str | None]]],
+    Callable[[int], tuple[Mapping[str, Any], str | None]],
+]:
+    """Count the samples that images make, and give what produces all of them, or one.
 
     Without a transform, pixels become 0..1 for a float input and stay 0..255 for an integer
     one. A model with a fixed batch size gets that many images in each sample.
@@ -287,24 +291,27 @@ def open_images(
                 f"takes {per_sample} at a time.",
                 stacklevel=2,
             )
-        for first in range(0, count * per_sample, per_sample):
-            group = images[first : first + per_sample]
-            names = [_name_of(image, first + place) for place, image in enumerate(group)]
-            arrays = [
-                image_to_array(image, spec, transform, name)
-                if is_image(image)
-                else _read_image(Path(image), spec, transform)
-                for image, name in zip(group, names, strict=True)
-            ]
-            if len({array.shape for array in arrays}) > 1:
-                raise _ask_for(
-                    f"{names[0]} and {names[-1]} have different sizes and go into one batch",
-                    "resize=224x224",
-                )
-            sample = arrays[0] if unbatched else np.stack(arrays)
-            yield {spec.name: sample}, None if is_image(group[0]) else Path(group[0]).name
+        yield from map(make, range(count))
 
-    return count, produce
+    def make(number: int) -> tuple[Mapping[str, Any], str | None]:
+        first = number * per_sample
+        group = images[first : first + per_sample]
+        names = [_name_of(image, first + place) for place, image in enumerate(group)]
+        arrays = [
+            image_to_array(image, spec, transform, name)
+            if is_image(image)
+            else _read_image(Path(image), spec, transform)
+            for image, name in zip(group, names, strict=True)
+        ]
+        if len({array.shape for array in arrays}) > 1:
+            raise _ask_for(
+                f"{names[0]} and {names[-1]} have different sizes and go into one batch",
+                "resize=224x224",
+            )
+        sample = arrays[0] if unbatched else np.stack(arrays)
+        return {spec.name: sample}, None if is_image(group[0]) else Path(group[0]).name
+
+    return count, produce, make
 
 
 def _name_of(image: Picture, number: int) -> str:

@@ -42,6 +42,7 @@ class Samples:
         len_hint: int | None = None,
         limit: int | None = None,
         repeatable: bool = True,
+        at: Callable[[int], tuple[Mapping[str, Any], str | None]] | None = None,
     ) -> None:
         if limit is not None and limit < 1:
             raise DataError(f"the limit on calibration samples must be at least 1, not {limit}.")
@@ -52,8 +53,20 @@ class Samples:
         self.len_hint = len_hint
         self.repeatable = repeatable
         self._produce = produce
+        self._at = at
         self._limit = limit
         self._started = False
+
+    @property
+    def can_seek(self) -> bool:
+        """Whether `read` gives a sample by its number."""
+        return self._at is not None and self.len_hint is not None
+
+    def read(self, index: int) -> Sample:
+        """Return one sample, without those before it; only where `can_seek`."""
+        assert self._at is not None
+        sample, origin = self._at(index)
+        return check_sample(sample, self.specs, index, origin=origin)
 
     def __iter__(self) -> Iterator[Sample]:
         if self._started and not self.repeatable:
@@ -100,6 +113,7 @@ def open_source(
             description=found.description,
             len_hint=found.count,
             limit=limit,
+            at=found.at,
         )
     if source is None:
         raise DataError(f"there is no calibration data; {ACCEPTED}.")
@@ -155,8 +169,9 @@ def _open_files(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> Fi
                 raise DataError(f"there is no file {str(file)!r}; check the list of paths.")
         return open_paths(files, specs, transform, "list")
     if all(map(is_image, source)):
-        count, produce = open_images(source, specs, transform)
-        return FileSamples(produce, f"list of {counted(len(source), 'image')}", count)
+        count, produce, make = open_images(source, specs, transform)
+        described = f"list of {counted(len(source), 'image')}"
+        return FileSamples(produce, described, count, make)
     return None
 
 
@@ -317,7 +332,10 @@ def to_channels_last(samples: Samples, channels_last: Collection[str]) -> Sample
 
     def produce() -> Iterator[tuple[Sample, None]]:
         for sample in samples:
-            yield {k: _to_last(v) if k in channels_last else v for k, v in sample.items()}, None
+            yield turned(sample), None
+
+    def turned(sample: Sample) -> Sample:
+        return {k: _to_last(v) if k in channels_last else v for k, v in sample.items()}
 
     return Samples(
         produce,
@@ -328,6 +346,7 @@ def to_channels_last(samples: Samples, channels_last: Collection[str]) -> Sample
         description=samples.description,
         len_hint=samples.len_hint,
         repeatable=samples.repeatable,
+        at=(lambda index: (turned(samples.read(index)), None)) if samples.can_seek else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
@@ -21,9 +22,12 @@ from bitwright.data import (
     cache_samples,
     channels_first_specs,
     open_data,
+    paths_of,
+    refer_to,
     split_holdout,
     to_channels_last,
 )
+from bitwright.data.references import SampleReferences
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.scales.parameters import grids_per_batch
 from bitwright.errors import DataError
@@ -31,6 +35,7 @@ from bitwright.jobs.opening import Prepared, input_specs
 from bitwright.observe import (
     MEMORY_BUDGET,
     Detail,
+    KeptObservations,
     Observation,
     TensorSketch,
     load_sketches,
@@ -103,6 +108,10 @@ class Calibration(DataOptions):
     """A file that keeps what was observed, what was observed elsewhere, or what observes it."""
     engine: Engine = LOCAL
     """Where samples are run, and weights rounded and learned."""
+    work: str | Path | None = None
+    """A folder that keeps parts of what a cluster observed, for a run that is killed."""
+    identity: str = ""
+    """What tells the data apart from other data, where such a folder is given."""
     kept_random: bool = False
     """Whether `data` are samples that `RandomData` gave."""
 
@@ -115,9 +124,26 @@ class Calibration(DataOptions):
         """Return the samples, which are in the layout of the given model, as checked feeds."""
         return to_channels_last(self._read(model), channels_last_inputs(model))
 
-    def split(self, model: ir.Model) -> HoldoutSplit:
+    def refer(self, model: ir.Model) -> Samples | SampleReferences:
+        """Return the samples for the engine: where all its machines see the files, only named."""
+        paths = [os.path.abspath(path) for path in paths_of(self.data)]  # noqa: PTH100 (a pattern)
+        if self.engine.is_local or not paths or not all(map(os.path.exists, paths)):
+            return self.open(model)
+        channels_last = channels_last_inputs(model)
+        found = refer_to(
+            self.data,
+            channels_first_specs(input_specs(model), channels_last),
+            limit=self.limit,
+            transform=self.transform,
+            channels_last=channels_last,
+        )
+        if found is None or not self.engine.sees(paths):
+            return self.open(model)
+        return found
+
+    def split(self, model: ir.Model, *, for_engine: bool = False) -> HoldoutSplit:
         """Return one pass over the samples; the same holdout stays out of it every time."""
-        samples = self.open(model)
+        samples = self.refer(model) if for_engine else self.open(model)
         return split_holdout(samples) if self.holdout else split_holdout(samples, most=0)
 
     def keep(self, model: ir.Model) -> Calibration:
@@ -228,7 +254,7 @@ def observe_tensors(
 ) -> Calibrated:
     """Observe tensors in one pass over the calibration data."""
     require_data(prepared.recipe, calibration)
-    split = calibration.split(prepared.model)
+    split = calibration.split(prepared.model, for_engine=True)
     seen: Observation = observe(
         prepared.model,
         tensors,
@@ -236,6 +262,7 @@ def observe_tensors(
         memory_budget=calibration.memory_budget,
         providers=prepared.providers,
         engine=calibration.engine,
+        kept=_kept_parts(prepared, tensors, calibration, options),
         progress=calibration.progress,
         **options,
     )
@@ -245,6 +272,23 @@ def observe_tensors(
         data=f"{counted(seen.samples, 'sample')} of {split.description}",
         random=calibration.is_random,
     )
+
+
+def _kept_parts(
+    prepared: Prepared, tensors: Sequence[str], calibration: Calibration, options: Mapping[str, Any]
+) -> KeptObservations | None:
+    """Return where parts of an observation are kept, if anywhere."""
+    if calibration.work is None or calibration.engine.is_local:
+        return None
+    facts = (
+        prepared.content_fingerprint,
+        list(tensors),
+        sorted((name, repr(value)) for name, value in options.items()),
+        calibration.identity,
+        calibration.holdout,
+        repr(getattr(calibration.engine, "shard", None)),
+    )
+    return KeptObservations(calibration.work, repr(facts))
 
 
 def find_input_means(

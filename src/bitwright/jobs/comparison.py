@@ -11,7 +11,8 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.assess import Comparison, compare_models
 from bitwright.assess.optimized.coverage import find_coverage
-from bitwright.data import Sample, Samples
+from bitwright.data import Sample, Samples, read_sample
+from bitwright.data.references import SampleReferences
 from bitwright.errors import BitwrightError, DataError
 from bitwright.jobs.calibration import GIVE_DATA, Calibration, DataOptions
 from bitwright.jobs.opening import open_model
@@ -56,7 +57,7 @@ class Measuring(DataOptions):
         """How the samples are read."""
         if self.samples is not None:
             return Calibration(self.samples)
-        return Calibration(self.data, self.limit, self.transform)
+        return Calibration(self.data, self.limit, self.transform, engine=self.engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def compare_pair(
     measuring.check("comparing runs both models")
     quantized = graph.load_model(quantized_model)
     found = open_float_side(float_model, quantized, plan, measuring)
-    samples = measuring.calibration.open(found.model)
+    samples = measuring.calibration.refer(found.model)
     return compare_with(found, quantized, samples, plan, measuring)
 
 
@@ -89,7 +90,7 @@ def compare_pair(
 def compare_with(
     side: FloatSide,
     quantized: ir.Model,
-    samples: Samples | Sequence[Sample],
+    samples: Samples | SampleReferences | Sequence[Sample],
     plan: QuantPlan | None,
     measuring: Measuring,
 ) -> Comparison:
@@ -97,9 +98,9 @@ def compare_with(
     total = len(samples) if isinstance(samples, Sequence) else samples.len_hint
     first: list[Sample] = []  # a source may be read only once
 
-    def read() -> Iterator[Sample]:
+    def read() -> Iterator[Any]:
         for sample in samples:
-            first[:] = first or [sample]
+            first[:] = first or [read_sample(sample)]
             yield sample
 
     with show_progress(measuring.progress, "Comparing", total) as report:

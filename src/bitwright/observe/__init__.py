@@ -1,5 +1,6 @@
 """Observe a model's tensors: one streaming pass over the data, in constant memory."""
 
+from bitwright.observe.kept import KeptObservations
 from bitwright.observe.layerwise import LayerInputs, LayerwiseRun, run_side_by_side
 from bitwright.observe.observer import MEMORY_BUDGET, Detail, Observation, observe
 from bitwright.observe.sketch import TensorSketch
@@ -12,6 +13,7 @@ __all__ = [
     "MEMORY_BUDGET",
     "Detail",
     "Engine",
+    "KeptObservations",
     "LayerInputs",
     "LayerwiseRun",
     "LocalEngine",

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy.typing as npt
 
+from bitwright.data import read_samples
 from bitwright.errors import DataError, did_you_mean
 from bitwright.graph import carried_model, carry_model
 from bitwright.numerics.positions import PositionGrid
@@ -217,7 +218,7 @@ def _shard_observer(
     given = dict(options)
     budget, providers = given.pop("memory_budget"), given.pop("providers")
     runner = as_runner(carried_model(model), tensors, budget, providers)
-    return lambda shard: observe(runner, tensors, shard, progress=False, **given)
+    return lambda shard: observe(runner, tensors, read_samples(shard), progress=False, **given)
 
 
 def as_runner(

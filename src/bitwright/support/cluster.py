@@ -16,15 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
-from bitwright.errors import BitwrightError, ClusterError, MissingPackageError
+from bitwright.errors import BitwrightError, ClusterError, DataError, MissingPackageError
 from bitwright.support.engines import KeptParts
 from bitwright.support.files import Closing
 from bitwright.support.notices import warn_user
 from bitwright.support.threads import limit_threads
 
-__all__ = ["ClusterWorkers", "open_cluster"]
+__all__ = ["ClusterWorkers", "all_nodes_see", "open_cluster"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ def _connect(start: Callable[[], Any], what: str) -> None:
 
     thread = threading.Thread(target=run, name="bitwright-ray", daemon=True)
     thread.start()
-    thread.join(CONNECT_SECONDS)
+    thread.join(2 * CONNECT_SECONDS / 3)  # the rest went into looking whether anybody listens
     if thread.is_alive():
         raise ClusterError(
             f"{what} does not answer; check that a Ray head node runs there, of the same version."
@@ -171,6 +172,38 @@ def _reason(error: BaseException, *, last: bool = False) -> str:
     """Return the first line of what an error says, or the last: Ray puts the cause there."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1 if last else 0][:200].rstrip(".")
+
+
+def all_nodes_see(ray: Any, paths: Sequence[str]) -> bool:
+    """Whether each machine of a cluster has files and folders as this one has them."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    look = ray.remote(_look_at).options(num_cpus=0, max_retries=0)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    found = [
+        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            list(paths)
+        )
+        for node in nodes
+    ]
+    try:
+        here = _look_at(paths)
+        return all(there == here for there in ray.get(found, timeout=START_SECONDS))
+    except ray.exceptions.RayError:
+        return False  # one that dies, or does not answer: what is read here reaches all others
+
+
+def _look_at(paths: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Return the size and the time of each file or folder; None where it is not there."""
+    found: list[tuple[int, int] | None] = []
+    for path in paths:
+        try:
+            facts = Path(path).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((facts.st_size, facts.st_mtime_ns))
+    return found
 
 
 class _Worker:
@@ -341,7 +374,12 @@ class ClusterWorkers(Closing):
         ahead: int | None,
         kept: KeptParts | None,
     ) -> Iterator[tuple[int, Any]]:
-        source = self._start_for(iter(items))
+        rest = iter(items)
+        first = list(islice(rest, self._count))
+        if not first:
+            return
+        self._start_workers(len(first))
+        source = chain(first, rest)
         group: _Group | None = None
         groups = done = 0
         open_groups: set[int] = set()
@@ -360,6 +398,11 @@ class ClusterWorkers(Closing):
                 if item is _END:
                     exhausted = True
                     if group is not None and not group.closed:
+                        if group.number not in open_groups:
+                            raise DataError(
+                                "there are fewer samples than in the run that is to go on; delete "
+                                "its folder, or name another one."
+                            )
                         group.closed = True
                         self._finish(group, merge, combine)
                     break
@@ -422,13 +465,10 @@ class ClusterWorkers(Closing):
                 on_done(done)
                 self._finish(owner, merge, combine)
 
-    def _start_for(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Start as many workers as there are items for, up to the number that there can be."""
-        missing = self._count - len(self._idle) - len(self._starting)
-        first = list(islice(items, self._count))
-        for _ in range(min(missing, len(first) - len(self._idle) - len(self._starting))):
+    def _start_workers(self, wanted: int) -> None:
+        """Start as many workers as there are items for, beside those that there are."""
+        for _ in range(wanted - len(self._idle) - len(self._starting)):
             self._start_worker()
-        return chain(first, items)
 
     def _submit(self, group: _Group, position: int) -> None:
         worker = self._idle.pop()

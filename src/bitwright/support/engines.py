@@ -13,7 +13,7 @@ that they are the same for any engine and any number of workers:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -76,6 +76,9 @@ class Engine(Protocol):
     def connect(self) -> AbstractContextManager[Any]:
         """Return what keeps a connection for all that is opened within it."""
 
+    def sees(self, paths: Sequence[str]) -> bool:
+        """Whether all its machines have these files, or folders, as this one has them."""
+
     def open(self, make: Make, *shared: Any) -> AbstractContextManager[Workers]:
         """Return workers, each with what `make` makes of the shared values."""
 
@@ -131,6 +134,10 @@ class LocalEngine:
         """There is nothing to connect to."""
         return nullcontext()
 
+    def sees(self, paths: Sequence[str]) -> bool:
+        """It is this machine."""
+        return True
+
     @contextmanager
     def open(self, make: Make, *shared: Any) -> Iterator[Workers]:
         """Make the function, and apply it here."""
@@ -174,6 +181,13 @@ class RayEngine:
         from bitwright.support.cluster import open_cluster
 
         return open_cluster(self.address)
+
+    def sees(self, paths: Sequence[str]) -> bool:
+        """Ask each machine of the cluster for the files."""
+        from bitwright.support.cluster import all_nodes_see
+
+        with self.connect() as ray:
+            return all_nodes_see(ray, paths)
 
     @contextmanager
     def open(self, make: Make, *shared: Any) -> Iterator[Workers]:

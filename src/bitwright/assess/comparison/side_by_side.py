@@ -19,6 +19,7 @@ from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.inspection import show_type
 from bitwright.assess.outputs import OutputErrors
 from bitwright.assess.sums import Codes, ErrorSums
+from bitwright.data import read_samples
 from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import (
@@ -250,7 +251,7 @@ def _pair_runner(
         pending: Future[None] | None = None
         before: _SampleErrors | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="bitwright-compare") as pool:
-            for sample in samples:
+            for sample in read_samples(samples):
                 given = {} if reference is None else run_session(reference, sample)
                 answers = {_exact_name(name): array for name, array in given.items()}
                 fed = tuple((name, a.dtype.str, a.shape) for name, a in sample.items())

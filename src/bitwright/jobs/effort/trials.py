@@ -98,11 +98,11 @@ class Trials:
         self._seen: dict[tuple[bytes, int], _Seen] = {}
         self._expected: dict[int, list[Mapping[str, Any]]] = {}
         split = split_samples(kept.data, **({} if kept.holdout else {"most": 0}))
-        self.calibration = _of(kept, split.calibration)
+        self.calibration = _of(kept, split.calibration, "all")
         count = sum(1 for _ in split.calibration)
         self.data = f"{counted(count, 'sample')} of {kept.data.description}"
-        self._halves = [_of(kept, half) for half in split.halves]
-        held = _of(kept, split.holdout).open(prepared.model) if kept.holdout else ()
+        self._halves = [_of(kept, half, f"half {n}") for n, half in enumerate(split.halves)]
+        held = _of(kept, split.holdout, "holdout").open(prepared.model) if kept.holdout else ()
         self.holdout = list(held)
         self.judged = [
             list(replace(half, limit=MAX_JUDGED).open(prepared.model)) for half in self._halves
@@ -274,8 +274,9 @@ def _trial_runner(
     return run
 
 
-def _of(calibration: Calibration, part: Samples) -> Calibration:
-    return replace(calibration, data=part, holdout=False)
+def _of(calibration: Calibration, part: Samples, name: str) -> Calibration:
+    identity = f"{calibration.identity}, {name}"
+    return replace(calibration, data=part, holdout=False, identity=identity)
 
 
 # Of overrides only ranges are tried.
