@@ -217,7 +217,7 @@ def test_workers_end_when_the_run_is_interrupted(cnn, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     replace_worker("import time; time.sleep(100)", tmp_path, monkeypatch)
-    monkeypatch.setattr(workers.Workers, "_collect", interrupt)
+    monkeypatch.setattr(workers.SegmentWorkers, "_collect", interrupt)
     method = AdaRound(iterations=5, scope="layer", sequential=False, workers=2)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
