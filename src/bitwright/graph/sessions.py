@@ -87,11 +87,12 @@ def open_session(
 
     `level` is the graph optimization ("all" is the runtime's default), `threads` None means all
     cores (on a worker of a cluster one), `providers` None means the CPU. The memory arena is off
-    because it never gives memory back. With it or with `spinning`, threads wait in a loop, as the runtime lets them: they answer
-    faster, and take the cores from whatever else works. `custom_ops` are libraries to register.
-    External data is read where it lies; nothing is copied. An IR version that the runtime would
-    not read is lowered for the session only. The runtime writes the graph that it made of the model
-    to the file `optimized_to`, and the times of all nodes to files named `profile_to` and more.
+    because it never gives memory back. With it or with `spinning`, threads wait in a loop, as the
+    runtime lets them: they answer faster, and take the cores from whatever else works. `custom_ops`
+    are libraries to register. External data is read where it lies; nothing is copied. An IR version
+    that the runtime would not read is lowered for the session only. The runtime writes the graph
+    that it made of the model to the file `optimized_to`, and the times of all nodes to files named
+    `profile_to` and more.
     `entries` are the runtime's own session options by name. Between quantized activations the
     runtime makes 8-bit weights of float ones, with scales of its own; `float_weights` keeps it
     from that, `as_written` also from merging operators with the quantizers around them.

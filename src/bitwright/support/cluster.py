@@ -178,14 +178,13 @@ def all_nodes_see(ray: Any, paths: Sequence[str]) -> bool:
     """Whether each machine of a cluster has files and folders as this one has them."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    look = ray.remote(_look_at).options(num_cpus=0, max_retries=0)
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-    found = [
-        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-            list(paths)
-        )
-        for node in nodes
-    ]
+    look = ray.remote(_look_at)
+    found = []
+    for node in ray.nodes():
+        if node["Alive"]:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": there}
+            found.append(look.options(**options).remote(list(paths)))
     try:
         here = _look_at(paths)
         return all(there == here for there in ray.get(found, timeout=START_SECONDS))
