@@ -17,15 +17,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bitwright.errors import BitwrightError, ClusterError, DataError, MissingPackageError
-from bitwright.support.engines import KeptParts
 from bitwright.support.files import Closing
 from bitwright.support.notices import warn_user
 from bitwright.support.threads import limit_threads
 
-__all__ = ["ClusterWorkers", "all_nodes_see", "open_cluster"]
+__all__ = ["ClusterWorkers", "KeptParts", "all_nodes_see", "open_cluster"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -203,6 +202,19 @@ def _look_at(paths: Sequence[str]) -> list[tuple[int, int] | None]:
         else:
             found.append((facts.st_size, facts.st_mtime_ns))
     return found
+
+
+class KeptParts(Protocol):
+    """Where parts of a merged result are kept, so that a run that was killed goes on from them."""
+
+    def __contains__(self, number: object) -> bool:
+        """Whether this part is there."""
+
+    def get(self, number: int) -> Any:
+        """Return a part."""
+
+    def put(self, number: int, part: Any) -> None:
+        """Keep a part: all of it, or nothing."""
 
 
 class _Worker:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from bitwright.errors import ArgumentError, DataError
+from bitwright.support.cluster import ClusterWorkers, KeptParts, all_nodes_see, open_cluster
 
 __all__ = ["LOCAL", "Engine", "KeptParts", "LocalEngine", "RayEngine", "Workers", "open_engine"]
 
@@ -27,19 +28,6 @@ Make = Callable[..., Callable[[Any], Any]]
 
 def _ignore(done: int) -> None:
     """Hear how far the work is, and do nothing."""
-
-
-class KeptParts(Protocol):
-    """Where parts of a merged result are kept, so that a run that was killed goes on from them."""
-
-    def __contains__(self, number: object) -> bool:
-        """Whether this part is there."""
-
-    def get(self, number: int) -> Any:
-        """Return a part."""
-
-    def put(self, number: int, part: Any) -> None:
-        """Keep a part: all of it, or nothing."""
 
 
 class Workers(Protocol):
@@ -178,22 +166,16 @@ class RayEngine:
 
     def connect(self) -> AbstractContextManager[Any]:
         """Return what connects to the cluster, or starts one."""
-        from bitwright.support.cluster import open_cluster
-
         return open_cluster(self.address)
 
     def sees(self, paths: Sequence[str]) -> bool:
         """Ask each machine of the cluster for the files."""
-        from bitwright.support.cluster import all_nodes_see
-
         with self.connect() as ray:
             return all_nodes_see(ray, paths)
 
     @contextmanager
     def open(self, make: Make, *shared: Any) -> Iterator[Workers]:
         """Send the shared values to the cluster; workers start with the first items."""
-        from bitwright.support.cluster import ClusterWorkers
-
         with (
             self.connect() as ray,
             ClusterWorkers(ray, make, shared, count=self.workers, shard=self.shard) as workers,
