@@ -90,8 +90,10 @@ class Cut:
     @property
     def is_quantized(self) -> bool:
         """Whether anything in the unit rounds, so that it can differ from float on its own."""
-        return self.codes is not None or any(
-            is_conversion(n) or is_integer_op(n.op_type) for n in self.nodes
+        return (
+            self.codes is not None
+            or any(is_conversion(n) or is_integer_op(n.op_type) for n in self.nodes)
+            or (_has_half_floats(self.nodes) and not _has_half_floats(self.float_nodes))
         )
 
     @property
@@ -117,6 +119,15 @@ class Units:
     def quantized(self) -> ir.Model:
         """The quantized model."""
         return self.graph.model
+
+
+def _has_half_floats(nodes: Sequence[ir.Node]) -> bool:
+    """Return whether nodes read or write float16 or bfloat16."""
+    return any(
+        value is not None and value.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        for node in nodes
+        for value in (*node.inputs, *node.outputs)
+    )
 
 
 def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
