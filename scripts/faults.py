@@ -103,7 +103,7 @@ def long_jobs(inputs: Path) -> list[Job]:
         quantize("medium", "--effort", "medium", *data),
         Job(
             "tune",
-            ("tune", model, "-o", "q.onnx", *tuned, *data),
+            ("tune", model, "-o", "q.onnx", "-q", *tuned, *data),
             "q.onnx",
             codes=(0, 3),
             same_bytes=False,

@@ -259,7 +259,8 @@ def _outlive(group: int) -> str:
 
 def _wrong_ending(job: Job, ended: Ended, number: signal.Signals) -> str:
     code, line = ENDINGS[number]
-    if ended.code not in (*job.codes, code):
+    # The signal itself ends what has done its work and leaves: shells give the same code for it.
+    if ended.code not in (*job.codes, code, -number):
         return f"code {ended.code}: {ended.told[-300:]}"
     told = [one for one in ended.lines if one.startswith("error: ")]
     last = ended.lines[-1] if ended.lines else ""

@@ -1,5 +1,7 @@
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -122,3 +124,40 @@ def test_a_worker_that_does_not_end_in_time_is_killed(worker, monkeypatch):
     start = time.perf_counter()
     process.close()
     assert not process.is_alive and time.perf_counter() - start < 30
+
+
+_CLIENT = """
+import sys
+from pathlib import Path
+from bitwright.support.processes import WorkerProcess
+
+worker = WorkerProcess(Path(sys.argv[1]))
+print(worker._process.pid, flush=True)
+worker.call("sleep", seconds=60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+def test_a_worker_ends_with_a_client_that_is_killed(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    with subprocess.Popen(
+        [sys.executable, "-c", _CLIENT, str(tmp_path / "worker.py")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as job:
+        worker = int(job.stdout.readline())
+        time.sleep(0.5)
+        job.kill()
+    end = time.monotonic() + 20
+    while _is_running(worker):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def _is_running(number):
+    """Whether a process is there; one that ended waits for its new parent to notice."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"

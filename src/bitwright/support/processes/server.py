@@ -10,7 +10,18 @@ import importlib.util
 import json
 import os
 import sys
+import threading
+import time
 from typing import Any, TextIO
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def _end_with(client: int) -> None:
+    """End this process when its client was killed, whatever it does: nobody reads the result."""
+    while os.getppid() == client:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
 
 
 def _load_worker(file: str) -> Any:
@@ -45,6 +56,7 @@ def _serve(requests: TextIO, replies: TextIO) -> None:
 
 
 if __name__ == "__main__":
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     # Whatever a library prints goes to the other stream; this one is for replies.
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
