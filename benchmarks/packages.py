@@ -28,7 +28,8 @@ def fetch(package: str) -> Path:
             command = ["npm", "pack", "--silent", name]
         else:
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", name]
-            command += ["--no-binary", ":all:"] if kind == "sdist" else []
+            # Of this package alone: what builds it may come compiled.
+            command += ["--no-binary", name.partition("==")[0]] if kind == "sdist" else []
         done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
         archives = [path for path in Path(place).iterdir() if path.is_file()]
         if done.returncode or not archives:

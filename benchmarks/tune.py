@@ -114,7 +114,7 @@ class Row:
     second_drop: float = math.nan
     """CPU seconds of a run with twice the drop in the same folder."""
     lost: float = math.nan
-    """Evaluations that a run needed more which was killed half way."""
+    """Evaluations that were made twice in a run which was killed half way."""
 
 
 def scores(path: Path, samples: list[Sample]) -> np.ndarray:
@@ -139,8 +139,8 @@ def looks(journal: Path) -> int:
     return sum('"name": "eval/' in line for line in lines)
 
 
-def kill_and_resume(job: dict, evaluations: float) -> float:
-    """Kill a run half way, run it again, and return how many evaluations more it took."""
+def kill_and_resume(job: dict) -> float:
+    """Kill a run half way, run it again, and return how many evaluations were made twice."""
     work = Path(job["work"]).with_name("killed")
     job = {**job, "work": str(work), "output": str(work.with_suffix(".onnx"))}
     wanted = looks(Path(job["work"]).with_name("work") / "journal.jsonl") // 2
@@ -154,7 +154,7 @@ def kill_and_resume(job: dict, evaluations: float) -> float:
     done = run_apart("tune_worker.py", json.dumps(job))
     if not isinstance(done, Measured):
         return math.nan
-    return begun + done.extra["evaluations"] - evaluations
+    return begun + done.extra["evaluations"] - finished(work / "journal.jsonl")
 
 
 def finished(journal: Path) -> int:
@@ -218,7 +218,7 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
                 if isinstance(second, Measured):
                     row.second_drop = second.extra["cpu"]
                 if options.kill:
-                    row.lost = kill_and_resume(given, row.evaluations)
+                    row.lost = kill_and_resume(given)
             print(row, flush=True)
         for tool, path in models.items():
             rows[tool].drop = float(np.mean(base[0] - scores(path, searched)))

@@ -1,6 +1,7 @@
 """`bitwright tune` says by its exit code whether the goal was met."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -8,13 +9,13 @@ import pytest
 
 import bitwright
 from bitwright.cli import main
-from bitwright.jobs.tuning import candidates, job, search
+from bitwright.jobs.tuning import candidates, job
 
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    monkeypatch.setattr(search, "measure_latency", lambda *_: 1.0)
-    monkeypatch.setattr(job, "measure_latency", lambda *_: 2.0)
+    meter = SimpleNamespace(measure=lambda model=None: (2.0, 0.5))
+    monkeypatch.setattr(job, "LatencyMeter", lambda *_: meter)
     demo = bitwright.load_demo()
     np.save(tmp_path / "calibration.npy", demo.calibration[:32])
     np.savez(tmp_path / "labelled.npz", image=demo.images[:96], label=demo.labels[:96])

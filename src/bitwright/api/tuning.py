@@ -82,7 +82,8 @@ def tune(
             another drop, purpose or time finds all that was measured.
         recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
         target: where the model will run, `"cpu"` if not given.
-        effort: one level of the accuracy cascade; None: "standard", and "medium" if that fails.
+        effort: one level of the accuracy cascade; None: "low" for speed and "standard" for size,
+            and "medium" if that fails.
         limit: use at most this many samples of `data`.
         eval_limit: use at most this many samples of `eval_data`.
         transform: how images become arrays, or a function that is given each item of the data.

@@ -37,7 +37,14 @@ from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress
 
-__all__ = ["SENSITIVITY_SAMPLES", "NodeVariants", "measure_sensitivity", "open_variants"]
+__all__ = [
+    "SENSITIVITY_SAMPLES",
+    "NodeVariants",
+    "measure_sensitivity",
+    "open_variants",
+    "units_of",
+    "variants_of",
+]
 
 SENSITIVITY_SAMPLES = 8
 """How many samples are measured on, unless others are asked for."""
@@ -64,7 +71,7 @@ def measure_sensitivity(
     return Sensitivity(plan, total.noise, nodes, len(measured.samples), measured, total.loss)
 
 
-def _units_of(units: Units, plan: QuantPlan) -> dict[str, int]:
+def units_of(units: Units, plan: QuantPlan) -> dict[str, int]:
     """Return the units that a plan quantizes: the name of each, and its place among the cuts."""
     named = {
         index: name_unit(cut)[0]
@@ -99,7 +106,25 @@ def open_variants(
     quantized = _write(prepared, plan, calibration)
     # Its channels are equalized as those of the quantized model are: units can change places.
     units = open_units(prepared.model, quantized)
-    chosen = _units_of(units, plan)
+    measuring = replace(measuring, samples=given)
+    return variants_of(prepared, plan, quantized, units, measuring, candidates, calibration)
+
+
+def variants_of(
+    prepared: Prepared,
+    plan: QuantPlan,
+    quantized: ir.Model,
+    units: Units,
+    measuring: Measuring,
+    candidates: int | None,
+    calibration: Calibration | None = None,
+) -> NodeVariants:
+    """Return what measures the nodes of a plan whose model was written already.
+
+    `units` are those of the two models; the samples are those of `measuring`, all of them.
+    """
+    given = list(measuring.samples or ())
+    chosen = units_of(units, plan)
     if candidates is not None and candidates < len(chosen):
         found = compare_models(
             prepared.model,
@@ -116,7 +141,7 @@ def open_variants(
         chosen = {name: index for name, index in chosen.items() if name in worst}
     return NodeVariants(
         prepared,
-        calibration,
+        calibration or Calibration(),
         plan,
         quantized,
         given,

@@ -73,8 +73,8 @@ def test_autotune_tries_recipes_in_turn(asked):
 @pytest.fixture
 def faster(monkeypatch):
     """Int8 is the faster one, whatever else the machine does."""
-    monkeypatch.setattr("bitwright.jobs.tuning.search.measure_latency", lambda *_: 1.0)
-    monkeypatch.setattr("bitwright.jobs.tuning.job.measure_latency", lambda *_: 2.0)
+    meter = SimpleNamespace(measure=lambda model=None: (2.0, 0.5))
+    monkeypatch.setattr("bitwright.jobs.tuning.job.LatencyMeter", lambda *_: meter)
 
 
 def accuracy(model, images=DEMO.images[:200], labels=DEMO.labels[:200]):

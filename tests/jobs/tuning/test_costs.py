@@ -10,9 +10,9 @@ from bitwright.jobs.tuning import costs, latency
 from bitwright.jobs.tuning.candidates import StaticCandidates
 from bitwright.jobs.tuning.costs import UnitCosts, conversion_rate, measure_bytes, measure_times
 from bitwright.jobs.tuning.journal import Journal
-from bitwright.jobs.tuning.latency import measure_latency
+from bitwright.jobs.tuning.latency import LatencyMeter, least_times
 from bitwright.jobs.tuning.states import Unit, with_states
-from bitwright.jobs.tuning.units import UnitErrors, measure_errors
+from bitwright.jobs.tuning.units import UnitErrors, measure_errors, open_unit_variants
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +21,16 @@ def made():
     samples = make_samples(model, 2)
     plan = bitwright.make_plan(model, data=samples, recipe="int8-per-channel")
     prepared = open_for_plan(model, plan)
-    found = measure_errors(prepared, plan, samples[:1], ("int8", "float"))
-    return prepared, plan, emit_model(prepared, Planned(plan)).model, found, samples[0]
+    quantized = emit_model(prepared, Planned(plan)).model
+    variants = open_unit_variants(prepared, plan, quantized, samples[:1])
+    found = measure_errors(variants, ("int8", "float"))
+    return variants, quantized, found, samples[0]
 
 
 def test_the_times_of_all_units_are_most_of_both_models(made, monkeypatch):
     monkeypatch.setattr(costs, "_SECONDS", 0.05)
-    prepared, _, quantized, found, sample = made
-    times = measure_times(prepared, quantized, found, sample)
+    variants, _, found, sample = made
+    times = measure_times(variants, found, sample)
     assert set(times.costs["int8"]) == {unit.node for unit in found.units}
     assert all(time > 0 for time in times.costs["float"].values())
     assert sum(times.costs["int8"].values()) > times.fixed > 0
@@ -40,14 +42,28 @@ def test_converting_an_element_takes_nanoseconds():
     assert 1e-9 < conversion_rate() < 1e-3  # in milliseconds
 
 
-def test_a_latency_is_a_number_of_milliseconds(made, monkeypatch):
-    monkeypatch.setattr(latency, "_SECONDS", 0.05)
-    prepared, _, quantized, _, sample = made
-    assert all(0 < measure_latency(one, sample) < 1000 for one in (prepared.model, quantized))
+def test_a_latency_is_a_number_of_milliseconds_and_times_that(made, monkeypatch):
+    monkeypatch.setattr(latency, "_SECONDS", 0.02)
+    variants, quantized, _, sample = made
+    meter = LatencyMeter(variants.prepared.model, sample)
+    milliseconds, ratio = meter.measure(quantized)
+    assert 0 < milliseconds < 1000
+    assert 0.01 < ratio < 100
+    assert meter.measure()[1] == 1
+
+
+def test_time_that_others_had_the_cores_for_is_not_the_model_s():
+    """Each run took ten times as long as the cores worked for it."""
+    runs = [[(0.4, 0.03), (0.3, 0.04)], [(0.2, 0.06), (0.5, 0.07)]]
+    assert least_times(runs, on_cpu=True) == (30.0, 2.0)
+    assert least_times(runs, on_cpu=False) == (300.0, pytest.approx(0.2 / 0.3))
+    calm = [[(0.03, 0.06)], [(0.06, 0.08)]]  # on two cores
+    assert least_times(calm, on_cpu=True) == (30.0, 2.0)
 
 
 def test_bytes_predict_the_size_of_the_file(made):
-    prepared, plan, quantized, found, _ = made
+    variants, quantized, found, _ = made
+    prepared, plan = variants.prepared, variants.plan
     sizes = measure_bytes(prepared, plan, quantized, found)
     whole = sizes.fixed + sum(sizes.costs["int8"].values())
     assert whole == bitwright.graph.written_size(quantized)
@@ -62,13 +78,13 @@ def test_bytes_predict_the_size_of_the_file(made):
 
 
 def test_a_product_that_only_float_reads_counts_as_float():
-    made = StaticCandidates(None, None, "low", Journal(None, {}), (), "speed")
+    made = StaticCandidates(None, None, "low", Journal(None, {}), list, "speed")
     names = ("conv", "slice", "shared", "left", "right")
     ops = ("Conv", "Slice", "Conv", "Add", "Add")
     units = tuple(Unit(node=n, op=op, nodes=(n,)) for n, op in zip(names, ops, strict=True))
     edges = ((0, 1, 1000), (2, 3, 1000), (2, 4, 1000))
     errors = {"int8": dict.fromkeys(names, 0.1)}
-    vars(made)["_errors"] = UnitErrors(units=units, errors=errors, total=0.5, edges=edges)
+    vars(made)["_with_errors"] = UnitErrors(units=units, errors=errors, total=0.5, edges=edges)
     times = {"int8": dict.fromkeys(names, 1.0), "float": dict.fromkeys(names, 4.0)}
     vars(made)["_costs"] = UnitCosts(costs=times, fixed=1.0, float_cost=20.0, conversion=1e-3)
     # Where two read it, one of them keeps its quantizer.

@@ -1,7 +1,9 @@
 """Tuning keeps the user's metric, loses no work, and reports what the search has not seen."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -22,9 +24,13 @@ def quick():
         patch.setattr(costs, "_SECONDS", 0.05)
         patch.setitem(candidates.STATES, "size", ("int8", "float"))
         # Of two times that differ by microseconds, either may be the shorter one.
-        patch.setattr(search, "measure_latency", lambda *_: 1.0)
-        patch.setattr(job, "measure_latency", lambda *_: 2.0)
+        patch.setattr(job, "LatencyMeter", timed(0.5))
         yield
+
+
+def timed(ratio):
+    """Return a meter by which each model takes so many times what float does."""
+    return lambda *_: SimpleNamespace(measure=lambda model=None: (2.0, ratio))
 
 
 class Counting:
@@ -186,7 +192,8 @@ def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes,
         asked.append(effort)
         if effort == "medium" and changes:
             recipe = recipe.replace(ranges=MSE())
-        return original(source, recipe, "low", *given, **options)
+        # An open model has its recipe: another one is for the model as it was given.
+        return original(source.source, recipe, "low", *given, **options)
 
     monkeypatch.setattr(job, "plan_with_effort", plan_plainly)
     monkeypatch.setattr(search.Search, "run", lambda self: None)
@@ -197,9 +204,49 @@ def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes,
     assert result.evaluations <= result.planned_evaluations == 19
 
 
+def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
+    """A plan that misses the goal, with ranges that mend it, is the result as it is."""
+    demo = bitwright.load_demo()
+    mended = bitwright.make_plan(demo.model_path, data=demo.calibration[:32], recipe="int8")
+    wide = {
+        key: msgspec.structs.replace(entry, scale=30 * entry.scale)
+        if entry.role == "activation" and isinstance(entry.scale, float)
+        else entry
+        for key, entry in mended.tensors.items()
+    }
+    monkeypatch.setattr(
+        job,
+        "plan_with_effort",
+        lambda *_, **__: msgspec.structs.replace(mended, tensors=wide),
+    )
+    monkeypatch.setattr(job, "trim_ranges", lambda *_, **__: mended)
+    monkeypatch.setattr(search.Search, "test_cheapest", lambda self: False)
+    monkeypatch.setattr(search.Search, "run", lambda self: pytest.fail("it is met already"))
+    result = tuned(demo.model_path, effort=None, purpose="speed")
+    assert result.met
+    assert result.fallen == ()
+    assert [probe.name for probe in result.probes] == ["W8A32", "A8W32"]
+    assert result.evaluations == 2 + len(result.probes)
+
+
+def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch):
+    monkeypatch.delattr(candidates, "measure_errors")
+
+    def slow_integers(variants, found, sample):
+        names = [unit.node for unit in found.units]
+        times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 1.0)}
+        return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
+
+    monkeypatch.setattr(candidates, "measure_times", slow_integers)
+    result = tuned(effort=None, purpose="speed")
+    assert result.point.verdict == "pass"
+    assert result.is_float
+    assert result.evaluations == 2
+
+
 def test_a_model_that_is_slower_than_float_is_searched_for_units_to_leave_float(monkeypatch):
     """Units that are faster in float are also more accurate there: their errors do not matter."""
-    monkeypatch.setattr(job, "measure_latency", lambda *_: 0.5)
+    monkeypatch.setattr(job, "LatencyMeter", timed(2.0))
     monkeypatch.delattr(candidates, "measure_errors")
     result = tuned(bitwright.load_demo().model_path, purpose="speed")
     assert result.met

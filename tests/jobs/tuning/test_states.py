@@ -11,7 +11,7 @@ from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning import units as module
 from bitwright.jobs.tuning.states import Unit, with_states
-from bitwright.jobs.tuning.units import measure_errors
+from bitwright.jobs.tuning.units import measure_errors, open_unit_variants
 from bitwright.numerics.quantize import fake_quantize
 from bitwright.numerics.types import INT4, UINT16
 
@@ -30,6 +30,10 @@ def planned():
 def written(prepared, plan):
     again = open_for_plan(prepared.source, plan)
     return emit_model(again, Planned(msgspec.structs.replace(plan, fingerprint=again.fingerprint)))
+
+
+def variants_for(prepared, plan, samples):
+    return open_unit_variants(prepared, plan, written(prepared, plan).model, samples)
 
 
 def test_four_bit_weights_are_stored_in_four_bits_over_the_best_of_ranges(planned):
@@ -68,7 +72,7 @@ def test_no_state_is_the_plan_itself(planned):
 
 def test_errors_of_units_add_up_and_fall_with_bits(planned):
     prepared, plan, _, samples = planned
-    found = measure_errors(prepared, plan, samples, ("w4", "int8", "a16", "float"))
+    found = measure_errors(variants_for(prepared, plan, samples), ("w4", "int8", "a16", "float"))
     assert 0.3 < found.additivity < 3
     for unit in found.units:
         errors = [found.errors[state][unit.node] for state in ("w4", "int8", "a16")]
@@ -78,7 +82,7 @@ def test_errors_of_units_add_up_and_fall_with_bits(planned):
 
 def test_a_unit_has_all_nodes_that_the_runtime_computes_as_one(planned):
     prepared, plan, _, samples = planned
-    found = measure_errors(prepared, plan, samples[:1], ("int8", "float"))
+    found = measure_errors(variants_for(prepared, plan, samples[:1]), ("int8", "float"))
     nodes = [node for unit in found.units for node in unit.nodes]
     assert len(nodes) == len(set(nodes))
     assert all(plan.nodes[node].action == "quantize" for node in nodes)
@@ -89,7 +93,7 @@ def test_a_unit_has_all_nodes_that_the_runtime_computes_as_one(planned):
 
 def test_where_errors_do_not_add_up_what_goes_without_a_unit_counts(planned, monkeypatch):
     prepared, plan, _, samples = planned
-    plain = measure_errors(prepared, plan, samples[:1], ("int8", "float"))
+    plain = measure_errors(variants_for(prepared, plan, samples[:1]), ("int8", "float"))
     monkeypatch.setattr(module, "ADDITIVE", (2.0, 1.0))  # never
-    other = measure_errors(prepared, plan, samples[:1], ("int8", "float"))
+    other = measure_errors(variants_for(prepared, plan, samples[:1]), ("int8", "float"))
     assert other.errors["int8"] != plain.errors["int8"]

@@ -239,15 +239,17 @@ _MIXED_OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 @dataclass
 class AutoMixprecisionConfig(AlgoConfig):
-    """Other types for some layers: all candidates, as `metric_threshold=0` says there.
+    """Other types for some layers, as many as a metric allows; all candidates without a threshold.
 
-    `target_layer_config` is one configuration for all of them, or one for lists of names, an empty
-    list for those in no other. A search for the layers that a metric allows is refused.
+    `target_layer_config` is one configuration for all of them, one for lists of names (an empty
+    list for those in no other), or a list, of which each layer gets the one that loses least.
+    `metric_threshold` is 0 for all candidates, None for none, and else what the distance of the
+    outputs from float's may be: with `metric_optimize_object` "speed", the default, layers are
+    added as long as it is within that, with "quality" until it is.
 
     >>> AutoMixprecisionConfig(metric_threshold=0.1).options()
     Traceback (most recent call last):
-    bitwright.errors.RecipeError: AutoMixprecisionConfig with metric_threshold searches by another \
-metric than the model's; bitwright.tune searches by yours.
+    bitwright.errors.RecipeError: AutoMixprecisionConfig needs target_layer_config: the other types.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -256,36 +258,42 @@ metric than the model's; bitwright.tune searches by yours.
         given = {} if target_layer_config is None else {"target_layer_config": target_layer_config}
         self.settings = {**given, **settings.get("settings", settings)}
 
+    @property
+    def searches(self) -> bool:
+        """Whether the layers take a search: not all candidates get the one configuration."""
+        several = isinstance(self.settings.get("target_layer_config"), list | tuple)
+        return several or self.settings.get("metric_threshold", 0) != 0
+
     def options(self) -> dict[str, Any]:
-        """Refuse what takes a search, or a part of the graph; layers need no options."""
-        if self.settings.get("metric_threshold", 0) != 0:
-            raise RecipeError(
-                "AutoMixprecisionConfig with metric_threshold searches by another metric than the "
-                "model's; bitwright.tune searches by yours."
-            )
-        if self.settings.get("subgraph_json") is not None:
-            raise RecipeError(
-                "AutoMixprecisionConfig reads no subgraph_json here; name the layers."
-            )
-        if "target_layer_config" not in self.settings:
+        """Refuse what there is not; layers need no options."""
+        if self.settings.get("target_layer_config") in (None, [], ()):
             raise RecipeError("AutoMixprecisionConfig needs target_layer_config: the other types.")
-        if isinstance(self.settings["target_layer_config"], list | tuple):
-            raise RecipeError(
-                "AutoMixprecisionConfig with several target_layer_config searches for the best of "
-                "them, and bitwright.tune does; give one, or one for names of layers."
-            )
+        for name, usual in _NOT_HERE.items():
+            if self.settings.get(name, usual) != usual:
+                raise RecipeError(
+                    f"AutoMixprecisionConfig has no {name} here; leave it out, and name the layers "
+                    "in include_layers."
+                )
         return {}
+
+    def choices(self, candidates: Mapping[str, str]) -> dict[str, list[Any]]:
+        """Return the configurations for each layer; `candidates` are names and op types."""
+        target = self.settings["target_layer_config"]
+        if isinstance(target, list | tuple):
+            return {name: list(target) for name in self._names(candidates)}
+        return {name: [layer] for layer, names in self.layers(candidates).items() for name in names}
+
+    def only(self, layers: Mapping[Any, Sequence[str]]) -> AutoMixprecisionConfig:
+        """Return the step that gives these layers their configurations, without a search."""
+        names = [name for chosen in layers.values() for name in chosen]
+        settings = {k: v for k, v in self.settings.items() if not k.startswith("metric_")}
+        return AutoMixprecisionConfig(
+            **{**settings, "target_layer_config": dict(layers), "include_layers": names}
+        )
 
     def layers(self, candidates: Mapping[str, str]) -> dict[Any, list[str]]:
         """Return the layers of each configuration; `candidates` are names and op types of nodes."""
-        types = self.settings.get("target_op_type", _MIXED_OP_TYPES)
-        include = self.settings.get("include_layers") or list(candidates)
-        exclude = self.settings.get("exclude_layers") or ()
-        names = [
-            name
-            for name, op_type in candidates.items()
-            if op_type in types and name in include and name not in exclude
-        ]
+        names = self._names(candidates)
         target = self.settings["target_layer_config"]
         if not isinstance(target, Mapping):
             return {target: names}
@@ -294,3 +302,23 @@ metric than the model's; bitwright.tune searches by yours.
             layer: [name for name in names if (name in given if given else name not in listed)]
             for layer, given in target.items()
         }
+
+    def _names(self, candidates: Mapping[str, str]) -> list[str]:
+        types = self.settings.get("target_op_type", _MIXED_OP_TYPES)
+        include = self.settings.get("include_layers") or list(candidates)
+        exclude = self.settings.get("exclude_layers") or ()
+        return [
+            name
+            for name, op_type in candidates.items()
+            if op_type in types and name in include and name not in exclude
+        ]
+
+
+_NOT_HERE = {
+    "subgraph_json": None,
+    "sensitivity_cache_file": None,
+    "dual_quant_nodes": False,
+    "no_input_qdq_shared": False,
+    "shared_param_mode": "propagate",
+}
+"""Settings that change what comes out there, and their defaults."""

@@ -32,9 +32,12 @@ MODELS = (
     ),
     Difference(
         "AutoMixprecisionConfig",
-        "with a threshold, layers are promoted one by one while a distance of outputs allows it",
-        "refused: `bitwright.tune` searches by your metric; without one all candidates get them",
-        "one search is enough, and the metric is what counts",
+        "with a threshold, `data_size` 0 compares one sample, though all are documented; "
+        "`subgraph_json`, `sensitivity_cache_file`, `dual_quant_nodes`, `no_input_qdq_shared` and "
+        "`shared_param_mode`",
+        "0 is all samples; these settings are refused. `bitwright.tune` searches by your metric, "
+        "and with fewer runs",
+        "one sample decides nothing",
     ),
     Difference(
         "QuarotConfig",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from bitwright.compat.quark.algorithms import (
     SmoothQuantConfig,
 )
 from bitwright.compat.quark.config import Config, QConfig, QuantizationConfig, RefusedPreset
+from bitwright.compat.quark.mixing import choose_layers, distance_of
 from bitwright.compat.quark.specs import (
     CalibMethod,
     QLayerConfig,
@@ -40,7 +42,10 @@ from bitwright.compat.vai_q_onnx.enums import (
     read_type,
 )
 from bitwright.compat.vai_q_onnx.static import read_subgraphs
+from bitwright.data import Sample, open_data
 from bitwright.errors import DataError, RecipeError, did_you_mean
+from bitwright.graph import load_model, open_session, run_session
+from bitwright.jobs.opening import input_specs
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 from bitwright.numerics.types import BFLOAT16, FLOAT16, INT8, INT16, INT32, UINT8
 from bitwright.recipe import Recipe, Selection
@@ -100,7 +105,12 @@ class ModelQuantizer:
         """Quantize a model; it is written to `model_output`, or returned where there is none."""
         config = self.config
         if self._layered is not None:
-            config = flatten(self._layered, _graph_only(model_input))
+            layered = self._layered
+            if any(isinstance(s, AutoMixprecisionConfig) and s.searches for s in _checked(layered)):
+                samples = _read(model_input, calibration_data_reader, calibration_data_path)
+                calibration_data_reader, calibration_data_path = samples, None
+                layered = _without_search(layered, model_input, samples)
+            config = flatten(layered, _graph_only(model_input))
         quiet = config.ignore_warnings or config.extra_options.get("IgnoreWarnings")
         with warnings.catch_warnings():
             if quiet:
@@ -108,6 +118,65 @@ class ModelQuantizer:
             return _quantize(
                 config, model_input, model_output, calibration_data_reader, calibration_data_path
             )
+
+
+def _checked(config: QConfig) -> Sequence[AlgoConfig]:
+    """Return the steps of a configuration; those that there are not are refused first."""
+    _step_options(config.algo_config)
+    return config.algo_config
+
+
+def _read(model: Any, reader: Any, path: Any) -> list[Sample]:
+    """Read the samples once: a search calibrates and compares with them again and again."""
+    data = reader if reader is not None else path
+    if data is None:
+        raise DataError(
+            "AutoMixprecisionConfig with a threshold compares outputs on samples; give a "
+            "calibration_data_reader or a calibration_data_path."
+        )
+    return list(open_data(data, input_specs(load_model(model))))
+
+
+def _without_search(config: QConfig, model: Any, samples: list[Sample]) -> QConfig:
+    """Return the configuration with the layers that the search chose in its place."""
+    steps = list(config.algo_config)
+    [place] = [n for n, s in enumerate(steps) if isinstance(s, AutoMixprecisionConfig)]
+    step = steps[place]
+    assert isinstance(step, AutoMixprecisionConfig)
+    settings = step.settings
+    size = settings.get("data_size", 0) or len(samples)
+    output = settings.get("metric_output_index", 0)
+    distance = distance_of(settings)
+
+    def outputs(of: Any) -> list[list[Any]]:
+        session = open_session(load_model(of))
+        found = [list(run_session(session, sample).values()) for sample in samples[:size]]
+        return [[each[output]] if 0 <= output < len(each) else each for each in found]
+
+    def with_layers(layers: dict[Any, list[str]], others: Sequence[AlgoConfig]) -> QConfig:
+        chosen = [step.only(layers)] if layers else []
+        changed = copy(config)
+        changed.algo_config = [*others[:place], *chosen, *others[place:]]
+        return changed
+
+    # What learns comes behind the choice of layers, as there.
+    plain = [s for s in steps if s is not step and not isinstance(s, _LEARNING)]
+    expected = outputs(model)
+
+    def score(layers: dict[Any, list[str]]) -> float:
+        flat = replace(flatten(with_layers(layers, plain), _graph_only(model)), print_summary=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the model that is kept gives them again
+            return distance(expected, outputs(_quantize(flat, model, None, samples, None)))
+
+    nodes = {node.name: node.op_type for node in _graph_only(model).graph.node}
+    layers = choose_layers(
+        score,
+        step.choices(nodes),
+        threshold=settings.get("metric_threshold", 0),
+        optimize=settings.get("metric_optimize_object", "speed"),
+    )
+    return with_layers(layers, [s for s in steps if s is not step])
 
 
 def _quantize(

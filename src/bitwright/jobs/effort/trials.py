@@ -24,7 +24,7 @@ from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import Recipe
 from bitwright.support.wording import counted
 
-__all__ = ["FIRST", "HALVES", "MAX_JUDGED", "Trial", "Trials"]
+__all__ = ["FIRST", "HALVES", "MAX_JUDGED", "Trial", "Trials", "preparation_key"]
 
 FIRST = (0,)
 HALVES = (0, 1)
@@ -94,7 +94,7 @@ class Trials:
         self._kept, self._engine = kept, kept.engine
         self._wanted = halves
         self._means = means
-        self._opened: dict[bytes, Prepared] = {_key(prepared.recipe): prepared}
+        self._opened: dict[bytes, Prepared] = {preparation_key(prepared.recipe): prepared}
         self._seen: dict[tuple[bytes, int], _Seen] = {}
         self._expected: dict[int, list[Mapping[str, Any]]] = {}
         split = split_samples(kept.data, **({} if kept.holdout else {"most": 0}))
@@ -110,12 +110,12 @@ class Trials:
 
     def open(self, recipe: Recipe) -> Prepared:
         """Return the model as this recipe prepares it, before any data is looked at."""
-        key = _key(recipe)
+        key = preparation_key(recipe)
         if key not in self._opened:
             given = self.prepared
             before = given.recipe
             same = {"bias_correction": before.bias_correction, "equalize": before.equalize}
-            if _key(recipe.replace(**same)) == _key(before):
+            if preparation_key(recipe.replace(**same)) == preparation_key(before):
                 self._opened[key] = prepare_further(given, recipe)
             else:
                 self._opened[key] = open_model(given.source, recipe, given.providers)
@@ -123,7 +123,7 @@ class Trials:
 
     def forget_all_but(self, recipe: Recipe) -> None:
         """Let go of models and sketches that this recipe has no use for."""
-        kept = {_key(recipe), _key(_observed_as(recipe))}
+        kept = {preparation_key(recipe), preparation_key(_observed_as(recipe))}
         self._opened = {key: found for key, found in self._opened.items() if key in kept}
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] in kept}
 
@@ -237,7 +237,7 @@ class Trials:
 
     def _see(self, recipe: Recipe, half: int) -> _Seen:
         """Return what any range method needs of the model as this recipe prepares it."""
-        key = (_key(_observed_as(recipe)), half)
+        key = (preparation_key(_observed_as(recipe)), half)
         if key not in self._seen:
             self._seen[key] = self._observe(recipe, self._halves[half])
         return self._seen[key]
@@ -291,7 +291,7 @@ _WITHOUT_PREPARATION = (
 )
 
 
-def _key(recipe: Recipe) -> bytes:
+def preparation_key(recipe: Recipe) -> bytes:
     """Return what tells recipes apart that prepare another model."""
     fields = msgspec.json.decode(recipe.to_json(indent=0))
     for name in _WITHOUT_PREPARATION:

@@ -16,15 +16,22 @@ from bitwright.decide.ops import LINEAR_OPS
 from bitwright.errors import RecipeError
 from bitwright.graph import clone_model, open_session, written_size
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
-from bitwright.jobs.output import Planned, emit_model
+from bitwright.jobs.opening import Prepared
+from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.qat import open_for_plan
+from bitwright.jobs.sensitivity import NodeVariants
 from bitwright.jobs.tuning.costs import UnitCosts, measure_bytes, measure_times
 from bitwright.jobs.tuning.evaluation import Runnable
 from bitwright.jobs.tuning.front import FLOAT_FORM, Edge, Option
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.states import Unit, with_states
-from bitwright.jobs.tuning.units import UnitErrors, find_units, measure_errors
+from bitwright.jobs.tuning.units import (
+    UnitErrors,
+    find_units,
+    measure_errors,
+    open_unit_variants,
+)
 from bitwright.plan import QuantPlan
 from bitwright.support.engines import LOCAL, Engine
 
@@ -100,23 +107,31 @@ class Candidates(Protocol):
 class StaticCandidates:
     """The units of a static plan: as planned, with 16-bit activations, 4-bit weights, or float."""
 
-    source: Any
+    open: Callable[[QuantPlan], Prepared]
+    """Gives the float model that a plan is for."""
     plan: QuantPlan
     name: str
     journal: Journal
-    samples: Sequence[Sample]
+    samples: Callable[[], Sequence[Sample]]
+    """Gives the samples that errors are measured on, where they are not known yet."""
     purpose: Purpose
     providers: Sequence[str] | None = None
     report: Callable[[str], None] = lambda line: None
-    engine: Engine = LOCAL
+    before: StaticCandidates | None = None
+    """Another plan whose kernels are the same: its costs hold, and the errors of equal units."""
     loses_little: bool = False
     """Whether the plan is within the limit as it is: then its units are chosen by cost alone, as
     one that becomes float loses less still."""
     _base: Made | None = field(default=None, init=False)
 
     @cached_property
-    def _prepared(self) -> Any:
-        return open_for_plan(self.source, self.plan, self.providers)
+    def prepared(self) -> Prepared:
+        """The float model."""
+        return self.open(self.plan)
+
+    @cached_property
+    def _variants(self) -> NodeVariants:
+        return open_unit_variants(self.prepared, self.plan, self.make({}).model, self.samples())
 
     @property
     def _states(self) -> tuple[str, ...]:
@@ -125,51 +140,55 @@ class StaticCandidates:
             return tuple(state for state in states if state in ("int8", "float"))
         return states
 
+    @property
+    def errors(self) -> UnitErrors:
+        """The units, and what they lose where that is asked for."""
+        return self._without_errors if self.loses_little else self._with_errors
+
     @cached_property
-    def _errors(self) -> UnitErrors:
+    def _without_errors(self) -> UnitErrors:
+        self.report("measuring the costs of units")
+        name = f"units/{self.name}"
+        return keep_figures(self.journal, name, UnitErrors, lambda: find_units(self._variants))
+
+    @cached_property
+    def _with_errors(self) -> UnitErrors:
         states = ",".join(self._states)
-        if self.loses_little:
-            self.report("measuring the costs of units")
-            return keep_figures(
-                self.journal,
-                f"units/{self.name}",
-                UnitErrors,
-                lambda: find_units(self._prepared, self.plan, self.samples),
-            )
         return keep_figures(
             self.journal,
             f"errors/{self.name}/{states}",
             UnitErrors,
             lambda: measure_errors(
-                self._prepared,
-                self.plan,
-                self.samples,
+                self._variants,
                 self._states,
-                engine=self.engine,
+                before=None if self.before is None else (self.before.plan, self.before.errors),
                 report=self.report,
             ),
         )
 
     @cached_property
     def _costs(self) -> UnitCosts:
+        if self.before is not None and self.before.units == self.units:
+            return self.before._costs
+
         def measure() -> UnitCosts:
             model = self.make({}).model
             if self.purpose == "size":
-                return measure_bytes(self._prepared, self.plan, model, self._errors)
+                return measure_bytes(self.prepared, self.plan, model, self.errors)
             self.report("profiling the float and the quantized model")
-            return measure_times(self._prepared, model, self._errors, self.samples[0])
+            return measure_times(self._variants, self.errors, self.samples()[0])
 
         return keep_figures(self.journal, f"costs/{self.name}/{self.purpose}", UnitCosts, measure)
 
     @property
     def units(self) -> Sequence[Unit]:
         """The units that have states."""
-        return self._errors.units
+        return self.errors.units
 
     @property
     def options(self) -> list[list[Option]]:
         """For each unit its states, with their cost and error."""
-        errors = self._errors.errors
+        errors = self.errors.errors
         return [
             [
                 Option(
@@ -200,7 +219,7 @@ class StaticCandidates:
         A product without a quantizer behind it is computed in float, from weights that each run
         dequantizes: where the only unit that reads it is float, so is the product.
         """
-        rate, edges = self._costs.conversion, self._errors.edges
+        rate, edges = self._costs.conversion, self.errors.edges
         if not rate:
             return []
         readers = Counter(maker for maker, _, _ in edges)
@@ -221,20 +240,20 @@ class StaticCandidates:
     @property
     def shares(self) -> tuple[tuple[str, float], ...]:
         """The units that make most of the error, and their shares of it."""
-        return self._errors.shares(5)
+        return self.errors.shares(5)
 
     def make(self, states: Mapping[str, str]) -> Made:
         """Make a model; units that are not named are as planned."""
         if not states and self._base is not None:
             return self._base
-        prepared, plan = self._prepared, self.plan
+        prepared, plan = self.prepared, self.plan
         if states:
             plan = with_states(prepared, plan, self.units, states)
         if plan.recipe != prepared.recipe:
             # Other types may need another opset, and then the prepared model is another.
-            prepared = open_for_plan(self.source, plan, self.providers)
+            prepared = open_for_plan(prepared.source, plan, self.providers)
             plan = msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
-        written = emit_model(prepared, Planned(plan))
+        written = open_quantized(prepared, Planned(plan))
         if written.session is None:
             raise RecipeError(
                 f"models of recipe {plan.recipe.name!r} cannot be run here, and tuning runs them; "
@@ -250,7 +269,7 @@ class StaticCandidates:
         return {"W8A32": self._weights_only, "A8W32": self._activations_only}
 
     def _weights_only(self) -> Runnable:
-        model = clone_model(self._prepared.model)
+        model = clone_model(self.prepared.model)
         constants = find_constants(model, self.plan)
         for constant in constants.values():
             if constant.role == "weight":
@@ -260,7 +279,7 @@ class StaticCandidates:
         return Runnable(open_session(model, providers=self.providers), model, self.providers)
 
     def _activations_only(self) -> Runnable:
-        prepared = self._prepared
+        prepared = self.prepared
         constants = find_constants(prepared.model, self.plan)
         model = with_quantized_activations(prepared.model, self.plan, constants)
         # Between integers, the runtime would round the weights that are float here.

@@ -10,19 +10,19 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess import open_units
 from bitwright.assess.bench.profile import Profile, profile_models
 from bitwright.assess.comparison.units import Units
 from bitwright.data import Sample
 from bitwright.graph import iter_values, written_size
 from bitwright.jobs.opening import Prepared
+from bitwright.jobs.sensitivity import NodeVariants
 from bitwright.jobs.tuning.states import Unit
 from bitwright.jobs.tuning.units import UnitErrors
 from bitwright.plan import QuantPlan
 
 __all__ = ["UnitCosts", "conversion_rate", "measure_bytes", "measure_times"]
 
-_SECONDS = 1.0
+_SECONDS = 0.3
 """How long each model is profiled."""
 _SIZES = (1 << 14, 1 << 16, 1 << 18)
 """Elements of the tensors that conversions are timed on."""
@@ -44,14 +44,9 @@ class UnitCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What it costs to convert one element of a tensor between integers and float."""
 
 
-def measure_times(
-    prepared: Prepared,
-    quantized: ir.Model,
-    found: UnitErrors,
-    sample: Sample,
-) -> UnitCosts:
+def measure_times(variants: NodeVariants, found: UnitErrors, sample: Sample) -> UnitCosts:
     """Profile the float and the quantized model, and add up the times of the nodes of each unit."""
-    units = open_units(prepared.model, quantized)
+    prepared, units = variants.prepared, variants.units
     models = [units.float_model, units.quantized]
     before, after = profile_models(
         models, [[sample], [sample]], providers=prepared.providers, seconds=_SECONDS
@@ -104,7 +99,7 @@ def conversion_rate(providers: Sequence[str] | None = None) -> float:
     """
     model = _conversions()
     sample = {f"x{size}": np.linspace(-1, 1, size, dtype=np.float32) for size in _SIZES}
-    [profile] = profile_models([model], [[sample]], providers=providers, seconds=0.2)
+    [profile] = profile_models([model], [[sample]], providers=providers, seconds=0.1)
     times: defaultdict[int, list[float]] = defaultdict(list)
     for node in profile.nodes:
         size = node.name.partition("_")[2]

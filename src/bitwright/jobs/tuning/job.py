@@ -6,30 +6,36 @@ import hashlib
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import onnx_ir as ir
 
 from bitwright import graph
 from bitwright._version import TOOL
 from bitwright.assess.judge.sequential import Drop
+from bitwright.assess.optimized.rounded import note_rounded
 from bitwright.data import InputSpec, Sample, Transform
 from bitwright.data.labelled import LabelledSamples, fingerprint_data, open_labelled
 from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.effort import Effort, check_effort, plan_with_effort
+from bitwright.jobs.effort.trials import preparation_key
 from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, input_specs, open_model
+from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning.candidates import Candidates, Made, StaticCandidates
 from bitwright.jobs.tuning.evaluation import Evaluator, Runnable
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.journal import Journal
-from bitwright.jobs.tuning.latency import measure_latency
+from bitwright.jobs.tuning.latency import LatencyMeter
 from bitwright.jobs.tuning.metrics import Metric
 from bitwright.jobs.tuning.result import MetricDrop, TuneResult
 from bitwright.jobs.tuning.search import Clock, Found, Search, planned_evaluations
 from bitwright.jobs.tuning.splits import Parts, split_all, split_evaluation
+from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support.engines import LOCAL, Engine
@@ -37,9 +43,14 @@ from bitwright.support.engines import LOCAL, Engine
 __all__ = ["TuneRequest", "tune_model"]
 
 BEST, BEST_MODEL, BEST_PLAN = "best", "best.onnx", "best-plan.json"
+NOTED = "noted"
 MIN_CALIBRATION = 8
 MIN_KEPT = 0.95
 """The share of what int8 saves that a model must keep for the search to end without more effort."""
+
+TRIMMED: Literal["trimmed"] = "trimmed"
+Stage = Effort | Literal["trimmed"]
+"""What the plan of a stage is made by: an effort, or smaller ranges of the plan before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +240,7 @@ class _Job:
         request, evaluator = self._request, self._evaluator
         float_score = evaluator.float_score
         limit = request.goal.limit(float_score)
-        planned = planned_evaluations(len(self._efforts))
+        planned = planned_evaluations(len(self._stages))
         per_sample = evaluator.sample_seconds
         about = "" if per_sample is None else f", {per_sample * len(evaluator):.0f} s each at most"
         request.report(
@@ -262,41 +273,70 @@ class _Job:
     # The search -------------------------------------------------------------------------------
 
     def _search(self, limit: float) -> Search:
-        """Search the front of the plans of growing effort, until one keeps what int8 saves."""
+        """Search the plans of growing effort, until one keeps what int8 saves."""
         before: Search | None = None
-        for effort in self._efforts:
-            candidates = self._candidates(effort)
+        searched = False
+        stages = self._stages
+        for stage in stages:
+            candidates = self._candidates(stage, None if before is None else before.candidates)
             if before is not None and _decide_the_same(candidates, before.candidates):
-                return before
-            search = Search(
-                candidates,
-                self._evaluator,
-                self._journal,
-                self._request.goal,
-                limit,
-                self._clock,
-                self._request.report,
-                self._keep_best,
-                best=None if before is None else before.best,
-            )
-            if before is not None:
-                tested = (*before.points, *before.aside)
-                search.aside = [one for one in tested if one.tested is not None]
-                search.probes = before.probes
-            base = search.test_base()
-            if (base.passes and self._pays(base)) or not self._clock.has(0):
-                return search
-            if not base.passes and before is None:
-                search.probe()
-            if base.passes and isinstance(candidates, StaticCandidates):
+                if searched:
+                    return before
+                search, passes = before, False
+            else:
+                search, base = self._start(candidates, limit, before)
+                passes = base.passes
+                if (passes and self._pays(base)) or not self._clock.has(0):
+                    return search
+                if not passes and stage == "low" and self._test_cheapest(search):
+                    return search
+                if not passes and before is None:
+                    search.probe()
+            before = search
+            if not passes and stage == "low" and len(stages) > 1:
+                continue  # before units fall back to float, their ranges are looked at
+            if passes and isinstance(candidates, StaticCandidates):
                 candidates.loses_little = self._request.goal.purpose == "speed"
             search.run()
+            searched = True
             # More effort is for what this plan must give up: where that is next to nothing, it
             # would only take longer.
-            if base.passes or search.kept >= MIN_KEPT or not self._clock.has(0):
+            if passes or search.kept >= MIN_KEPT or not self._clock.has(0):
                 return search
-            before = search
-        return search
+        assert before is not None
+        return before
+
+    def _start(
+        self, candidates: Candidates, limit: float, before: Search | None
+    ) -> tuple[Search, Found]:
+        """Begin the search of a plan with the plan as it is."""
+        search = Search(
+            candidates,
+            self._evaluator,
+            self._journal,
+            self._request.goal,
+            limit,
+            self._clock,
+            self._request.report,
+            self._keep_best,
+            self._latency,
+            best=None if before is None else before.best,
+        )
+        if before is not None:
+            tested = (*before.points, *before.aside)
+            search.aside = [one for one in tested if one.tested is not None]
+            search.probes = before.probes
+        return search, search.test_base()
+
+    def _test_cheapest(self, search: Search) -> bool:
+        """Whether the model with all units as they are fastest is within the limit."""
+        candidates = search.candidates
+        if not isinstance(candidates, StaticCandidates) or self._request.goal.purpose != "speed":
+            return False
+        candidates.loses_little = True
+        passes = search.test_cheapest()
+        candidates.loses_little = passes
+        return passes
 
     def _pays(self, base: Found) -> bool:
         """Whether a plan that is within the limit needs no search for anything cheaper.
@@ -308,21 +348,26 @@ class _Job:
         return base.measured_cost < self._float_cost()
 
     @property
-    def _efforts(self) -> tuple[Effort, ...]:
+    def _stages(self) -> tuple[Stage, ...]:
         given = self._request.effort
         if self._request.recipe.mode == "weight-only":
             return ("low",)
-        return ("standard", "medium") if given is None else (given,)
+        if given is not None:
+            return (given,)
+        if self._request.goal.purpose == "speed":
+            return ("low", TRIMMED, "medium")
+        # Of a model for size, units go below 8 bits: that takes the best plan in any case.
+        return ("standard", "medium")
 
-    def _candidates(self, effort: Effort) -> Candidates:
+    def _candidates(self, stage: Stage, before: Candidates | None) -> Candidates:
         request = self._request
         if request.recipe.mode == "weight-only":
             from bitwright.jobs.tuning.weight_only import WeightOnlyCandidates  # for few recipes
 
             return WeightOnlyCandidates(
                 request.source,
-                self._plan(effort),
-                effort,
+                self._plan(stage, before),
+                stage,
                 self._journal,
                 self._choosing,
                 self._samples.calibration(self._parts),
@@ -330,35 +375,52 @@ class _Job:
                 request.report,
             )
         return StaticCandidates(
-            request.source,
-            self._plan(effort),
-            effort,
+            self._open_for,
+            self._plan(stage, before),
+            stage,
             self._journal,
-            self._choosing,
+            lambda: self._choosing,
             request.goal.purpose,
             request.providers,
             request.report,
-            engine=request.engine,
+            before if stage == TRIMMED and isinstance(before, StaticCandidates) else None,
         )
 
-    def _plan(self, effort: Effort) -> QuantPlan:
-        """Return the plan that all models of an effort are made from."""
-        path = self._journal.path(f"plan-{effort}.json")
+    def _open_for(self, plan: QuantPlan) -> Prepared:
+        """Return the float model that a plan is for; most plans are for the one that is open."""
+        opened = self._prepared
+        alike = preparation_key(plan.recipe) == preparation_key(opened.recipe)
+        if alike and not plan.smoothing and plan.fingerprint == opened.fingerprint:
+            return replace(opened, recipe=plan.recipe)
+        return open_for_plan(self._request.source, plan, self._request.providers)
+
+    def _plan(self, stage: Stage, before: Candidates | None) -> QuantPlan:
+        """Return the plan that all models of a stage are made from."""
+        path = self._journal.path(f"plan-{stage}.json")
         if path is not None and path.exists():
             return QuantPlan.load(path)
-        request, calibration = self._request, self._samples.calibration(self._parts)
-        if request.recipe.mode == "weight-only":
-            plan = mode_of(request.recipe).make_plan(
-                request.source, request.recipe, calibration, request.providers
-            )
-        else:
-            request.report(f"calibrating with effort {effort}")
-            plan = plan_with_effort(
-                request.source, request.recipe, effort, calibration, providers=request.providers
-            )
+        plan = self._make_plan(stage, before)
         if path is not None:
             plan.save(path)
         return plan
+
+    def _make_plan(self, stage: Stage, before: Candidates | None) -> QuantPlan:
+        request = self._request
+        if stage == TRIMMED:
+            assert isinstance(before, StaticCandidates)  # it follows another stage
+            request.report("looking at the ranges of the units of most error")
+            return trim_ranges(
+                before.prepared, before.plan, before.errors, self._choosing, report=request.report
+            )
+        calibration = self._samples.calibration(self._parts)
+        if request.recipe.mode == "weight-only":
+            return mode_of(request.recipe).make_plan(
+                request.source, request.recipe, calibration, request.providers
+            )
+        request.report(f"calibrating with effort {stage}")
+        return plan_with_effort(
+            self._prepared, request.recipe, stage, calibration, providers=request.providers
+        )
 
     @cached_property
     def _choosing(self) -> list[Sample]:
@@ -385,6 +447,16 @@ class _Job:
             made.plan.save(plan)
         self._journal[BEST] = found.name
 
+    def _with_notes(self, best: Found, made: Made) -> Made:
+        """Note what the runtime changes, as for any model that is handed out."""
+        if self._request.recipe.mode == "weight-only" or self._journal.get(NOTED) == best.name:
+            return made
+        plan = note_rounded(made.plan, made.model, self._request.providers)
+        if (path := self._journal.path(BEST_PLAN)) is not None:
+            plan.save(path)
+            self._journal[NOTED] = best.name
+        return replace(made, plan=plan)
+
     def _reopen(self, best: Found) -> Made | None:
         """Return the model that an earlier run wrote last, if it is the one that is wanted."""
         model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
@@ -399,8 +471,11 @@ class _Job:
     def _finish(self, search: Search, float_score: float, limit: float, planned: int) -> TuneResult:
         request, best = self._request, search.best
         assert best is not None  # the first plan is evaluated in any case
+        if best.measured_cost is None:
+            best.measured_cost = search.measure_cost(best)
         made = self._reopen(best) or search.make(best)
         self._keep_best(best, made)
+        made = self._with_notes(best, made)
         final = self._final(best, made)
         contradicted = final is not None and final.mean > limit and final.is_sure(limit)
         is_float = not any(node.quantized for node in made.plan.nodes.values())
@@ -463,18 +538,29 @@ class _Job:
             evaluator.sample_seconds = self._evaluator.sample_seconds
         return evaluator.test(best.name, lambda: made.runnable, math.inf, in_one=True).drop
 
+    @cached_property
+    def _meter(self) -> LatencyMeter:
+        sample, providers = self._evaluator.feeds(0), self._request.providers
+        return LatencyMeter(self._prepared.reference, sample, providers)
+
+    def _latency(self, model: ir.Model) -> float:
+        """Return the milliseconds of a model: those of float, times what it takes beside it."""
+        milliseconds, ratio = self._meter.measure(model)
+        return ratio * self._float_latency(milliseconds)
+
+    def _float_latency(self, measured: float | None = None) -> float:
+        name = "cost/speed/float"
+        known: float | None = self._journal.get(name)
+        if known is None:
+            known = self._meter.measure()[0] if measured is None else measured
+            self._journal[name] = known
+        return known
+
     def _float_cost(self) -> float:
         """Return what the float model costs, measured as the others are."""
         if self._request.goal.purpose == "size":
             return float(self._prepared.float_size)
-        name = "cost/speed/float"
-        known: float | None = self._journal.get(name)
-        if known is None:
-            known = measure_latency(
-                self._prepared.reference, self._evaluator.feeds(0), self._request.providers
-            )
-            self._journal[name] = known
-        return known
+        return self._float_latency()
 
     def _command(self) -> str:
         """Return the command that makes the same model again."""

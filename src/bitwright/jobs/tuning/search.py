@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import onnx_ir as ir
+
 from bitwright.jobs.tuning.candidates import Candidates, Made
 from bitwright.jobs.tuning.evaluation import Evaluator, Outcome
 from bitwright.jobs.tuning.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.journal import Journal
-from bitwright.jobs.tuning.latency import measure_latency
 from bitwright.jobs.tuning.result import FallenUnit, FrontPoint, MetricDrop, Probe
 
 __all__ = ["BASE", "Clock", "Found", "Search", "planned_evaluations"]
@@ -92,6 +93,8 @@ class Search:
     clock: Clock
     report: Callable[[str], None] = lambda line: None
     on_best: Callable[[Found, Made], None] = lambda found, made: None
+    latency: Callable[[ir.Model], float] = lambda model: math.nan
+    """Gives the milliseconds of a model, where it is tuned for speed."""
     best: Found | None = None
     probes: list[Probe] = field(default_factory=list)
     points: list[Found] = field(default_factory=list)
@@ -107,6 +110,21 @@ class Search:
         self._test(base)
         self.points = [base]
         return base
+
+    def test_cheapest(self) -> bool:
+        """Evaluate what costs least, whatever it loses; return whether it is within the limit.
+
+        Units that are faster in float are more accurate there, too: where there are any, this is
+        better than the plan in all, and its errors need not be known.
+        """
+        front = self._front()
+        planned = [each[_planned_state(each)].cost for each in self.candidates.options]
+        first = front[0]
+        least = APART * (sum(planned) + self.candidates.fixed)
+        if not first.states or first.choice is None or first.choice.cost > sum(planned) - least:
+            return False
+        self.aside.append(first)
+        return self._test(first)
 
     def run(self) -> None:
         """Bisect the front, and step back from what is within the limit."""
@@ -173,7 +191,9 @@ class Search:
         if found.tested.verdict == "open":  # no time for all samples: what there is decides
             mean = found.tested.drop.mean
             found.tested = replace(found.tested, verdict="pass" if mean <= self.limit else "fail")
-        found.measured_cost = self._measured_cost(found)
+        # How fast a model is that is not wanted is not worth the time.
+        if found.passes or self.goal.purpose == "size":
+            found.measured_cost = self.measure_cost(found)
         drop = MetricDrop.of(found.tested.drop).describe()
         self.report(f"{len(found.states)} units changed: drop {drop}, {found.tested.verdict}")
         if self.best is None or self._is_better(found, self.best):
@@ -207,15 +227,14 @@ class Search:
             return False, found.choice.cost
         return False, math.inf if found.measured_cost is None else found.measured_cost
 
-    def _measured_cost(self, found: Found) -> float:
+    def measure_cost(self, found: Found) -> float:
+        """Return what a model costs by itself."""
         name = f"cost/{self.goal.purpose}/{found.name}"
         known: float | None = self.journal.get(name)
         if known is None:
             made = self.make(found)
-            if self.goal.purpose == "size":
-                known = float(made.size)
-            else:
-                known = measure_latency(made.model, self.evaluator.feeds(0))
+            by_size = self.goal.purpose == "size"
+            known = float(made.size) if by_size else self.latency(made.model)
             self.journal[name] = known
         return known
 
@@ -326,8 +345,12 @@ class Search:
     # The result -------------------------------------------------------------------------------
 
     def front_points(self) -> list[tuple[Found, FrontPoint]]:
-        """Return all points, the cheapest first, with the best among them."""
-        made = [(one, self._point(one)) for one in (*self.points, *self.aside)]
+        """Return all points whose cost is known, the cheapest first, the best among them."""
+        made = [
+            (one, self._point(one))
+            for one in (*self.points, *self.aside)
+            if one.choice is not None or one.measured_cost is not None
+        ]
         return sorted(made, key=lambda pair: pair[1].cost)
 
     def _point(self, found: Found) -> FrontPoint:

@@ -8,24 +8,32 @@ error of the whole, what goes when a unit becomes float counts instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+import onnx_ir as ir
 
+from bitwright.assess import open_units
+from bitwright.assess.outputs import TotalError
+from bitwright.assess.sensitivity.variants import Key
 from bitwright.data import Sample
+from bitwright.decide.ops import op_types
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.qat import open_for_plan
-from bitwright.jobs.sensitivity import NodeVariants, open_variants
+from bitwright.jobs.sensitivity import NodeVariants, open_variants, units_of, variants_of
 from bitwright.jobs.tuning.states import Unit, with_states
-from bitwright.plan import QuantPlan
-from bitwright.support.engines import LOCAL, Engine
+from bitwright.plan import QuantPlan, TensorPlan
 
-__all__ = ["UnitErrors", "find_units", "measure_errors", "unit_edges"]
+__all__ = ["UnitErrors", "find_units", "measure_errors", "open_unit_variants", "unit_edges"]
 
 MAX_UNITS = 160
 """How many units are told apart, those with the largest local error; others stay as planned."""
 ERROR_SAMPLES = 8
+MANY_UNITS = 16
+"""From so many units on, half of these samples will do: each unit is one of many."""
+_MOVING = op_types(lambda op: op.moves)
 ADDITIVE = (0.5, 2.0)
 """Between these shares of the error of the whole, the errors of units count as adding up."""
 
@@ -55,83 +63,146 @@ class UnitErrors(msgspec.Struct, frozen=True, kw_only=True):
         return tuple((name, errors[name] / summed) for name in ranked if errors[name] > 0)
 
 
-def find_units(prepared: Prepared, plan: QuantPlan, samples: Sequence[Sample]) -> UnitErrors:
+def open_unit_variants(
+    prepared: Prepared, plan: QuantPlan, model: ir.Model, samples: Sequence[Sample]
+) -> NodeVariants:
+    """Return what measures the units of a plan, whose model was written already."""
+    units = open_units(prepared.model, model)
+    count = ERROR_SAMPLES if len(units_of(units, plan)) < MANY_UNITS else ERROR_SAMPLES // 2
+    measuring = Measuring(samples=samples[:count], providers=prepared.providers, progress=False)
+    return variants_of(prepared, plan, model, units, measuring, MAX_UNITS)
+
+
+def find_units(variants: NodeVariants) -> UnitErrors:
     """Return the units of a plan without their errors, where only their costs are asked for."""
-    measuring = Measuring(samples=samples[:1], providers=prepared.providers, progress=False)
-    variants = open_variants(prepared.source, plan, measuring, MAX_UNITS)
-    units = _units(variants, plan)
-    names = [unit.node for unit in units]
-    errors = {"int8": dict.fromkeys(names, 0.0)}
-    return UnitErrors(units=units, errors=errors, total=0.0, edges=unit_edges(variants, names))
+    units = _units(variants)
+    errors = {"int8": dict.fromkeys((unit.node for unit in units), 0.0)}
+    return UnitErrors(units=units, errors=errors, total=0.0, edges=unit_edges(variants, units))
 
 
 def measure_errors(
-    prepared: Prepared,
-    plan: QuantPlan,
-    samples: Sequence[Sample],
+    variants: NodeVariants,
     states: Sequence[str],
     *,
-    engine: Engine = LOCAL,
+    before: tuple[QuantPlan, UnitErrors] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> UnitErrors:
-    """Measure every unit of a plan in each of these states."""
-    measuring = Measuring(
-        samples=samples[:ERROR_SAMPLES],
-        providers=prepared.providers,
-        engine=engine,
-        progress=False,
-    )
-    variants = open_variants(prepared.source, plan, measuring, MAX_UNITS)
-    units = _units(variants, plan)
-    report(f"measuring the error of {len(units)} units on {len(variants.samples)} samples")
-    found = variants.run("alone")
+    """Measure every unit of a plan in each of these states.
+
+    Those that another plan has the same, whose errors are known, keep them.
+    """
+    units = _units(variants)
+    known = _unchanged(variants.plan, units, before)
+    measured = [unit for unit in units if unit.node not in known]
+    report(f"measuring the error of {len(measured)} units on {len(variants.samples)} samples")
+    nodes = {node for unit in measured for node in unit.nodes}
+    chosen = {name: place for name, place in variants.unit_of.items() if name in nodes}
+    some = replace(variants, unit_of=chosen)
+    alone = _of_units(measured, some, some.run("alone"))
     total = variants.total().loss
-    errors = {"int8": {name: found[place,].loss for name, place in variants.unit_of.items()}}
-    result = UnitErrors(
-        units=units, errors=errors, total=total, edges=unit_edges(variants, [u.node for u in units])
-    )
+    errors = {"int8": {unit.node: {**known, **alone}[unit.node] for unit in units}}
+    result = UnitErrors(units=units, errors=errors, total=total, edges=unit_edges(variants, units))
     if not ADDITIVE[0] <= result.additivity <= ADDITIVE[1]:
-        errors["int8"] = _regained(variants, errors["int8"], total)
+        errors["int8"] = _regained(variants, units, errors["int8"], total)
     for state in states:
         if state not in ("int8", "float"):
-            errors[state] = _alone_in(prepared, plan, units, state, measuring)
+            errors[state] = _alone_in(variants, units, state)
     return msgspec.structs.replace(result, errors=_made_monotone(errors))
 
 
-def _units(variants: NodeVariants, plan: QuantPlan) -> tuple[Unit, ...]:
-    named = []
-    for name, place in variants.unit_of.items():
-        cut = variants.units.cuts[place]
-        inside = [node.name or "" for node in cut.float_nodes]
-        nodes = tuple(
-            node
-            for node in dict.fromkeys([name, *inside])
-            if node in plan.nodes and plan.nodes[node].action == "quantize"
-        )
-        named.append(Unit(node=name, op=plan.nodes[name].op, nodes=nodes))
-    return tuple(named)
+def _unchanged(
+    plan: QuantPlan, units: Sequence[Unit], before: tuple[QuantPlan, UnitErrors] | None
+) -> dict[str, float]:
+    """Return the errors of units that are in another plan as they are in this one."""
+    if before is None:
+        return {}
+    other, errors = before
 
+    def entries(of: QuantPlan, unit: Unit) -> list[tuple[TensorPlan, TensorPlan]]:
+        nodes = [of.nodes[name] for name in unit.nodes if name in of.nodes]
+        keys = [key for node in nodes for key in (*node.inputs, *node.outputs) if key is not None]
+        return [(of.tensors[key], of.tensors[of.root(key)]) for key in keys]
 
-def _regained(variants: NodeVariants, alone: Mapping[str, float], total: float) -> dict[str, float]:
-    """Return the mean of what each unit adds by itself, and of what goes without it."""
-    without = variants.run("without")
+    same = [unit for unit in units if unit in errors.units]
     return {
-        name: (alone[name] + max(total - without[place,].loss, 0.0)) / 2
-        for name, place in variants.unit_of.items()
+        unit.node: errors.errors["int8"][unit.node]
+        for unit in same
+        if entries(plan, unit) == entries(other, unit)
     }
 
 
-def _alone_in(
-    prepared: Prepared, plan: QuantPlan, units: Sequence[Unit], state: str, measuring: Measuring
+def _of_units(
+    units: Sequence[Unit], variants: NodeVariants, found: Mapping[Key, TotalError]
 ) -> dict[str, float]:
+    """Return the error of each unit by itself; what it only moves is rounded the same way."""
+    errors = {name: found[place,].loss for name, place in variants.unit_of.items()}
+    return {
+        unit.node: max((errors[name] for name in unit.nodes if name in errors), default=0.0)
+        for unit in units
+    }
+
+
+def _units(variants: NodeVariants) -> tuple[Unit, ...]:
+    """Return the units; one that only moves values is one with what reads them.
+
+    Moved values keep their scale: they are rounded once, before the first of these units, and the
+    error stays as long as any of them is quantized.
+    """
+    plan, cuts = variants.plan, variants.units.cuts
+    name_of = {place: name for name, place in variants.unit_of.items()}
+    makers = {cut.float_value: name_of.get(place) for place, cut in enumerate(cuts)}
+    readers: dict[str, set[str | None]] = {name: set() for name in variants.unit_of}
+    for place, cut in enumerate(cuts):
+        for value in cut.float_inputs:
+            maker = makers.get(value)
+            if maker is not None and name_of.get(place) != maker:
+                readers[maker].add(name_of.get(place))
+    # In graph order, what reads a unit comes behind it.
+    head: dict[str, str] = {}
+    for name in sorted(variants.unit_of, key=lambda one: -variants.unit_of[one]):
+        moves = plan.nodes[name].op in _MOVING and len(readers[name]) == 1
+        head[name] = head.get(next(iter(readers[name])) or "", name) if moves else name
+    units = []
+    for name in variants.unit_of:
+        if head[name] != name:
+            continue
+        members = [other for other in variants.unit_of if head[other] == name]
+        inside = [
+            node.name or ""
+            for member in members
+            for node in cuts[variants.unit_of[member]].float_nodes
+        ]
+        nodes = tuple(
+            node
+            for node in dict.fromkeys([name, *members, *inside])
+            if node in plan.nodes and plan.nodes[node].action == "quantize"
+        )
+        units.append(Unit(node=name, op=plan.nodes[name].op, nodes=nodes))
+    return tuple(units)
+
+
+def _regained(
+    variants: NodeVariants, units: Sequence[Unit], alone: Mapping[str, float], total: float
+) -> dict[str, float]:
+    """Return the mean of what each unit adds by itself, and of what goes without it."""
+    sets = [tuple(name for name in unit.nodes if name in variants.unit_of) for unit in units]
+    without = variants.without(sets)
+    return {
+        unit.node: (alone[unit.node] + max(total - found.loss, 0.0)) / 2
+        for unit, found in zip(units, without, strict=True)
+    }
+
+
+def _alone_in(variants: NodeVariants, units: Sequence[Unit], state: str) -> dict[str, float]:
     """Return the error of each unit by itself, all in another state."""
+    prepared, plan = variants.prepared, variants.plan
     changed = with_states(prepared, plan, units, {unit.node: state for unit in units})
     fitting = open_for_plan(prepared.source, changed, prepared.providers)
     changed = msgspec.structs.replace(changed, fingerprint=fitting.fingerprint)
-    variants = open_variants(prepared.source, changed, measuring, None)
-    wanted = {unit.node for unit in units} & variants.unit_of.keys()
-    found = variants.run("alone")
-    return {name: found[variants.unit_of[name],].loss for name in wanted}
+    measuring = Measuring(samples=variants.samples, providers=prepared.providers, progress=False)
+    others = open_variants(prepared.source, changed, measuring, None)
+    known = [unit for unit in units if unit.node in others.unit_of]
+    return _of_units(known, others, others.run("alone"))
 
 
 def _made_monotone(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
@@ -145,10 +216,10 @@ def _made_monotone(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
     return found
 
 
-def unit_edges(variants: NodeVariants, names: Sequence[str]) -> tuple[tuple[int, int, int], ...]:
+def unit_edges(variants: NodeVariants, units: Sequence[Unit]) -> tuple[tuple[int, int, int], ...]:
     """Return which units read the tensors of which, and how many elements these have."""
-    order = {name: index for index, name in enumerate(names)}
-    place_of = {place: order[name] for name, place in variants.unit_of.items() if name in order}
+    owner = {node: index for index, unit in enumerate(units) for node in unit.nodes}
+    place_of = {place: owner[name] for name, place in variants.unit_of.items() if name in owner}
     makers = {
         cut.float_value: place_of[place]
         for place, cut in enumerate(variants.units.cuts)
