@@ -184,7 +184,7 @@ class Trials:
 
     def take_over(self, recipe: Recipe, seen: _Seen) -> None:
         """Use what was observed elsewhere for a recipe, of the first half."""
-        self._seen[_key(_observed_as(recipe)), 0] = seen
+        self._seen[preparation_key(_observed_as(recipe)), 0] = seen
 
     def _references(self, half: int) -> Iterator[tuple[Sample, Mapping[str, Any]]]:
         """Yield the samples of a half to judge by, with what float makes of them."""

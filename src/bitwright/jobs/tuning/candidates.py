@@ -117,6 +117,7 @@ class StaticCandidates:
     purpose: Purpose
     providers: Sequence[str] | None = None
     report: Callable[[str], None] = lambda line: None
+    engine: Engine = LOCAL
     before: StaticCandidates | None = None
     """Another plan whose kernels are the same: its costs hold, and the errors of equal units."""
     loses_little: bool = False
@@ -131,7 +132,9 @@ class StaticCandidates:
 
     @cached_property
     def _variants(self) -> NodeVariants:
-        return open_unit_variants(self.prepared, self.plan, self.make({}).model, self.samples())
+        return open_unit_variants(
+            self.prepared, self.plan, self.make({}).model, self.samples(), engine=self.engine
+        )
 
     @property
     def _states(self) -> tuple[str, ...]:

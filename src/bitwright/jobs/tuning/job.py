@@ -383,6 +383,7 @@ class _Job:
             request.goal.purpose,
             request.providers,
             request.report,
+            request.engine,
             before if stage == TRIMMED and isinstance(before, StaticCandidates) else None,
         )
 

@@ -25,6 +25,7 @@ from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.sensitivity import NodeVariants, open_variants, units_of, variants_of
 from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.plan import QuantPlan, TensorPlan
+from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["UnitErrors", "find_units", "measure_errors", "open_unit_variants", "unit_edges"]
 
@@ -64,12 +65,19 @@ class UnitErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_unit_variants(
-    prepared: Prepared, plan: QuantPlan, model: ir.Model, samples: Sequence[Sample]
+    prepared: Prepared,
+    plan: QuantPlan,
+    model: ir.Model,
+    samples: Sequence[Sample],
+    *,
+    engine: Engine = LOCAL,
 ) -> NodeVariants:
     """Return what measures the units of a plan, whose model was written already."""
     units = open_units(prepared.model, model)
     count = ERROR_SAMPLES if len(units_of(units, plan)) < MANY_UNITS else ERROR_SAMPLES // 2
-    measuring = Measuring(samples=samples[:count], providers=prepared.providers, progress=False)
+    measuring = Measuring(
+        samples=samples[:count], providers=prepared.providers, engine=engine, progress=False
+    )
     return variants_of(prepared, plan, model, units, measuring, MAX_UNITS)
 
 
