@@ -37,11 +37,25 @@ def test_it_writes_a_model_that_runs_and_says_so(run, model, data, out):
     ("words", "level", "following"),
     [
         (["--random-data", "2"], "unknown", "quantize {model} -o {out} --data PATH"),
+        (
+            [
+                *("--random-data", "2", "--target", "arm-cpu", "--exclude", "re:stem.*"),
+                *("--effort", "low", "--no-holdout", "--set", "ranges=mse"),
+            ],
+            "unknown",
+            "quantize {model} -o {out} --data PATH --target arm-cpu --exclude 're:stem.*' "
+            "--set ranges=mse --no-holdout --effort low",
+        ),
         (["--dynamic"], "unknown", "compare {model} {out} --data PATH"),
         (
             ["--data", "{data}", "--set", "min_real_range=1000"],
             "poor",
             "report {model} {out} -o report.html --data {data}",
+        ),
+        (
+            ["--data", "{data}", "--set", "min_real_range=1000", "--target", "arm-cpu"],
+            "poor",
+            "report {model} {out} -o report.html --data {data} --target arm-cpu",
         ),
     ],
 )

@@ -26,6 +26,15 @@ def test_json_has_the_verdict_and_the_advice(run, model, quantized, data, tmp_pa
     assert answer.json["advice"][0]["title"] == "Nothing to fix"
 
 
+def test_it_says_whether_the_target_runs_it(run, model, quantized, data, tmp_path):
+    out = tmp_path / "report.html"
+    words = ("--data", data, "-o", out, "--no-latency", "--limit", 2, "--target", "webgpu")
+    answer = run("report", model, quantized, *words)
+    assert answer.code == 0, answer.err
+    assert "Target: webgpu does not run it as it is: against it activations (leaves)" in answer.out
+    assert run("report", model, quantized, *words, "--json").json["target"]["name"] == "webgpu"
+
+
 def test_the_plan_brings_its_reasons(run, model, data, tmp_path):
     plan, small, out = (tmp_path / name for name in ("plan.json", "q.onnx", "r.html"))
     words = ("--data", data, "--exclude", "stem_conv", "--quiet")

@@ -8,7 +8,15 @@ from support.models import make_mlp, make_samples
 from support.peer_runs import PeerReader, peer
 
 import bitwright
-from bitwright import DataError, FrontPoint, ModelError, OutputError, PlanError, TuneResult
+from bitwright import (
+    DataError,
+    FrontPoint,
+    ModelError,
+    OutputError,
+    PlanError,
+    TargetError,
+    TuneResult,
+)
 from bitwright.jobs.tuning.result import MetricDrop
 
 
@@ -148,6 +156,32 @@ def test_a_model_of_another_tool_has_a_report(tmp_path):
     assert data["recipe"] is None
     assert any(t["role"] == "weight" and "histogram" in t for t in data["tensors"])
     assert any(t["role"] == "activation" and "histogram" in t for t in data["tensors"])
+
+
+def test_a_page_has_the_verdict_of_the_target(demo, result, tmp_path):
+    given = {"data": demo.calibration[:2], "latency": False}
+    page = tmp_path / "r.html"
+    report = bitwright.write_report(
+        demo.model_path, result.model, page, target="nvidia-tensorrt", **given
+    )
+    found = bitwright.verify(result.model, "nvidia-tensorrt")
+    assert not found.ok and report.subject.verification == found
+    target = report.to_dict()["target"]
+    assert target["sentence"] == found.describe() and target["level"] == "poor"
+    # What is the same of several nodes is one row, and none of them is lost.
+    named = [(row["rule"], node) for row in target["findings"] for node in row["nodes"]]
+    assert sorted(named) == sorted((finding.rule, finding.node) for finding in found.findings)
+    assert len(target["findings"]) < len(found.findings)
+    text = page.read_text(encoding="utf-8")
+    assert 'id="target-title"' in text and "uint8; allowed: int8" in text
+    saved = bitwright.save_report(result, page, latency=False, target="cpu-any")
+    assert saved.to_dict()["target"]["level"] == "good"
+    assert "Target</h2>" in page.read_text(encoding="utf-8")
+
+
+def test_a_target_that_there_is_not_is_refused_before_the_work(demo, result):
+    with pytest.raises(TargetError, match="Did you mean 'arm-cpu'"):
+        bitwright.write_report(demo.model_path, result.model, data="no such", target="arm-cpus")
 
 
 def test_data_can_be_read_only_once(demo, result):

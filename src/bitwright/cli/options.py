@@ -37,6 +37,7 @@ __all__ = [
     "Work",
     "read_budget",
     "read_shapes",
+    "typed",
 ]
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an .onnx file.")]
@@ -183,14 +184,7 @@ class DataOptions:
         >>> DataOptions(data=Path("my images"), limit=8).words()
         "--data 'my images' --limit 8"
         """
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        pairs = [
-            (f"--{name.replace('_', '-')}", str(value))
-            for name, values in given.items()
-            for value in (values if isinstance(values, list) else [values])
-            if value is not None
-        ]
-        return shlex.join(word for pair in pairs for word in pair)
+        return typed({field.name: getattr(self, field.name) for field in fields(self)})
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the job that the options stand for."""
@@ -318,6 +312,23 @@ def read_shapes(texts: Sequence[str], option: str = "--input-shape") -> dict[str
         numbers = tuple(int(size) for size in re.split("[x,]", sizes))
         shapes[name] = numbers if len(numbers) > 1 else numbers[0]
     return shapes or None
+
+
+def typed(options: Mapping[str, Any]) -> str:
+    """Return options as they are typed: lists as often as they are long, switches alone.
+
+    >>> typed({"target": "cpu", "exclude": ["a", "b"], "dynamic": True, "bits": None})
+    '--target cpu --exclude a --exclude b --dynamic'
+    """
+    words: list[str] = []
+    for name, values in options.items():
+        option = f"--{name.replace('_', '-')}"
+        for value in values if isinstance(values, list) else [values]:
+            if value is True:
+                words.append(option)
+            elif value is not None and value is not False:
+                words += [option, str(value)]
+    return shlex.join(words)
 
 
 def read_budget(text: str | None) -> int:

@@ -112,7 +112,23 @@ def quantize_command(
             result.plan.save(plan_out)
         result.path = output
         shown_plan = None if plan_out is None else str(plan_out)
-        on = None if output == STANDARD_OUTPUT else next_command(result, model, samples)
+        # Sketches of random data are left out: with them the data would not be run.
+        further = {
+            "weights": weights,
+            "no_holdout": not holdout,
+            "effort": effort,
+            "plan_out": plan_out,
+            "external_data": external_data is True,
+            "no_external_data": external_data is False,
+            **asdict(run),
+            "engine": engine,
+            "work": work,
+            "device": None if device == "cpu" else device,
+        }
+        again = " ".join(filter(None, (recipe.words(), opt.typed(further))))
+        on = None
+        if output != STANDARD_OUTPUT:
+            on = next_command(result, model, samples, again=again, target=recipe.target)
         parts = result_parts(result, verbose=screen.verbose, plan_path=shown_plan)
         parts.append(Facts([("Verdict", result.verdict.sentence), *([("Next", on)] if on else [])]))
         screen.show({**result.to_dict(), "plan": shown_plan, "next": on}, parts)

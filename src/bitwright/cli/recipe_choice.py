@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -187,6 +187,18 @@ class RecipeChoice:
             "weights.mixed.average_bits": self.bits,
             "weights.mixed.wide_bits": 2 * narrow,
         }
+
+    def words(self) -> str:
+        """Return the options as they are typed.
+
+        >>> RecipeChoice(target="qualcomm-htp:v73", fix_shape=["batch=1"]).words()
+        '--target qualcomm-htp:v73 --fix-shape batch=1'
+        """
+        from bitwright.cli.options import typed
+
+        given = asdict(self)
+        settings = given.pop("settings")
+        return typed({**given, "set": settings})
 
     def file(self) -> Path | None:
         """Return the file of the recipe, if it is given by one and not by its name."""

@@ -10,6 +10,7 @@ import typer
 
 from bitwright.cli import options as opt
 from bitwright.cli.piping import refuse_pipe, written
+from bitwright.cli.recipe_choice import complete_target
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ def report_command(
             "the most sensitive ones stay float.",
         ),
     ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Also say whether this target runs it, and what is against it.",
+            autocompletion=complete_target,
+        ),
+    ] = None,
     run: opt.RunOptions,
     screen: Screen,
 ) -> None:
@@ -67,6 +76,7 @@ def report_command(
             plan=plan,
             latency=latency,
             sensitivity=sensitivity,
+            target=target,
             progress=screen.wants_progress,
             **given,
         )
@@ -77,6 +87,7 @@ def report_command(
             "verdict": report.verdict.sentence,
             "advice": [asdict(advice) for advice in report.advice],
             "sensitivity": report.to_dict()["sensitivity"],
+            "target": report.to_dict()["target"],
             "output": str(output),
         }
         screen.show(document, _parts(report, output, file.stat().st_size))
@@ -88,6 +99,9 @@ def _parts(report: Report, output: Path, size: int) -> list[Part]:
         rows.append((advice.title, advice.why))
         if advice.command is not None:
             rows.append(("Try", advice.command))
+    found = report.subject.verification
+    if found is not None:
+        rows.append(("Target", found.describe()))
     written = [("Written to", f"{output} ({show_bytes(size)})")]
     fix = report.subject.suggested_fix
     if fix is not None and fix.proposal.nodes:

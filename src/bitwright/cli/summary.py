@@ -42,17 +42,23 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
     return [*_node_tables(plan, verbose), Facts(rows)]
 
 
-def next_command(result: Result, model: Path, samples: DataOptions) -> str:
-    """Return what to type next: what would make the model better, or show that it is good."""
+def next_command(
+    result: Result, model: Path, samples: DataOptions, *, again: str = "", target: str | None = None
+) -> str:
+    """Return what to type next: what would make the model better, or show that it is good.
+
+    `again` is what the same job takes beside its paths and its data.
+    """
     paths = shlex.join([str(model), str(result.path)])
     on = samples.words() or "--data PATH"
     if result.plan.random_data:
-        source, _, target = paths.rpartition(" ")
-        return f"bitwright quantize {source} -o {target} --data PATH"
+        files = f"{shlex.quote(str(model))} -o {shlex.quote(str(result.path))}"
+        return " ".join(filter(None, ("bitwright quantize", files, "--data PATH", again)))
     if result.verdict.level == "unknown":
         return f"bitwright compare {paths} --data PATH"
     if result.verdict.level == "good":
         return f"bitwright bench {paths}"
+    on = on if target is None else f"{on} --target {shlex.quote(target)}"
     return f"bitwright report {paths} -o report.html {on}"
 
 

@@ -26,6 +26,7 @@ from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject, 
 from bitwright.assess.report.verdict import judge
 from bitwright.assess.report.views import Views
 from bitwright.assess.verdict import Verdict
+from bitwright.assess.verification import verify_model
 from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
@@ -40,6 +41,7 @@ from bitwright.support.files import write_file
 from bitwright.support.logs import logged
 from bitwright.support.progress import Progress
 from bitwright.support.showing import Summarized
+from bitwright.targets import find_target
 
 __all__ = ["Report", "make_report", "save_report", "write_report"]
 
@@ -114,6 +116,7 @@ def write_report(
     transform: Transform = None,
     latency: bool = True,
     sensitivity: bool = False,
+    target: str | None = None,
     providers: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
     engine: Engine | str | None = None,
@@ -133,6 +136,8 @@ def write_report(
         sensitivity: also measure every node of the plan (the 64 with the largest error, of large
             models), and write a plan beside the page, as *.plan.json, in which the worst of them
             fall back to float.
+        target: also say whether this target runs the model, as `verify` does: a name of
+            `bitwright.TARGETS` or a file of your own.
         providers: execution providers of ONNX Runtime for every run.
         memory_budget: bytes of compared tensors that may be alive at once.
         engine: where samples and nodes are run: `"ray"` or `"ray://host:10001"` for a cluster, or
@@ -149,6 +154,7 @@ def write_report(
     >>> report.verdict.level, report.advice[0].title
     ('good', 'Nothing to fix')
     """
+    _check_target(target)
     if output is not None:
         others = [*paths_of(data), None if isinstance(plan, QuantPlan) else plan]
         for source in (float_model, quantized_model):
@@ -183,6 +189,7 @@ def write_report(
             ),
             latency=latency,
             sensitivity=sensitivity,
+            target=target,
         )
     if output is not None:
         report.save(output)
@@ -199,13 +206,15 @@ def save_report(
     transform: Transform = None,
     latency: bool = True,
     sensitivity: bool = False,
+    target: str | None = None,
     providers: Sequence[str] | None = None,
 ) -> Report:
     """Write what `quantize` did as one HTML page, and return it.
 
     Without data, the samples that the result was measured on are used; that of `tune` needs data,
     and the page shows the front of its search, too. With `sensitivity` every node is measured, and
-    a plan in which the worst fall back to float lies beside the page.
+    a plan in which the worst fall back to float lies beside the page. With a `target` it also says
+    whether that runs the model.
 
     >>> import bitwright, tempfile
     >>> demo = bitwright.load_demo()
@@ -215,6 +224,7 @@ def save_report(
     >>> report.verdict.level
     'good'
     """
+    _check_target(target)
     graph.check_destination(path, source=result.source, others=paths_of(data))
     tuned = None if isinstance(result, Result) else result.to_dict()
     samples = result.evaluation if isinstance(result, Result) else ()
@@ -241,10 +251,17 @@ def save_report(
         ),
         latency=latency,
         sensitivity=sensitivity,
+        target=target,
         tuning=tuned,
     )
     report.save(path)
     return report
+
+
+def _check_target(target: str | None) -> None:
+    """Refuse a target that there is not before both models are run."""
+    if target is not None:
+        find_target(target)
 
 
 def name_of(source: Any, otherwise: str) -> str:
@@ -279,6 +296,7 @@ def make_report(
     measuring: Measuring,
     latency: bool,
     sensitivity: bool,
+    target: str | None = None,
     tuning: Mapping[str, Any] | None = None,
 ) -> Report:
     """Run two models beside each other and return the report about the second."""
@@ -318,6 +336,8 @@ def make_report(
         plan_name=plan_name,
         suggested_fix=fix,
         tuning=tuning,
+        # Verifying sorts and completes what it is given.
+        verification=None if target is None else verify_model(graph.clone_model(quantized), target),
     )
     return Report(subject if output is None else _with_plan_beside(subject, output))
 

@@ -13,6 +13,7 @@ from bitwright.assess.optimized.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.results import Proposal, Sensitivity
+from bitwright.assess.verification import Verification
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
@@ -105,6 +106,9 @@ class ReportSubject:
     """What was found by trying, if that was asked for."""
     tuning: Mapping[str, Any] | None = None
     """What a tuning run found, as plain data, where the model comes from one."""
+
+    verification: Verification | None = None
+    """What its target says of it, where one was named."""
 
     def most_sensitive(self) -> list[int]:
         """Return the places of the most sensitive nodes: by what was tried out, if anything was."""
