@@ -174,7 +174,7 @@ def test_a_page_has_the_verdict_of_the_target(demo, result, tmp_path):
     assert len(target["findings"]) < len(found.findings)
     text = page.read_text(encoding="utf-8")
     assert 'id="target-title"' in text and "uint8; allowed: int8" in text
-    saved = bitwright.save_report(result, page, latency=False, target="cpu-any")
+    saved = bitwright.save_report(result, page, latency=False, target="arm-cpu")
     assert saved.to_dict()["target"]["level"] == "good"
     assert "Target</h2>" in page.read_text(encoding="utf-8")
 

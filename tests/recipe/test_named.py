@@ -139,7 +139,7 @@ def test_a_recipe_that_its_target_cannot_run_is_refused(recipe, target, sentence
 
 @pytest.mark.parametrize(
     ("recipe", "target"),
-    [("xint8", "npu-cnn"), ("int8-symmetric", "npu-transformer"), ("int8-dynamic", "cpu")],
+    [("xint8", "npu-cnn"), ("int8", "npu-transformer"), ("int8-dynamic", "cpu")],
 )
 def test_a_recipe_that_its_target_can_run_stays_as_it_is(recipe, target):
     assert load_recipe(recipe, target) == load_recipe(recipe)

@@ -4,12 +4,12 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from support.models import make_cnn, normal
+from support.models import make_cnn, make_samples, normal
 
 import bitwright
 from bitwright.errors import TargetError
 from bitwright.numerics.types import FLOAT8E4M3FN, INT8, UINT8, UINT16
-from bitwright.recipe import RECIPES, Recipe, load_recipe
+from bitwright.recipe import RECIPES, Recipe, load_recipe, targeting
 from bitwright.targets import TARGETS, find_target
 
 EVERY = [
@@ -90,6 +90,37 @@ def test_other_limits_than_those_of_the_npu_are_not_planned_for(tmp_path):
     )
     with pytest.raises(TargetError, match="can be verified, but not planned for"):
         load_recipe("npu-cnn", str(path))
+
+
+def made_without_target(recipe, monkeypatch, cpu):
+    monkeypatch.setattr(targeting, "detect_cpu", lambda: cpu)
+    model = make_cnn()
+    return bitwright.quantize(model, data=make_samples(model, 2), recipe=recipe, holdout=False)
+
+
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+@pytest.mark.parametrize(("cpu", "expected"), [("vnni", UINT8), ("avx2", UINT8), ("arm", INT8)])
+def test_without_a_target_the_machine_decides_and_a_note_says_so(
+    monkeypatch, cpu, expected, format
+):
+    recipe = load_recipe("int8-symmetric").replace(format=format)
+    plan = made_without_target(recipe, monkeypatch, cpu).plan
+    assert {t.qtype for t in plan.tensors.values() if t.role == "activation"} == {expected}
+    told = [note for note in plan.notes if "as uint8" in note]
+    assert bool(told) == (expected == UINT8)
+    assert not told or "the target arm-cpu keeps int8" in told[0]
+
+
+def test_what_is_said_or_placed_for_an_accelerator_stays_int8(monkeypatch):
+    for recipe in (
+        load_recipe("int8-symmetric").replace(place={"unsigned_activations": False}),
+        load_recipe("a8w8"),  # Quark's
+        load_recipe("int8-symmetric", "npu-transformer"),
+        load_recipe(None, "nvidia-tensorrt"),
+    ):
+        plan = made_without_target(recipe, monkeypatch, "vnni").plan
+        assert INT8 in {t.qtype for t in plan.tensors.values() if t.role == "activation"}
+        assert not any("as uint8" in note for note in plan.notes)
 
 
 def test_int8_activations_become_uint8_for_x86_with_the_same_numbers():

@@ -24,6 +24,7 @@ from bitwright.jobs.result import Result
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Override, Recipe, Selection, load_recipe
+from bitwright.recipe.targeting import settle_for_host
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
 
@@ -118,7 +119,7 @@ def quantize(
     >>> result.outputs[0].agreement > 0.9
     True
     """
-    chosen = load_recipe(recipe, target)
+    chosen = settle_for_host(load_recipe(recipe, target))
     calibration = Calibration(
         data,
         limit,
@@ -299,7 +300,7 @@ def make_plan(
         engine=open_engine(engine),
         progress=progress,
     )
-    chosen = load_recipe(recipe, target)
+    chosen = settle_for_host(load_recipe(recipe, target))
     _check_engine(calibration, chosen)
     model = _with_weights(model, weights)
     effort = _choose_effort(effort, recipe, chosen, calibration)
@@ -443,7 +444,7 @@ def retarget(
     >>> import bitwright
     >>> demo = bitwright.load_demo()
     >>> made = bitwright.quantize(
-    ...     demo.model_path, data=demo.calibration[:8], recipe="int8-symmetric"
+    ...     demo.model_path, data=demo.calibration[:8], recipe="int8-symmetric", target="arm-cpu"
     ... )
     >>> bitwright.retarget(made.model, "x86-vnni").changes
     ('moved the zero points of 20 tensors, now uint8',)

@@ -11,6 +11,7 @@ from bitwright.data import Transform, paths_of
 from bitwright.errors import ArgumentError
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.recipe import Recipe, load_recipe
+from bitwright.recipe.targeting import settle_for_host
 from bitwright.support.arguments import check_arguments
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def tune(
     _check_word("purpose", purpose, _PURPOSES)
     _check_word("evaluate_on", evaluate_on, _SCOPES)
     drop, is_share = read_drop(max_drop)
-    chosen = load_recipe(recipe, target)
+    chosen = settle_for_host(load_recipe(recipe, target))
     if output is not None:
         file = recipe if isinstance(recipe, str | Path) and Path(recipe).suffix else None
         others = [*paths_of(data), *paths_of(eval_data), *paths_of(labels), file]

@@ -115,12 +115,15 @@ class RecipeParts:
             )
         # Other tools look at what is observed alone, and only static recipes have ranges.
         observed = {"cut_saturated": False, "known_ranges": False}
+        is_static = self.recipe.get("mode", "static") == "static"
+        # They write the type that they are told.
+        signed: dict[str, Any] = {"unsigned_activations": False} if is_static else {}
         return {
-            **(observed if self.recipe.get("mode", "static") == "static" else {}),
+            **(observed if is_static else {}),
             **self.recipe,
             "smooth": SmoothQuant(**settings) if asked else None,
             "select": Selection(**self.select),
-            "place": Placement(**self.place),
+            "place": Placement(**{**signed, **self.place}),
         }
 
 

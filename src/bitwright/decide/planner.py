@@ -66,7 +66,7 @@ def decide(
     if recipe.rounding == "squant":
         _round_convolutions_by_squant(plan)
     if recipe.place.unsigned_activations:
-        _write_unsigned(plan)
+        plan = _write_unsigned(plan)
     if not any(node.quantized for node in plan.nodes.values()):
         raise NothingQuantizedError(_nothing_quantized(model, plan))
     return plan
@@ -92,16 +92,25 @@ def _refuse_invalid_values(layout: Layout, sketches: Mapping[str, TensorSketch])
         )
 
 
-def _write_unsigned(plan: QuantPlan) -> None:
+_UNSIGNED = (
+    "wrote int8 activations as uint8, 128 higher (the same numbers): on x86 ONNX Runtime computes "
+    "in float around int8 ones that have two readers; the target arm-cpu keeps int8"
+)
+
+
+def _write_unsigned(plan: QuantPlan) -> QuantPlan:
     """Give int8 activations the type uint8, with the same scales and the same numbers."""
     middle = 128
+    changed = False
     for key, entry in plan.tensors.items():
         if entry.role != "activation" or entry.qtype != INT8:
             continue
+        changed = True
         zeros = entry.zero_point
         if zeros is not None:
             zeros = (np.asarray(zeros, np.int64) + middle).tolist()
         plan.tensors[key] = msgspec.structs.replace(entry, qtype=UINT8, zero_point=zeros)
+    return plan.with_notes([_UNSIGNED]) if changed else plan
 
 
 def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:

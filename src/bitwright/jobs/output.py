@@ -16,6 +16,7 @@ from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
 from bitwright.assess.judge import Judgement
+from bitwright.assess.optimized.other_cpu import note_other_cpu
 from bitwright.assess.optimized.rounded import note_rounded
 from bitwright.assess.outputs import ComparedOutputs
 from bitwright.data import random_samples
@@ -77,7 +78,7 @@ def emit_model(prepared: Prepared, planned: Planned) -> Written:
     if written.session is None:
         return written
     plan = note_rounded(written.plan, written.model, prepared.providers)
-    return replace(written, plan=plan)
+    return replace(written, plan=note_other_cpu(plan, written.model, prepared.providers))
 
 
 def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True) -> Written:

@@ -17,9 +17,11 @@ from bitwright.prepare.fold_batch_norm import fold_batch_norm
 from bitwright.prepare.fold_constants import fold_constants
 from bitwright.prepare.fold_gemm_scalars import fold_gemm_scalars
 from bitwright.prepare.fold_scale_shift import fold_scale_shift
+from bitwright.prepare.fuse_gelu import fuse_gelu
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
 from bitwright.prepare.fuse_instance_norm import fuse_instance_norm
 from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
+from bitwright.prepare.fuse_space_to_depth import fuse_space_to_depth
 from bitwright.prepare.passes import Pass, PassResult, run_passes, run_until_stable
 from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
 from bitwright.prepare.simulation import simulate_npu, simulation_steps
@@ -48,9 +50,11 @@ __all__ = [
     "fold_constants",
     "fold_gemm_scalars",
     "fold_scale_shift",
+    "fuse_gelu",
     "fuse_hard_swish",
     "fuse_instance_norm",
     "fuse_l2_norm",
+    "fuse_space_to_depth",
     "give_biases",
     "prepare",
     "prepare_exactly",
@@ -77,6 +81,8 @@ _FOLD_GEMM_SCALARS = Pass(fold_gemm_scalars, "folded the scalars of {} Gemm node
 _PATTERNS = (
     Pass(fuse_instance_norm, "fused {} instance norm", "fuse_instance_norm"),
     Pass(fuse_l2_norm, "fused {} L2 norm", "fuse_l2_norm"),
+    Pass(fuse_gelu, "fused {} Gelu", "fuse_gelu"),
+    Pass(fuse_space_to_depth, "made a SpaceToDepth of {} chain", "fuse_space_to_depth"),
 )
 # Each of these can open new places for the others; each removes nodes, so this ends. The hard swish
 # comes before the scales and shifts, for the same reason.

@@ -33,6 +33,10 @@ class Rewrites(Settings, frozen=True, kw_only=True):
     """The pieces of an instance norm become one InstanceNormalization."""
     fuse_l2_norm: bool = False
     """The pieces of an L2 norm become one LpNormalization."""
+    fuse_gelu: bool = False
+    """The pieces of a Gelu become one Gelu."""
+    fuse_space_to_depth: bool = False
+    """The Reshape and Transpose nodes of a SpaceToDepth become one; shapes have to be known."""
     clip_to_relu: bool = False
     """A Clip from 0 becomes a Relu: its upper end is left to the quantizer."""
     clip6_to_relu: bool = False

@@ -14,7 +14,7 @@ from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning, SignRoun
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, Percentile
 from bitwright.recipe.options import Placement, Selection
-from bitwright.recipe.targeting import fit_recipe, own_recipe, why_unfit
+from bitwright.recipe.targeting import fit_recipe, own_recipe, settle_for_target, why_unfit
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
 from bitwright.support.arguments import check_arguments
@@ -273,7 +273,8 @@ def load_recipe(
     """
     hardware = find_target("cpu" if target is None else target)
     if recipe is None:
-        return own_recipe(named_recipe(hardware.recipe), hardware)
+        own = own_recipe(named_recipe(hardware.recipe), hardware)
+        return own if target is None else settle_for_target(own)
     found = _read_recipe(recipe)
     if target is None:
         return found
@@ -284,7 +285,7 @@ def load_recipe(
             f"recipe {found.name!r} is not for the target {target}: it has {unfit}; leave out the "
             f"recipe or the target, or start from the recipe {hardware.recipe}."
         )
-    return fit_recipe(found, hardware)
+    return settle_for_target(fit_recipe(found, hardware))
 
 
 def _read_recipe(recipe: str | Path | dict[str, Any] | Recipe) -> Recipe:

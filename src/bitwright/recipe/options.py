@@ -111,9 +111,9 @@ class Placement(Settings, frozen=True, kw_only=True):
     """Op types that the hardware computes with what feeds them: no pair stands between."""
     fuse_pairs: tuple[tuple[str, str], ...] = ()
     """(op type, op type of its only reader) with no pair between, whatever the hardware does."""
-    unsigned_activations: bool = False
+    unsigned_activations: bool | None = None
     """Write int8 activations as uint8, their zero points moved by 128: the same numbers, for which
-    x86 has kernels in all places."""
+    x86 has kernels in all places; None: where the target says so, and without one on x86."""
     per_tensor_ops: tuple[str, ...] = ()
     """Op types whose weights have one scale, also where others get one for each channel."""
     adjust_for_bias: bool = True

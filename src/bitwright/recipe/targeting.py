@@ -9,8 +9,9 @@ from bitwright.errors import RecipeError, TargetError
 from bitwright.numerics.types import INT8, QTYPES, QType
 from bitwright.recipe.value import Recipe
 from bitwright.targets import NPU_CNN, Target, rules
+from bitwright.targets.host import detect_cpu
 
-__all__ = ["fit_recipe", "own_recipe", "why_unfit"]
+__all__ = ["fit_recipe", "own_recipe", "settle_for_host", "settle_for_target", "why_unfit"]
 
 
 def why_unfit(recipe: Recipe, target: Target) -> str | None:
@@ -77,10 +78,47 @@ def fit_recipe(recipe: Recipe, target: Target) -> Recipe:
     return recipe
 
 
+def settle_for_target(recipe: Recipe) -> Recipe:
+    """Return a recipe that was fitted to a target: int8 activations that stay so do on any host."""
+    return _with_unsigned(recipe, unsigned=False)
+
+
+def settle_for_host(recipe: Recipe, cpu: str | None = None) -> Recipe:
+    """Return a recipe that has no target as the CPU of this machine, or another, wants it.
+
+    Recipes whose pairs are placed for accelerators (`place.isolated`) stay as they are.
+
+    >>> from bitwright.recipe import named_recipe
+    >>> recipe = named_recipe("int8-symmetric")
+    >>> settle_for_host(recipe, "vnni").place.unsigned_activations
+    True
+    >>> settle_for_host(recipe, "arm").place.unsigned_activations
+    False
+    """
+    is_x86 = (cpu or detect_cpu()) in ("avx2", "vnni")
+    return _with_unsigned(recipe, unsigned=is_x86 and not recipe.place.isolated)
+
+
+def _with_unsigned(recipe: Recipe, *, unsigned: bool) -> Recipe:
+    if recipe.place.unsigned_activations is not None or not _writes_signed(recipe):
+        return recipe
+    return recipe.replace(place={"unsigned_activations": unsigned})
+
+
+def _writes_signed(recipe: Recipe) -> bool:
+    """Whether activations are int8 in a format that ONNX Runtime has kernels for."""
+    return (
+        recipe.mode == "static"
+        and recipe.activation == INT8
+        and not recipe.output_format.vendor_ops
+    )
+
+
 def _with_places(recipe: Recipe, target: Target) -> Recipe:
-    """Give a recipe that says nothing of where pairs stand the places of the target."""
+    """Give a recipe the rewrites of the target, and its places where it says nothing of them."""
     plain = Recipe()
-    given = {
+    rewrites = {name: target.settings[name] for name in ("rewrite",) if name in target.settings}
+    given = rewrites | {
         name: target.settings[name]
         for name in ("select", "place", "min_real_range")
         if name in target.settings and getattr(recipe, name) == getattr(plain, name)
@@ -138,7 +176,7 @@ def _ends(qtype: QType, fixed: rules.FixedScale) -> tuple[float, float]:
 
 def _unsigned(recipe: Recipe, rule: rules.OneReader) -> dict[str, Any]:
     """Write int8 activations as uint8 where more than one reader would make them float."""
-    if recipe.activation != INT8 or "int8" not in rule.types or recipe.format != "qdq":
+    if not _writes_signed(recipe) or "int8" not in rule.types:
         return {}
     return {"place": {"unsigned_activations": True}}
 

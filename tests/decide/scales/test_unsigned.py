@@ -9,13 +9,13 @@ import bitwright
 from bitwright import graph
 from bitwright.errors import ModelError
 from bitwright.numerics.types import INT8, UINT8
-from bitwright.recipe import Recipe
+from bitwright.recipe import Placement, Recipe
 
 
 def test_a_refused_int8_model_is_written_in_uint8_with_the_same_values(monkeypatch):
     model = make_cnn()
     samples = make_samples(model)
-    recipe = Recipe(activation=INT8, weight=INT8)
+    recipe = Recipe(activation=INT8, weight=INT8, place=Placement(unsigned_activations=False))
     plain = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     opened = graph.open_session
     refused = []

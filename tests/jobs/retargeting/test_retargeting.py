@@ -26,7 +26,11 @@ def run(model, level=LEVELS.ORT_DISABLE_ALL):
 @pytest.fixture(scope="module")
 def signed():
     return bitwright.quantize(
-        DEMO.model_path, data=DEMO.calibration[:8], recipe="int8-symmetric", holdout=False
+        DEMO.model_path,
+        data=DEMO.calibration[:8],
+        recipe="int8-symmetric",
+        target="arm-cpu",
+        holdout=False,
     ).model
 
 

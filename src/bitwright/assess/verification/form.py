@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from bitwright.assess.optimized.graphs import optimize_model
+from bitwright.assess.optimized.other_cpu import depends_on_cpu, why_refused
 from bitwright.assess.optimized.reasons import find_unfused
 from bitwright.assess.optimized.rounded import KEEP_FLOAT, find_rounded
 from bitwright.assess.quantizers import Quantizers, name_of
@@ -18,6 +19,7 @@ __all__ = [
     "check_domains",
     "check_form",
     "check_node_order",
+    "check_other_cpu",
     "check_pairs",
     "check_quantized",
     "check_runtime",
@@ -78,6 +80,18 @@ def check_form(model: ir.Model) -> Iterable[Finding]:
         check_model(model)
     except ModelError as error:
         yield Finding("onnx", "", str(error).rstrip("."))
+
+
+def check_other_cpu(quantizers: Quantizers, *, signed_kernels: bool) -> Iterable[Finding]:
+    """Find that a model for the CPU of one machine does not open on the other kind."""
+    if not depends_on_cpu(quantizers.model):
+        return
+    reason = why_refused(quantizers.model, signed_kernels=signed_kernels)
+    if reason is not None:
+        yield Finding("other_cpu", "", reason, level="warning", remedy=_BOTH)
+
+
+_BOTH = "bitwright retarget --to cpu-any writes the same numbers for both"
 
 
 def check_runtime(quantizers: Quantizers, *, signed_kernels: bool) -> Iterable[Finding]:
