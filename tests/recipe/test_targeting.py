@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from support.models import make_cnn, make_samples, normal
+from support.models import make_cnn, make_mlp, make_samples, normal
 
 import bitwright
 from bitwright.errors import TargetError
@@ -90,6 +90,55 @@ def test_other_limits_than_those_of_the_npu_are_not_planned_for(tmp_path):
     )
     with pytest.raises(TargetError, match="can be verified, but not planned for"):
         load_recipe("npu-cnn", str(path))
+
+
+def test_the_opset_is_chosen_by_the_target():
+    model = make_cnn(opset=13)
+    given = {"data": make_samples(model, 2), "holdout": False, "effort": "low"}
+    for target, opset in (("arm-cpu", 13), ("nvidia-tensorrt", 19), ("nvidia-tensorrt:fp8", 19)):
+        made = bitwright.quantize(model, target=target, **given)
+        assert made.model.opset_imports[""] == opset
+    assert load_recipe("int8-symmetric", "nvidia-tensorrt").opset == 19
+    higher = load_recipe("int8-symmetric").replace(opset=20)
+    assert load_recipe(higher, "nvidia-tensorrt").opset == 20
+    assert bitwright.quantize(model, recipe=higher, **given).model.opset_imports[""] == 20
+    assert load_recipe(None, "nvidia-tensorrt:int4").opset == 19  # and int4 itself asks for 21
+
+
+def test_open_sizes_are_told_where_the_target_takes_none():
+    model = make_mlp()
+    given = {"data": make_samples(model, 2), "holdout": False, "effort": "low"}
+    for target in ("qualcomm-htp", "intel-openvino:npu"):
+        made = bitwright.quantize(model, target=target, **given)
+        assert any("has open sizes" in note and "--fix-shape" in note for note in made.plan.notes)
+        assert {f.rule for f in bitwright.verify(made.model, target).errors} == {"static_shapes"}
+        recipe = load_recipe(None, target)
+        recipe = recipe.replace(rewrite={"fix_shapes": {"n": 4}})
+        fixed = bitwright.quantize(model, recipe=recipe, **given)
+        assert not any("has open sizes" in note for note in fixed.plan.notes)
+        assert bitwright.verify(fixed.model, target).ok
+    plain = bitwright.quantize(model, target="arm-cpu", **given)
+    assert not any("open sizes" in note for note in plain.plan.notes)
+
+
+def test_the_skip_of_a_residual_is_quantized_for_tensorrt_and_nothing_else_of_it():
+    model = make_cnn()
+    made = bitwright.quantize(
+        model, data=make_samples(model, 2), target="nvidia-tensorrt", holdout=False, effort="low"
+    )
+    add = next(node for node in made.model.graph if node.op_type == "Add")
+    assert [value.producer().op_type for value in add.inputs] == ["Conv", "DequantizeLinear"]
+    assert made.plan.nodes[add.name].outputs == (None,)
+    skip = add.inputs[1].producer().inputs[0].producer().inputs[0].name
+    # The same pair that the convolution reads.
+    assert skip in made.plan.nodes["conv2"].inputs
+    found = bitwright.verify(made.model, "nvidia-tensorrt").findings
+    assert "residual" not in {finding.rule for finding in found}
+    recipe = load_recipe(None, "nvidia-tensorrt").replace(place={"residual_inputs": False})
+    other = bitwright.quantize(model, data=make_samples(model, 2), recipe=recipe, holdout=False)
+    found = bitwright.verify(other.model, "nvidia-tensorrt").warnings
+    told = [(f.node, f.found) for f in found if f.rule == "residual"]
+    assert told == [(add.name, f"the skip {skip!r} in float")]
 
 
 def made_without_target(recipe, monkeypatch, cpu):

@@ -240,6 +240,10 @@ def _of_opset(rule):
     )
 
 
+def _of_opset_range(rule):
+    return tuple(unit("Relu", opset=opset) for opset in (rule.high + 1, rule.high))
+
+
 def _of_units(rule):
     op = rule.ops[0]
     g = Graph()
@@ -288,6 +292,17 @@ def _of_float_operators(rule):
     g = Graph()
     g.add(rule.ops[0], ["x"], "r")
     return unit(rule.ops[0]), g.model("r")
+
+
+def _of_residual(rule):
+    def make(*, on_skip):
+        g = Graph()
+        skip = g.pair("x", "int8")
+        weight = g.stored("w", "int8", np.ones((4, 4, 1, 1)))
+        made = g.add("Conv", [skip, weight], "c", name="conv")
+        return g.model(g.add("Add", [made, skip if on_skip else "y"], "z"))
+
+    return make(on_skip=False), make(on_skip=True)
 
 
 def _of_group(rule):
@@ -400,6 +415,7 @@ MAKERS = {
     rules.NoOutputType: _of_output_type,
     rules.OneReader: _of_one_reader,
     rules.OpsetOfTypes: _of_opset,
+    rules.OpsetRange: _of_opset_range,
     rules.NodeUnits: _of_units,
     rules.EqualTypes: _of_equal_types,
     rules.EqualParameters: _of_equal_parameters,
@@ -409,6 +425,7 @@ MAKERS = {
     rules.Activations: _of_activations,
     rules.FloatOperators: _of_float_operators,
     rules.Group: _of_group,
+    rules.Residual: _of_residual,
     rules.SmallProducts: _of_small_products,
     rules.LowBitProducts: _of_low_bit_products,
     rules.KnownOperators: _of_known,

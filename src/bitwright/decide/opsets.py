@@ -31,7 +31,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     >>> needed_opset(model, load_recipe("int8")), needed_opset(model, load_recipe("a16w8"))
     (13, 21)
     """
-    own = model.opset_imports.get("", 1)
+    own = max(model.opset_imports.get("", 1), recipe.opset or 1)
     if recipe.mode == "weight-only":
         return max(own, _BLOCKS) if recipe.weights.output == "qdq" else own
     if recipe.mode == "cast":

@@ -134,6 +134,8 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
     notes += _equalize(model, recipe)
     if recipe.limits is not None:
         notes += _shape_warnings(model)
+    elif recipe.rewrite.needs_fixed_shapes:
+        notes += _open_shapes(model)
     for one in (model, before_simulation):
         if one is not None:
             graph.stamp_versions(one)
@@ -234,6 +236,16 @@ def _shape_warnings(model: ir.Model) -> list[str]:
         "fix them with rewrite.fix_shapes or --fix-shape NAME=SIZE"
         for name, reason in reasons.items()
         if reason is not None
+    ]
+
+
+def _open_shapes(model: ir.Model) -> list[str]:
+    """Return a note for each input whose sizes are not all known."""
+    return [
+        f"warning: the input {spec} has open sizes, and the target takes fixed shapes only; fix "
+        "them with rewrite.fix_shapes or --fix-shape NAME=SIZE"
+        for spec in input_specs(model)
+        if spec.shape is None or not all(isinstance(size, int) for size in spec.shape)
     ]
 
 

@@ -89,6 +89,8 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     gain_correction: bool = False
     """With sequential bias correction: also scale the output channels of layers, in the scales of
     per-channel weights."""
+    opset: int | None = None
+    """The opset that the result has at least; None: what its types and scales need."""
     assumed_type: Literal["float32", "float16"] | None = None
     """The element type of tensors for which none can be inferred, behind unknown operators."""
     float16: Literal["widen", "keep"] = "widen"

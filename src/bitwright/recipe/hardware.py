@@ -45,6 +45,8 @@ class Rewrites(Settings, frozen=True, kw_only=True):
     """Inputs and outputs of four dimensions are NHWC instead of NCHW."""
     widen_interface: bool = False
     """Inputs and outputs of float16 become float32; inside, all float16 does anyway."""
+    needs_fixed_shapes: bool = False
+    """The hardware takes fixed shapes only: a note names what `fix_shapes` leaves open."""
     fix_shapes: dict[str, int | tuple[int, ...]] = msgspec.field(default_factory=dict)
     """Sizes of open dimensions by their name, or whole shapes by the input's: {"batch": 1}."""
 

@@ -93,6 +93,9 @@ class Placement(Settings, frozen=True, kw_only=True):
     must_run: bool = True
     """Refuse a result that ONNX Runtime does not open at its default optimization level; else it
     is written with a warning, for other runtimes."""
+    residual_inputs: bool = False
+    """Quantize the skip input of an Add behind a convolution also where Add is not selected: the
+    hardware computes the convolution and the Add in one, and reads the skip from memory."""
     contrib_ops: bool = False
     """Write Q/DQ in the com.microsoft domain."""
     extended_ops: bool = True

@@ -44,14 +44,14 @@ def check_rules(recipe: RecipeFields) -> None:
 DYNAMIC_FIELDS = frozenset(
     "version name mode activation weight weight_ranges rounding per_channel weight_symmetric "
     "reduce_range min_real_range select place overrides equalize assumed_type keep_defaults "
-    "optimize".split()
+    "optimize opset".split()
 )
 
 _DYNAMIC_PLACEMENT = ("force_shared", "conventions")
 
 # What a weight-only recipe can ask for: `weights` says all about them.
 _WEIGHT_ONLY_FIELDS = frozenset(
-    "version name mode select weights fine_tune assumed_type optimize".split()
+    "version name mode select weights fine_tune assumed_type optimize opset".split()
 )
 
 # What a cast can ask for: there are no scales, no ranges and no pairs.

@@ -67,6 +67,8 @@ def fit_recipe(recipe: Recipe, target: Target) -> Recipe:
     >>> recipe.place.per_tensor_ops
     ('Gemm', 'InstanceNormalization', 'LayerNormalization', 'MatMul', 'RMSNormalization')
     """
+    if (target.settings.get("opset") or 0) > (recipe.opset or 0):
+        recipe = recipe.replace(opset=target.settings["opset"])
     if recipe.mode != "static":
         return recipe
     recipe = _with_places(recipe, target)
@@ -95,12 +97,12 @@ def settle_for_host(recipe: Recipe, cpu: str | None = None) -> Recipe:
     >>> settle_for_host(recipe, "arm").place.unsigned_activations
     False
     """
-    is_x86 = (cpu or detect_cpu()) in ("avx2", "vnni")
-    return _with_unsigned(recipe, unsigned=is_x86 and not recipe.place.isolated)
+    return _with_unsigned(recipe, unsigned=(cpu or detect_cpu()) in ("avx2", "vnni"))
 
 
 def _with_unsigned(recipe: Recipe, *, unsigned: bool) -> Recipe:
-    if recipe.place.unsigned_activations is not None or not _writes_signed(recipe):
+    place = recipe.place
+    if place.isolated or place.unsigned_activations is not None or not _writes_signed(recipe):
         return recipe
     return recipe.replace(place={"unsigned_activations": unsigned})
 
@@ -174,6 +176,10 @@ def _ends(qtype: QType, fixed: rules.FixedScale) -> tuple[float, float]:
     return low, high
 
 
+def _told_shapes(recipe: Recipe, rule: rules.StaticShapes) -> dict[str, Any]:
+    return {"rewrite": {"needs_fixed_shapes": True}}
+
+
 def _unsigned(recipe: Recipe, rule: rules.OneReader) -> dict[str, Any]:
     """Write int8 activations as uint8 where more than one reader would make them float."""
     if not _writes_signed(recipe) or "int8" not in rule.types:
@@ -186,4 +192,5 @@ _CHANGES: dict[type[rules.Rule], Callable[[Recipe, Any], dict[str, Any]]] = {
     rules.Biases: _float_biases,
     rules.FixedOutput: _fixed_ranges,
     rules.OneReader: _unsigned,
+    rules.StaticShapes: _told_shapes,
 }

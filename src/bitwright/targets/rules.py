@@ -33,8 +33,10 @@ __all__ = [
     "NodeUnits",
     "OneReader",
     "OpsetOfTypes",
+    "OpsetRange",
     "Rank",
     "RefusedOperators",
+    "Residual",
     "Role",
     "Rule",
     "RuleKind",
@@ -196,6 +198,13 @@ class OpsetOfTypes(Rule, frozen=True, kw_only=True, tag="opset_of_types"):
     opset: int
 
 
+class OpsetRange(Rule, frozen=True, kw_only=True, tag="opset_range"):
+    """The opset of the model lies between these."""
+
+    low: int
+    high: int
+
+
 # Operators between pairs ------------------------------------------------------------------------
 
 
@@ -257,6 +266,10 @@ class Group(Rule, frozen=True, kw_only=True, tag="group"):
 
     first: tuple[str, ...]
     then: tuple[str, ...]
+
+
+class Residual(Rule, frozen=True, kw_only=True, tag="residual"):
+    """An Add behind a quantized convolution reads the skip through a pair, and nothing else."""
 
 
 class SmallProducts(Rule, frozen=True, kw_only=True, tag="small_products"):
@@ -341,6 +354,7 @@ RuleKind = (
     | NoOutputType
     | OneReader
     | OpsetOfTypes
+    | OpsetRange
     | NodeUnits
     | EqualTypes
     | EqualParameters
@@ -350,6 +364,7 @@ RuleKind = (
     | Activations
     | FloatOperators
     | Group
+    | Residual
     | SmallProducts
     | LowBitProducts
     | KnownOperators

@@ -12,6 +12,7 @@ from bitwright.assess.verification.view import Breach, TargetView, integers_of, 
 from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
 from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.quantized_ops import QUANTIZERS
+from bitwright.graph.residuals import find_skip_input
 from bitwright.targets import rules
 from bitwright.targets.npu_operations import clip_bounds, only_reader
 
@@ -29,6 +30,7 @@ __all__ = [
     "find_ranks",
     "find_refused",
     "find_rescaled",
+    "find_residuals",
     "find_small_products",
     "find_type_pairs",
     "find_unequal_scales",
@@ -177,6 +179,29 @@ def find_pairs_in_groups(view: TargetView, rule: rules.Group) -> Iterator[Breach
         if reader is not None and reader.op_type in rule.then:
             found = f"a pair between it and {reader.op_type} {name_of(reader)!r}"
             yield Breach(name_of(node), found, "none")
+
+
+def find_residuals(view: TargetView, rule: rules.Residual) -> Iterator[Breach]:
+    """Find residual additions with a pair on the convolution's side, or none on the other."""
+    for node in view.of_types(("Add",)):
+        skip = find_skip_input(node)
+        if skip is None or not _has_quantized_convolution(view, node.inputs[1 - skip]):
+            continue
+        read = view.before(node)
+        if read[1 - skip] is not None:
+            yield Breach(name_of(node), "a pair behind its convolution", "one on the skip only")
+        elif read[skip] is None:
+            name = getattr(node.inputs[skip], "name", "")
+            yield Breach(name_of(node), f"the skip {name!r} in float", "a pair on the skip")
+
+
+def _has_quantized_convolution(view: TargetView, value: ir.Value | None) -> bool:
+    """Whether the convolution that a value comes from reads quantized values."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type in CONVOLUTIONS:
+            return any(view.activations(node))
+        value = node.inputs[0]
+    return False
 
 
 def find_small_products(view: TargetView, rule: rules.SmallProducts) -> Iterator[Breach]:

@@ -20,6 +20,7 @@ __all__ = [
     "find_blocks",
     "find_codes",
     "find_fixed",
+    "find_foreign_opset",
     "find_granularity",
     "find_old_opset",
     "find_output_types",
@@ -234,6 +235,15 @@ def find_old_opset(view: TargetView, rule: rules.OpsetOfTypes) -> Iterator[Breac
         if standard and type_of(quantizer) in rule.types:
             found = f"{type_of(quantizer)} at opset {opset}"
             yield view.breach(quantizer, found, f"opset {rule.opset} or com.microsoft")
+            return
+
+
+def find_foreign_opset(view: TargetView, rule: rules.OpsetRange) -> Iterator[Breach]:
+    """Find that the opset is one that the target has no Q/DQ of."""
+    opset = view.model.opset_imports.get("", 1)
+    for quantizer in view.quantizers.found.values():
+        if not rule.low <= opset <= rule.high:
+            yield view.breach(quantizer, f"opset {opset}", f"{rule.low} to {rule.high}")
             return
 
 

@@ -28,6 +28,7 @@ from bitwright.decide.matmul_bias import (
 from bitwright.decide.ops import RULES, OpRule, Skip
 from bitwright.decide.ops.conventions import rule_for
 from bitwright.graph.constants import is_constant
+from bitwright.graph.residuals import find_skip_input
 from bitwright.numerics.types import QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
@@ -98,11 +99,14 @@ class _Builder:
         for node in self._nodes:
             name = node.name or ""
             reason = self._kept_float(node)
+            residual = None
             if reason is not None:
                 float_by_name.add(name)
             else:
                 reason = self._not_chosen(node)
+                residual = self._visit_residual(node) if reason else None
             plan = plan_as_float(node, reason) if reason else self._visit(node)
+            plan = plan if residual is None else residual
             self._layout.nodes[name] = plan
         self._read_through(float_by_name)
         choose_shared_exponent_axes(self._layout, self._nodes)
@@ -206,6 +210,27 @@ class _Builder:
         if not any((*inputs, *outputs)):
             return None
         return NodePlan(op=node.op_type, action="quantize", inputs=tuple(inputs), outputs=outputs)
+
+    def _visit_residual(self, node: ir.Node) -> NodePlan | None:
+        """Quantize the skip input of a residual Add, where the recipe asks for that alone."""
+        skip = find_skip_input(node) if self._recipe.place.residual_inputs else None
+        if skip is None or not is_float(node.inputs[skip]):
+            return None
+        convolution = node.inputs[1 - skip]
+        if convolution in self._marks.marked or not self._follows_quantized(convolution):
+            return None
+        inputs: list[str | None] = [None, None]
+        inputs[skip] = self._marks.mark_input(node, skip, rule_for(node.op_type, self._recipe))
+        return NodePlan(op=node.op_type, action="quantize", inputs=tuple(inputs), outputs=(None,))
+
+    def _follows_quantized(self, value: ir.Value | None) -> bool:
+        """Whether a value comes from a quantized node, also through some that are not."""
+        while value is not None and (producer := value.producer()) is not None:
+            plan = self._layout.nodes.get(producer.name or "")
+            if plan is None or plan.action == "quantize":
+                return plan is not None
+            value = producer.inputs[0]
+        return False
 
     def _is_wanted(self, node: ir.Node) -> bool:
         """Whether nothing speaks against quantizing a node but, perhaps, what feeds it."""
