@@ -12,12 +12,25 @@ from support.tool_environment import run_script
 import bitwright
 
 OPENVINO = ("openvino==2026.4.1", "nncf==3.4.0")
-# Not the gates: a Mul of two results that are computed in float stays float in our recipes.
-NAMES = ("resnet", "wide resnet", "pools", "yolo")
 # NNCF moves quantizers through what only moves or joins values, up to where they are computed: the
-# same scales stand there once. It leaves the swish (Sigmoid, Mul) and a Resize at the end float.
-MOVED = {"Flatten", "MaxPool", "Concat", "Split"}
-LEFT_FLOAT = {"Sigmoid", "Resize"}
+# same scales stand there once. It leaves the swish (Sigmoid, Mul), what a LeakyRelu reads, a Resize
+# and a Relu at the end float.
+MOVED = {"Flatten", "MaxPool", "Concat", "Split", "Pad", "Reshape"}
+LEFT_FLOAT = {"Sigmoid", "Resize", "LeakyRelu", "Relu"}
+# What only NNCF quantizes, each with the reason that our plan gives, or would: a product of results
+# that are computed in float, what is before a Pad instead of behind it, attention whose factors are
+# both computed, and sums outside of products.
+ONLY_NNCF = {
+    "gates": {"t", "s"},
+    "segmenter": {"x"},
+    "transformer": {"q_a", "k_a", "v_a", "p", "context", "o_a", "down_a"},
+}
+# OpenVINO computes a small perceptron in one kernel, which has no precision of its own, and
+# transposed convolutions in float.
+PRODUCTS = {"mlp": set(), "segmenter": {"u8", "f32"}}
+# There OpenVINO does not compute what the pairs say, with and without optimizations of ONNX
+# Runtime, whose results are the same.
+DISTANCES = {"mobilenet": 0.1, "mobilenet_with_relu6": 0.03}
 
 
 def quantized_activations(model):
@@ -29,7 +42,7 @@ def quantized_activations(model):
 @pytest.mark.slow
 def test_openvino_computes_in_8_bits_and_nncf_agrees(tmp_path):
     ours = {}
-    for name in NAMES:
+    for name in MODELS:
         model = MODELS[name]()
         samples = make_samples(model, 1)
         label = name.replace(" ", "_")
@@ -43,9 +56,9 @@ def test_openvino_computes_in_8_bits_and_nncf_agrees(tmp_path):
     run_script("openvino_check.py", tmp_path, needs=OPENVINO)
     for label, (model, activations) in ours.items():
         found = json.loads((tmp_path / f"{label}.json").read_text())
-        assert found["precisions"] and {*found["precisions"]} <= {"i8", "u8"}, (label, found)
-        assert found["distance"] < 1e-5, (label, found)
-        assert {*found["nncf"]} <= activations, (label, found, activations)
+        assert {*found["precisions"]} == PRODUCTS.get(label, {"u8"}), (label, found)
+        assert found["distance"] < DISTANCES.get(label, 1e-5), (label, found)
+        assert {*found["nncf"]} - activations == ONLY_NNCF.get(label, set()), (label, found)
         for name in activations - {*found["nncf"]}:
             near = {n.op_type for n in model.graph.node if name in (*n.input, *n.output)}
             assert near & (MOVED | LEFT_FLOAT), (label, name)

@@ -229,6 +229,7 @@ def test_outputs_of_relu_use_the_whole_type_where_asked_to(qtype, method):
         activation_symmetric=True,
         ranges=method,
         scales="float" if isinstance(method, MinMax) else "power-of-two",
+        place=Placement(unsigned_activations=False),
     )
     centred = quantized(model, recipe, data).plan
     one_sided = quantized(model, recipe.replace(unsigned_relu=True), data).plan
