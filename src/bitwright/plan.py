@@ -140,6 +140,7 @@ class WeightPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     bits: int
     block_size: int
     symmetric: bool = False
+    positive_scales: bool = False
     rounding: RoundingMethod
     awq: bool = True
     """Whether the recipe's `awq`, if it has one, is for this weight too."""

@@ -184,6 +184,12 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     """So many inputs of an output share a scale; -1: all of them."""
     symmetric: bool = False
     """No zero points: smaller, and less accurate."""
+    positive_scales: bool = False
+    """Scales of symmetric blocks are positive; else the side of the largest magnitude gets the
+    extra code, which ONNX Runtime takes and TensorRT does not."""
+    whole_blocks: bool = False
+    """Blocks divide the inputs of their weight: they are halved until they do, down to 16. Weights
+    that no block divides, or whose packed rows would end within a byte, stay float."""
     rounding: RoundingMethod = Nearest()
     rotate: bool | Literal["auto"] = False
     """Rotate the residual stream of a language model and the values of its attention first, which

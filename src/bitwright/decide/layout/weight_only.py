@@ -139,6 +139,11 @@ class _Planner:
     ) -> WeightPlan | str:
         """Return the plan of a weight for a node and those of `known`, or why there is none."""
         wanted = self._wanted(node, weight.value)
+        if self._options.whole_blocks and wanted.block_size != -1:
+            size = _whole_block(weight, wanted)
+            if isinstance(size, str):
+                return size
+            wanted = msgspec.structs.replace(wanted, block_size=size)
         if known is None:
             if node.op_type == "Gather" and self._shared_tables_only:
                 return "no quantized product shares its table; weights.embeddings stores it, too"
@@ -224,9 +229,30 @@ class _Planner:
             bits=bits if given.bits is None else given.bits,
             block_size=options.block_size if given.block_size is None else given.block_size,
             symmetric=options.symmetric if given.symmetric is None else given.symmetric,
+            positive_scales=options.positive_scales,
             rounding=rounding,
             awq=given.awq is not False and _rank(weight) == 2,
         )
+
+
+def _whole_block(weight: ProductWeight, plan: WeightPlan) -> int | str:
+    """Return the largest block up to the plan's that divides the inputs, or why there is none."""
+    shape = weight.value.shape
+    assert shape is not None
+    inputs, outputs = (int(size) for size in shape[-2:])  # type: ignore[arg-type]
+    if weight.transposed:
+        inputs, outputs = outputs, inputs
+    if plan.bits < 8 and outputs % 2:
+        return f"its {outputs} outputs of {plan.bits} bits would end within a byte"
+    size = plan.block_size
+    while inputs % size:
+        size //= 2
+        if size < _MIN_BLOCK:
+            return f"no block of {_MIN_BLOCK} or more divides its {inputs} inputs"
+    return size
+
+
+_MIN_BLOCK = 16
 
 
 def _rank(value: ir.Value) -> int:

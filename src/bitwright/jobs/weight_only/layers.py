@@ -86,6 +86,7 @@ class PlannedWeight:
             bits=self.plan.bits,
             block_size=self.plan.block_size,
             symmetric=self.plan.symmetric,
+            negative_scales=not self.plan.positive_scales,
             scale_type=kinds.get(self.value.dtype, "float32"),  # type: ignore[arg-type]
         )
 
