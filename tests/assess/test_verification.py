@@ -151,6 +151,30 @@ def test_pools_are_held_against_what_goes_in_and_comes_out(options):
     assert found(pool(**options)) == [("align_pool", "pool")]
 
 
+def moved(op_type, constants, y):
+    writer = Writer()
+    writer.constants |= constants
+    result = writer.add(op_type, [writer.pair("x", 2.0**-5), *constants], "op")
+    writer.pair(result, 2.0**-y)
+    return writer.model("op_d")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "constants", "rule"),
+    [
+        ("Pad", {"by": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, "align_pad"),
+        (
+            "Slice",
+            {"from": np.array([1]), "to": np.array([3]), "axes": np.array([2])},
+            "align_slice",
+        ),
+    ],
+)
+def test_what_only_moves_values_keeps_their_position(op_type, constants, rule):
+    assert found(moved(op_type, constants, 6)) == [(rule, "op")]
+    assert found(moved(op_type, constants, 5)) == []
+
+
 def two_inputs(op_type, a, b, y, **attributes):
     writer = Writer()
     result = writer.add(op_type, [writer.pair("a", 2.0**-a), writer.pair("b", 2.0**-b)], "op")

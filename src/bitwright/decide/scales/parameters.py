@@ -224,10 +224,11 @@ def _float8_parameters(
     found: _Range, qtype: QType, kind: ScaleKind, dtype: npt.DTypeLike
 ) -> tuple[Array, Array]:
     """Return the scale with which the largest value of the range is that of the type."""
-    most = max(abs(float(found.low)), abs(float(found.high)))
+    most = np.maximum(np.abs(found.low), np.abs(found.high))
     scale = np.asarray(most / qtype.highest, dtype)
-    scale = ceil_scale(scale, kind) if scale > 0 else np.ones_like(scale)
-    return scale, np.zeros((), np.int64)
+    # A channel of zeros needs none.
+    scale = ceil_scale(np.where(scale > 0, scale, np.ones_like(scale)), kind)
+    return scale, np.zeros(scale.shape, np.int64)
 
 
 def linked_plan(entry: Entry) -> TensorPlan:
