@@ -21,6 +21,7 @@ from bitwright.prepare.fuse_gelu import fuse_gelu
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
 from bitwright.prepare.fuse_instance_norm import fuse_instance_norm
 from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
+from bitwright.prepare.fuse_layer_norm import fuse_layer_norm
 from bitwright.prepare.fuse_space_to_depth import fuse_space_to_depth
 from bitwright.prepare.passes import Pass, PassResult, run_passes, run_until_stable
 from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
@@ -54,6 +55,7 @@ __all__ = [
     "fuse_hard_swish",
     "fuse_instance_norm",
     "fuse_l2_norm",
+    "fuse_layer_norm",
     "fuse_space_to_depth",
     "give_biases",
     "prepare",
@@ -81,6 +83,7 @@ _FOLD_GEMM_SCALARS = Pass(fold_gemm_scalars, "folded the scalars of {} Gemm node
 _PATTERNS = (
     Pass(fuse_instance_norm, "fused {} instance norm", "fuse_instance_norm"),
     Pass(fuse_l2_norm, "fused {} L2 norm", "fuse_l2_norm"),
+    Pass(fuse_layer_norm, "fused {} layer norm", "fuse_layer_norm"),
     Pass(fuse_gelu, "fused {} Gelu", "fuse_gelu"),
     Pass(fuse_space_to_depth, "made a SpaceToDepth of {} chain", "fuse_space_to_depth"),
 )

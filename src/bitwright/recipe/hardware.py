@@ -33,6 +33,8 @@ class Rewrites(Settings, frozen=True, kw_only=True):
     """The pieces of an instance norm become one InstanceNormalization."""
     fuse_l2_norm: bool = False
     """The pieces of an L2 norm become one LpNormalization."""
+    fuse_layer_norm: bool = False
+    """The pieces of a layer norm become one LayerNormalization, from opset 17 on."""
     fuse_gelu: bool = False
     """The pieces of a Gelu become one Gelu."""
     fuse_space_to_depth: bool = False
