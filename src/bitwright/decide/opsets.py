@@ -18,6 +18,7 @@ _DYNAMIC = _FUSED = 11
 # Before, QLinearMatMul takes no float16 scales.
 _HALF = 21
 _BLOCKS = 21
+_FLOAT4 = 23
 # The bodies of extended operators cast to the type of a zero point, and cut shapes in two.
 _BODIES = 15
 
@@ -33,7 +34,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     """
     own = max(model.opset_imports.get("", 1), recipe.opset or 1)
     if recipe.mode == "weight-only":
-        return max(own, _BLOCKS) if recipe.weights.output == "qdq" else own
+        return max(own, {"qdq": _BLOCKS, "nvfp4": _FLOAT4}.get(recipe.weights.output, own))
     if recipe.mode == "cast":
         # Convolutions are defined for bfloat16 from there on.
         in_bfloat16 = recipe.weight.name == "bfloat16" and not recipe.casts_weights_only

@@ -40,6 +40,7 @@ from bitwright.graph import (
     opset_of,
     remove_unused_initializers,
 )
+from bitwright.graph.constants import float_constant_of
 from bitwright.numerics.arrays import float_type
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import (
@@ -54,11 +55,15 @@ from bitwright.numerics.nbits import (
     table_codes,
     widen,
 )
+from bitwright.numerics.nvfp4 import NVFP4_BLOCK, quantize_nvfp4
 from bitwright.numerics.stacked import as_stack
 from bitwright.numerics.types import INT2, INT4, INT8, UINT2, UINT4, UINT8, QType
 from bitwright.plan import QuantPlan
 
-__all__ = ["FORMS", "emit_blocks", "emit_weight_only"]
+__all__ = ["FORMS", "NVFP4_VALUES", "emit_blocks", "emit_weight_only"]
+
+NVFP4_VALUES = "nvfp4-values"
+"""The form with the numbers of nvfp4 in float, which any runtime can run."""
 
 Array = npt.NDArray[Any]
 Blocks = QuantizedBlocks | LazyBlocks
@@ -100,6 +105,8 @@ def emit_blocks(
     for name in weights:
         if name not in values or not is_constant(values[name]):
             raise PlanError(f"the model has no constant {name!r}.{did_you_mean(name, values)}")
+    if output == "nvfp4" and opset_of(model) < 23:
+        raise PlanError(f"float4 needs opset 23, and the model has {opset_of(model)}.")
     if output == "qdq" and opset_of(model) < 21:
         raise PlanError(
             f"blocks of DequantizeLinear need opset 21, and the model has {opset_of(model)}; "
@@ -357,6 +364,47 @@ class _Writer:
         for reader in held.readers:
             read_matrix(reader, result, transposed=rowwise, names=self._names)
 
+    def write_nvfp4(self, held: _Held) -> None:
+        """Put two DequantizeLinear before the nodes: of the scales, and of the weight."""
+        name, weight = held.name, quantize_nvfp4(_rows_of(held))
+        graph = graph_of(held.value)
+        stored = {
+            suffix: add_initializer(graph, self._names, f"{name}_{suffix}", ir.tensor(array))
+            for suffix, array in (
+                ("nvfp4", weight.codes),
+                ("block_scales", weight.scales),
+                ("scale", np.asarray(weight.scale)),
+            )
+        }
+        # Each goes to the front of the graph, so that the last inserted is the first.
+        scales = ir.Value(name=self._names.fresh(f"{name}_scales"), type=_FLOAT)
+        result = self._insert_first(
+            held,
+            "DequantizeLinear",
+            [stored["nvfp4"], scales],
+            ir.DataType.FLOAT,
+            f"{name}_DequantizeLinear",
+            f"{name}_dequantized",
+            {"axis": 1, "block_size": NVFP4_BLOCK},
+        )
+        made = ir.node(
+            "DequantizeLinear",
+            [stored["block_scales"], stored["scale"]],
+            outputs=[scales],
+            name=self._names.fresh(f"{name}_scales_DequantizeLinear"),
+        )
+        insert_after(graph, made, None)
+        for reader in held.readers:
+            read_matrix(reader, result, transposed=True, names=self._names)
+
+    def write_nvfp4_values(self, held: _Held) -> None:
+        """Give the nodes the numbers of float4 in float, for runtimes without it."""
+        array = quantize_nvfp4(_rows_of(held)).dequantize()
+        graph, name = graph_of(held.value), f"{held.name}_rounded"
+        rounded = add_initializer(graph, self._names, name, ir.tensor(array))
+        for reader in held.readers:
+            read_matrix(reader, rounded, transposed=True, names=self._names)
+
     def write_floats(self, held: _Held) -> None:
         """Give the nodes the rounded values in float."""
         assert held.value.dtype is not None
@@ -459,8 +507,22 @@ FORMS: dict[str, Callable[[_Writer, _Held], None]] = {
     "matmul-nbits": _Writer.write_nbits,
     "qdq": _Writer.write_dequantize,
     "float": _Writer.write_floats,
+    "nvfp4": _Writer.write_nvfp4,
+    NVFP4_VALUES: _Writer.write_nvfp4_values,
 }
 """The output of a weight-only recipe -> how one weight is written."""
+
+
+def _rows_of(held: _Held) -> Array:
+    """Return a weight as [N, K], one row for each output."""
+    if held.leading or any(reader.rowwise for reader in held.readers):
+        raise PlanError(f"weight {held.name!r} is no matrix of a product, which nvfp4 is for.")
+    array = float_constant_of(held.value)
+    assert array is not None
+    return array if held.transposed else array.T
+
+
+_FLOAT = ir.TensorType(ir.DataType.FLOAT)
 
 
 def _check_shape(held: _Held) -> None:

@@ -204,9 +204,9 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     error_propagation: float = 0.0
     """The part of the error which those layers leave in its inputs that a layer makes up for; 0.5
     is best on texts of another kind than the calibration data. Takes a second, float run."""
-    output: Literal["matmul-nbits", "qdq", "float"] = "matmul-nbits"
-    """The runtime's n-bit product, blocked DequantizeLinear, or float weights with the rounded
-    values, for study."""
+    output: Literal["matmul-nbits", "qdq", "nvfp4", "float"] = "matmul-nbits"
+    """The runtime's n-bit product, blocked DequantizeLinear, NVIDIA's float4 in blocks of 16 with
+    float8 scales, or float weights with the rounded values, for study."""
     accuracy_level: int | Literal["auto"] | None = "auto"
     """What the n-bit product computes in: 0 float32, 4 int8 (faster, inputs rounded to 8 bits);
     None: 4 where nothing else is fast, else 0; auto: 4 also where samples show that it costs next
@@ -235,6 +235,7 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
                     f"block_size of weights must be a power of two from 16 on, or -1 for whole "
                     f"columns, not {size}."
                 )
+        self._check_nvfp4()
         rounders = (self.rounding, *(o.rounding for o in self.overrides.values()))
         if any(isinstance(rounder, GPTQ) and not rounder.per_column for rounder in rounders):
             fits = "refine" if self.refine else "awq.clip" if self.awq and self.awq.clip else None
@@ -261,6 +262,31 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
             )
         if isinstance(self.accuracy_level, int) and not 0 <= self.accuracy_level <= 4:
             raise RecipeError(f"accuracy_level must lie in 0..4, not {self.accuracy_level}.")
+
+    def _check_nvfp4(self) -> None:
+        """Refuse what float4 in blocks of 16 has not."""
+        if self.output != "nvfp4":
+            return
+        wanted = WeightOnly(
+            bits=4,
+            block_size=16,
+            symmetric=True,
+            positive_scales=True,
+            whole_blocks=True,
+            rounding=Nearest(clip=False),
+        )
+        for name in ("bits", "block_size", "symmetric", "positive_scales", "whole_blocks"):
+            if getattr(self, name) != getattr(wanted, name):
+                raise RecipeError(
+                    f"the output nvfp4 has {name} {getattr(wanted, name)}, not "
+                    f"{getattr(self, name)}; start from the target nvidia-tensorrt:nvfp4."
+                )
+        others = (self.awq, self.refine, self.head_bits, self.embedding_bits, self.mixed)
+        if self.rounding != wanted.rounding or any(others) or self.overrides or self.rotate:
+            raise RecipeError(
+                "the output nvfp4 rounds to the nearest values as they are; leave out rounding, "
+                "awq, refine, rotate, mixed, overrides and bits of heads or tables."
+            )
 
     def without_data(self) -> WeightOnly:
         """Return what stores the same bits and needs no data; a mixture goes by place.

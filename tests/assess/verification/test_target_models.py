@@ -30,7 +30,7 @@ TARGETS = (
     "intel-openvino:npu",
     "directml",
 )
-WEIGHT_ONLY = ("nvidia-tensorrt:int4", "webgpu")
+WEIGHT_ONLY = ("nvidia-tensorrt:int4", "nvidia-tensorrt:nvfp4", "webgpu")
 # The recipe's own error on these models with random weights: a MobileNet with uneven channels
 # loses most.
 LEAST_SQNR = 12.0
@@ -39,6 +39,8 @@ LEAST_SQNR = 12.0
 KNOWN = {("small_products", None), ("unfused", "ConvTranspose")}
 # Recipes that the models are not trained for: one scale for uneven channels, or weights of 7 bits.
 LEAST = {
+    ("demo", "nvidia-tensorrt:fp8"): 20.0,
+    ("demo", "nvidia-tensorrt:nvfp4"): 20.0,
     ("mobilenet", "npu-cnn"): 4.0,
     ("mobilenet with relu6", "npu-cnn"): 4.0,
     ("mobilenet", "npu-transformer"): 8.0,
@@ -88,7 +90,7 @@ def check_small(name, target):
     check(model, target, make_samples(model, 4), LEAST.get((name, target), LEAST_SQNR))
 
 
-@pytest.mark.parametrize("target", ["x86-vnni", "nvidia-tensorrt:int4"])
+@pytest.mark.parametrize("target", ["x86-vnni", "nvidia-tensorrt:int4", "nvidia-tensorrt:nvfp4"])
 def test_a_transformer_keeps_the_rules_of_its_target(target):
     check_small("transformer", target)
 
@@ -111,7 +113,8 @@ def test_low_bit_weights_for_a_target_verify_clean_and_run(name, target):
 @pytest.mark.parametrize("target", (*TARGETS, *WEIGHT_ONLY))
 def test_the_demo_for_every_target_verifies_clean_and_runs(target):
     demo = bitwright.load_demo()
-    check(demo.model_path, target, [{"image": image[None]} for image in demo.calibration[:8]], 30.0)
+    samples = [{"image": image[None]} for image in demo.calibration[:8]]
+    check(demo.model_path, target, samples, LEAST.get(("demo", target), 30.0))
 
 
 @pytest.mark.slow

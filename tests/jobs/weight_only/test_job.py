@@ -7,8 +7,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
+import onnx.reference
 import onnxruntime
 import pytest
+from support import models as small_models
 from support.language_models import VOCABULARY, make_block, make_samples
 from support.models import INT64, build, info, node, weight
 
@@ -16,7 +19,7 @@ import bitwright
 from bitwright import QuantPlan, Recipe
 from bitwright.errors import DataError, ModelError, PlanError, RecipeError
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks
-from bitwright.recipe import AWQ, GPTQ, HQQ, Nearest, WeightOnly, WeightOverride
+from bitwright.recipe import AWQ, GPTQ, HQQ, Nearest, WeightOnly, WeightOverride, load_recipe
 
 
 def run(weights, model=None, *, data=None, **options):
@@ -408,3 +411,32 @@ def test_nearest_keeps_the_part_of_a_range_that_is_asked_for():
 def test_contradictory_methods_are_refused(make, message):
     with pytest.raises(RecipeError, match=message):
         make()
+
+
+def test_float4_weights_are_those_that_onnx_reads_and_are_measured_in_float():
+    model = small_models.make_transformer()
+    samples = small_models.make_samples(model, 2)
+    made = bitwright.quantize(model, data=samples, target="nvidia-tensorrt:nvfp4", holdout=False)
+    assert made.model.opset_imports[""] == 23
+    assert any("the same numbers in float32" in note for note in made.plan.notes)
+    proto = made.to_proto()
+    onnx.checker.check_model(proto, full_check=True)
+    evaluated = onnx.reference.ReferenceEvaluator(proto)
+    lost = signal = 0.0
+    for sample in samples:
+        wanted, found = small_models.run(model, sample)[0], evaluated.run(None, sample)[0]
+        lost += float(((wanted - found) ** 2).sum())
+        signal += float((wanted**2).sum())
+    # ONNX's reference computes the file itself, ONNX Runtime the same numbers in float.
+    assert made.outputs[0].sqnr == pytest.approx(10 * np.log10(signal / lost), abs=0.1)
+    stored = [t for t in proto.graph.initializer if t.data_type == onnx.TensorProto.FLOAT4E2M1]
+    assert len(stored) == 6
+
+
+@pytest.mark.parametrize(
+    "change", [{"block_size": 32}, {"bits": 8}, {"symmetric": False}, {"refine": 1}]
+)
+def test_float4_refuses_what_it_has_not(change):
+    recipe = load_recipe(None, "nvidia-tensorrt:nvfp4")
+    with pytest.raises(RecipeError, match="the output nvfp4"):
+        recipe.replace(weights=change)

@@ -140,7 +140,8 @@ class _Planner:
         """Return the plan of a weight for a node and those of `known`, or why there is none."""
         wanted = self._wanted(node, weight.value)
         if self._options.whole_blocks and wanted.block_size != -1:
-            size = _whole_block(weight, wanted)
+            packs_outputs = self._options.output == "qdq"
+            size = _whole_block(weight, wanted, packs_outputs=packs_outputs)
             if isinstance(size, str):
                 return size
             wanted = msgspec.structs.replace(wanted, block_size=size)
@@ -235,14 +236,14 @@ class _Planner:
         )
 
 
-def _whole_block(weight: ProductWeight, plan: WeightPlan) -> int | str:
+def _whole_block(weight: ProductWeight, plan: WeightPlan, *, packs_outputs: bool) -> int | str:
     """Return the largest block up to the plan's that divides the inputs, or why there is none."""
     shape = weight.value.shape
     assert shape is not None
     inputs, outputs = (int(size) for size in shape[-2:])  # type: ignore[arg-type]
     if weight.transposed:
         inputs, outputs = outputs, inputs
-    if plan.bits < 8 and outputs % 2:
+    if packs_outputs and plan.bits < 8 and outputs % 2:
         return f"its {outputs} outputs of {plan.bits} bits would end within a byte"
     size = plan.block_size
     while inputs % size:

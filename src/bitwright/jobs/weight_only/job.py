@@ -15,7 +15,8 @@ from bitwright import graph
 from bitwright._version import TOOL
 from bitwright.data import HoldoutSplit
 from bitwright.decide.layout.weight_only import plan_weights
-from bitwright.emit import EMITTERS
+from bitwright.emit import EMITTERS, emit_blocks
+from bitwright.emit.nbits import NVFP4_VALUES
 from bitwright.errors import DataError
 from bitwright.jobs.calibration import NO_SAMPLES, Calibration, Evaluation, unseen_samples
 from bitwright.jobs.compute import ON_CPU, Compute
@@ -190,8 +191,26 @@ def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]
     if prepared.float_size > MAX_MEASURED_BYTES:
         note = "not run beside the float model, which is too large to be open twice"
         return Written(quantized, plan.with_notes([note]))
+    if plan.recipe.weights.output == "nvfp4":
+        return Written(
+            quantized, plan.with_notes([_IN_FLOAT]), _open_values(prepared, plan, weights)
+        )
     session = graph.open_session(quantized, providers=prepared.providers)
     return Written(quantized, plan, session)
+
+
+_IN_FLOAT = (
+    "measured with the same numbers in float32: ONNX Runtime's CPU provider has no float4, and "
+    "does not open the model"
+)
+
+
+def _open_values(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]) -> Any:
+    """Return a session of the model with the numbers that its float4 weights stand for."""
+    model = graph.clone_model(prepared.model)
+    readers = {name: planned.nodes for name, planned in plan.weights.items()}
+    emit_blocks(model, weights, readers=readers, output=NVFP4_VALUES)
+    return graph.open_session(model, providers=prepared.providers)
 
 
 def _fine_tune(
