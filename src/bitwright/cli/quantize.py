@@ -121,7 +121,6 @@ def quantize_command(
             "external_data": external_data is True,
             "no_external_data": external_data is False,
             **asdict(run),
-            "engine": engine,
             "work": work,
             "device": None if device == "cpu" else device,
         }
