@@ -362,7 +362,8 @@ def test_int16_scales_are_a_16_bit_number_over_a_power_of_two():
 
 def test_symmetric_activations_have_the_middle_as_zero_point():
     for activation, middle in ((INT8, 0), (UINT8, 128), (INT16, 0), (UINT16, 32768)):
-        result = quantize(make_cnn(), activation=activation, activation_symmetric=True)
+        place = Placement(unsigned_activations=False)
+        result = quantize(make_cnn(), activation=activation, activation_symmetric=True, place=place)
         assert {int(z) for z in all_scales(result, "zero_point").values()} <= {0, middle}
         assert constants_of(result)["x_zero_point"] == middle
 

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from bitwright.assess.quantizers import Quantizer, name_of
 from bitwright.assess.verification.view import Breach, TargetView, integers_of, type_of
 from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
+from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.quantized_ops import QUANTIZERS
-from bitwright.graph.residuals import find_skip_input
 from bitwright.targets import rules
 from bitwright.targets.npu_operations import clip_bounds, only_reader
 

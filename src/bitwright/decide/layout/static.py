@@ -27,8 +27,8 @@ from bitwright.decide.matmul_bias import (
 )
 from bitwright.decide.ops import RULES, OpRule, Skip
 from bitwright.decide.ops.conventions import rule_for
+from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.graph.constants import is_constant
-from bitwright.graph.residuals import find_skip_input
 from bitwright.numerics.types import QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from support.models import build, node, normal
 
-from bitwright.graph.residuals import find_skip_input
+from bitwright.decide.ops.residuals import find_skip_input
 
 CONV = node("Conv", ["x", "w"], ["c"])
 OTHER = node("Conv", ["x", "w"], ["d"])
