@@ -104,6 +104,7 @@ LISTS = {
     "compat/quark/algorithms.py": (1, "an option of the peer"),
     "compat/vai_q_onnx/options.py": (1, "what the vendor's tool does"),
     "compat/vai_q_onnx/static.py": (1, "what the vendor's tool does"),
+    "decide/casting.py": (1, "operators whose results have a type of their own"),
     "decide/layout/dynamic.py": (1, "a function for each"),
     "emit/dynamic.py": (1, "a function for each"),
     "emit/qlinear_rules.py": (1, "a function for each"),
