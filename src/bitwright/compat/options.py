@@ -116,8 +116,9 @@ class RecipeParts:
         # Other tools look at what is observed alone, and only static recipes have ranges.
         observed = {"cut_saturated": False, "known_ranges": False}
         is_static = self.recipe.get("mode", "static") == "static"
-        # They write the type that they are told.
-        signed: dict[str, Any] = {"unsigned_activations": False} if is_static else {}
+        # They write the type that they are told, as pairs for accelerators are written anyway.
+        told = is_static and not self.place.get("isolated")
+        signed: dict[str, Any] = {"unsigned_activations": False} if told else {}
         return {
             **(observed if is_static else {}),
             **self.recipe,

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from bitwright.compat.onnxruntime.histograms import EqualBins, MagnitudeBins, Magnitudes
 from bitwright.errors import DataError
 from bitwright.observe import TensorSketch, observe
+from bitwright.support.engines import RayEngine
 
 arrays = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(-100, 100, width=32))
 few_bins = st.sampled_from([4, 7, 128, 255])
@@ -91,4 +92,4 @@ def test_observe_fills_the_sketches_it_is_given():
     observe(Doubler(), ["y"], samples, sketches={"y": bins})
     assert bins.hist.tolist() == [6, 0]
     with pytest.raises(DataError, match="makes its own sketches"):
-        observe(Doubler(), ["y"], samples, sketches={"y": bins}, engine=object())
+        observe(Doubler(), ["y"], samples, sketches={"y": bins}, engine=RayEngine())
