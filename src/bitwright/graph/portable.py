@@ -27,7 +27,7 @@ class PortableModel:
     >>> weight = ir.Value(name="w", const_value=ir.tensor(np.arange(1000.0)))
     >>> graph = ir.Graph([], [], nodes=[], initializers=[weight], opset_imports={"": 21})
     >>> there = pickle.loads(pickle.dumps(PortableModel(ir.Model(graph, ir_version=10))))
-    >>> there.model.graph.initializers["w"].const_value.numpy()[-1]
+    >>> float(there.model.graph.initializers["w"].const_value.numpy()[-1])
     999.0
     """
 
