@@ -217,7 +217,7 @@ def _shapes_agree(model: onnx.ModelProto, found: list[Array]) -> bool:
     outputs = onnx.shape_inference.infer_shapes(model).graph.output
     for info, array in zip(outputs, found, strict=True):
         told = info.type.tensor_type
-        sizes = [dim.dim_value or None for dim in told.shape.dim]
+        sizes = [d.dim_value if d.HasField("dim_value") else None for d in told.shape.dim]
         if told.HasField("shape") and (
             len(sizes) != array.ndim
             or any(size not in (None, real) for size, real in zip(sizes, array.shape, strict=True))

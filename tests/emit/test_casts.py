@@ -1,6 +1,7 @@
 """Models in float16: their types, and the Casts where types meet."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
 from support.models import (
@@ -107,3 +108,20 @@ def test_every_weight_is_float16_and_there_is_no_quantizer(make):
     assert {stored[name] for name in kept & stored.keys()} == {TensorProto.FLOAT16}
     assert {v.dtype.name for v in result.model.graph.outputs} == {"FLOAT"}
     assert result.outputs[0].sqnr > 50
+
+
+def test_the_same_model_gives_the_same_bytes():
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.normal(size=(4, 4)).astype(np.float32) for i in range(6)}
+    names = ["x", *(f"t{i}" for i in range(5)), "y"]
+    nodes = [node("MatMul", [names[i], f"w{i}"], [names[i + 1]], f"mm{i}") for i in range(6)]
+    model = small(nodes, weights)
+    first, second = (
+        bitwright.quantize(model, recipe="bfloat16")
+        .to_proto()
+        .SerializeToString(deterministic=True)
+        for _ in range(2)
+    )
+    assert first == second
+    casts = [n.input[0] for n in onnx.load_from_string(first).graph.node if n.op_type == "Cast"]
+    assert sorted(casts) == sorted(casts, key=lambda name: name[:2]) and len(casts) == 6

@@ -60,3 +60,8 @@ def test_torch_gives_the_same(layer):
     given = moments(inputs, wanted)
     found = propagate_error(weight, *given, xp=arrays_on("torch")).numpy()
     np.testing.assert_allclose(found, propagate_error(weight, *given), atol=1e-6)
+
+
+def test_inputs_of_zero_have_no_error_to_make_up_for():
+    weight, nothing = np.ones((3, 2), np.float32), np.zeros((3, 3))
+    np.testing.assert_array_equal(propagate_error(weight, nothing, nothing), weight)

@@ -34,9 +34,10 @@ class _Casting:
         self._model, self._recipe = model, plan.recipe
         self._kind = _KINDS[plan.recipe.weight.name]
         self._names = NameScope(model)
-        self._half = {
+        # In their order, which the names and places of what is written follow.
+        self._half = dict.fromkeys(
             node for node in model.graph if plan.nodes[node.name or ""].action == "quantize"
-        }
+        )
         self._floats = {
             value
             for _, graph in iter_graphs(model)

@@ -35,7 +35,10 @@ def propagate_error(
     work, missing = xp.array(weights), xp.array(cross, "float64")
     matrix = xp.copy(xp.array(moment, "float64"))
     ends = np.arange(matrix.shape[0])
-    matrix[ends, ends] += _DAMPING * float(matrix.diagonal().sum()) / matrix.shape[0]
+    size = float(matrix.diagonal().sum())
+    if not size:  # inputs of zero have no error to make up for
+        return work
+    matrix[ends, ends] += _DAMPING * size / matrix.shape[0]
     rows, columns = work.shape
     if columns > rows:  # the large product in float32
         return work + xp.array(strength * xp.solve(matrix, missing)) @ work
