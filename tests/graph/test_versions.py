@@ -6,6 +6,7 @@ import pytest
 
 from bitwright.errors import ModelError
 from bitwright.graph import load_model, open_session, runtime_limits, save_model, stamp_versions
+from bitwright.graph.versions import minimum_ir_version
 
 
 def test_the_limits_are_exact(builders):
@@ -48,3 +49,8 @@ def test_an_opset_newer_than_the_runtime_reads_is_refused(builders):
     model.graph.opset_imports[""] = runtime_limits().opset + 1
     with pytest.raises(ModelError, match="reads up to"):
         stamp_versions(model)
+
+
+@pytest.mark.parametrize("opset", [1, 2, 3, 4])
+def test_opsets_that_onnx_has_no_row_for_have_the_lowest_version(opset):
+    assert minimum_ir_version(opset) == minimum_ir_version(5)

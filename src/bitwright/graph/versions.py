@@ -103,7 +103,8 @@ def minimum_ir_version(opset: int) -> int:
     """
     known = [version for domain, version in helper.OP_SET_ID_VERSION_MAP if domain == "ai.onnx"]
     usable = min(max(opset, 1), max(known))
-    return max(_LOWEST_IR, helper.OP_SET_ID_VERSION_MAP[("ai.onnx", usable)])
+    # Opsets 2 to 4 are not in the table: they came before the lowest version that is written.
+    return max(_LOWEST_IR, helper.OP_SET_ID_VERSION_MAP.get(("ai.onnx", usable), _LOWEST_IR))
 
 
 def stamp_versions(model: ir.Model) -> None:
