@@ -8,11 +8,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from bitwright.numerics.types import FLOAT16
+
 __all__ = ["INFINITE", "MAX_FLOAT16", "narrow"]
 
 Array = npt.NDArray[Any]
 
-MAX_FLOAT16 = 65504.0
+MAX_FLOAT16 = FLOAT16.highest
 INFINITE = 0.99 * float(np.finfo(np.float32).max)
 """From here on a float32 stands for infinity, as in the masks of attentions."""
 _MASK = MAX_FLOAT16 / 2

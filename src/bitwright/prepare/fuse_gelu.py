@@ -10,13 +10,12 @@ import math
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import insert_before, like, remove_nodes, replace_value
 from bitwright.graph.names import NameScope
 from bitwright.prepare.matching import (
     Matched,
     is_closed,
-    least_rank,
+    lone_number,
     operands,
     private_producer,
     private_reader,
@@ -110,8 +109,6 @@ def _divided_by_root(node: ir.Node) -> ir.Value | None:
 
 def _is_number(constant: ir.Value | None, expected: float, x: ir.Value) -> bool:
     """Return whether a constant is this number, and does not enlarge what it meets."""
-    array = float_constant_of(constant)
-    if array is None or array.size != 1 or array.ndim > least_rank(x):
-        return False
+    found = lone_number(constant, x)
     # Exporters write the root with four digits or more.
-    return math.isclose(float(array.reshape(())), expected, rel_tol=1e-4)
+    return found is not None and math.isclose(float(found), expected, rel_tol=1e-4)

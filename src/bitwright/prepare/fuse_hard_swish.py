@@ -12,13 +12,12 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import insert_before, like, remove_nodes, replace_value
 from bitwright.graph.names import NameScope
 from bitwright.prepare.matching import (
     clip_limits,
     index_of,
-    least_rank,
+    lone_number,
     private_producer,
     private_reader,
 )
@@ -99,14 +98,12 @@ def _divided(node: ir.Node) -> ir.Value | None:
 
 def _is_number(constant: ir.Value | None, expected: float, value: ir.Value) -> bool:
     """Return whether a constant is this number in its type, and does not enlarge the value."""
-    array = float_constant_of(constant)
+    found = lone_number(constant, value)
     # ONNX Runtime has no HardSigmoid of float64.
-    if array is None or array.size != 1 or array.dtype not in (np.float32, np.float16):
+    if found is None or found.dtype not in (np.float32, np.float16):
         return False
-    if array.ndim > least_rank(value):
-        return False
-    tolerance = 2 * float(np.finfo(array.dtype).eps)
-    return math.isclose(float(array.reshape(())), expected, rel_tol=tolerance)
+    tolerance = 2 * float(np.finfo(found.dtype).eps)
+    return math.isclose(float(found), expected, rel_tol=tolerance)
 
 
 def _insert(clip: ir.Node, x: ir.Value, before: ir.Node, names: NameScope) -> ir.Value:

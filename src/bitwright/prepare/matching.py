@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, op_types
@@ -17,6 +19,7 @@ __all__ = [
     "is_closed",
     "known_axes",
     "least_rank",
+    "lone_number",
     "number",
     "operands",
     "private_producer",
@@ -74,6 +77,20 @@ def number(value: ir.Value | None) -> float | None:
     """
     array = float_constant_of(value)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def lone_number(constant: ir.Value | None, beside: ir.Value) -> npt.NDArray[Any] | None:
+    """Return the one number of a constant that does not enlarge what it meets, in its own type.
+
+    >>> half = ir.Value(name="half", const_value=ir.tensor([0.5]))
+    >>> x = ir.Value(name="x", shape=ir.Shape([2, 3]))
+    >>> lone_number(half, x)
+    array(0.5, dtype=float32)
+    """
+    array = float_constant_of(constant)
+    if array is None or array.size != 1 or array.ndim > least_rank(beside):
+        return None
+    return array.reshape(())
 
 
 def squared(value: ir.Value | None, matched: Matched) -> ir.Value | None:
