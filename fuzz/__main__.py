@@ -139,8 +139,7 @@ def _judge(seed: int, seeds: Path, parent: Path, keep: Path | None = None) -> Ve
     from fuzz.child import judge
 
     folder = parent / str(seed)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.with_suffix(".log").unlink(missing_ok=True)
+    _remove(folder)
     valid = kind_of(seed) == "random_graph"
 
     def prepare(folder: Path) -> list[str]:
@@ -150,9 +149,15 @@ def _judge(seed: int, seeds: Path, parent: Path, keep: Path | None = None) -> Ve
         return words
 
     verdict = judge(prepare, folder, valid=valid)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.with_suffix(".log").unlink(missing_ok=True)
+    _remove(folder)
     return verdict
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of a case, and what its command said."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for suffix in (".log", ".out"):
+        folder.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def _run_some(numbers: list[int], seeds: Path, keep: bool) -> int:

@@ -186,12 +186,7 @@ def _add(graph: Graph, node: onnx.NodeProto) -> bool:
     del node.output[:]
     node.output.extend(outputs)
     node.name = f"n{len(graph.nodes)}"
-    infos = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(known[name].dtype), known[name].shape
-        )
-        for name in dict.fromkeys(names)
-    ]
+    infos = [_info(name, known[name], known[name].shape) for name in dict.fromkeys(names)]
     results = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
     try:
         model = _model(graph.opset, [node], infos, results, {})
@@ -233,22 +228,31 @@ def _finish(graph: Graph) -> onnx.ModelProto:
     if not graph.nodes:
         graph.nodes.append(helper.make_node("Relu", graph.inputs[:1], ["y"], name="n0"))
         ends, graph.values["y"] = ["y"], np.maximum(graph.values[graph.inputs[0]], 0)
-    info = {
-        name: helper.make_tensor_value_info(
-            name,
-            helper.np_dtype_to_tensor_dtype(graph.values[name].dtype),
-            graph.values[name].shape,
-        )
-        for name in (*graph.inputs, *ends)
-    }
+    inputs = [_info(name, graph.values[name], graph.values[name].shape) for name in graph.inputs]
+    bare = [_info(name, graph.values[name], None) for name in ends]
     constants = {name: array for name, array in graph.constants.items() if name in read}
-    return _model(
-        graph.opset,
-        graph.nodes,
-        [info[name] for name in graph.inputs],
-        [info[name] for name in ends],
-        constants,
-    )
+    model = _model(graph.opset, graph.nodes, inputs, bare, constants)
+    # A size that only values decide (NonZero, Unique) may change with them, and is not promised.
+    told = onnx.shape_inference.infer_shapes(model).graph.output
+    outputs = [
+        _info(info.name, array := graph.values[info.name], _promised_sizes(info, array))
+        for info in told
+    ]
+    return _model(graph.opset, graph.nodes, inputs, outputs, constants)
+
+
+def _info(name: str, array: Array, shape: Any) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape)
+
+
+def _promised_sizes(info: onnx.ValueInfoProto, array: Array) -> list[int | None]:
+    """Return the sizes of an array, with None for those that shapes alone do not tell."""
+    dims = info.type.tensor_type.shape.dim
+    known = [dim.HasField("dim_value") for dim in dims] if len(dims) == array.ndim else []
+    return [
+        size if told else None
+        for size, told in zip(array.shape, known or [False] * array.ndim, strict=True)
+    ]
 
 
 def _model(

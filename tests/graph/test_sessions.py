@@ -187,6 +187,14 @@ def test_reasons_lose_whole_signatures():
     )
 
 
+def test_the_reason_of_a_node_without_an_operator_comes_before_its_long_list_of_inputs():
+    inputs = "".join(f'"a_rather_long_name_{number}": tensor(float),' for number in range(30))
+    error = ValueError(
+        f'In Node, ("mm", , "", -1) : ({inputs}) -> ("y",) , Error Field \'op_type\' is empty.'
+    )
+    assert runtime_reason(error) == "node 'mm': Field 'op_type' is empty."
+
+
 def test_a_bad_path_gets_the_sentence_of_loading(tmp_path):
     with pytest.raises(ModelError, match="there is no file"):
         open_session(tmp_path / "none.onnx")

@@ -250,3 +250,21 @@ def test_every_rule_of_the_optimizer_is_known():
 
     ruled = {op for domain, op in registry.op_evaluators if not domain}
     assert ruled - {"Abs", "Add", "Gather", "Squeeze"} == _SIMPLIFIED
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays", "attributes"),
+    [
+        ("GatherND", {"a": vector(1, 4, 1, 1), "i": np.zeros(1, np.int64)}, {"batch_dims": 1}),
+        ("MaxPool", {"a": vector(1, 2, 1, 4)}, {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("ReduceL2", {"a": vector(1, 8)}, {"axes": [1], "keepdims": 3}),
+    ],
+)
+def test_what_the_runtime_takes_beyond_the_standard_keeps_its_shape(op, arrays, attributes):
+    nodes = [
+        helper.make_node(op, list(arrays), ["y"], **attributes),
+        helper.make_node("Relu", ["x"], ["z"]),
+    ]
+    proto = build(nodes, [2], arrays, ["y", "z"])
+    folded = assert_same(proto, vector(2), removed=0)
+    assert [a.shape for a in run(proto, vector(2))] == [a.shape for a in run(folded, vector(2))]

@@ -178,6 +178,7 @@ _REASON_EDITS = tuple(
         (r".*while running (\w+) node\. Name:'([^']*)' Status Message: ", r"\1 node '\2': "),
         # In Node, ("mm", Reluu, "", -1) : ("x": tensor(float),) -> ("y": tensor(float),) , Error
         (r'In Node, \("([^"]*)", (\w+),.*?, Error:? ?', r"\2 node '\1': "),
+        (r'In Node, \("([^"]*)", ,.*?, Error:? ?', r"node '\1': "),
         (r"Node \(([^)]*)\) Op \((\w+)\) (?:\[\w+\] ?)?", r"\2 node '\1': "),
         # /src/model.cc:256 <a whole C++ signature>, or just matmul_helper.h:59 Compute
         (_CPP_PLACE + r"[^()]*::[^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? ", ""),

@@ -195,7 +195,8 @@ def _merge(graph: ir.Graph, learned: onnx.GraphProto) -> None:
             if value.type is None or element_type(value) is None:
                 value.type = found.type or value.type
             if found.shape is not None:
-                value.shape = _merged_shape(value.shape, found.shape)
+                shape = _merged_shape(value.shape, found.shape)
+                value.shape = _without_invented(shape) if value.is_graph_output() else shape
 
 
 def _merged_shape(old: ir.Shape | None, new: ir.Shape) -> ir.Shape:
@@ -206,6 +207,18 @@ def _merged_shape(old: ir.Shape | None, new: ir.Shape) -> ir.Shape:
         [
             theirs if isinstance(theirs, int) or not _named(ours) else ours
             for ours, theirs in zip(old, new, strict=True)
+        ]
+    )
+
+
+def _without_invented(shape: ir.Shape) -> ir.Shape:
+    """Leave the names that ONNX's inference made up (unk__0) out of what users read."""
+    return ir.Shape(
+        [
+            dim
+            if isinstance(dim, int) or dim.value is None or not dim.value.startswith("unk__")
+            else None
+            for dim in shape
         ]
     )
 

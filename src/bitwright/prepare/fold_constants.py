@@ -25,6 +25,29 @@ _GROWING = frozenset(
     {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
 )
 
+# The reference that folds gives other shapes than ONNX Runtime where the standard is silent: a
+# window larger than its input, indices that are all batch dimensions, flags beyond 0 and 1.
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_FLAGS = frozenset(
+    {
+        "align_corners",
+        "allowzero",
+        "antialias",
+        "exclude_outside",
+        "exclusive",
+        "fmod",
+        "inverse",
+        "is_causal",
+        "keepdims",
+        "noop_with_empty_axes",
+        "onesided",
+        "periodic",
+        "reverse",
+        "select_last_index",
+        "upper",
+    }
+)
+
 # What the optimizer may rewrite although not all inputs are constant. It also has rules for Abs,
 # Add, Gather and Squeeze, which act on constants or on what came from a Shape.
 _SIMPLIFIED = frozenset(
@@ -121,8 +144,8 @@ def _fold(model: ir.Model, keep: Callable[[ir.Node], bool] | None) -> None:
 
 
 def _should_fold(node: ir.Node) -> bool | None:
-    """Refuse what could fill the memory; None leaves the choice to the optimizer."""
-    if len(node.outputs) != 1:
+    """Refuse what could fill the memory or get another shape; None lets the optimizer choose."""
+    if len(node.outputs) != 1 or _is_beyond_the_standard(node):
         return False
     shape = node.outputs[0].shape
     sizes = [v.const_value.size for v in node.inputs if v is not None and v.const_value is not None]
@@ -132,6 +155,14 @@ def _should_fold(node: ir.Node) -> bool | None:
     if max(sizes, default=0) > _LARGEST_FOLDED or (node.op_type in _GROWING and not known):
         return False
     return None
+
+
+def _is_beyond_the_standard(node: ir.Node) -> bool:
+    return (
+        node.op_type in _POOLS
+        or (node.op_type == "GatherND" and node.attributes.get_int("batch_dims", 0) > 0)
+        or any(node.attributes.get_int(name, 0) not in (0, 1) for name in _FLAGS)
+    )
 
 
 def _forget_unreliable_dimensions(model: ir.Model) -> None:

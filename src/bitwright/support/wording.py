@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "show_bytes"]
+__all__ = ["counted", "show_bytes", "show_percent"]
 
 
 def counted(count: int, noun: str) -> str:
@@ -24,3 +24,12 @@ def show_bytes(size: int) -> str:
         if size >= unit:
             return f"{size / unit:.1f} {name}"
     return f"{size} bytes"
+
+
+def show_percent(share: float) -> str:
+    """Return a share as a number of percent with three digits that count.
+
+    >>> show_percent(0.021), show_percent(1.0)
+    ('2.10', '100')
+    """
+    return f"{100 * share:#.3g}".rstrip(".")

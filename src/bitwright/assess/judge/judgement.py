@@ -11,6 +11,7 @@ compare_losses(before.losses, found.losses)   # paired bootstrap of two results
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from bitwright.assess.judge.bootstrap import Interval, mean_interval, too_few
 from bitwright.assess.judge.kinds import Kind
 from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
 from bitwright.assess.judge.pieces import Piece, check_kinds, cut_output, find_heads
+from bitwright.support.wording import show_percent
 
 __all__ = [
     "Judge",
@@ -76,6 +78,8 @@ class PartJudgement:
 
     def show_figure(self) -> str:
         """Return the figure with its name."""
+        if math.isnan(self.figure):
+            return "values that are no numbers"
         if self.kind == "sqnr":
             return f"{self.figure:.1f} dB SQNR"
         return f"{'cosine' if self.kind == 'embedding' else 'KL'} {self.figure:.3g}"
@@ -330,10 +334,10 @@ def show_loss(loss: float, interval: Interval | None) -> str:
     >>> show_loss(0.021, Interval(0.018, 0.0251)), show_loss(0.0001, None)
     ('loss 2.10 % (1.80 to 2.51 %)', 'loss 0.0100 %')
     """
-    text = f"loss {100 * loss:#.3g} %"
+    text = f"loss {show_percent(loss)} %"
     if interval is None:
         return text
-    return f"{text} ({100 * interval.low:#.3g} to {100 * interval.high:#.3g} %)"
+    return f"{text} ({show_percent(interval.low)} to {show_percent(interval.high)} %)"
 
 
 def _part(piece: Piece, found: PartErrors) -> PartJudgement:

@@ -20,7 +20,7 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written
 from bitwright.jobs.weight_only.answers import answer_loss, compare_answers, show_figures
 from bitwright.plan import QuantPlan
-from bitwright.support.wording import counted
+from bitwright.support.wording import counted, show_percent
 
 __all__ = ["MAX_ADDED_LOSS", "choose_accuracy_level", "with_accuracy_level"]
 
@@ -54,7 +54,7 @@ def choose_accuracy_level(
     chosen, compared = (fast, ints) if taken else (written, floats)
     note = (
         f"accuracy level {4 if taken else 0} of 4-bit products: int8 inputs change the loss from "
-        f"{100 * before:#.3g} to {100 * after:#.3g} %"
+        f"{show_percent(before)} to {show_percent(after)} %"
         f"{show_figures(floats.judgement, ints.judgement)} on "
         f"{counted(len(evaluation.samples), 'sample')}, "
         f"{'within' if taken else 'beyond'} the {100 * MAX_ADDED_LOSS:.0f} % that they may add"

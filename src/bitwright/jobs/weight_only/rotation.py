@@ -12,7 +12,7 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written
 from bitwright.jobs.weight_only.answers import answer_loss, compare_answers, show_figures
 from bitwright.plan import Rotation
-from bitwright.support.wording import counted
+from bitwright.support.wording import counted, show_percent
 
 __all__ = ["apply_rotation", "choose_rotation"]
 
@@ -44,7 +44,7 @@ def choose_rotation(
     before, after = answer_loss(plain.judgement), answer_loss(other.judgement)
     note = (
         f"{'rotated' if after < before else 'not rotated'}: rounded to nearest, without data, "
-        f"a rotation changes the loss from {100 * before:#.3g} to {100 * after:#.3g} %"
+        f"a rotation changes the loss from {show_percent(before)} to {show_percent(after)} %"
         f"{show_figures(plain.judgement, other.judgement)} on {counted(len(samples), 'sample')}"
     )
     if after < before:
