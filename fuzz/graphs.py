@@ -26,7 +26,7 @@ CHAOTIC = frozenset(
     "Hardmax Equal Less Greater LessOrEqual GreaterOrEqual Not Where Acosh Atanh Acos Asin Sinh "
     "Cosh Sqrt IsNaN IsInf LpNormalization InstanceNormalization LayerNormalization "
     "GroupNormalization MeanVarianceNormalization ReduceLogSum ReduceProd BitShift Cast "
-    "ThresholdedRelu Shrink Det CumSum".split()
+    "ThresholdedRelu Shrink Det CumSum ReduceMin".split()
 )
 SKIPPED = frozenset(
     "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli "

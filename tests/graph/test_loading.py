@@ -12,7 +12,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 from bitwright.errors import ModelError
-from bitwright.graph import file_size, load_model, normalize, source_path, tensor_slots
+from bitwright.graph import (
+    file_size,
+    infer_shapes,
+    load_model,
+    normalize,
+    source_path,
+    tensor_slots,
+)
 from bitwright.graph.tensors import row_reader
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -254,3 +261,11 @@ def test_rows_are_read_from_the_data_file(tmp_path, dtype):
     (tmp_path / "w.data").write_bytes(b"\0" * 12)
     with pytest.raises(OSError, match="cut off"):
         row_reader(tensor)(0, 4)
+
+
+def test_a_size_that_no_tensor_has_is_not_known(builders):
+    proto = builders.mlp()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -(2**63)
+    model = load_model(proto)
+    assert model.graph.inputs[0].shape[0] == ir.SymbolicDim(None)
+    assert infer_shapes(model) is None

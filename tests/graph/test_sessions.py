@@ -45,7 +45,7 @@ def test_a_graph_with_many_initializers_opens_otherwise_and_gives_the_same(monke
     options = session.get_session_options()
     assert options.optimized_model_filepath == os.devnull
     passes = options.get_session_config_entry("optimization.disable_specified_optimizers")
-    assert passes == "WeightBiasQuantization;ConstantSharing"
+    assert passes == "WeightBiasQuantization;ConstantSharing;NhwcTransformer"
     for name, array in run_session(open_session(result.model), feeds).items():
         np.testing.assert_array_equal(array, expected[name])
 

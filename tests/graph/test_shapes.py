@@ -166,14 +166,3 @@ def test_branches_with_the_same_names_do_not_lend_each_other_their_shapes():
     infer_shapes(model)
     shapes = {body.name: body[1].outputs[0].shape for _, body in subgraphs_of(model.graph[0])}
     assert shapes["without"] is None or not shapes["without"].is_static()
-
-
-def test_sizes_that_values_decide_get_no_invented_name_at_outputs():
-    x = ir.val("x", ir.DataType.FLOAT, [4, 8])
-    found = ir.node("NonZero", [x])
-    taken = ir.node("Transpose", found.outputs)
-    taken.outputs[0].name = "y"
-    taken.outputs[0].shape = ir.Shape([None, 2])
-    graph = ir.Graph([x], taken.outputs, nodes=[found, taken], opset_imports={"": 21})
-    infer_shapes(ir.Model(graph, ir_version=10))
-    assert taken.outputs[0].shape == ir.Shape([None, 2])

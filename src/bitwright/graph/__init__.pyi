@@ -60,6 +60,7 @@ from .sessions import run_session as run_session
 from .sessions import runtime_reason as runtime_reason
 from .shapes import assume_types as assume_types
 from .shapes import element_type as element_type
+from .shapes import forget_invented_sizes as forget_invented_sizes
 from .shapes import infer_shapes as infer_shapes
 from .shapes import infer_symbolic_shapes as infer_symbolic_shapes
 from .shapes import set_input_shapes as set_input_shapes

@@ -89,9 +89,10 @@ def add_initializer(
 
 
 def _tensor_of(content: Content) -> ir.TensorProtocol:
-    # Arithmetic with arrays of no axis gives numpy's scalars.
+    # Arithmetic with arrays of no axis gives numpy's scalars. `ir.tensor` would first ask whether
+    # it is a tensor of any other kind, which takes longer than all else here.
     if isinstance(content, np.ndarray | np.generic):
-        return ir.tensor(np.asarray(content, order="C"))
+        return ir.Tensor(np.asarray(content, order="C"))
     return content
 
 

@@ -15,6 +15,7 @@ from bitwright.graph.checking import check_order, is_in_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.messages import check_message
+from bitwright.graph.subgraphs import iter_values
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
 from bitwright.support.files import check_regular_file
 
@@ -154,11 +155,24 @@ def _from_proto(
         raise
     except Exception as error:
         raise ModelError(f"{what} is damaged ({_first_line(error)}); export it again.") from error
+    _forget_impossible_sizes(model)
     if "ai.onnx" in model.graph.opset_imports:  # the long name of the default domain
         model.graph.opset_imports[""] = model.graph.opset_imports.pop("ai.onnx")
     if folder is not None:
         _attach_external_data(model, what, folder)
     return _sorted(model, what) if sort else model
+
+
+def _forget_impossible_sizes(model: ir.Model) -> None:
+    """Make sizes unknown that no tensor can have: ONNX's shape inference ends the process by them.
+
+    Exporters write -1 for any size, which is known to do no harm.
+    """
+    for _, value in iter_values(model):
+        if value.shape is not None and any(isinstance(d, int) and d < -1 for d in value.shape):
+            value.shape = ir.Shape(
+                [None if isinstance(d, int) and d < -1 else d for d in value.shape]
+            )
 
 
 def _adopt(source: ir.Model, sort: bool) -> ir.Model:

@@ -41,7 +41,7 @@ def write_graph(message: onnx.GraphProto, graph: ir.GraphView, ir_version: int) 
             writer.write(message.value_info.add(), value)
         if value.const_value is not None:
             value.const_value.name = value.name
-            ir.serde.serialize_tensor_into(message.initializer.add(), value.const_value)
+            _write_tensor(message, value.const_value)
     for node in graph:
         _write_node(message, node, ir_version)
         for value in node.outputs:
@@ -53,6 +53,18 @@ def write_graph(message: onnx.GraphProto, graph: ir.GraphView, ir_version: int) 
     for value in graph.outputs:
         writer.write(message.output.add(), value)
         _annotate(message, value)
+
+
+def _write_tensor(message: onnx.GraphProto, tensor: ir.TensorProtocol) -> None:
+    if type(tensor) is not ir.Tensor or tensor.doc_string or tensor.metadata_props:
+        ir.serde.serialize_tensor_into(message.initializer.add(), tensor)
+        return
+    message.initializer.add(
+        name=tensor.name,
+        data_type=tensor.dtype.value,
+        dims=tensor.shape.numpy(),
+        raw_data=tensor.tobytes(),
+    )
 
 
 def _write_node(message: onnx.GraphProto, node: ir.Node, ir_version: int) -> None:

@@ -57,7 +57,11 @@ _OPTIMIZED_DATA_ENTRY = "session.optimized_model_external_initializers_file_name
 _NO_INTEGERS_ENTRY = "session.disable_quant_qdq"
 _WITHOUT_PASSES_ENTRY = "optimization.disable_specified_optimizers"
 _ROUNDING_PASS = "WeightBiasQuantization"
-_SHARING_PASS = "ConstantSharing"
+_SLOW_PASSES = (
+    "ConstantSharing",
+    "NhwcTransformer",
+)
+"""They change where values lie, not which."""
 
 MANY_INITIALIZERS = 2_000
 """From so many on, a session is opened without those steps of the runtime that grow with their
@@ -331,7 +335,7 @@ def _avoid_quadratic_steps(
         and not any(isinstance(slot.tensor, ir.ExternalTensor) for slot in tensor_slots(model))
     ):
         options.optimized_model_filepath = os.devnull
-    return [_SHARING_PASS]
+    return [*_SLOW_PASSES]
 
 
 def _external_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:

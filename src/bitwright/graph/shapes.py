@@ -16,13 +16,14 @@ from bitwright.errors import MissingPackageError, ModelError
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
 from bitwright.graph.runtime_ops import keeps_type, stand_in_for_shapes
-from bitwright.graph.subgraphs import iter_graphs, subgraphs_of
+from bitwright.graph.subgraphs import iter_graphs, iter_values, subgraphs_of
 from bitwright.graph.tensors import shape_of
 from bitwright.graph.versions import opset_of
 
 __all__ = [
     "assume_types",
     "element_type",
+    "forget_invented_sizes",
     "infer_shapes",
     "infer_symbolic_shapes",
     "set_input_shapes",
@@ -40,6 +41,26 @@ def infer_shapes(model: ir.Model) -> str | None:
     problem = _infer_by_onnx(model)
     _propagate_types(model.graph, model.graph.opset_imports)
     return problem
+
+
+def forget_invented_sizes(model: ir.Model) -> None:
+    """Make the sizes unknown again that ONNX's inference made up names for (unk__0).
+
+    The runtime would tell them to whoever asks for the shapes of outputs.
+
+    >>> y = ir.val("y", ir.DataType.FLOAT, ["batch", "unk__0"])
+    >>> model = ir.Model(ir.Graph([y], [y], nodes=[], opset_imports={"": 21}), ir_version=10)
+    >>> forget_invented_sizes(model)
+    >>> y.shape
+    Shape([SymbolicDim('batch'), SymbolicDim(None)])
+    """
+    for _, value in iter_values(model):
+        if value.shape is not None and any(map(_is_invented, value.shape)):
+            value.shape = ir.Shape([None if _is_invented(dim) else dim for dim in value.shape])
+
+
+def _is_invented(dim: int | ir.SymbolicDim) -> bool:
+    return isinstance(dim, ir.SymbolicDim) and (dim.value or "").startswith("unk__")
 
 
 def assume_types(model: ir.Model, dtype: ir.DataType) -> None:
@@ -195,8 +216,7 @@ def _merge(graph: ir.Graph, learned: onnx.GraphProto) -> None:
             if value.type is None or element_type(value) is None:
                 value.type = found.type or value.type
             if found.shape is not None:
-                shape = _merged_shape(value.shape, found.shape)
-                value.shape = _without_invented(shape) if value.is_graph_output() else shape
+                value.shape = _merged_shape(value.shape, found.shape)
 
 
 def _merged_shape(old: ir.Shape | None, new: ir.Shape) -> ir.Shape:
@@ -207,18 +227,6 @@ def _merged_shape(old: ir.Shape | None, new: ir.Shape) -> ir.Shape:
         [
             theirs if isinstance(theirs, int) or not _named(ours) else ours
             for ours, theirs in zip(old, new, strict=True)
-        ]
-    )
-
-
-def _without_invented(shape: ir.Shape) -> ir.Shape:
-    """Leave the names that ONNX's inference made up (unk__0) out of what users read."""
-    return ir.Shape(
-        [
-            dim
-            if isinstance(dim, int) or dim.value is None or not dim.value.startswith("unk__")
-            else None
-            for dim in shape
         ]
     )
 

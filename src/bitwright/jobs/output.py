@@ -136,7 +136,6 @@ def assess_model(
         samples_are_unseen=evaluation.unseen,
         data=data,
         float_size=prepared.float_size,
-        size=graph.written_size(written.model),
         source=prepared.source,
         evaluation=tuple(evaluation.samples),
         judgement=judgement if outputs else None,
@@ -201,6 +200,7 @@ def _emit(prepared: Prepared, planned: Planned, *, checked: bool) -> tuple[Quant
         )
     notes = emitter(quantized, plan, round_as_planned) or ()
     prepared.defaults.show(quantized)
+    graph.forget_invented_sizes(quantized)
     if checked:
         sign_model(quantized, plan)
     else:

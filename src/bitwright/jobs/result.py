@@ -47,8 +47,6 @@ class Result(Summarized):
     samples_are_unseen: bool
     data: str
     float_size: int
-    size: int
-    """Bytes on disk once it is saved; before, those that one file will have."""
     source: Any = None
     path: Path | None = None
     evaluation: Sequence[Sample] = field(default=(), repr=False)
@@ -58,6 +56,18 @@ class Result(Summarized):
     _coverage: Coverage | Literal["unknown"] | None = field(
         default=None, init=False, repr=False, compare=False
     )
+    _size: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk once it is saved; before, those that one file will have."""
+        if self._size is None:
+            self._size = graph.written_size(self.model)
+        return self._size
+
+    @size.setter
+    def size(self, size: int) -> None:
+        self._size = size
 
     @property
     def coverage(self) -> Coverage | None:

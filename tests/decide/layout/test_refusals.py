@@ -99,3 +99,22 @@ def test_no_divisor_is_rounded_to_zero(divisor, stays):
     assert (found is not None and "become zero" in found.reason) == stays
     as_there = Recipe(place=Placement(isolated=True, conventions="onnxruntime"))
     assert refuse(candidate(node=node, rule=rule_of("Div"), recipe=as_there)) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "opset", "axis", "stays"),
+    [
+        ([4, 1], 13, {}, True),
+        ([4, 1], 12, {}, True),
+        ([1, 1, 3], 13, {"axis": 1}, True),
+        ([1, 1, 3], 12, {"axis": 1}, False),
+        ([4, 2], 13, {}, False),
+        ([4, "n"], 13, {}, False),
+    ],
+)
+def test_a_softmax_of_one_value_stays_float(shape, opset, axis, stays):
+    x, y = (ir.val(name, ir.DataType.FLOAT, shape) for name in "xy")
+    node = ir.node("Softmax", [x], axis, outputs=[y])
+    recipe = Recipe(place=Placement(isolated=True))
+    found = refuse(candidate(node=node, rule=rule_of("Softmax"), recipe=recipe, opset=opset))
+    assert (found is not None and "whatever" in found.reason) == stays

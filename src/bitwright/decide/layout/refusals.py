@@ -129,6 +129,21 @@ def _would_divide_by_zero(c: Candidate) -> Skip | None:
     return Skip("its divisor holds numbers so small beside others that they would become zero")
 
 
+def _is_always_one(c: Candidate) -> Skip | None:
+    # QLinearSoftmax of uint8 gives 0 for it.
+    if c.node.op_type != "Softmax" or c.recipe.place.conventions == "onnxruntime":
+        return None
+    shape = c.node.outputs[0].shape
+    if shape is None:
+        return None
+    axis = c.node.attributes.get_int("axis", -1 if c.opset >= 13 else 1)
+    # Before opset 13 all axes from this one on are one.
+    sizes = shape[axis:] if c.opset < 13 else [shape[axis]]
+    if all(size == 1 for size in sizes):
+        return Skip("it is taken over one value, and is 1 whatever that is")
+    return None
+
+
 def _has_input_of_unknown_type(c: Candidate) -> Skip | None:
     unknown = [v for v in c.node.inputs if v is not None and v.dtype is None]
     if unknown and c.rule.weights:
@@ -200,6 +215,7 @@ _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _reads_no_floats,
     _reads_only_constants,
     _would_divide_by_zero,
+    _is_always_one,
     _has_input_of_unknown_type,
     _input_is_float,
     _stands_between_floats,
