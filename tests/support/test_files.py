@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bitwright.errors import DataError, OutputError
+from bitwright.support import files
 from bitwright.support.files import (
     Closing,
     check_regular_file,
@@ -105,6 +106,7 @@ def test_a_folder_that_is_not_finished_is_removed(tmp_path):
 def test_what_a_killed_job_leaves_of_a_folder_goes_and_the_old_one_comes_back(tmp_path, swapped):
     target, name = tmp_path / "small", ".small.0123456789ab"
     (tmp_path / f"{name}.tmp").touch()
+    os.utime(tmp_path / f"{name}.tmp", (0, 0))  # Windows goes by its age
     for ending in (".new", ".old"):
         (tmp_path / f"{name}{ending}").mkdir()
         (tmp_path / f"{name}{ending}" / "model").write_text(ending)
@@ -114,6 +116,21 @@ def test_what_a_killed_job_leaves_of_a_folder_goes_and_the_old_one_comes_back(tm
         pass
     assert list(tmp_path.iterdir()) == [target]
     assert (target / "model").read_text() == (".new" if swapped else ".old")
+
+
+@pytest.mark.parametrize("age, stays", [(3600, True), (48 * 3600, False)])
+def test_where_open_files_are_not_renamed_a_living_job_is_told_by_its_age(
+    tmp_path, monkeypatch, age, stays
+):
+    monkeypatch.setattr(files, "_RENAMES_OPEN_FILES", False)
+    folder, lock = tmp_path / ".small.0123456789ab.new", tmp_path / ".small.0123456789ab.tmp"
+    folder.mkdir()
+    lock.touch()
+    then = lock.stat().st_mtime - age
+    os.utime(lock, (then, then))
+    write_file(tmp_path / "small", "x")  # closed before it is renamed
+    assert (folder.exists(), lock.exists()) == (stays, stays)
+    assert (tmp_path / "small").read_text() == "x"
 
 
 def test_pipes_and_devices_are_refused_and_all_else_is_left_to_the_reader(tmp_path):

@@ -7,6 +7,7 @@ import re
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -107,11 +108,11 @@ def temporary_beside(target: Path) -> Iterator[Path]:
     path = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     file = path.open("xb")
     try:
-        if sys.platform == "win32":  # an open file cannot be renamed there
-            file.close()
-        else:
+        if _RENAMES_OPEN_FILES:
             with suppress(OSError):  # a disk without locks: nobody takes it for abandoned
                 try_lock(file)
+        else:
+            file.close()
         yield path
     finally:
         file.close()
@@ -139,6 +140,9 @@ def temporary_folder_beside(target: Path) -> Iterator[Path]:
 
 
 _NEW, _OLD = ".new", ".old"
+_RENAMES_OPEN_FILES = sys.platform != "win32"
+_LONGEST_JOB = 24 * 3600
+"""Seconds after which a temporary file is taken for abandoned where it cannot be kept locked."""
 
 
 def replace_folder(new: Path, target: Path) -> None:
@@ -161,22 +165,28 @@ def replace_folder(new: Path, target: Path) -> None:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove what killed jobs left while they wrote this model or folder, or data beside it.
-
-    The lock of a living one tells; on Windows, that its file is open.
-    """
+    """Remove what killed jobs left while they wrote this model or folder, or data beside it."""
     ours = re.compile(rf"\.{re.escape(target.name)}(\..+)?\.[0-9a-f]{{12}}\.tmp")
     for path in [path for path in target.parent.glob(".*.tmp") if ours.fullmatch(path.name)]:
         with suppress(OSError):
-            with path.open("r+b") as file:
-                abandoned = sys.platform == "win32" or try_lock(file)
-            if abandoned:
+            if _is_abandoned(path):
                 old = path.with_suffix(_OLD)
                 if old.exists() and not target.exists():
                     old.rename(target)
                 for folder in (old, path.with_suffix(_NEW)):
                     shutil.rmtree(folder, ignore_errors=True)
                 path.unlink()
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Return whether the job that made a temporary file is gone: a living one holds its lock.
+
+    Windows renames no open file, so nothing is locked there and only its age tells.
+    """
+    if not _RENAMES_OPEN_FILES:
+        return time.time() - path.stat().st_mtime > _LONGEST_JOB
+    with path.open("r+b") as file:
+        return try_lock(file)
 
 
 if sys.platform == "win32":
