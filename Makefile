@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check guides docs bench zoo fuzz clean
+.PHONY: demo test test-all check guides docs bench bench-peers zoo fuzz clean
 
 $(STAMP): pyproject.toml constraints.txt models.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,12 @@ docs: $(DOCS_STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/calibration.py
+
+# Two hours: every other tool that installs, each in an environment of its own under build/peers, and docs/results.md.
+# It goes on where it was stopped.
+bench-peers: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/peers.py run
+	$(BIN)/python benchmarks/peers.py table
 
 # Hours: real architectures through every verb (zoo/README.md). It goes on where it was stopped.
 ZOO_VENV ?= zoo/.venv

@@ -5,8 +5,9 @@ were not calibrated on, with a 95 % interval from 1,000 bootstrap resamples; `to
 difference from float on the same resamples. SQNR is that of the worst output. Integer products are
 the convolutions, matrix products and recurrent layers that ONNX Runtime computes in integers, as
 its profile of one run says, by count and by multiply-adds. Latency is CPU time of one thread, the
-models run in turn, and 1.00 is float; time is CPU time, too. What `accuracy_tasks.py` fetches and
-trains stays in `benchmarks/.cache`.
+models run in turn, and 1.00 is float, with the 10th and the 90th percentile of the turns; time is
+CPU time, too. What `accuracy_tasks.py` fetches and trains stays in `benchmarks/.cache`.
+`peers.py` has more tools, each in an environment of its own.
 
     pip install torch scikit-learn scipy pillow tokenizers
     python -m venv peers && peers/bin/pip install nncf==3.4.0 onnxsim==0.8.1 onnxruntime
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 import tempfile
 import time
@@ -67,6 +69,7 @@ INTEGER_PRODUCTS = {
     "MatMulIntegerToFloat": 1, "DynamicQuantizeMatMul": 1, "QLinearConvTranspose": 3,
     "DynamicQuantizeLSTM": 1,
 }  # fmt: skip
+PRODUCT = re.compile("Conv|MatMul|Gemm|LSTM|GRU|RNN|Attention|Einsum")
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,12 @@ class Row:
     latency: float = math.nan
     """Median milliseconds."""
     latency_ratio: float = math.nan
+    latency_interval: tuple[float, float] = (math.nan, math.nan)
+    """The 10th and the 90th percentile of the ratio to float, turn by turn."""
     seconds: float = math.nan
     cpu_seconds: float = math.nan
+    process_seconds: float = math.nan
+    """CPU seconds of the whole process, imports included."""
     peak: float = math.nan
     size: float = math.nan
 
@@ -125,6 +132,8 @@ def count_products(path: Path, sample: Sample) -> tuple[int, int, float]:
         name = found.get("op_name")
         if not event["name"].endswith("_kernel_time"):
             continue
+        if PRODUCT.search(name) and name not in FLOAT_PRODUCTS | INTEGER_PRODUCTS:
+            raise SystemExit(f"{path.name} has the kernel {name}, which no table of products has")
         for kind, table in enumerate((FLOAT_PRODUCTS, INTEGER_PRODUCTS)):
             if name in table:
                 counts[kind] += 1
@@ -186,9 +195,19 @@ def middle(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def path_of(folder: Path, tool: str) -> Path:
+    """Return where a tool's model is written."""
+    return folder / f"{tool.replace(' ', '-')}.onnx"
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files of a model, external data included."""
+    return sorted(path.parent.glob(f"{path.name}*"))
+
+
 def quantize(task: Task, tool: str, folder: Path, python: str) -> Measured | str:
     """Run a tool apart; return what it took, or the first line of its error."""
-    output = folder / f"{tool.replace(' ', '-')}.onnx"
+    output = path_of(folder, tool)
     job = {
         "tool": tool,
         "model": str(folder / "float.onnx"),
@@ -203,8 +222,8 @@ def quantize(task: Task, tool: str, folder: Path, python: str) -> Measured | str
     return done
 
 
-def time_models(models: dict[str, Path], sample: Sample, seconds: float) -> dict[str, float]:
-    """Return the median milliseconds of one thread for each model, run in turn."""
+def time_in_turn(models: dict[str, Path], sample: Sample, seconds: float) -> dict[str, np.ndarray]:
+    """Return the milliseconds of one thread for each model and turn; a turn runs all of them."""
     sessions = {name: open_model(path) for name, path in models.items()}
     times: dict[str, list[float]] = {name: [] for name in sessions}
     begun = time.perf_counter()
@@ -213,57 +232,103 @@ def time_models(models: dict[str, Path], sample: Sample, seconds: float) -> dict
             start = time.thread_time()
             session.run(None, sample)
             times[name].append(time.thread_time() - start)
-    return {name: 1e3 * float(np.median(values[2:])) for name, values in times.items()}
+    return {name: 1e3 * np.array(values[2:]) for name, values in times.items()}
+
+
+def time_models(models: dict[str, Path], sample: Sample, seconds: float) -> dict[str, float]:
+    """Return the median milliseconds of one thread for each model, run in turn."""
+    times = time_in_turn(models, sample, seconds)
+    return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def with_latency(row: Row, times: np.ndarray, base: np.ndarray) -> Row:
+    """Return a row with its latency, and its ratio to that of float in the same turns."""
+    low, half, high = np.percentile(times / base, [10, 50, 90])
+    return replace(
+        row,
+        latency=float(np.median(times)),
+        latency_ratio=float(half),
+        latency_interval=(float(low), float(high)),
+    )
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A task as files of a folder, and what the float model makes of it."""
+
+    name: str
+    task: Task
+    folder: Path
+    row: Row
+    draws: np.ndarray
+    """The metric of resamples."""
+    outputs: list[list[np.ndarray]]
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "float.onnx"
+
+
+def lay_out(name: str, samples: int, folder: Path) -> Reference:
+    """Write the model and its samples to a folder, and run the float model."""
+    task = TASKS[name](samples)
+    data = folder / "samples"
+    data.mkdir(parents=True, exist_ok=True)
+    for index, sample in enumerate(task.calibration):
+        np.savez(data / f"{index:04d}.npz", **sample)
+    model = folder / "float.onnx"
+    onnx.save(task.model, model)
+    prepare_for_peer(model)
+    grades, outputs = run_all(model, task)
+    draws = bootstrap(task, grades)
+    row = Row(
+        name, "float", metric=task.metric, score=task.summary(grades), interval=middle(draws),
+        products=count_products(model, task.evaluation[0])[1], size=model.stat().st_size / 1e6,
+    )  # fmt: skip
+    return Reference(name, task, folder, row, draws, outputs)
+
+
+def judge(reference: Reference, tool: str, python: str) -> tuple[Row, np.ndarray | None]:
+    """Quantize by a tool; return its row, without latency, and the metric of resamples."""
+    name, task = reference.name, reference.task
+    done = quantize(task, tool, reference.folder, python)
+    if not isinstance(done, Measured):
+        return Row(name, tool, error=done), None
+    path = path_of(reference.folder, tool)
+    try:
+        grades, got = run_all(path, task)
+        integer, products, work = count_products(path, task.evaluation[0])
+    except RUNTIME_ERRORS as error:
+        return Row(name, tool, error=str(error).splitlines()[0][:160]), None
+    draws, score = bootstrap(task, grades), task.summary(grades)
+    row = Row(
+        name, tool, metric=task.metric, score=score, interval=middle(draws),
+        difference=score - reference.row.score,
+        difference_interval=middle(draws - reference.draws),
+        sqnr=worst_sqnr(reference.outputs, got), integer_products=integer, products=products,
+        integer_work=work, seconds=done.seconds, cpu_seconds=done.extra["cpu"],
+        process_seconds=done.extra["whole"], peak=done.peak,
+        size=sum(x.stat().st_size for x in files_of(path)) / 1e6,
+    )  # fmt: skip
+    return row, draws
 
 
 def measure(name: str, options: argparse.Namespace) -> list[Row]:
     """Return the rows of a model: float, then each tool."""
-    task = TASKS[name](options.samples)
     with tempfile.TemporaryDirectory(prefix="bitwright-bench-") as place:
-        folder = Path(place)
-        data = folder / "samples"
-        data.mkdir()
-        for index, sample in enumerate(task.calibration):
-            np.savez(data / f"{index:04d}.npz", **sample)
-        model = folder / "float.onnx"
-        onnx.save(task.model, model)
-        prepare_for_peer(model)
-        grades, wanted = run_all(model, task)
-        base = bootstrap(task, grades)
-        found = task.summary(grades)
-        row = Row(name, "float", metric=task.metric, score=found, interval=middle(base))
-        row = replace(row, products=count_products(model, task.evaluation[0])[1])
-        rows, models = {"float": row}, {"float": model}
+        reference = lay_out(name, options.samples, Path(place))
+        rows, models = {"float": reference.row}, {"float": reference.model}
         for tool in options.tools:
             python = options.peer_python if tool.split()[0] in PEERS else sys.executable
             if python is None:
                 continue
-            done = quantize(task, tool, folder, python)
-            if not isinstance(done, Measured):
-                rows[tool] = Row(name, tool, error=done)
-                continue
-            path = folder / f"{tool.replace(' ', '-')}.onnx"
-            try:
-                grades, got = run_all(path, task)
-                integer, products, work = count_products(path, task.evaluation[0])
-            except RUNTIME_ERRORS as error:
-                rows[tool] = Row(name, tool, error=str(error).splitlines()[0][:160])
-                continue
-            draws, score = bootstrap(task, grades), task.summary(grades)
-            rows[tool] = Row(
-                name, tool, metric=task.metric, score=score, interval=middle(draws),
-                difference=score - found, difference_interval=middle(draws - base),
-                sqnr=worst_sqnr(wanted, got), integer_products=integer, products=products,
-                integer_work=work, seconds=done.seconds, cpu_seconds=done.extra["cpu"],
-                peak=done.peak, size=path.stat().st_size / 1e6,
-            )  # fmt: skip
-            models[tool] = path
-            print(" | ".join(cells(rows[tool])), flush=True)
-        times = time_models(models, task.evaluation[0], options.latency_seconds)
-    for tool, milliseconds in times.items():
-        rows[tool] = replace(
-            rows[tool], latency=milliseconds, latency_ratio=milliseconds / times["float"]
-        )
+            rows[tool], _ = judge(reference, tool, python)
+            if not rows[tool].error:
+                models[tool] = path_of(reference.folder, tool)
+                print(" | ".join(cells(rows[tool])), flush=True)
+        times = time_in_turn(models, reference.task.evaluation[0], options.latency_seconds)
+    for tool, taken in times.items():
+        rows[tool] = with_latency(rows[tool], taken, times["float"])
     return list(rows.values())
 
 
@@ -271,6 +336,12 @@ HEADER = (
     "model", "tool", "metric", "95 %", "to float", "95 %", "SQNR", "integer products",
     "multiply-adds", "latency", "time", "peak memory",
 )  # fmt: skip
+
+
+def latency_cell(row: Row) -> str:
+    """Return the ratio to float's latency, with its spread."""
+    low, high = row.latency_interval
+    return f"{row.latency_ratio:.2f} ({low:.2f} to {high:.2f})"
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -287,7 +358,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.model, row.tool, *score, f"{100 * row.difference:+.2f}",
         f"{100 * low:+.1f} to {100 * high:+.1f}", f"{row.sqnr:.1f} dB",
         f"{row.integer_products} of {row.products}", f"{row.integer_work:.0%}",
-        f"{row.latency_ratio:.2f}", f"{row.cpu_seconds:.1f} s", f"{row.peak:.0f} MB",
+        latency_cell(row), f"{row.cpu_seconds:.1f} s", f"{row.peak:.0f} MB",
     )  # fmt: skip
 
 

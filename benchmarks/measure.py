@@ -28,9 +28,12 @@ def run_apart(
     command = [python, str(HERE / script), *(str(argument) for argument in arguments)]
     # An installed package comes compiled; from a clone, only the first run may have to do it.
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, check=False, env=kept
-    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False, env=kept
+        )
+    except subprocess.TimeoutExpired:
+        return f"took longer than {timeout:.0f} s"
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         return lines[-1][:160] if lines else f"exit code {done.returncode}"
