@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support.models import build, info, make_cnn, make_samples, node, normal
+from support.models import build, info, make_cnn, make_mlp, make_samples, node, normal
 from support.npu_recipes import npu_recipe
 
 import bitwright
-from bitwright import verify
+from bitwright import graph, verify
 from bitwright.errors import TargetError
 
 DIALECTS = {
@@ -236,14 +236,61 @@ def test_what_leaves_us_for_the_npu_is_within_its_limits():
         (0.0, "0 is zero"),
         (np.nan, "not a number"),
         (np.inf, "infinite"),
-        (-0.5, "-0.5 is negative"),
         (2.0**-130, "denormal"),
+        (-(2.0**-130), "denormal"),
     ],
 )
 def test_a_scale_that_no_value_survives_is_found(scale, said, target):
     (finding, *_) = verify(conv(w=scale), target).findings
     assert (finding.rule, finding.node) == ("scale", "w_D")
     assert said in finding.message
+
+
+def test_negative_scales_of_weights_are_a_matter_of_the_target():
+    for target in ("cpu", "intel-openvino", "directml", "x86-vnni"):
+        assert found(conv(w=-(2.0**-8)), target) == []
+    for target in ("nvidia-tensorrt", "qualcomm-htp", "npu-transformer", "npu-cnn"):
+        assert ("positive_scales", "conv") in found(conv(w=-(2.0**-8)), target)
+    for target in ("cpu", "npu-cnn", "nvidia-tensorrt"):
+        (finding, *_) = verify(conv(x=-(2.0**-5)), target).findings
+        assert (finding.rule, finding.node) == ("scale", "x_Q")
+        assert "negative" in finding.message
+
+
+@pytest.mark.parametrize("op", ["Conv", "MatMul"])
+def test_kernels_multiply_by_negative_scales_of_weights(op):
+    scales = np.array([-0.01, 0.02, -0.03], np.float32)
+    shape, axis = ((3, 3, 1, 1), 0) if op == "Conv" else ((4, 3), 1)
+    weight = np.arange(-5, -5 + np.prod(shape)).reshape(shape).astype(np.int8)
+    writer = Writer()
+    stored = writer.stored("w", weight, scales, axis=axis)
+    writer.add(op, [writer.pair("x", 0.03), stored], "r")
+    writer.pair("r", 0.00217)
+    model = writer.model("r_d")
+    sample = {"x": normal(1, 3, 4, 4, seed=1)}
+    plain, fused = (
+        graph.open_session(model, level=level).run(None, sample)[0] for level in ("disabled", "all")
+    )
+    np.testing.assert_array_equal(fused, plain)
+    assert np.abs(plain).max() > 0.05
+    assert verify(model, "cpu").ok
+
+
+def test_low_bit_pairs_of_our_own_are_clean_where_they_run():
+    model = make_mlp()
+    recipe = {"base": "int4-rtn", "weights": {"symmetric": True, "output": "qdq"}}
+    made = bitwright.quantize(model, recipe=recipe)
+    scales = [
+        ir_value.const_value.numpy()
+        for name, ir_value in made.model.graph.initializers.items()
+        if "scale" in name
+    ]
+    assert any((scale < 0).any() for scale in scales)
+    assert verify(made.model, "cpu").ok
+    assert {f.rule for f in verify(made.model, "nvidia-tensorrt").errors} >= {"positive_scales"}
+    positive = bitwright.quantize(model, recipe=recipe, target="nvidia-tensorrt:int4")
+    refused = {f.rule for f in verify(positive.model, "nvidia-tensorrt:int4").errors}
+    assert "positive_scales" not in refused
 
 
 def test_a_denormal_scale_of_a_bias_loses_nothing():

@@ -2,9 +2,12 @@
 
 import onnx_ir as ir
 import pytest
+from onnx import numpy_helper
 from support.models import make_cnn, make_samples
 
 import bitwright
+from bitwright import graph
+from bitwright.errors import ModelError, RecipeError
 from bitwright.jobs.calibration import Calibration, Evaluation
 from bitwright.jobs.comparison import Measuring, open_float_side
 from bitwright.jobs.opening import open_model
@@ -18,7 +21,7 @@ from bitwright.jobs.output import (
 )
 from bitwright.jobs.static import plan_static
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Placement, Recipe
+from bitwright.recipe import Placement, Recipe, load_recipe
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,34 @@ def test_vendor_operators_without_bodies_are_written_and_said_not_to_have_been_r
     result = bitwright.quantize(model, recipe=recipe, data=make_samples(model, 4))
     assert result.outputs == []
     assert any(note.startswith("not run or measured here") for note in result.plan.notes)
+
+
+def test_float8_products_are_measured_without_optimizations():
+    model = make_cnn()
+    result = bitwright.quantize(model, target="nvidia-tensorrt:fp8", data=make_samples(model, 16))
+    assert result.outputs[0].sqnr > 15 and result.judgement is not None
+    assert any(note.startswith("measured without optimizations") for note in result.plan.notes)
+    with pytest.raises(ModelError):
+        graph.open_session(result.model)
+
+
+def test_float8_channels_next_to_zero_have_no_denormal_scale():
+    model = make_cnn()
+    (first, *_) = (t for t in model.graph.initializer if t.name == "w1")
+    weight = numpy_helper.to_array(first).copy()
+    weight[0], weight[1] = 1e-38, 0.0
+    first.CopyFrom(numpy_helper.from_array(weight, "w1"))
+    recipe = load_recipe(None, "nvidia-tensorrt:fp8").replace(per_channel=True)
+    result = bitwright.quantize(model, recipe=recipe, data=make_samples(model, 2))
+    assert bitwright.verify(result.model, "nvidia-tensorrt").ok
+    assert result.plan.tensors["w1"].scale[:2] == [1.0, 1.0]
+
+
+def test_effort_is_refused_for_what_cannot_be_run():
+    model = make_cnn()
+    recipe = Recipe(format="extended", place=Placement(portable=False))
+    with pytest.raises(RecipeError, match="cannot be run here, and effort chooses"):
+        bitwright.quantize(model, recipe=recipe, data=make_samples(model, 16), effort="medium")
 
 
 def test_a_recipe_that_somebody_calls_trained_is_compared_as_any_other():

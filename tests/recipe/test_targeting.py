@@ -34,6 +34,11 @@ def test_a_target_that_runs_nothing_quantized_has_no_recipe():
         load_recipe(None, "coreml")
 
 
+def test_low_bit_weights_have_the_scales_that_a_target_takes():
+    assert load_recipe("int4", "nvidia-tensorrt:int4").weights.positive_scales
+    assert not load_recipe("int4", "cpu").weights.positive_scales
+
+
 def test_channels_are_where_the_architecture_has_them():
     assert "MatMul" in load_recipe("int8-per-channel", "qualcomm-htp:v68").place.per_tensor_ops
     assert "Conv" in load_recipe(None, "qualcomm-htp:v66").place.per_tensor_ops

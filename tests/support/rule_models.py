@@ -144,6 +144,7 @@ def _of_granularity(rule):
     found = []
     for name in (wrong, rule.per[0]):
         weight = {"axis": 0} | made[name] if name != "tensor" else made[name]
+        weight = {"kind": rule.types[0]} | weight if rule.types else weight
         if op in PRODUCTS:
             found.append(unit(op, weight=weight))
         else:
@@ -157,6 +158,11 @@ def _of_granularity(rule):
 def _of_axis(rule):
     scale = [0.1, 0.2, 0.3, 0.4]
     return tuple(unit("Conv", weight={"scale": scale, "axis": axis}) for axis in (1, 0))
+
+
+def _of_positive_scales(rule):
+    scales = [-0.1, 0.2, -0.3, 0.4], [0.1, 0.2, 0.3, 0.4]
+    return tuple(unit("Conv", weight={"scale": scale, "axis": 0}) for scale in scales)
 
 
 def _of_written_axis(rule):
@@ -247,6 +253,9 @@ def _of_opset_range(rule):
 def _of_units(rule):
     op = rule.ops[0]
     g = Graph()
+    if op in rule.float_results:
+        g.add(op, [g.pair("x"), "y"], "r")
+        return g.model(g.pair("r")), unit(op)
     others = [g.pair("y")] if op in BINARY else []
     result = g.add(op, [g.pair("x"), *others], "r")
     return g.model(result), unit(op)
@@ -402,9 +411,14 @@ def _of_attributes(rule):
     )
 
 
+def _of_last_axis(rule):
+    return tuple(_single(rule.ops[0], axis=axis) for axis in (1, 3))
+
+
 MAKERS = {
     rules.Types: _of_types,
     rules.ZeroPoints: _of_zero_points,
+    rules.PositiveScales: _of_positive_scales,
     rules.Granularity: _of_granularity,
     rules.ChannelAxis: _of_axis,
     rules.WrittenAxis: _of_written_axis,
@@ -435,4 +449,5 @@ MAKERS = {
     rules.InputCount: _of_input_count,
     rules.ConstantInputs: _of_constant_inputs,
     rules.AttributeValues: _of_attributes,
+    rules.LastAxis: _of_last_axis,
 }

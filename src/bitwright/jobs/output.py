@@ -67,6 +67,8 @@ class Written:
     plan: QuantPlan
     session: Any = None
     """None: it cannot be run here, as the plan's notes say."""
+    optimized: bool = True
+    """Whether the session has the runtime's optimizations; without: as the plan's notes say."""
     compared: ComparedOutputs | None = None
     """What it gave beside the float model, where deciding about it has measured that already."""
 
@@ -75,7 +77,7 @@ class Written:
 def emit_model(prepared: Prepared, planned: Planned) -> Written:
     """Write a plan into the model, open it as users will, and note what the runtime changes."""
     written = open_quantized(prepared, planned)
-    if written.session is None:
+    if written.session is None or not written.optimized:
         return written
     plan = note_rounded(written.plan, written.model, prepared.providers)
     return replace(written, plan=note_other_cpu(plan, written.model, prepared.providers))
@@ -100,15 +102,29 @@ def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True
         if shifted is None and plan.recipe.place.must_run:
             raise
         if shifted is None:
-            return Written(quantized, plan.with_notes([_NOT_OPENED]))
+            return _open_plainly(prepared, plan, quantized)
         plan, quantized = _emit(prepared, Planned(shifted, planned.constants), checked=checked)
         session = graph.open_session(quantized, providers=prepared.providers)
     return Written(quantized, plan, session)
 
 
+def _open_plainly(prepared: Prepared, plan: QuantPlan, quantized: ir.Model) -> Written:
+    """Open a model without optimizations: they fuse float8 to products that have no kernel."""
+    try:
+        session = graph.open_session(quantized, level="disabled", providers=prepared.providers)
+    except ModelError:
+        return Written(quantized, plan.with_notes([_NOT_OPENED]))
+    return Written(quantized, plan.with_notes([_OPENED_PLAINLY]), session, optimized=False)
+
+
 _NOT_OPENED = (
-    "not run or measured here: ONNX Runtime's CPU provider does not open the model at its default "
-    "optimization level; run it without optimizations, or on a provider that has these types"
+    "not run or measured here: ONNX Runtime's CPU provider does not open the model; run it on a "
+    "provider that has these types"
+)
+
+_OPENED_PLAINLY = (
+    "measured without optimizations: ONNX Runtime's CPU provider does not open the model at its "
+    "default optimization level; run it there without, or on a provider that has these types"
 )
 
 

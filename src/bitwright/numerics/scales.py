@@ -25,6 +25,7 @@ __all__ = [
     "nearest_int16_scale",
     "nearest_power_of_two",
     "restricted_asymmetric_parameters",
+    "scale_limits",
     "share_zero_point",
     "smallest_bias_scale",
     "symmetric_zero_point",
@@ -101,19 +102,19 @@ def grid_parameters(
         low = -high
     # Divided before they are added: high - low may overflow even float64.
     exact = high / (qmax - qmin) - low / (qmax - qmin)
-    degenerate = exact < _limits(stored)[0]
+    degenerate = exact < scale_limits(stored)[0]
     exact = np.where(degenerate, 1.0, exact)
     if kind == "int16":
         exact = _covering_int16_scale(exact, qmax - qmin)
     elif kind != "float":
         raise RecipeError(f"unknown scale kind {kind!r}. Known: float, int16, power-of-two.")
-    scale = np.minimum(exact, _limits(stored)[1]).astype(stored)
+    scale = np.minimum(exact, scale_limits(stored)[1]).astype(stored)
     if symmetric:
         zero_point = np.full(low.shape, middle_of(qmin, qmax), np.int64)
     else:
         # The runtime divides by the stored scale, which counts where it is rounded to float16.
         # Rounding to float32 only decides ties: by the exact scale all [-m, m] have one middle.
-        divisor = scale if stored.itemsize < 4 else np.minimum(exact, _limits(stored)[1])
+        divisor = scale if stored.itemsize < 4 else np.minimum(exact, scale_limits(stored)[1])
         # A scale below the exact one (a saturated one) would put the zero point outside the type.
         zero_point = np.clip(np.rint(qmin - low / divisor.astype(np.float64)), qmin, qmax)
         zero_point = np.where(degenerate, np.int64(0), zero_point.astype(np.int64))
@@ -163,10 +164,10 @@ def covering_power_of_two(
         exact = np.maximum(-low / (middle - qmin), high / above)
     else:
         exact = high / (qmax - qmin) - low / (qmax - qmin)
-    degenerate = exact < _limits(stored)[0]
+    degenerate = exact < scale_limits(stored)[0]
     exact = np.where(degenerate, 1.0, exact)
     scale = ceil_power_of_two(exact)
-    largest = float(np.ldexp(0.5, np.frexp(_limits(stored)[1])[1]))
+    largest = float(np.ldexp(0.5, np.frexp(scale_limits(stored)[1])[1]))
     if symmetric:
         scale = np.minimum(scale, largest).astype(stored)
         return scale, np.full(low.shape, middle, np.int64)
@@ -200,7 +201,7 @@ def restricted_asymmetric_parameters(
     middle = symmetric_zero_point(UINT8)
     positive = low >= 0
     exact = np.where(positive, high / 255, np.maximum(-low / middle, high / (255 - middle)))
-    tiny, largest = _limits(stored)
+    tiny, largest = scale_limits(stored)
     scale = np.where(exact < tiny, 1.0, np.minimum(exact, largest)).astype(stored)
     return scale, np.where(positive, np.int64(0), np.int64(middle))
 
@@ -337,7 +338,7 @@ def float_scale(
         raise RecipeError(f"{qtype} is not a float type; use affine_parameters for it.")
     deviation = _finite(std, "standard deviation")
     scale = float8_scale(deviation, qtype) if qtype.bits == 8 else np.ones(deviation.shape)
-    tiny, largest = _limits(np.dtype(dtype))
+    tiny, largest = scale_limits(np.dtype(dtype))
     scale = np.where(scale < tiny, 1.0, np.minimum(scale, largest)).astype(dtype)
     return scale, np.zeros(deviation.shape, np.int64)
 
@@ -402,8 +403,12 @@ def _finite(values: npt.ArrayLike, what: str) -> Array:
 
 
 @cache
-def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """Return the smallest normal and the largest number of a float dtype."""
+def scale_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the smallest normal and the largest number of a float dtype.
+
+    >>> scale_limits(np.dtype(np.float16))
+    (6.103515625e-05, 65504.0)
+    """
     info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return float(info.tiny), float(info.max)
 

@@ -69,11 +69,11 @@ def fit_recipe(recipe: Recipe, target: Target) -> Recipe:
     """
     if (target.settings.get("opset") or 0) > (recipe.opset or 0):
         recipe = recipe.replace(opset=target.settings["opset"])
-    if recipe.mode != "static":
-        return recipe
-    recipe = _with_places(recipe, target)
+    if recipe.mode == "static":
+        recipe = _with_places(recipe, target)
+    table = _CHANGES.get(recipe.mode, {})
     for rule in target.rules.values():
-        change = _CHANGES.get(type(rule))
+        change = table.get(type(rule))
         changes = None if change is None else change(recipe, rule)
         if changes:
             recipe = recipe.replace(**changes)
@@ -187,10 +187,20 @@ def _unsigned(recipe: Recipe, rule: rules.OneReader) -> dict[str, Any]:
     return {"place": {"unsigned_activations": True}}
 
 
-_CHANGES: dict[type[rules.Rule], Callable[[Recipe, Any], dict[str, Any]]] = {
-    rules.Granularity: _tensors_of_operators,
-    rules.Biases: _float_biases,
-    rules.FixedOutput: _fixed_ranges,
-    rules.OneReader: _unsigned,
-    rules.StaticShapes: _told_shapes,
+def _positive(recipe: Recipe, rule: rules.PositiveScales) -> dict[str, Any]:
+    return {"weights": {"positive_scales": True}}
+
+
+Change = Callable[[Recipe, Any], dict[str, Any]]
+
+# Mode of the recipe -> what a kind of rule changes of it.
+_CHANGES: dict[str, dict[type[rules.Rule], Change]] = {
+    "static": {
+        rules.Granularity: _tensors_of_operators,
+        rules.Biases: _float_biases,
+        rules.FixedOutput: _fixed_ranges,
+        rules.OneReader: _unsigned,
+        rules.StaticShapes: _told_shapes,
+    },
+    "weight-only": {rules.PositiveScales: _positive},
 }

@@ -28,12 +28,14 @@ __all__ = [
     "Group",
     "InputCount",
     "KnownOperators",
+    "LastAxis",
     "LowBitProducts",
     "NoOutputType",
     "NodeUnits",
     "OneReader",
     "OpsetOfTypes",
     "OpsetRange",
+    "PositiveScales",
     "Rank",
     "RefusedOperators",
     "Residual",
@@ -108,6 +110,10 @@ class ZeroPoints(Rule, frozen=True, kw_only=True, tag="zero_points"):
     """Only of these types; none: of all."""
     several: bool = False
     """Only where there are several scales, one for each channel or block."""
+
+
+class PositiveScales(Rule, frozen=True, kw_only=True, tag="positive_scales"):
+    """Scales of constants are above zero, as those of activations are on every target."""
 
 
 class Granularity(Rule, frozen=True, kw_only=True, tag="granularity"):
@@ -341,9 +347,16 @@ class AttributeValues(Rule, frozen=True, kw_only=True, tag="attribute_values"):
     values: tuple[int | float | str, ...]
 
 
+class LastAxis(Rule, frozen=True, kw_only=True, tag="last_axis"):
+    """Operators that work along the last axis only."""
+
+    ops: tuple[str, ...]
+
+
 RuleKind = (
     Types
     | ZeroPoints
+    | PositiveScales
     | Granularity
     | ChannelAxis
     | WrittenAxis
@@ -374,4 +387,5 @@ RuleKind = (
     | InputCount
     | ConstantInputs
     | AttributeValues
+    | LastAxis
 )

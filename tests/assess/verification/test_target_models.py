@@ -3,14 +3,12 @@
 Quick ones here; every model for every target is in the slow tests below.
 """
 
-import numpy as np
 import pytest
 from support.models import make_samples
 from support.ocr_models import ocr_case
 from support.target_models import MODELS
 
 import bitwright
-from bitwright import graph
 from bitwright.recipe import load_recipe
 
 TARGETS = (
@@ -57,30 +55,18 @@ LEAST = {
 }
 
 
-def measured(result, samples):
-    """Return the SQNR of a result in dB; float8 runs only where nothing is fused."""
-    if result.outputs:
-        return min(output.sqnr for output in result.outputs)
-    float_session = graph.open_session(graph.load_model(result.source))
-    session = graph.open_session(result.model, level="disabled")
-    wanted, found = (
-        np.concatenate([one.run(None, sample)[0].reshape(-1) for sample in samples])
-        for one in (float_session, session)
-    )
-    return 10 * np.log10(np.mean(wanted**2) / np.mean((wanted - found) ** 2))
-
-
-def check(model, target, samples, least=LEAST_SQNR):
+def check(model, target, samples, least=LEAST_SQNR, *, holdout=False):
     recipe = load_recipe(None, target)
     if recipe.mode == "static":
         shapes = {name: array.shape for name, array in samples[0].items()}
         recipe = recipe.replace(rewrite={"fix_shapes": shapes})
-    made = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
+    made = bitwright.quantize(model, data=samples, recipe=recipe, holdout=holdout)
     found = bitwright.verify(made.model, target)
     assert not found.errors
     warned = {(finding.rule, finding.values.get("op")) for finding in found.warnings}
     assert warned <= KNOWN
-    assert measured(made, samples) > least
+    # Float8 is measured without optimizations of the runtime, float4 with its numbers in float.
+    assert min(output.sqnr for output in made.outputs) > least
     assert found.residence.resident_ops == found.residence.ops
     assert found.residence.partitions == 1
 
@@ -121,5 +107,5 @@ def test_the_demo_for_every_target_verifies_clean_and_runs(target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", ["cls", "rec", "det"])
 def test_models_of_text_for_every_target_verify_clean_and_run(kind, target):
-    path, samples, _ = ocr_case(kind, 4)
-    check(path, target, samples, LEAST.get((kind, target), 9.0))
+    path, samples, _ = ocr_case(kind, 16)
+    check(path, target, samples, LEAST.get((kind, target), 9.0), holdout=True)

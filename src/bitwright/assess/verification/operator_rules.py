@@ -25,6 +25,7 @@ __all__ = [
     "find_low_bit_products",
     "find_mixed_types",
     "find_open_shapes",
+    "find_other_axes",
     "find_pairs_in_groups",
     "find_partial_units",
     "find_ranks",
@@ -319,6 +320,15 @@ def find_attributes(view: TargetView, rule: rules.AttributeValues) -> Iterator[B
         if any(one not in rule.values for one in (value if several else [value])):
             allowed = " or ".join(map(str, rule.values))
             yield Breach(name_of(node), f"{rule.attribute} {value}", allowed)
+
+
+def find_other_axes(view: TargetView, rule: rules.LastAxis) -> Iterator[Breach]:
+    """Find operators that work along another axis than the last; ONNX's default is the last."""
+    for node in view.of_types(rule.ops):
+        axis, value = node.attributes.get_int("axis", -1), input_at(node, 0)
+        rank = None if value is None or value.shape is None else len(value.shape)
+        if axis != -1 and axis + 1 != rank:
+            yield Breach(name_of(node), f"axis {axis}", "the last axis")
 
 
 def _first(quantizer: Quantizer) -> float:

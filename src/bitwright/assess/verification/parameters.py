@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
 from bitwright.assess.verification.findings import Finding
+from bitwright.assess.verification.view import TargetView
 from bitwright.decide.ops import LINEAR_OPS, OPERATORS
 from bitwright.graph.constants import constant_of
 
@@ -21,7 +22,13 @@ _BIASED = {op: OPERATORS[op].bias for op in LINEAR_OPS}
 
 
 def check_scales(quantizers: Quantizers) -> Iterable[Finding]:
-    """Find scales that no value survives."""
+    """Find scales that no value survives.
+
+    Negative ones of constants are none of them: kernels multiply by what is there, and a target
+    that wants positive ones has a rule of its own. Those of activations are: ONNX Runtime leaves
+    out a Relu by the zero point behind it, and OpenVINO clamps to an empty range.
+    """
+    view = TargetView(quantizers)
     for quantizer in quantizers.found.values():
         if quantizer.scale is None:
             continue
@@ -35,8 +42,8 @@ def check_scales(quantizers: Quantizers) -> Iterable[Finding]:
             (np.isnan(values), "not a number"),
             (np.isinf(values), "infinite"),
             (values == 0, "zero, which divides by zero"),
-            (values < 0, "negative"),
-            ((values > 0) & (values < tiny), "denormal, which many kernels take for zero"),
+            ((values < 0) & (not view.is_of_constant(quantizer)), "negative"),
+            ((values != 0) & (np.abs(values) < tiny), "denormal, which many kernels take for zero"),
         ):
             if wrong.any():
                 some = "" if values.size == 1 else f"{wrong.sum()} of {values.size} scales: "

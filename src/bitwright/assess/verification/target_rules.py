@@ -15,6 +15,7 @@ __all__ = ["CHECKS", "check_rules"]
 CHECKS: dict[type[rules.Rule], Callable[[TargetView, Any], Iterable[Breach]]] = {
     rules.Types: tensor_rules.find_types,
     rules.ZeroPoints: tensor_rules.find_zero_points,
+    rules.PositiveScales: tensor_rules.find_negative_scales,
     rules.Granularity: tensor_rules.find_granularity,
     rules.ChannelAxis: tensor_rules.find_axes,
     rules.WrittenAxis: tensor_rules.find_unwritten_axes,
@@ -45,6 +46,7 @@ CHECKS: dict[type[rules.Rule], Callable[[TargetView, Any], Iterable[Breach]]] = 
     rules.InputCount: operator_rules.find_input_counts,
     rules.ConstantInputs: operator_rules.find_computed_inputs,
     rules.AttributeValues: operator_rules.find_attributes,
+    rules.LastAxis: operator_rules.find_other_axes,
 }
 
 

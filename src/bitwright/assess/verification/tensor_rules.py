@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizer
+from bitwright.assess.quantizers import Quantizer, name_of
 from bitwright.assess.verification.view import Breach, TargetView, integers_of, type_names, type_of
 from bitwright.decide.ops import OPERATORS
 from bitwright.graph.constants import constant_of, input_at
@@ -22,6 +24,7 @@ __all__ = [
     "find_fixed",
     "find_foreign_opset",
     "find_granularity",
+    "find_negative_scales",
     "find_old_opset",
     "find_output_types",
     "find_readers",
@@ -29,6 +32,8 @@ __all__ = [
     "find_unwritten_axes",
     "find_zero_points",
 ]
+
+Array = npt.NDArray[Any]
 
 
 def find_types(view: TargetView, rule: rules.Types) -> Iterator[Breach]:
@@ -64,6 +69,24 @@ def find_zero_points(view: TargetView, rule: rules.ZeroPoints) -> Iterator[Breac
             yield view.breach(
                 quantizer, f"{qtype} {rule.role} with the zero point {others[0]}", words
             )
+
+
+def find_negative_scales(view: TargetView, rule: rules.PositiveScales) -> Iterator[Breach]:
+    """Find constants whose integers are multiplied by negative numbers."""
+    allowed = "scales above zero"
+    for quantizer in view.quantizers.found.values():
+        if quantizer.scale is None or not view.is_of_constant(quantizer):
+            continue
+        if np.any(quantizer.scale < 0):
+            yield view.breach(quantizer, _negative(quantizer.scale), allowed)
+    for node in view.of_types(("MatMulNBits",)):
+        scale = constant_of(input_at(node, 2))
+        if scale is not None and np.any(scale < 0):
+            yield Breach(name_of(node), _negative(scale), allowed)
+
+
+def _negative(scale: Array) -> str:
+    return f"{np.count_nonzero(scale < 0)} of {scale.size} scales are negative"
 
 
 def find_granularity(view: TargetView, rule: rules.Granularity) -> Iterator[Breach]:

@@ -89,14 +89,18 @@ class TargetView:
         found = (use.node for use in uses if use.idx == 0 and use.node.op_type in QUANTIZERS)
         return [self.quantizers.found[quantizer] for quantizer in found]
 
-    def role(self, quantizer: Quantizer) -> Role:
-        """Return what a quantized tensor is to its readers."""
+    def is_of_constant(self, quantizer: Quantizer) -> bool:
+        """Whether what is quantized is a constant, of integers or of floats."""
         source = input_at(quantizer.node, 0)
         while source is not None and (maker := source.producer()) is not None:
             if maker.op_type not in QUANTIZERS:
                 break
             source = input_at(maker, 0)  # a float weight that is quantized in the model
-        if source is None or not is_constant(source):
+        return source is not None and is_constant(source)
+
+    def role(self, quantizer: Quantizer) -> Role:
+        """Return what a quantized tensor is to its readers."""
+        if not self.is_of_constant(quantizer):
             return "activation"
         if quantizer.stored_type == ir.DataType.INT32:
             return "bias"  # also one that an Add behind a product adds

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
+
 from bitwright import graph
 from bitwright.assess.optimized.rounded import describe_rounded
 from bitwright.compat.onnxruntime.differences import (
@@ -31,7 +33,7 @@ from bitwright.compat.onnxruntime.readers import read_in_strides
 from bitwright.compat.onnxruntime.writing import RETIRED, write_model
 from bitwright.compat.options import RecipeParts, read_switch
 from bitwright.decide.opsets import has_float16, needed_opset
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import mode_of
@@ -142,8 +144,19 @@ def quantize_static(
     # Nothing is returned, so that nobody would read the plan's notes.
     if result is not None and (rounded := result.plan.rounded_by_runtime):
         warn_user(f"{describe_rounded(rounded)}.")
-    if result is not None and not recipe.place.must_run and not result.outputs:
+    # Some are refused when they are opened, some when they are run.
+    runs = result is None or recipe.place.must_run or (result.outputs and _opens(result.model))
+    if not runs:
         MAY_NOT_RUN.warn("the model")
+
+
+def _opens(model: ir.Model) -> bool:
+    """Whether the runtime opens a model as users will, with its optimizations."""
+    try:
+        graph.open_session(model)
+    except ModelError:
+        return False
+    return True
 
 
 def _write_four_bits(model: str | Path | onnx.ModelProto, recipe: Recipe) -> Recipe:

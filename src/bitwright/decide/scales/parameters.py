@@ -23,6 +23,7 @@ from bitwright.numerics.scales import (
     ceil_scale,
     float_scale,
     restricted_asymmetric_parameters,
+    scale_limits,
     share_zero_point,
     smallest_bias_scale,
     without_last_level,
@@ -226,8 +227,9 @@ def _float8_parameters(
     """Return the scale with which the largest value of the range is that of the type."""
     most = np.maximum(np.abs(found.low), np.abs(found.high))
     scale = np.asarray(most / qtype.highest, dtype)
-    # A channel of zeros needs none.
-    scale = ceil_scale(np.where(scale > 0, scale, np.ones_like(scale)), kind)
+    # A channel of zeros, or of numbers next to them, needs none.
+    tiny, _ = scale_limits(scale.dtype)
+    scale = ceil_scale(np.where(scale < tiny, np.ones_like(scale), scale), kind)
     return scale, np.zeros(scale.shape, np.int64)
 
 

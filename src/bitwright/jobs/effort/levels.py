@@ -68,10 +68,11 @@ def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
 
 
 def standard_effort(recipe: Recipe, calibration: Calibration) -> Effort:
-    """Return what effort 'standard' comes to: 'low' where there is no data to compare by."""
+    """Return what effort 'standard' comes to: 'low' where there is nothing to compare by."""
     comparable = (
         recipe.mode == "static"
         and recipe.fine_tune is None
+        and recipe.place.portable
         and calibration.data is not None
         and calibration.sketches is None
         and not calibration.is_random

@@ -140,6 +140,11 @@ class Trials:
             trial.plan = trial.plan or planned.plan
             # ONNX Runtime refuses what is wrong with it, and what is kept is checked in the end.
             session = open_quantized(prepared, planned, checked=False).session
+            if session is None:
+                raise RecipeError(
+                    f"models of recipe {trial.recipe.name!r} cannot be run here, and effort "
+                    "chooses by their outputs; ask for effort 'low'."
+                )
             for sample, expected in self._references(1 - half):
                 trial.judge.add(sample, expected, run_session(session, sample))
             trial.halves.add(half)
