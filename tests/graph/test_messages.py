@@ -10,6 +10,7 @@ from support.models import build, info, make_cnn, make_transformer, node, normal
 
 from bitwright.errors import ModelError
 from bitwright.graph import load_model
+from bitwright.graph.messages import check_message
 from bitwright.support.input_limits import input_limits
 
 
@@ -209,3 +210,11 @@ def test_weights_that_were_left_in_the_file_are_not_missed(tmp_path, monkeypatch
     onnx.save(product(), path)
     read = load_model(path).graph.initializers["w"].const_value.numpy()
     assert np.array_equal(read, numpy_helper.to_array(product().graph.initializer[0]))
+
+
+def test_metadata_that_is_no_text_is_refused():
+    model = onnx.ModelProto(graph=onnx.GraphProto(name="g"))
+    model.metadata_props.add(key="notes", value="#text#")
+    damaged = model.SerializeToString().replace(b"#text#", b"\x80text\x80")
+    with pytest.raises(ModelError, match="its remarks or metadata are not UTF-8; export it again"):
+        check_message(onnx.ModelProto.FromString(damaged), "it")

@@ -258,6 +258,7 @@ def test_every_rule_of_the_optimizer_is_known():
         ("GatherND", {"a": vector(1, 4, 1, 1), "i": np.zeros(1, np.int64)}, {"batch_dims": 1}),
         ("MaxPool", {"a": vector(1, 2, 1, 4)}, {"kernel_shape": [2, 2], "strides": [2, 2]}),
         ("ReduceL2", {"a": vector(1, 8)}, {"axes": [1], "keepdims": 3}),
+        ("GlobalMaxPool", {"a": vector(2, 6, 16)}, {}),
     ],
 )
 def test_what_the_runtime_takes_beyond_the_standard_keeps_its_shape(op, arrays, attributes):

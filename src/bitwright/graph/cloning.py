@@ -100,7 +100,10 @@ def to_message(
             write_graph(message.graph, view, model.ir_version)
     except ir.serde.SerdeError as error:
         # A tensor that is made only now may be refused, and says why.
-        raise _own_error(error) or error from error
+        own = _own_error(error)
+        if own is None:
+            raise
+        raise own from error
     return message
 
 

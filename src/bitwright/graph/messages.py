@@ -59,6 +59,7 @@ def check_message(proto: onnx.ModelProto, what: str, elsewhere: Collection[str] 
 cannot be; export it again.
     """
     _check_text((text for one in proto.functions for text in (one.name, one.domain)), what)
+    _check_remarks(proto, what)
     opsets = {one.domain: one.version for one in proto.opset_import}
     for domain, version in opsets.items():
         if not 0 <= version <= _NEWEST_OPSET:
@@ -105,6 +106,16 @@ def _check_text(names: Iterable[object], what: str) -> None:
     for name in names:
         if isinstance(name, bytes):  # what protobuf gives for text that is none
             raise ModelError(f"{what}: the name {name!r} is not UTF-8; export it again.")
+
+
+def _check_remarks(proto: onnx.ModelProto, what: str) -> None:
+    """Check what is written again but never read: remarks, metadata, the maker's name."""
+    texts = [proto.producer_name, proto.producer_version, proto.domain, proto.doc_string]
+    texts += [proto.graph.name, proto.graph.doc_string]
+    for entries in (proto.metadata_props, proto.graph.metadata_props):
+        texts += [text for entry in entries for text in (entry.key, entry.value)]
+    if any(isinstance(text, bytes) for text in texts):
+        raise ModelError(f"{what}: its remarks or metadata are not UTF-8; export it again.")
 
 
 def _check_node(node: onnx.NodeProto, what: str, opset: int) -> None:

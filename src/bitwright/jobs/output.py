@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -169,7 +170,7 @@ def _note_lost_outputs(outputs: Sequence[OutputComparison]) -> list[str]:
         f"with that of the float model ({part.show_figure()}): do not use this model before "
         "`compare` has shown where it is lost"
         for name, part in judged
-        if part.loss > LOST_LOSS
+        if part.loss > LOST_LOSS or math.isnan(part.figure)
     ]
 
 
@@ -216,7 +217,6 @@ def _emit(prepared: Prepared, planned: Planned, *, checked: bool) -> tuple[Quant
         )
     notes = emitter(quantized, plan, round_as_planned) or ()
     prepared.defaults.show(quantized)
-    graph.forget_invented_sizes(quantized)
     if checked:
         sign_model(quantized, plan)
     else:
@@ -250,6 +250,7 @@ def float_model_to_round(prepared: Prepared, planned: Planned) -> ir.Model:
 
 def sign_model(quantized: ir.Model, plan: QuantPlan) -> None:
     """Say in a model which tool made it and how, and check that it is well formed."""
+    graph.forget_invented_sizes(quantized)
     quantized.producer_name, quantized.producer_version = "bitwright", __version__
     quantized.metadata_props["bitwright.version"] = __version__
     quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)

@@ -26,8 +26,18 @@ _GROWING = frozenset(
 )
 
 # The reference that folds gives other shapes than ONNX Runtime where the standard is silent: a
-# window larger than its input, indices that are all batch dimensions, flags beyond 0 and 1.
-_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+# window larger than its input, indices that are all batch dimensions, flags beyond 0 and 1. Of its
+# global pools not all take three axes.
+_POOLS = frozenset(
+    {
+        "AveragePool",
+        "GlobalAveragePool",
+        "GlobalLpPool",
+        "GlobalMaxPool",
+        "LpPool",
+        "MaxPool",
+    }
+)
 _FLAGS = frozenset(
     {
         "align_corners",
