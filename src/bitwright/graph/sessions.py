@@ -129,7 +129,7 @@ def open_session(
             if model.ir_version <= runtime_limits().ir_version:
                 raise
     if isinstance(model, onnx.ModelProto):
-        return _open_message(model, options, chosen)
+        return _open(_bytes_of(model), options, chosen)
     return _open_model(model, options, chosen, plain_caches=optimized_to is None)
 
 
@@ -270,16 +270,16 @@ def _open(
     return session
 
 
-def _open_message(
-    proto: onnx.ModelProto, options: ort.SessionOptions, providers: list[str]
-) -> ort.InferenceSession:
+def _bytes_of(proto: onnx.ModelProto) -> bytes:
+    """Return what the runtime reads, with an IR version that it knows."""
     newest = runtime_limits().ir_version
-    if proto.ir_version <= newest:
-        return _open(proto.SerializeToString(), options, providers)
-    stamped = onnx.ModelProto()
-    stamped.CopyFrom(proto)
-    stamped.ir_version = newest
-    return _open(stamped.SerializeToString(), options, providers)
+    if proto.ir_version > newest:
+        stamped = onnx.ModelProto()
+        stamped.CopyFrom(proto)
+        stamped.ir_version = newest
+        proto = stamped
+    content: bytes = proto.SerializeToString()
+    return content
 
 
 def _open_model(
@@ -300,10 +300,8 @@ def _open_model(
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if external:
             options.add_external_initializers(list(external), values)
-        message = _message_without(model, external)
-        if plain_caches:
-            _use_plain_caches(message)
-        session = _open_message(message, options, providers)
+        content = _bytes_without(model, external, plain_caches=plain_caches)
+        session = _open(content, options, providers)
         session._bitwright_weights = values  # the runtime reads them where they are
         return session
     with ScratchFolder("session") as scratch:
@@ -354,8 +352,14 @@ def _external_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     }
 
 
-def _message_without(model: ir.Model, external: Mapping[str, ir.TensorProtocol]) -> onnx.ModelProto:
-    """Return the model's message with these tensors left to be given by name."""
+def _bytes_without(
+    model: ir.Model, external: Mapping[str, ir.TensorProtocol], *, plain_caches: bool
+) -> bytes:
+    """Return the model's message with these tensors left to be given by name.
+
+    Its bytes alone: beside them and what the runtime makes of them, the message of a large graph
+    would take as much again.
+    """
     # No such file is looked for.
     elsewhere = {
         name: ir.ExternalTensor(
@@ -363,13 +367,16 @@ def _message_without(model: ir.Model, external: Mapping[str, ir.TensorProtocol])
         )
         for name, tensor in external.items()
     }
-    return to_message(
+    message = to_message(
         model,
         initializers=[
             value_with_tensor(value, elsewhere[name]) if name in elsewhere else value
             for name, value in model.graph.initializers.items()
         ],
     )
+    if plain_caches:
+        _use_plain_caches(message)
+    return _bytes_of(message)
 
 
 def _use_plain_caches(message: onnx.ModelProto) -> None:
