@@ -7,7 +7,7 @@ time is too. Peak memory is given for a few and for many samples. The peer keeps
 of every sample for its histogram methods, so it gets only a few samples; its time is scaled to
 the same number, its memory is not.
 
-    python benchmarks/calibration.py            the README's table, about half an hour
+    python benchmarks/calibration.py            all models, about half an hour
     python benchmarks/calibration.py --quick    fewer samples, a few minutes
 """
 

@@ -16,7 +16,7 @@ its error says little.
 Then segments against single layers at 4-bit weights, on a CNN and on a transformer encoder. With
 `--resnet50`, only the seconds that a segment of a ResNet-50 takes, on the CPU and on `--device`.
 
-    python benchmarks/finetune.py --peer-python quark/bin/python            the README's table
+    python benchmarks/finetune.py --peer-python quark/bin/python            all of it
     python benchmarks/finetune.py --peer-python quark/bin/python --quick    some minutes
     python benchmarks/finetune.py --resnet50 --device cuda
 

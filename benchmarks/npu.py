@@ -20,7 +20,7 @@ The peer needs an environment of its own (g++ included: it compiles C++ at its f
     quark/bin/pip install torch==2.13.0 onnxruntime==1.31.1 amd-quark
     quark/bin/python -c "import quark.onnx"
 
-    python benchmarks/npu.py --peer-python quark/bin/python            the README's table
+    python benchmarks/npu.py --peer-python quark/bin/python            all of it
     python benchmarks/npu.py --peer-python quark/bin/python --quick    few samples, some minutes
     python benchmarks/npu.py                                           ours alone
 """

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from accuracy import Row, latency_cell, middle
 from accuracy_tasks import SOURCES
+from peers_reasons import explain
 
 OURS = "bitwright"
 
@@ -82,7 +83,9 @@ WINS: dict[str, Callable[[Result, Result], bool]] = {
 
 def find_wins(peer: Result, ours: Result | None) -> set[str]:
     """Return the columns in which a peer is better than we are."""
-    if ours is None or peer.row.error or ours.row.error or peer.row.tool.startswith(OURS):
+    if peer.row.tool == "float" or peer.row.tool.startswith(OURS):
+        return set()
+    if ours is None or peer.row.error or ours.row.error:
         return set()
     return {column for column, is_better in WINS.items() if is_better(peer, ours)}
 
@@ -144,8 +147,6 @@ def tool_row(tool: str, results: list[Result]) -> list[str]:
 
 def write_page(found: list[dict[str, Any]]) -> str:
     """Return the page, in Markdown."""
-    from peers_reasons import explain
-
     results = [read(each) for each in found]
     models = list(dict.fromkeys(x.row.model for x in results))
     tools = [tool for tool in TOOLS if any(x.row.tool == tool for x in results)]
@@ -181,17 +182,13 @@ def write_page(found: list[dict[str, Any]]) -> str:
             ),
             "## Where a peer is better",
             "",
-            *explain([(x.row, column) for x, column in wins], by_ours(by, models)),
+            *explain([(x.row, column) for x, column in wins]),
             "",
             "## Each model",
             "",
             *sections,
         ]
     )  # fmt: skip
-
-
-def by_ours(by: dict[tuple[str, str], Result], models: list[str]) -> dict[str, Row]:
-    return {model: by[model, OURS].row for model in models if (model, OURS) in by}
 
 
 def describe(row: Row) -> str:

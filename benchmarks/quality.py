@@ -4,7 +4,7 @@ The real text recognizer is scored on lines drawn with Pillow (exact strings), t
 by signal-to-noise ratio against float. Latency is measured alternately, one run of each model in
 turn, so that whatever else the machine does falls on all of them alike.
 
-    python benchmarks/quality.py            the README's table, about a quarter of an hour
+    python benchmarks/quality.py            all of it, about a quarter of an hour
     python benchmarks/quality.py --quick    a few minutes
 """
 
