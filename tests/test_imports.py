@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 
@@ -139,3 +141,60 @@ import bitwright
 print(calls, os.environ["ORT_DISABLE_TELEMETRY"])
 """
     assert run_at_home(program, tmp_path, **variables) == told
+
+
+# A name server of its own, in a network that ends at this process: it notes who is asked for, and
+# answers that there is no such name.
+RESOLVER = """
+import json, socket, subprocess, sys, threading
+asked = []
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+def answer():
+    while True:
+        query, sender = server.recvfrom(4096)
+        labels, at = [], 12
+        while query[at]:
+            labels.append(query[at + 1 : at + 1 + query[at]].decode())
+            at += query[at] + 1
+        asked.append(".".join(labels))
+        server.sendto(query[:2] + b"\\x81\\x83" + query[4:6] + bytes(6) + query[12:], sender)
+threading.Thread(target=answer, daemon=True).start()
+subprocess.run(sys.argv[1:], check=True)
+print(json.dumps(asked))
+"""
+
+SESSION = """
+import time, onnxruntime
+from onnx import helper
+values = [helper.make_tensor_value_info(name, 1, [1]) for name in "xy"]
+graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+onnxruntime.InferenceSession(model.SerializeToString())
+time.sleep(45)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("unshare"),
+    reason="only root can make a network of its own",
+)
+def test_no_name_is_looked_up(tmp_path):
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+    prepare = f"ip link set lo up && mount --bind {tmp_path}/resolv.conf /etc/resolv.conf"
+
+    def names_asked_for(program):
+        words = shlex.join([sys.executable, "-c", RESOLVER, sys.executable, "-c", program])
+        done = subprocess.run(
+            ["unshare", "--net", "--mount", "sh", "-c", f"{prepare} && {words}"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"},
+        )
+        return json.loads(done.stdout)
+
+    if not names_asked_for(SESSION):
+        pytest.skip("the installed ONNX Runtime asks for no name")
+    assert not names_asked_for(f"import bitwright\n{SESSION}")
