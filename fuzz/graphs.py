@@ -361,7 +361,7 @@ def _concat(graph: Graph) -> Made:
 
 def _transpose(graph: Graph) -> Made:
     x = graph.pick()
-    if x is None:
+    if x is None or graph.values[x].ndim == 0:
         return None
     axes = list(range(graph.values[x].ndim))
     graph.rng.shuffle(axes)

@@ -218,3 +218,12 @@ def test_metadata_that_is_no_text_is_refused():
     damaged = model.SerializeToString().replace(b"#text#", b"\x80text\x80")
     with pytest.raises(ModelError, match="its remarks or metadata are not UTF-8; export it again"):
         check_message(onnx.ModelProto.FromString(damaged), "it")
+
+
+def test_a_cast_to_no_type_is_refused():
+    graph = helper.make_graph(
+        [node("Cast", ["x"], "y", to=-1)], "g", [info("x", [2])], [info("y", [2])]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(ModelError, match="names the unknown element type -1"):
+        check_message(model, "it")

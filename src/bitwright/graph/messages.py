@@ -188,6 +188,11 @@ def _check_attribute(
     expected = _attribute_types(node.domain, node.op_type, opset).get(attribute.name)
     if expected not in (None, attribute.type) and not attribute.ref_attr_name:
         raise ModelError(f"{what}: {where} is of the wrong type; export it again.")
+    names_type = node.op_type == "Cast" and attribute.name == "to" and not node.domain
+    if names_type and not attribute.ref_attr_name and not _is_element_type(attribute.i):
+        raise ModelError(
+            f"{what}: {where} names the unknown element type {attribute.i}; export it again."
+        )
     if attribute.type == _Attribute.TENSOR and not attribute.ref_attr_name:
         _check_tensor(attribute.t, f"of {where}", what)
     for tensor in attribute.tensors:
@@ -197,14 +202,14 @@ def _check_attribute(
     yield from attribute.graphs
 
 
+def _is_element_type(number: int) -> bool:
+    return number != ir.DataType.UNDEFINED and number in ir.DataType.__members__.values()
+
+
 def _check_tensor(tensor: onnx.TensorProto, name: str, what: str) -> None:
     where = f"{what}: tensor {name if name.startswith('of ') else repr(name)}"
     kind = tensor.data_type
-    try:
-        dtype = ir.DataType(kind)
-    except ValueError:
-        dtype = ir.DataType.UNDEFINED
-    if dtype == ir.DataType.UNDEFINED:
+    if not _is_element_type(kind):
         raise ModelError(f"{where} has the unknown element type {kind}; export it again.")
     if any(size < 0 for size in tensor.dims) or math.prod(tensor.dims) > _LARGEST_INDEX:
         shape = "x".join(map(str, tensor.dims))
@@ -212,6 +217,7 @@ def _check_tensor(tensor: onnx.TensorProto, name: str, what: str) -> None:
     if tensor.data_location == _Tensor.EXTERNAL:
         return  # its length is held against its file
     expected, found, unit = math.prod(tensor.dims), 0, "numbers"
+    dtype = ir.DataType(kind)
     if kind == _Tensor.STRING:
         found = len(tensor.string_data)
     elif tensor.HasField("raw_data"):
