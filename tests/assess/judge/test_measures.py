@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.models import normal, sqnr
 
-from bitwright.assess.judge.measures import find_runs, open_measure
+from bitwright.assess.judge import measures
+from bitwright.assess.judge.measures import find_runs, open_measure, softmax
 
 SCORES = arrays(np.float64, (3, 5), elements=st.floats(0, 1, width=32))
 LOGITS = arrays(np.float64, (3, 5), elements=st.floats(-20, 20, width=32))
@@ -190,3 +191,21 @@ def test_long_answers_are_judged_some_at_a_time():
     p, q = log_softmax(logits), log_softmax(given)
     expected = (np.exp(p) * (p - q)).sum(axis=1).mean()
     assert measure.finish()[0].figure == pytest.approx(expected, rel=1e-9)
+
+
+@given(
+    arrays(np.float32, (3, 5), elements=st.floats(-50, 50, width=32)),
+    arrays(np.float32, (3, 5), elements=st.floats(-50, 50, width=32)),
+    st.sampled_from([1.0, 2.5]),
+)
+def test_logits_weigh_the_same_without_division(wanted, actual, heat):
+    found = measures._weigh_logits(wanted, actual, heat)
+    (p, log_p), (_, log_q) = (softmax(x.astype(np.float64) / heat) for x in (wanted, actual))
+    kl, entropy = (p * (log_p - log_q)).sum(), -(p * log_p).sum()
+    np.testing.assert_allclose((found.kl, found.entropy), (kl, entropy), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.shares, p.sum(axis=0), rtol=1e-12)
+
+
+def test_masked_logits_are_left_to_the_careful_way():
+    masked = np.array([[0.0, -np.inf]], np.float32)
+    assert measures._weigh_logits(masked, masked, 1.0) is None
