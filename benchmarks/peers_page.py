@@ -48,6 +48,10 @@ HEADER = (
     "CPU time", "memory",
 )  # fmt: skip
 """Columns; those that a peer can win are in `WINS`."""
+SUMMARY_HEADER = (
+    "tool", "models", "as good as float", "integers", "latency", "latency, ours 1", "CPU time",
+    "memory",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,17 +124,20 @@ def table(header: tuple[str, ...], rows: list[list[str]]) -> list[str]:
     return [lines[0], "|" + "---|" * len(header), *lines[1:], ""]
 
 
-def summarize(tool: str, results: list[Result]) -> list[str]:
+def summarize(tool: str, results: list[Result], ours: dict[str, Row]) -> list[str]:
     """Return a tool's row of the first table."""
     done = [x.row for x in results if not x.row.error]
     if not done:
-        return [tool, f"0 of {len(results)}", *[""] * 5]
+        return [tool, f"0 of {len(results)}", *[""] * 6]
+    beside = statistics.geometric_mean(
+        [row.latency_ratio / ours[row.model].latency_ratio for row in done if row.model in ours]
+    )
     kept = sum(row.difference_interval[1] >= 0 for row in done)
     half = statistics.median
     share = f"{half(row.integer_work for row in done):.0%}".replace("%", " %")
     return [
         tool, f"{len(done)} of {len(results)}", str(kept), share,
-        f"{half(row.latency_ratio for row in done):.2f}",
+        f"{half(row.latency_ratio for row in done):.2f}", f"{beside:.2f}",
         f"{half(row.process_seconds for row in done):.1f} s",
         f"{half(row.peak for row in done):.0f} MB",
     ]  # fmt: skip
@@ -152,6 +159,7 @@ def write_page(found: list[dict[str, Any]]) -> str:
     tools = [tool for tool in TOOLS if any(x.row.tool == tool for x in results)]
     by = {(x.row.model, x.row.tool): x for x in results}
     of_tool = {tool: [by[m, tool] for m in models if (m, tool) in by] for tool in tools}
+    ours_by_model = {x.row.model: x.row for x in of_tool.get(OURS, []) if not x.row.error}
     samples = next(x.facts["samples"] for x in results if "samples" in x.facts)
     machine = results[0].facts["machine"]
     wins: list[tuple[Result, str]] = []
@@ -174,21 +182,27 @@ def write_page(found: list[dict[str, Any]]) -> str:
                    [tool_row(t, of_tool[t]) for t in tools]),
             "## All models",
             "",
-            SUMMARY,
+            SUMMARY + name_missing(models),
             "",
             *table(
-                ("tool", "models", "as good as float", "integers", "latency", "CPU time", "memory"),
-                [summarize(tool, of_tool[tool]) for tool in tools],
+                SUMMARY_HEADER,
+                [summarize(tool, of_tool[tool], ours_by_model) for tool in tools],
             ),
             "## Where a peer is better",
             "",
-            *explain([(x.row, column) for x, column in wins]),
+            *explain([(x.row, column) for x, column in wins], [*WINS]),
             "",
             "## Each model",
             "",
             *sections,
         ]
     )  # fmt: skip
+
+
+def name_missing(models: list[str]) -> str:
+    """Return a sentence on the models of the accuracy benchmark that have no rows yet."""
+    missing = [name for name in SOURCES if name not in models]
+    return f" Not measured here: {', '.join(missing)}." if missing else ""
 
 
 def describe(row: Row) -> str:
@@ -231,4 +245,6 @@ spread (latency), 1 point (integers), 2 % (size), 10 % (time) or 5 % (memory).
 
 SUMMARY = """\
 Medians over the models that a tool quantized so that they run. *As good as float* counts those of
-them whose interval of the difference from float does not lie below zero as a whole."""
+them whose interval of the difference from float does not lie below zero as a whole. *Latency, ours
+1* is the geometric mean of the ratio to ours on the same models: the median has other models where
+a tool failed."""

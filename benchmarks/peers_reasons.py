@@ -46,7 +46,7 @@ SINGLE: dict[tuple[str, str, str], str] = {
 """(column, tool, model) -> why, where it is another reason than elsewhere."""
 
 
-def explain(wins: list[tuple[Row, str]]) -> list[str]:
+def explain(wins: list[tuple[Row, str]], columns: list[str]) -> list[str]:
     """Return a list item for each column, tool and reason, with the models it holds for."""
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row, column in wins:
@@ -62,4 +62,6 @@ def explain(wins: list[tuple[Row, str]]) -> list[str]:
     for (column, reason), tools in found.items():
         who = "; ".join(f"{tool} ({', '.join(models)})" for tool, models in tools.items())
         lines.append(f"* **{column[0].upper()}{column[1:]}**: {who}: {reason}.")
-    return sorted(lines) or ["Nowhere."]
+    won = {column for _, column in wins}
+    rest = " and ".join(column for column in columns if column not in won)
+    return sorted(lines) + ([f"* In no row: {rest}."] if rest else [])
