@@ -1,5 +1,6 @@
 """What is emitted and measured: the written model, and the facts that it carries."""
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
@@ -7,6 +8,8 @@ from support.models import make_cnn, make_samples
 
 import bitwright
 from bitwright import graph
+from bitwright.assess import OutputComparison
+from bitwright.assess.judge import OutputJudgement, PartJudgement
 from bitwright.errors import ModelError, RecipeError
 from bitwright.jobs.calibration import Calibration, Evaluation
 from bitwright.jobs.comparison import Measuring, open_float_side
@@ -14,6 +17,7 @@ from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import (
     TRAINED,
     Planned,
+    _note_lost_outputs,
     assess_model,
     emit_model,
     float_model_to_round,
@@ -114,3 +118,14 @@ def test_a_result_that_lost_its_outputs_says_so():
     assert any("has little in common" in note and "'y'" in note for note in lost.plan.notes)
     good = bitwright.quantize(model, recipe="int8", data=data, progress=False)
     assert not any("has little in common" in note for note in good.plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("figure", "told"), [(np.nan, "values that are no numbers"), (-np.inf, "-inf dB"), (9.0, "")]
+)
+def test_values_that_are_no_numbers_are_told_where_the_mean_loss_is_small(figure, told):
+    losses = np.array([0.1, 0.3])
+    part = PartJudgement("sqnr", "numbers", 1, (0, 1), figure, losses)
+    judged = OutputJudgement("y", (part,), losses)
+    notes = _note_lost_outputs([OutputComparison("y", 9.0, 0.9, 1.0, None, judged)])
+    assert len(notes) == bool(told) and all(told in note for note in notes)

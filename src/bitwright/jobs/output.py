@@ -170,7 +170,7 @@ def _note_lost_outputs(outputs: Sequence[OutputComparison]) -> list[str]:
         f"with that of the float model ({part.show_figure()}): do not use this model before "
         "`compare` has shown where it is lost"
         for name, part in judged
-        if part.loss > LOST_LOSS or math.isnan(part.figure)
+        if part.loss > LOST_LOSS or math.isnan(part.figure) or part.figure == -math.inf
     ]
 
 
