@@ -11,10 +11,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.models import build, info, make_cnn, make_mlp, make_samples, node, normal
 from support.npu_recipes import npu_recipe
+from support.pair_models import Pairs, make_conv
 
 import bitwright
 from bitwright import graph, verify
+from bitwright.assess.verification import _CONSEQUENCES
 from bitwright.errors import TargetError
+from bitwright.targets import NPU_CNN
 
 DIALECTS = {
     "": ("QuantizeLinear", "DequantizeLinear"),
@@ -448,6 +451,135 @@ def test_every_rule_is_listed_once():
     assert set(bitwright.Limits.__struct_fields__) - {"max_rounds"} <= set(
         verify(conv(), "npu-cnn").rules
     )
+
+
+def reverse_nodes(model):
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes[::-1])
+    return model
+
+
+def forget_domains(model):
+    del model.opset_import[1:]
+    return model
+
+
+def with_odd_attribute(model):
+    model.graph.node[-1].attribute.append(helper.make_attribute("no_such_attribute", 1))
+    return model
+
+
+def with_constant(model, name, value):
+    (tensor,) = (tensor for tensor in model.graph.initializer if tensor.name == name)
+    tensor.CopyFrom(numpy_helper.from_array(np.asarray(value), name))
+    return model
+
+
+def conv_of_shape(*shape):
+    writer = Writer()
+    stored = writer.stored("w", np.ones((3, 3, 1, 1), np.int8), 2.0**-8)
+    writer.add("Conv", [writer.pair("x", 2.0**-5), stored], "conv")
+    writer.pair("conv", 2.0**-4)
+    return writer.model("conv_d", shape=shape)
+
+
+def conv_with_scales():
+    writer = Writer()
+    scales = np.full(3, 2.0**-8, np.float32)
+    stored = writer.stored("w", np.ones((3, 3, 1, 1), np.int8), scales, axis=0)
+    writer.add("Conv", [writer.pair("x", 2.0**-5), stored], "conv")
+    writer.pair("conv", 2.0**-4)
+    return writer.model("conv_d")
+
+
+def moved_int8(*, paired):
+    """A product behind a Transpose, which the runtime of x86 refuses without a pair of its own."""
+    pairs = Pairs()
+    moved = pairs.add("Transpose", [pairs.pair("x", "int8")], "moved", perm=[1, 0])
+    moved = pairs.pair(moved, "int8") if paired else moved
+    product = pairs.add("MatMul", [moved, pairs.stored("w", np.ones((4, 4)))], "product")
+    return pairs.model([pairs.pair(product, "int8")], {"x": [4, 4]}, 21)
+
+
+def float_layer(*, paired):
+    pairs = Pairs()
+    source = pairs.pair("x", zero_point=128) if paired else "x"
+    pairs.add("Conv", [source, pairs.constant("w", normal(4, 4, 3, 3))], "layer")
+    return pairs.model([pairs.pair("layer", scale=0.1, zero_point=128)], {"x": [1, 4, 6, 6]})
+
+
+def product_of(rows, value):
+    pairs = Pairs()
+    stored = pairs.stored("w", np.full((rows, 2), value))
+    pairs.add("MatMul", [pairs.pair("x"), stored], "product")
+    return pairs.model([pairs.pair("product")], {"x": [1, rows]})
+
+
+# Rule that stands in no file of a target -> what breaks it, what keeps it, and where they run.
+COMMON = {
+    "order": (lambda: reverse_nodes(conv()), conv, {"target": "npu-cnn"}),
+    "domains": (
+        lambda: forget_domains(conv("com.amd.quark")),
+        lambda: conv("com.amd.quark"),
+        {"target": "npu-cnn"},
+    ),
+    "onnx": (lambda: with_odd_attribute(conv()), conv, {"target": "npu-cnn"}),
+    "runtime": (
+        lambda: moved_int8(paired=False),
+        lambda: moved_int8(paired=True),
+        {"cpu": "vnni"},
+    ),
+    "other_cpu": (
+        lambda: moved_int8(paired=False),
+        lambda: moved_int8(paired=True),
+        {"cpu": "arm"},
+    ),
+    "fixed_shapes": (lambda: conv_of_shape("n", 3, 4, 4), conv, {"target": "npu-cnn"}),
+    "quantized": (make_cnn, conv, {"target": "npu-cnn"}),
+    "unfused": (lambda: make_conv(paired=False), make_conv, {"cpu": "arm"}),
+    "scale": (lambda: conv(w=0.0), conv, {"target": "npu-cnn"}),
+    "zero_point": (
+        lambda: with_constant(conv(), "w_z", np.int32(0)),
+        conv,
+        {"target": "npu-cnn"},
+    ),
+    "bias": (
+        lambda: conv(b=2.0**-10, bias_type=np.int32),
+        lambda: conv(b=2.0**-13, bias_type=np.int32),
+        {"target": "npu-transformer"},
+    ),
+    "accumulator": (
+        lambda: product_of(70_000, 127),
+        lambda: product_of(100, 127),
+        {"cpu": "arm"},
+    ),
+    "saturation": (lambda: product_of(8, 127), lambda: product_of(8, 60), {"cpu": "avx2"}),
+    "float_weights": (
+        lambda: float_layer(paired=True),
+        lambda: float_layer(paired=False),
+        {"cpu": "vnni"},
+    ),
+    "eight_bits": (
+        lambda: with_constant(with_constant(conv(), "x_z", np.int16(0)), "w_z", np.int8(0)),
+        conv,
+        {"target": "npu-cnn"},
+    ),
+    "power_of_two": (lambda: conv(w=0.01), conv, {"target": "npu-cnn"}),
+    "per_tensor": (conv_with_scales, conv, {"target": "npu-cnn"}),
+}
+
+
+@pytest.mark.parametrize("rule", COMMON)
+def test_a_rule_that_is_in_no_file_is_broken_by_one_model_and_kept_by_another(rule):
+    broken, kept, where = COMMON[rule]
+    assert rule in {finding.rule for finding in verify(broken(), **where).findings}
+    assert rule not in {finding.rule for finding in verify(kept(), **where).findings}
+
+
+def test_no_rule_is_without_two_models():
+    limits = {rule.name for rule in NPU_CNN.limits}
+    assert {*_CONSEQUENCES} == {*COMMON} | limits
 
 
 @pytest.mark.parametrize("shape", [("n", 3, 4, 4), (2, 3, 4, 4), (1, 3, "h", "w")])

@@ -3,12 +3,14 @@
 Quick ones here; every model for every target is in the slow tests below.
 """
 
+import numpy as np
 import pytest
 from support.models import make_samples
 from support.ocr_models import ocr_case
 from support.target_models import MODELS
 
 import bitwright
+from bitwright import graph
 from bitwright.recipe import load_recipe
 
 TARGETS = (
@@ -35,40 +37,62 @@ LEAST_SQNR = 12.0
 # Small products are better left float on a GPU, which the rule says, and CPUs have no integer
 # ConvTranspose: only its weights are stored in 8 bits.
 KNOWN = {("small_products", None), ("unfused", "ConvTranspose")}
-# Recipes that the models are not trained for: one scale for uneven channels, or weights of 7 bits.
+# Recipes that models are not trained for: one scale for uneven channels, scales of powers of two
+# (up to a bit less), or three bits of a float's fraction.
 LEAST = {
-    ("demo", "nvidia-tensorrt:fp8"): 20.0,
+    ("demo", "npu-cnn"): 28.0,
+    ("demo", "nvidia-tensorrt:fp8"): 19.0,
     ("demo", "nvidia-tensorrt:nvfp4"): 20.0,
     ("mobilenet", "npu-cnn"): 4.0,
     ("mobilenet with relu6", "npu-cnn"): 4.0,
     ("mobilenet", "npu-transformer"): 8.0,
     ("mobilenet with relu6", "npu-transformer"): 8.0,
-    ("rec", "npu-cnn"): 1.0,
-    ("rec", "npu-transformer"): 1.0,
-    ("rec", "qualcomm-htp:v66"): 1.0,
-    ("rec", "qualcomm-htp:v68"): 6.0,
-    ("rec", "qualcomm-htp"): 6.0,
-    ("rec", "nvidia-tensorrt"): 8.0,
-    ("rec", "nvidia-tensorrt:fp8"): 8.0,
-    ("rec", "x86-avx2"): 6.0,
-    ("rec", "cpu-any"): 6.0,
+    ("cls", "npu-cnn"): 5.0,
 }
+# What 8 bits leave of the text models, on 16 lines; `test_why_...` has the reasons.
+# The classifier gives two probabilities a line, and some lines are on the fence between them.
+LEAST_OF_TEXT = {"cls": 9.0, "det": 10.0, "rec": 6.0}
+# One scale for depthwise weights whose channels are far apart: the recognizer is lost, and the
+# result says so.
+LOST = {("rec", target) for target in ("npu-cnn", "npu-transformer", "qualcomm-htp:v66")}
 
 
-def check(model, target, samples, least=LEAST_SQNR, *, holdout=False):
+def measured(result, samples):
+    """Return the SQNR of a result in dB, over all samples.
+
+    Float8 runs where nothing is fused, and float4 not at all: it is measured in float.
+    """
+    if result.plan.recipe.mode == "weight-only":
+        return min(output.sqnr for output in result.outputs)
+    level = "all" if result.plan.recipe.place.must_run else "disabled"
+    float_session = graph.open_session(graph.load_model(result.source))
+    session = graph.open_session(result.model, level=level)
+    wanted, found = (
+        np.concatenate([one.run(None, sample)[0].reshape(-1) for sample in samples])
+        for one in (float_session, session)
+    )
+    return 10 * np.log10(np.mean(wanted**2) / np.mean((wanted - found) ** 2))
+
+
+def fixed(recipe, samples):
+    """Return a recipe with the shapes of the samples."""
+    shapes = {name: array.shape for name, array in samples[0].items()}
+    return recipe.replace(rewrite={"fix_shapes": shapes})
+
+
+def check(model, target, samples, least=LEAST_SQNR):
     recipe = load_recipe(None, target)
     if recipe.mode == "static":
-        shapes = {name: array.shape for name, array in samples[0].items()}
-        recipe = recipe.replace(rewrite={"fix_shapes": shapes})
-    made = bitwright.quantize(model, data=samples, recipe=recipe, holdout=holdout)
+        recipe = fixed(recipe, samples)
+    made = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     found = bitwright.verify(made.model, target)
     assert not found.errors
     warned = {(finding.rule, finding.values.get("op")) for finding in found.warnings}
     assert warned <= KNOWN
-    # Float8 is measured without optimizations of the runtime, float4 with its numbers in float.
-    assert min(output.sqnr for output in made.outputs) > least
+    assert measured(made, samples) > least
     assert found.residence.resident_ops == found.residence.ops
     assert found.residence.partitions == 1
+    return made
 
 
 def check_small(name, target):
@@ -108,4 +132,26 @@ def test_the_demo_for_every_target_verifies_clean_and_runs(target):
 @pytest.mark.parametrize("kind", ["cls", "rec", "det"])
 def test_models_of_text_for_every_target_verify_clean_and_run(kind, target):
     path, samples, _ = ocr_case(kind, 16)
-    check(path, target, samples, LEAST.get((kind, target), 9.0), holdout=True)
+    lost = (kind, target) in LOST
+    least = -3.0 if lost else LEAST.get((kind, target), LEAST_OF_TEXT[kind])
+    made = check(path, target, samples, least)
+    said = any("has little in common with that of the float model" in n for n in made.plan.notes)
+    assert said or not lost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "option", "low", "high"),
+    [
+        # 16-bit activations, and still nothing is left: it is the one scale of the weights.
+        ("qualcomm-htp:v66", {"activation": "uint16"}, -3, 4),
+        # With scales of channels, what is lost is lost by activations of 8 bits.
+        ("qualcomm-htp", {"activation": "uint16"}, 18, 60),
+        ("qualcomm-htp", {}, 5, 14),
+    ],
+)
+def test_why_the_recognizer_loses_what_it_loses(target, option, low, high):
+    path, samples, _ = ocr_case("rec", 4)
+    recipe = fixed(load_recipe(None, target).replace(**option), samples)
+    made = bitwright.quantize(path, data=samples, recipe=recipe, holdout=False)
+    assert low < measured(made, samples) < high
