@@ -29,17 +29,21 @@ TOOLS = {
         "onnxruntime", "`quantize_static`: QDQ, uint8 and int8 per channel, MinMax"
     ),
     "nncf": Tool("nncf", "`nncf.quantize`, with `model_type` for transformers"),
-    "onnxsim": Tool(
-        "onnxsim", "`quantize_static`: known for simplifying, since 0.7 a quantizer too"
-    ),
+    "onnxsim": Tool("onnxsim", "`quantize_static`; it simplifies, and quantizes, too"),
     "amd-quark": Tool("amd-quark", "`ModelQuantizer`, configuration `U8S8_AAWS`"),
     "neural-compressor": Tool(
         "neural-compressor",
-        "`quantization.fit`, static: version 2.6, since 3.x knows no ONNX",
+        "`quantization.fit`, static, on the model as it is; 2.6, since 3.x knows no ONNX",
     ),
-    "onnx-neural-compressor": Tool("onnx-neural-compressor", "`StaticQuantConfig`, no option"),
-    "aimet-onnx": Tool("aimet-onnx", "`QuantizationSimModel`, no option, `to_onnx_qdq`"),
-    "nvidia-modelopt": Tool("nvidia-modelopt", "`quantize`, int8 by entropy, the rest float32"),
+    "onnx-neural-compressor": Tool(
+        "onnx-neural-compressor", "`StaticQuantConfig`, no option, on the model as it is"
+    ),
+    "aimet-onnx": Tool(
+        "aimet-onnx", "`QuantizationSimModel`, no option, `to_onnx_qdq`; made for Qualcomm"
+    ),
+    "nvidia-modelopt": Tool(
+        "nvidia-modelopt", "`quantize`, int8 by entropy, the rest float32; made for TensorRT"
+    ),
 }
 """From the name in `accuracy_worker.TOOLS` to where it comes from."""
 
