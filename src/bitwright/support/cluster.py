@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from bitwright.errors import BitwrightError, ClusterError, DataError, MissingPac
 from bitwright.support.files import Closing
 from bitwright.support.notices import warn_user
 from bitwright.support.threads import limit_threads
+from bitwright.support.witness import watch_node
 
 __all__ = ["ClusterWorkers", "KeptParts", "all_nodes_see", "open_cluster"]
 
@@ -69,10 +70,19 @@ def open_cluster(address: str | None) -> Iterator[Any]:
         _check_reachable(address)
         _connect(lambda: ray.init(address=address, **quiet), f"the cluster at {address!r}")
     try:
-        with _logged_messages():
+        with _logged_messages(), _explained_end():
             yield ray
     finally:
         ray.shutdown()
+
+
+def _explained_end() -> AbstractContextManager[None]:
+    """Return what tells the user why Ray ended the process, which it does without a word."""
+    import ray._private.worker as module
+
+    # A client outside of the cluster has no node, and gets an error that can be told.
+    path = getattr(getattr(module, "_global_node", None), "raylet_socket_name", None)
+    return watch_node(path) if path and hasattr(socket, "AF_UNIX") else nullcontext()
 
 
 @contextmanager
