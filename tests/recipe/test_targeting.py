@@ -5,6 +5,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from support.models import make_cnn, make_mlp, make_samples, normal
+from support.target_models import make_gates
 
 import bitwright
 from bitwright.errors import TargetError
@@ -219,3 +220,16 @@ def test_names_of_recipes_and_targets_do_not_collide_by_accident():
     same = {*RECIPES} & {*TARGETS}
     assert same == {"npu-cnn", "npu-transformer"}
     assert load_recipe("a16w8", "qualcomm-htp").activation == UINT16
+
+
+def test_a_target_of_node_units_gets_pairs_on_all_sides(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "mine"\ndescription = "A test."\nrecipe = "int8"\nextends = "node-units"\n'
+    )
+    model = make_gates()
+    made = bitwright.quantize(model, data=make_samples(model, 2), target=str(path), effort="low")
+    assert bitwright.verify(made.model, str(path)).ok
+    plain = bitwright.quantize(model, data=make_samples(model, 2), recipe="int8")
+    broken = {finding.rule for finding in bitwright.verify(plain.model, str(path)).errors}
+    assert broken == {"node_unit"}

@@ -187,6 +187,13 @@ def _unsigned(recipe: Recipe, rule: rules.OneReader) -> dict[str, Any]:
     return {"place": {"unsigned_activations": True}}
 
 
+def _on_all_sides(recipe: Recipe, rule: rules.NodeUnits) -> dict[str, Any]:
+    """Put pairs on every side of operators that would else leave the accelerator."""
+    if rule.consequence not in ("leaves", "refused") or recipe.place.isolated:
+        return {}
+    return {"place": {"isolated": True, "force_shared": True, "float_bias_add": False}}
+
+
 def _positive(recipe: Recipe, rule: rules.PositiveScales) -> dict[str, Any]:
     return {"weights": {"positive_scales": True}}
 
@@ -201,6 +208,7 @@ _CHANGES: dict[str, dict[type[rules.Rule], Change]] = {
         rules.FixedOutput: _fixed_ranges,
         rules.OneReader: _unsigned,
         rules.StaticShapes: _told_shapes,
+        rules.NodeUnits: _on_all_sides,
     },
     "weight-only": {rules.PositiveScales: _positive},
 }

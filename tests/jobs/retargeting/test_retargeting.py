@@ -5,9 +5,11 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from support.models import build, node
+from support.models import build, make_samples, node
+from support.target_models import MODELS
 
 import bitwright
+from bitwright import graph
 from bitwright.errors import ModelError, TargetError
 from bitwright.jobs.retargeting.integer_operators import expand_integer_operators
 from bitwright.jobs.retargeting.zero_points import move_zero_points
@@ -137,3 +139,19 @@ def test_a_zero_point_that_is_left_out_means_uint8():
     sample = {"x": np.array([-1, 0.3, 5, 100], np.float32)}
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     assert np.allclose(session.run(None, sample)[0], [0, 0.3, 5, 25.5])
+
+
+def test_a_product_of_integers_with_a_float_result_becomes_pairs_again():
+    model = MODELS["gates"]()
+    samples = make_samples(model, 4)
+    made = bitwright.quantize(model, data=samples, target="x86-vnni", effort="low")
+    integers = bitwright.retarget(made.model, "x86-vnni", format="qoperator")
+    ops = {node.op_type for node in integers.model.graph.all_nodes()}
+    assert "MatMulInteger" in ops
+    pairs = bitwright.retarget(integers.model, "x86-vnni", format="qdq")
+    ops = {node.op_type for node in pairs.model.graph.all_nodes()}
+    assert "MatMul" in ops and not ops & {"MatMulInteger", "Cast"}
+    wanted, found = (
+        graph.open_session(one).run(None, samples[0])[0] for one in (made.model, pairs.model)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

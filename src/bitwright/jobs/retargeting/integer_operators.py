@@ -13,6 +13,7 @@ from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, graph_of, insert_before, remove_nodes
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, is_integer_op
+from bitwright.targets.npu_operations import only_reader
 
 __all__ = ["expand_integer_operators"]
 
@@ -44,6 +45,9 @@ def expand_integer_operators(model: ir.Model) -> int:
             scale = input_at(node, 1)
             assert scale is not None
             known[result] = _Parameters(scale, input_at(node, 2))
+        elif node.op_type == "MatMulInteger" and node.inputs[0] in known:
+            expanded += _expand_sum(node, known[node.inputs[0]], names)
+            count += 1
         elif is_integer_op(node.op_type):
             parameters = _expand(node, names)
             if parameters is not None:
@@ -103,6 +107,54 @@ def _expand(node: ir.Node, names: NameScope) -> tuple[ir.Value, _Parameters] | N
     insert_before(node, "QuantizeLinear", [made, *parameters.inputs], quantized, label)
     _take_place(old, quantized)
     return quantized, parameters
+
+
+def _expand_sum(node: ir.Node, source: _Parameters, names: NameScope) -> list[ir.Node]:
+    """Replace MatMulInteger, Cast and Mul by a product of floats; return what is left over.
+
+    The Mul has the product of both scales: that of the weight is its quotient by the other.
+    """
+    cast = only_reader(node.outputs[0])
+    scaling = None if cast is None else only_reader(cast.outputs[0])
+    values = [] if scaling is None else [constant_of(value) for value in scaling.inputs]
+    products = [value for value in values if value is not None]
+    scale = constant_of(source.scale)
+    weight = constant_of(input_at(node, 1))
+    if (
+        cast is None
+        or scaling is None
+        or (cast.op_type, scaling.op_type) != ("Cast", "Mul")
+        or len(products) != 1
+        or scale is None
+        or weight is None
+    ):
+        raise ModelError(
+            f"{name_of(node)!r} is a MatMulInteger without a constant scale behind it, which has "
+            "no form with Q/DQ pairs; quantize the float model again."
+        )
+    quotient = np.asarray(products[0].reshape(-1) / scale.reshape(-1), np.float32)
+    several = quotient.size > 1
+    quotient = quotient if several else quotient.reshape(())
+    read, stored, zero_point = (input_at(node, place) for place in (0, 1, 3))
+    assert read is not None and stored is not None
+    factor = add_initializer(graph_of(node.outputs[0]), names, f"{stored.name}_scale", quotient)
+    floats = []
+    for value, more, axis in (
+        (read, source.inputs, None),
+        (stored, [factor, *([] if zero_point is None else [zero_point])], weight.ndim - 1),
+    ):
+        made = ir.Value(name=names.fresh(f"{value.name}_float"), shape=value.shape)
+        made.type = ir.TensorType(ir.DataType.FLOAT)
+        label = names.fresh(f"{value.name}_DequantizeLinear")
+        attributes = {"axis": axis} if axis is not None and several else None
+        floats.append(
+            insert_before(node, "DequantizeLinear", [value, *more], made, label, attributes)
+        )
+    old = scaling.outputs[0]
+    result = ir.Value(name=names.fresh(f"{old.name}_float"), type=old.type, shape=old.shape)
+    insert_before(node, "MatMul", floats, result, names.fresh(f"{name_of(node)}_float"))
+    _take_place(old, result)
+    return [node, cast, scaling]
 
 
 def _surround(
