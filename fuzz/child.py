@@ -207,11 +207,18 @@ def _check_error(source: Path, words: list[str], expected: list, actual: list) -
         noise = float(np.square(np.subtract(wanted, found, dtype=np.float64)).mean())
         if wanted.size < LEAST_VALUES or wanted.dtype.kind != "f":
             continue
+        if _are_small_shares(wanted):
+            continue
         if signal_power > LEAST_POWER and noise:
             sqnr = 10 * np.log10(signal_power / noise)
             if sqnr < LEAST_SQNR:
                 return f"an output has an SQNR of {sqnr:.1f} dB"
     return ""
+
+
+def _are_small_shares(values: np.ndarray) -> bool:
+    """Whether these are probabilities of a few 256ths: 8 bits from 0 to 1 hardly tell them."""
+    return bool(values.min() >= 0 and values.max() < 5 / 256) and np.allclose(values.sum(-1), 1)
 
 
 def _open(path: Path) -> ort.InferenceSession:

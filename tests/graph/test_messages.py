@@ -227,3 +227,16 @@ def test_a_cast_to_no_type_is_refused():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     with pytest.raises(ModelError, match="names the unknown element type -1"):
         check_message(model, "it")
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (node("Conv", ["x", "x"], "y", group=2**40), "'group' of node .* cannot be 1099511627776"),
+        (node("Constant", [], "y", x=1), "has no value"),
+    ],
+)
+def test_attributes_that_no_exporter_writes_are_refused(odd, reason):
+    model = build([odd], {"x": [1, 2, 3]}, {"y": [1]})
+    with pytest.raises(ModelError, match=reason):
+        check_message(model, "it")

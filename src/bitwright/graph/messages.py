@@ -39,6 +39,23 @@ _ATTRIBUTE_TYPES = frozenset(_Attribute.AttributeType.values()) - {_Attribute.UN
 # does not read them.
 _MAY_BE_EMPTY = frozenset({"Resize"})
 
+# The runtime takes these for a C int, and divides by what is left of it.
+_COUNTS = frozenset({"group", "hidden_size", "kv_num_heads", "num_groups", "num_heads"})
+_LARGEST_COUNT = 2**31 - 1
+
+_CONSTANT_VALUES = frozenset(
+    {
+        "sparse_value",
+        "value",
+        "value_float",
+        "value_floats",
+        "value_int",
+        "value_ints",
+        "value_string",
+        "value_strings",
+    }
+)
+
 _NEWEST_OPSET = 2**31 - 1
 """ONNX's own functions take a C int."""
 
@@ -136,6 +153,8 @@ def _check_node(node: onnx.NodeProto, what: str, opset: int) -> None:
             raise ModelError(f"{what}: {name} has no attribute {attribute!r}; export it again.")
     if node.op_type == "Constant" and len(given) != 1:
         raise ModelError(f"{what}: {name} has {len(given)} values instead of one; export it again.")
+    if node.op_type == "Constant" and not given <= _CONSTANT_VALUES:
+        raise ModelError(f"{what}: {name} has no value; export it again.")
 
 
 @cache
@@ -188,6 +207,8 @@ def _check_attribute(
     expected = _attribute_types(node.domain, node.op_type, opset).get(attribute.name)
     if expected not in (None, attribute.type) and not attribute.ref_attr_name:
         raise ModelError(f"{what}: {where} is of the wrong type; export it again.")
+    if attribute.name in _COUNTS and not 0 <= attribute.i <= _LARGEST_COUNT:
+        raise ModelError(f"{what}: {where} cannot be {attribute.i}; export it again.")
     names_type = node.op_type == "Cast" and attribute.name == "to" and not node.domain
     if names_type and not attribute.ref_attr_name and not _is_element_type(attribute.i):
         raise ModelError(
