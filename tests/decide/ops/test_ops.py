@@ -118,7 +118,7 @@ LISTS = {
         2,
         "which operators heed the place of channels",
     ),
-    "prepare/fold_constants.py": (2, "what the optimizer's rules act on"),
+    "prepare/fold_constants.py": (3, "what the optimizer's rules act on, and get wrong"),
     "prepare/fold_scale_shift.py": (1, "the pattern of a written-out norm"),
     "prepare/fuse_instance_norm.py": (1, "the pattern of a written-out norm"),
     "recipe/named.py": (1, "the values of an option"),
