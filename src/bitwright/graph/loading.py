@@ -15,7 +15,7 @@ from bitwright.graph.checking import check_order, is_in_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.messages import check_message
-from bitwright.graph.subgraphs import iter_values
+from bitwright.graph.shapes import forget_sizes
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
 from bitwright.support.files import check_regular_file
 
@@ -168,11 +168,7 @@ def _forget_impossible_sizes(model: ir.Model) -> None:
 
     Exporters write -1 for any size, which is known to do no harm.
     """
-    for _, value in iter_values(model):
-        if value.shape is not None and any(isinstance(d, int) and d < -1 for d in value.shape):
-            value.shape = ir.Shape(
-                [None if isinstance(d, int) and d < -1 else d for d in value.shape]
-            )
+    forget_sizes(model, lambda dim: isinstance(dim, int) and dim < -1)
 
 
 def _adopt(source: ir.Model, sort: bool) -> ir.Model:

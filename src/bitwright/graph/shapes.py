@@ -24,6 +24,7 @@ __all__ = [
     "assume_types",
     "element_type",
     "forget_invented_sizes",
+    "forget_sizes",
     "infer_shapes",
     "infer_symbolic_shapes",
     "set_input_shapes",
@@ -54,9 +55,21 @@ def forget_invented_sizes(model: ir.Model) -> None:
     >>> y.shape
     Shape([SymbolicDim('batch'), SymbolicDim(None)])
     """
+    forget_sizes(model, _is_invented)
+
+
+def forget_sizes(model: ir.Model, is_wrong: Callable[[int | ir.SymbolicDim], bool]) -> None:
+    """Make sizes unknown that are not to be relied on, wherever they stand.
+
+    >>> y = ir.val("y", ir.DataType.FLOAT, [-2, 3])
+    >>> model = ir.Model(ir.Graph([y], [y], nodes=[], opset_imports={"": 21}), ir_version=10)
+    >>> forget_sizes(model, lambda dim: dim == -2)
+    >>> y.shape
+    Shape([SymbolicDim(None), 3])
+    """
     for _, value in iter_values(model):
-        if value.shape is not None and any(map(_is_invented, value.shape)):
-            value.shape = ir.Shape([None if _is_invented(dim) else dim for dim in value.shape])
+        if value.shape is not None and any(map(is_wrong, value.shape)):
+            value.shape = ir.Shape([None if is_wrong(dim) else dim for dim in value.shape])
 
 
 def _is_invented(dim: int | ir.SymbolicDim) -> bool:

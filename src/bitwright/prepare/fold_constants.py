@@ -10,7 +10,8 @@ import onnx_ir as ir
 from bitwright.errors import ModelError
 from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import remove_unused_nodes
-from bitwright.graph.subgraphs import iter_graphs, iter_values
+from bitwright.graph.shapes import forget_sizes
+from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.passes import PassResult
 
 __all__ = ["fold_constants"]
@@ -181,13 +182,7 @@ def _forget_unreliable_dimensions(model: ir.Model) -> None:
     Some write -1, which the optimizer would take for a size, or call several different
     dimensions "?", which it would take for one size.
     """
-    for _, value in iter_values(model):
-        if value.shape is None or value.is_initializer():
-            continue
-        dims = list(value.shape)
-        clean = [None if _is_unreliable(dim) else dim for dim in dims]
-        if clean != dims:
-            value.shape = ir.Shape(clean)
+    forget_sizes(model, _is_unreliable)
 
 
 def _is_unreliable(dim: int | ir.SymbolicDim) -> bool:
