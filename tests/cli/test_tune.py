@@ -10,11 +10,12 @@ import pytest
 import bitwright
 from bitwright.cli import main
 from bitwright.jobs.tuning import candidates, job
+from bitwright.jobs.tuning.latency import Timing
 
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    meter = SimpleNamespace(measure=lambda model=None: (2.0, 0.5))
+    meter = SimpleNamespace(measure=lambda model=None: (Timing(2, 2, 3), Timing(1, 1, 2)))
     monkeypatch.setattr(job, "LatencyMeter", lambda *_: meter)
     demo = bitwright.load_demo()
     np.save(tmp_path / "calibration.npy", demo.calibration[:32])

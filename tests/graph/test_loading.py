@@ -20,6 +20,7 @@ from bitwright.graph import (
     source_path,
     tensor_slots,
 )
+from bitwright.graph.cloning import to_message
 from bitwright.graph.tensors import row_reader
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -216,6 +217,17 @@ def test_sparse_initializers_are_refused(builders):
     sparse.values.name = "thin"
     with pytest.raises(ModelError, match="'thin' is stored as a sparse tensor"):
         load_model(proto)
+
+
+def test_configurations_of_several_devices_are_kept_or_refused(builders):
+    proto = builders.mlp()
+    proto.ir_version = 11  # the first with configurations
+    proto.configuration.add(name="two", num_devices=2)
+    if hasattr(ir.Model, "device_configurations"):
+        assert to_message(load_model(proto)).configuration[0].name == "two"
+    else:
+        with pytest.raises(ModelError, match="several devices .configuration 'two'.*one device"):
+            load_model(proto)
 
 
 def test_the_long_name_of_the_default_domain_is_understood(builders):

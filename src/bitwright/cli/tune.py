@@ -184,8 +184,7 @@ def _parts(result: TuneResult) -> list[Part]:
          f"{result.metric} below float's {result.float_score:.4g}"),
         ("Drop, unseen samples", _show(result.final)),
         ("Drop, samples of the search", _show(point.measured)),
-        ("Cost", f"{result.show_cost(result.float_cost)} in float, "
-         f"{result.show_cost(point.measured_cost or point.cost)} now"),
+        ("Cost", f"{result.show_cost()} in float, {result.show_cost(point)} now"),
     ]  # fmt: skip
     facts += [(probe.name, _show(probe.measured)) for probe in result.probes]
     if result.stopped is not None:
@@ -199,7 +198,7 @@ def _parts(result: TuneResult) -> list[Part]:
     ]
     front = [
         (
-            result.show_cost(one.measured_cost or one.cost),
+            result.show_cost(one),
             _show(one.measured),
             one.verdict or "",
             str(len(one.fallen)),

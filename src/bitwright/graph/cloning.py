@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from bitwright.errors import BitwrightError, ModelError
 from bitwright.graph.names import NameScope
-from bitwright.graph.serialization import write_graph
+from bitwright.graph.serialization import device_configurations, write_graph
 from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import inline_copy
 
@@ -82,6 +82,8 @@ def to_message(
     )
     # Below IR 10, values of functions are described behind those of the main graph.
     apart = not model.functions or model.ir_version >= 10
+    found = device_configurations(model)
+    devices: dict[str, Any] = {"device_configurations": found} if found else {}
     whole = ir.Model(
         ir.GraphView((), (), nodes=(), **around) if apart else view,  # type: ignore[arg-type]
         ir_version=model.ir_version,
@@ -92,7 +94,7 @@ def to_message(
         doc_string=model.doc_string,
         functions=tuple(model.functions.values()),
         metadata_props=model.metadata_props,
-        device_configurations=model.device_configurations,
+        **devices,
     )
     try:
         message = ir.to_proto(whole)

@@ -143,6 +143,7 @@ def _from_proto(
     if not proto.opset_import:
         raise ModelError(f"{what} does not say which opset it uses; export it again.")
     _refuse_sparse(proto, what)
+    _refuse_devices(proto, what)
     check_message(proto, what, elsewhere)
     if folder is None and external_locations(proto):
         raise ModelError(
@@ -281,6 +282,17 @@ def _checked_size(location: str, where: str, folder: Path, real_folder: Path) ->
             "replace it by a plain copy."
         )
     return info.st_size
+
+
+def _refuse_devices(proto: onnx.ModelProto, what: str) -> None:
+    # onnx-ir below 1.1 drops them without a word.
+    configurations = getattr(proto, "configuration", ())
+    if configurations and not hasattr(ir.Model, "device_configurations"):
+        raise ModelError(
+            f"{what} is spread over several devices (configuration {configurations[0].name!r}), "
+            "which onnx-ir keeps from 1.1 on; export the model for one device, or install "
+            "'onnx-ir>=1.1'."
+        )
 
 
 def _refuse_sparse(proto: onnx.ModelProto, what: str) -> None:

@@ -11,10 +11,19 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-__all__ = ["write_graph"]
+__all__ = ["device_configurations", "write_graph"]
 
 _ANNOTATION = "quant_parameter_tensor_names"
 """Under which onnx-ir keeps the annotations of quantized tensors."""
+
+
+def device_configurations(of: ir.Model | ir.Node) -> tuple[object, ...]:
+    """Return how something is spread over devices; onnx-ir below 1.1 knows nothing of it.
+
+    >>> device_configurations(ir.Node("", "Relu", []))
+    ()
+    """
+    return tuple(getattr(of, "device_configurations", ()))
 
 
 def write_graph(message: onnx.GraphProto, graph: ir.GraphView, ir_version: int) -> None:
@@ -68,7 +77,7 @@ def _write_tensor(message: onnx.GraphProto, tensor: ir.TensorProtocol) -> None:
 
 
 def _write_node(message: onnx.GraphProto, node: ir.Node, ir_version: int) -> None:
-    if node.overload or node.doc_string or node.metadata_props or node.device_configurations:
+    if node.overload or node.doc_string or node.metadata_props or device_configurations(node):
         ir.serde.serialize_node_into(message.node.add(), node, model_ir_version=ir_version)
         return
     outputs = [value.name or "" for value in node.outputs]

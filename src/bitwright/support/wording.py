@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "show_bytes", "show_percent"]
+from collections.abc import Sequence
+
+__all__ = ["counted", "show_bytes", "show_milliseconds", "show_percent"]
 
 
 def counted(count: int, noun: str) -> str:
@@ -24,6 +26,17 @@ def show_bytes(size: int) -> str:
         if size >= unit:
             return f"{size / unit:.1f} {name}"
     return f"{size} bytes"
+
+
+def show_milliseconds(time: float, spread: Sequence[float] | None) -> str:
+    """Return a time with its spread; one that was not measured has none.
+
+    >>> show_milliseconds(2.61, (2.648, 3.0)), show_milliseconds(3.5, None)
+    ('2.61 ms (2.65 to 3)', '3.5 ms, predicted')
+    """
+    if spread is None:
+        return f"{time:.3g} ms, predicted"
+    return f"{time:.3g} ms ({spread[0]:.3g} to {spread[1]:.3g})"
 
 
 def show_percent(share: float) -> str:

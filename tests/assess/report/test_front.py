@@ -25,7 +25,8 @@ def test_a_goal_that_was_missed_is_told_with_what_was_measured():
 
 def test_measured_costs_count_before_predicted_ones_and_have_a_unit():
     found = build_front_data(tuned())
-    assert [point["cost_text"] for point in found["points"]] == ["2 ms", "2.6 ms", "3.5 ms"]
+    texts = [point["cost_text"] for point in found["points"]]
+    assert texts == ["2 ms, predicted", "2.6 ms (2.6 to 3)", "3.5 ms, predicted"]
     assert (found["unit"], found["unit_size"]) == ("ms", 1)
     small = build_front_data(tuned(purpose="size", float_cost=4_000_000.0))
     assert (small["unit"], small["unit_size"]) == ("MB", 10**6)

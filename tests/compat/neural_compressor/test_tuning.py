@@ -21,6 +21,7 @@ from bitwright.compat.neural_compressor.tuning import (
     fit,
 )
 from bitwright.errors import DataError, RecipeError
+from bitwright.jobs.tuning.latency import Timing
 
 DEMO = bitwright.load_demo()
 LOADER = [(image[None], 0) for image in DEMO.calibration[:6]]
@@ -73,7 +74,7 @@ def test_autotune_tries_recipes_in_turn(asked):
 @pytest.fixture
 def faster(monkeypatch):
     """Int8 is the faster one, whatever else the machine does."""
-    meter = SimpleNamespace(measure=lambda model=None: (2.0, 0.5))
+    meter = SimpleNamespace(measure=lambda model=None: (Timing(2, 2, 3), Timing(1, 1, 2)))
     monkeypatch.setattr("bitwright.jobs.tuning.job.LatencyMeter", lambda *_: meter)
 
 

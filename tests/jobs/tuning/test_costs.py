@@ -10,7 +10,7 @@ from bitwright.jobs.tuning import costs, latency
 from bitwright.jobs.tuning.candidates import StaticCandidates
 from bitwright.jobs.tuning.costs import UnitCosts, conversion_rate, measure_bytes, measure_times
 from bitwright.jobs.tuning.journal import Journal
-from bitwright.jobs.tuning.latency import LatencyMeter, least_times
+from bitwright.jobs.tuning.latency import LatencyMeter, summarize_turns
 from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.jobs.tuning.units import UnitErrors, measure_errors, open_unit_variants
 
@@ -46,19 +46,30 @@ def test_a_latency_is_a_number_of_milliseconds_and_times_that(made, monkeypatch)
     monkeypatch.setattr(latency, "_SECONDS", 0.02)
     variants, quantized, _, sample = made
     meter = LatencyMeter(variants.prepared.model, sample)
-    milliseconds, ratio = meter.measure(quantized)
-    assert 0 < milliseconds < 1000
-    assert 0.01 < ratio < 100
-    assert meter.measure()[1] == 1
+    beside, found = meter.measure(quantized)
+    for timing in (beside, found):
+        assert 0 < timing.least <= timing.low <= timing.high < 1000
+    assert 0.01 < found.least / beside.least < 100
+    alone, same = meter.measure()
+    assert alone == same
 
 
 def test_time_that_others_had_the_cores_for_is_not_the_model_s():
     """Each run took ten times as long as the cores worked for it."""
     runs = [[(0.4, 0.03), (0.3, 0.04)], [(0.2, 0.06), (0.5, 0.07)]]
-    assert least_times(runs, on_cpu=True) == (30.0, 2.0)
-    assert least_times(runs, on_cpu=False) == (300.0, pytest.approx(0.2 / 0.3))
+    assert least(runs, on_cpu=True) == pytest.approx([30.0, 60.0])
+    assert least(runs, on_cpu=False) == pytest.approx([300.0, 200.0])
     calm = [[(0.03, 0.06)], [(0.06, 0.08)]]  # on two cores
-    assert least_times(calm, on_cpu=True) == (30.0, 2.0)
+    assert least(calm, on_cpu=True) == pytest.approx([30.0, 60.0])
+
+
+def test_the_spread_of_a_time_holds_all_but_the_fastest_and_slowest_tenth():
+    [timing] = summarize_turns([[(x / 1000, x / 1000) for x in range(10, 21)]], on_cpu=True)
+    assert timing == pytest.approx((10.0, 11.0, 19.0))
+
+
+def least(runs, **where):
+    return [timing.least for timing in summarize_turns(runs, **where)]
 
 
 def test_bytes_predict_the_size_of_the_file(made):

@@ -13,6 +13,7 @@ import bitwright
 from bitwright import MSE
 from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.tuning import candidates, costs, job, search
+from bitwright.jobs.tuning.latency import Timing
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
 
@@ -30,7 +31,8 @@ def quick():
 
 def timed(ratio):
     """Return a meter by which each model takes so many times what float does."""
-    return lambda *_: SimpleNamespace(measure=lambda model=None: (2.0, ratio))
+    times = Timing(2.0, 2.1, 2.5)
+    return lambda *_: SimpleNamespace(measure=lambda model=None: (times, times.scaled(ratio)))
 
 
 class Counting:
@@ -172,7 +174,8 @@ def test_a_goal_that_int8_meets_needs_one_evaluation():
     assert result.met
     assert result.evaluations == 1
     assert result.fallen == ()
-    assert result.point.measured_cost > 0
+    assert result.point.measured_cost == 1.0 and result.point.cost_spread == (1.05, 1.25)
+    assert "2 ms (2.1 to 2.5) in float, 1 ms (1.05 to 1.25) now" in result.summary()
 
 
 @pytest.mark.parametrize(

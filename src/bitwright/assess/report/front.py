@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bitwright.support.wording import counted, show_bytes
+from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
 __all__ = ["build_front_data"]
 
@@ -16,13 +16,13 @@ _ABSENT = "\N{EN DASH}"
 def build_front_data(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `TuneResult.to_dict` gives with what the chart and its table say of it.
 
-    >>> point = {"cost": 2.0, "measured_cost": None, "measured": None, "verdict": None,
-    ...          "fallen": []}
+    >>> point = {"cost": 2.0, "measured_cost": 2.5, "cost_spread": [2.6, 2.8], "measured": None,
+    ...          "verdict": None, "fallen": []}
     >>> found = {"met": True, "metric": "top1", "max_drop": 0.01, "purpose": "speed",
     ...          "float_score": 0.75, "float_cost": 4.0, "chosen": 0, "points": [point],
     ...          "final": None, "stopped": None, "notes": [], "command": "bitwright apply ..."}
     >>> build_front_data(found)["points"][0]["cost_text"]
-    '2 ms'
+    '2.5 ms (2.6 to 2.8)'
     """
     points = [_point(point, found["purpose"]) for point in found["points"]]
     size, unit = _unit(found["purpose"], max(*(p["cost"] for p in points), found["float_cost"]))
@@ -47,11 +47,12 @@ def build_front_data(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _point(point: Mapping[str, Any], purpose: str) -> dict[str, Any]:
     cost = point["cost"] if point["measured_cost"] is None else point["measured_cost"]
+    text = show_milliseconds(cost, point["cost_spread"])
     empty = {"drop": None, "interval": None, "interval_text": _ABSENT, "samples": None}
     measured = empty if point["measured"] is None else _drop(point["measured"])
     return {
         "cost": cost,
-        "cost_text": f"{cost:.3g} ms" if purpose == "speed" else show_bytes(round(cost)),
+        "cost_text": text if purpose == "speed" else show_bytes(round(cost)),
         "verdict": point["verdict"],
         "changed": len(point["fallen"]),
         **measured,

@@ -30,7 +30,7 @@ from bitwright.jobs.tuning.candidates import Candidates, Made, StaticCandidates
 from bitwright.jobs.tuning.evaluation import Evaluator, Runnable
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.journal import Journal
-from bitwright.jobs.tuning.latency import LatencyMeter
+from bitwright.jobs.tuning.latency import LatencyMeter, Timing
 from bitwright.jobs.tuning.metrics import Metric
 from bitwright.jobs.tuning.result import MetricDrop, TuneResult
 from bitwright.jobs.tuning.search import Clock, Found, Search, planned_evaluations
@@ -473,7 +473,7 @@ class _Job:
         request, best = self._request, search.best
         assert best is not None  # the first plan is evaluated in any case
         if best.measured_cost is None:
-            best.measured_cost = search.measure_cost(best)
+            search.measure_cost(best)
         made = self._reopen(best) or search.make(best)
         self._keep_best(best, made)
         made = self._with_notes(best, made)
@@ -513,6 +513,7 @@ class _Job:
             purpose=request.goal.purpose,
             float_score=self._metric.sign * float_score,
             float_cost=float_cost,
+            float_spread=self._float_latency()[1:] if request.goal.purpose == "speed" else None,
             points=tuple(point for _, point in points),
             chosen=chosen,
             final=None if final is None else MetricDrop.of(final),
@@ -544,24 +545,24 @@ class _Job:
         sample, providers = self._evaluator.feeds(0), self._request.providers
         return LatencyMeter(self._prepared.reference, sample, providers)
 
-    def _latency(self, model: ir.Model) -> float:
+    def _latency(self, model: ir.Model) -> Timing:
         """Return the milliseconds of a model: those of float, times what it takes beside it."""
-        milliseconds, ratio = self._meter.measure(model)
-        return ratio * self._float_latency(milliseconds)
+        beside, found = self._meter.measure(model)
+        return found.scaled(self._float_latency(beside).least / beside.least)
 
-    def _float_latency(self, measured: float | None = None) -> float:
+    def _float_latency(self, measured: Timing | None = None) -> Timing:
         name = "cost/speed/float"
-        known: float | None = self._journal.get(name)
+        known = self._journal.get(name)
         if known is None:
             known = self._meter.measure()[0] if measured is None else measured
             self._journal[name] = known
-        return known
+        return Timing(*known)
 
     def _float_cost(self) -> float:
         """Return what the float model costs, measured as the others are."""
         if self._request.goal.purpose == "size":
             return float(self._prepared.float_size)
-        return self._float_latency()
+        return self._float_latency().least
 
     def _command(self) -> str:
         """Return the command that makes the same model again."""

@@ -18,7 +18,7 @@ from bitwright.support.files import Closing, make_folder, try_lock
 __all__ = ["Journal"]
 
 _FILE, _LOCK = "journal.jsonl", "journal.lock"
-_VERSION = 1
+_VERSION = 2
 
 
 class Journal(Closing):

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from bitwright.data import Sample
 from bitwright.graph import open_session, run_session
 
-__all__ = ["LatencyMeter", "least_times"]
+__all__ = ["LatencyMeter", "Timing", "summarize_turns"]
 
 _SECONDS = 0.15
 _MIN_RUNS, _MAX_RUNS = 5, 20
 _STARVED = 1.5
 """Seconds that pass for one that any core works, from which on others have the cores."""
+
+
+class Timing(NamedTuple):
+    """Milliseconds of a model over some turns.
+
+    >>> Timing(2.0, 2.1, 2.5).scaled(0.5)
+    Timing(least=1.0, low=1.05, high=1.25)
+    """
+
+    least: float
+    """What counts: other programs make runs longer, never shorter."""
+    low: float
+    """A tenth of the runs took less."""
+    high: float
+    """A tenth of the runs took more."""
+
+    def scaled(self, factor: float) -> Timing:
+        """Return so many times this."""
+        return Timing(self.least * factor, self.low * factor, self.high * factor)
 
 
 class LatencyMeter:
@@ -35,8 +55,8 @@ class LatencyMeter:
         self._on_cpu = not providers or list(providers) == ["CPUExecutionProvider"]
         self._reference = self._open(reference)
 
-    def measure(self, model: ir.Model | None = None) -> tuple[float, float]:
-        """Return the milliseconds of the reference, and how many times that the model takes."""
+    def measure(self, model: ir.Model | None = None) -> tuple[Timing, Timing]:
+        """Return the times of the reference and of the model, which ran in turns."""
         sessions = [self._reference] if model is None else [self._reference, self._open(model)]
         times: list[list[tuple[float, float]]] = [[] for _ in sessions]
         begun, worked = time.perf_counter(), time.process_time()
@@ -47,7 +67,8 @@ class LatencyMeter:
                 break
             for found, session in zip(times, sessions, strict=True):
                 found.append(self._time(session))
-        return least_times(times, on_cpu=self._on_cpu)
+        found = summarize_turns(times, on_cpu=self._on_cpu)
+        return found[0], found[-1]
 
     def _open(self, model: ir.Model) -> Any:
         session: Any = open_session(model, providers=self._providers, memory_arena=True)
@@ -61,21 +82,26 @@ class LatencyMeter:
         return time.perf_counter() - begun, time.process_time() - used
 
 
-def least_times(
+def summarize_turns(
     times: Sequence[Sequence[tuple[float, float]]], *, on_cpu: bool
-) -> tuple[float, float]:
-    """Return the milliseconds of the first, and how many times that the last takes.
+) -> list[Timing]:
+    """Return the times of each model, from the seconds of its runs and those the cores worked.
 
     Other programs on the machine make runs longer, never shorter: the least counts. Where they
     take the cores away for most of the time, no run is without them; the time that the cores
     worked for it tells two models apart even then.
 
-    >>> least_times([[(0.5, 0.02), (0.3, 0.02)], [(0.2, 0.01), (0.4, 0.01)]], on_cpu=True)
-    (20.0, 0.5)
+    >>> found = summarize_turns([[(0.5, 0.02), (0.3, 0.03)], [(0.2, 0.01)] * 2], on_cpu=True)
+    >>> [timing.least for timing in found]
+    [20.0, 10.0]
     """
     starved = sum(sum(passed for passed, _ in one) for one in times) > _STARVED * sum(
         sum(used for _, used in one) for one in times
     )
     kind = 1 if starved and on_cpu else 0
-    least = [min(pair[kind] for pair in one) for one in times]
-    return 1000 * least[0], least[-1] / least[0]
+    return [_summarize([1000 * pair[kind] for pair in one]) for one in times]
+
+
+def _summarize(milliseconds: Sequence[float]) -> Timing:
+    low, high = np.percentile(milliseconds, [10, 90])
+    return Timing(min(milliseconds), float(low), float(high))

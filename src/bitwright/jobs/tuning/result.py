@@ -16,7 +16,7 @@ from bitwright.assess.notebook import html_tables
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
-from bitwright.support.wording import counted, show_bytes
+from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
 __all__ = ["FallenUnit", "FrontPoint", "MetricDrop", "Probe", "State", "TuneResult"]
 
@@ -85,7 +85,9 @@ class FrontPoint:
     fallen: tuple[FallenUnit, ...] = ()
     """What is not in its cheapest state."""
     measured_cost: float | None = None
-    """Milliseconds or bytes of the model itself; None: it was not made."""
+    """Milliseconds (the least of all turns) or bytes of the model itself; None: it was not made."""
+    cost_spread: tuple[float, float] | None = None
+    """Between which milliseconds 10 to 90 % of the turns lay; None: not milliseconds, or not made."""
     measured: MetricDrop | None = None
     """How far the metric fell on samples of the search; None: it was not evaluated."""
     verdict: Verdict | None = None
@@ -99,6 +101,7 @@ class FrontPoint:
             "cost": self.cost,
             "error": self.error,
             "measured_cost": self.measured_cost,
+            "cost_spread": None if self.cost_spread is None else list(self.cost_spread),
             "measured": None if self.measured is None else self.measured.to_dict(),
             "verdict": self.verdict,
             "refined": self.refined,
@@ -150,6 +153,8 @@ class TuneResult:
     """What cost is: milliseconds for "speed", bytes for "size"."""
     float_score: float
     float_cost: float
+    float_spread: tuple[float, float] | None = None
+    """Between which milliseconds 10 to 90 % of its turns lay; None: cost is in bytes."""
     points: tuple[FrontPoint, ...]
     """The front, the cheapest first, with the steps back from it that were tried."""
     chosen: int
@@ -201,11 +206,18 @@ class TuneResult:
         graph.save_model(self.model, path, external_data=external_data)
         self.path = Path(path)
 
-    def show_cost(self, cost: float | None) -> str:
-        """Return a cost in words."""
-        if cost is None:
-            return "not measured"
-        return f"{cost:.3g} ms" if self.purpose == "speed" else show_bytes(round(cost))
+    def show_cost(self, point: FrontPoint | None = None) -> str:
+        """Return in words what a point costs, or without one the float model.
+
+        A time has what lies between 10 and 90 % of its turns beside it, or is said to be predicted.
+        """
+        cost, spread = self.float_cost, self.float_spread
+        if point is not None:
+            cost = point.cost if point.measured_cost is None else point.measured_cost
+            spread = point.cost_spread
+        if self.purpose == "size":
+            return show_bytes(round(cost))
+        return show_milliseconds(cost, spread)
 
     def summary(self) -> str:
         """Return what was found, in a few lines."""
@@ -218,8 +230,7 @@ class TuneResult:
             f"{'not measured' if self.final is None else self.final.describe()}",
             f"Drop on samples of the search: "
             f"{'not measured' if point.measured is None else point.measured.describe()}",
-            f"Cost: {self.show_cost(self.float_cost)} in float, "
-            f"{self.show_cost(point.measured_cost or point.cost)} now",
+            f"Cost: {self.show_cost()} in float, {self.show_cost(point)} now",
         ]
         lines += [f"{u.node} ({u.op}) is {u.state}: {u.reason}" for u in point.fallen]
         for probe in self.probes:
@@ -247,6 +258,7 @@ class TuneResult:
             "purpose": self.purpose,
             "float_score": self.float_score,
             "float_cost": self.float_cost,
+            "float_spread": None if self.float_spread is None else list(self.float_spread),
             "chosen": self.chosen,
             "points": [point.to_dict() for point in self.points],
             "final": None if self.final is None else self.final.to_dict(),
@@ -274,7 +286,7 @@ class TuneResult:
 def _rows(result: TuneResult) -> Sequence[Sequence[str]]:
     return [
         (
-            result.show_cost(point.measured_cost or point.cost),
+            result.show_cost(point),
             "" if point.measured is None else point.measured.describe(),
             str(len(point.fallen)),
         )

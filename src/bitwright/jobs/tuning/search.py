@@ -73,6 +73,7 @@ class Found:
     """Its place on the front; None: as planned, and the front is not known."""
     tested: Outcome | None = None
     measured_cost: float | None = None
+    cost_spread: tuple[float, float] | None = None
     refined: bool = False
 
     @property
@@ -93,7 +94,7 @@ class Search:
     clock: Clock
     report: Callable[[str], None] = lambda line: None
     on_best: Callable[[Found, Made], None] = lambda found, made: None
-    latency: Callable[[ir.Model], float] = lambda model: math.nan
+    latency: Callable[[ir.Model], Timing] = lambda model: Timing(math.nan, math.nan, math.nan)
     """Gives the milliseconds of a model, where it is tuned for speed."""
     best: Found | None = None
     probes: list[Probe] = field(default_factory=list)
@@ -141,6 +142,7 @@ class Search:
         for found in self.points:
             if found.name == base.name:
                 found.tested, found.measured_cost = base.tested, base.measured_cost
+                found.cost_spread = base.cost_spread
                 if self.best is base:
                     self.best = found
                 return
@@ -193,7 +195,7 @@ class Search:
             found.tested = replace(found.tested, verdict="pass" if mean <= self.limit else "fail")
         # How fast a model is that is not wanted is not worth the time.
         if found.passes or self.goal.purpose == "size":
-            found.measured_cost = self.measure_cost(found)
+            self.measure_cost(found)
         drop = MetricDrop.of(found.tested.drop).describe()
         self.report(f"{len(found.states)} units changed: drop {drop}, {found.tested.verdict}")
         if self.best is None or self._is_better(found, self.best):
@@ -227,16 +229,20 @@ class Search:
             return False, found.choice.cost
         return False, math.inf if found.measured_cost is None else found.measured_cost
 
-    def measure_cost(self, found: Found) -> float:
-        """Return what a model costs by itself."""
+    def measure_cost(self, found: Found) -> None:
+        """Measure what a model costs by itself, with the spread of a time."""
+        by_size = self.goal.purpose == "size"
         name = f"cost/{self.goal.purpose}/{found.name}"
-        known: float | None = self.journal.get(name)
+        known = self.journal.get(name)
         if known is None:
             made = self.make(found)
-            by_size = self.goal.purpose == "size"
             known = float(made.size) if by_size else self.latency(made.model)
             self.journal[name] = known
-        return known
+        if by_size:
+            found.measured_cost = known
+        else:
+            found.measured_cost, *spread = known
+            found.cost_spread = (spread[0], spread[1])
 
     def probe(self) -> None:
         """Evaluate weights alone and activations alone: what cannot be met is told early.
@@ -363,6 +369,7 @@ class Search:
             error=None if choice is None or not found.candidates.shares else choice.error,
             fallen=() if choice is None else _fallen(found.candidates, choice),
             measured_cost=found.measured_cost,
+            cost_spread=found.cost_spread,
             measured=None if tested is None else MetricDrop.of(tested.drop),
             verdict=None if tested is None else tested.verdict,
             refined=found.refined,
