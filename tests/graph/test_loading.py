@@ -226,7 +226,7 @@ def test_configurations_of_several_devices_are_kept_or_refused(builders):
     if hasattr(ir.Model, "device_configurations"):
         assert to_message(load_model(proto)).configuration[0].name == "two"
     else:
-        with pytest.raises(ModelError, match="several devices .configuration 'two'.*one device"):
+        with pytest.raises(ModelError, match=r"several devices .configuration 'two'.*one device"):
             load_model(proto)
 
 

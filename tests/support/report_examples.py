@@ -160,7 +160,8 @@ def tuned(**changes):
         verdict = None if drop is None else "pass" if drop < 0.01 else "fail"
         times = None if measured_cost is None else [measured_cost, measured_cost + 0.4]
         return {"cost": cost, "error": 0.1, "measured_cost": measured_cost, "measured": found,
-                "cost_spread": times, "verdict": verdict, "refined": False, "fallen": fallen}  # fmt: skip
+                "cost_spread": times, "verdict": verdict, "refined": False,
+                "fallen": fallen}  # fmt: skip
 
     return {
         "met": True,

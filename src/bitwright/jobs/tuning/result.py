@@ -87,7 +87,7 @@ class FrontPoint:
     measured_cost: float | None = None
     """Milliseconds (the least of all turns) or bytes of the model itself; None: it was not made."""
     cost_spread: tuple[float, float] | None = None
-    """Between which milliseconds 10 to 90 % of the turns lay; None: not milliseconds, or not made."""
+    """Between which milliseconds 10 to 90 % of the turns lay; None: bytes, or it was not made."""
     measured: MetricDrop | None = None
     """How far the metric fell on samples of the search; None: it was not evaluated."""
     verdict: Verdict | None = None

@@ -15,6 +15,7 @@ from bitwright.jobs.tuning.evaluation import Evaluator, Outcome
 from bitwright.jobs.tuning.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.latency import Timing
 from bitwright.jobs.tuning.result import FallenUnit, FrontPoint, MetricDrop, Probe
 
 __all__ = ["BASE", "Clock", "Found", "Search", "planned_evaluations"]
