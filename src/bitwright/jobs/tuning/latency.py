@@ -67,8 +67,8 @@ class LatencyMeter:
                 break
             for found, session in zip(times, sessions, strict=True):
                 found.append(self._time(session))
-        found = summarize_turns(times, on_cpu=self._on_cpu)
-        return found[0], found[-1]
+        summaries = summarize_turns(times, on_cpu=self._on_cpu)
+        return summaries[0], summaries[-1]
 
     def _open(self, model: ir.Model) -> Any:
         session: Any = open_session(model, providers=self._providers, memory_arena=True)
