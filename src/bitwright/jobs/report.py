@@ -28,6 +28,7 @@ from bitwright.assess.report.views import Views
 from bitwright.assess.verdict import Verdict
 from bitwright.assess.verification import verify_model
 from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
+from bitwright.decide.ranges.saturation import saturation_points
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of
@@ -395,7 +396,12 @@ def _look_at_tensors(
 
     entries = () if plan is None else plan.tensors.values()
     planned = {} if plan is None else planned_weights(plan, weight)
-    views = Views(seen.sketches, weight, {entry.tensor: entry.method for entry in entries})
+    views = Views(
+        seen.sketches,
+        weight,
+        {entry.tensor: entry.method for entry in entries},
+        {name: saturation_points(known[name]) for name in activations},
+    )
     nodes = []
     for node in comparison.nodes:
         unit = node.nodes or (node.name,)

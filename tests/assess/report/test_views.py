@@ -16,8 +16,8 @@ def weight(array, scale, axis=None):
     return Encoding("weight", "w", "int8", scale, zeros, axis, np.asarray(array, float))
 
 
-def views(sketches=None, weights=None, methods=None):
-    return Views(sketches or {}, (weights or {}).get, methods or {})
+def views(sketches=None, weights=None, methods=None, saturation=None):
+    return Views(sketches or {}, (weights or {}).get, methods or {}, saturation or {})
 
 
 def only_view(made, encoding):
@@ -36,6 +36,18 @@ def test_the_share_that_is_cut_off_is_that_of_the_values():
 def test_rounding_to_the_last_level_cuts_nothing_off():
     values = np.linspace(0, 1, 1001, dtype=np.float32)
     assert only_view(views({"x": TensorSketch.of(values)}), activation(1 / 255)).clipped == 0
+
+
+def test_what_no_reader_tells_apart_is_not_cut_off():
+    values = np.linspace(-8, 4, 1001, dtype=np.float32)
+    sketches = {"x": TensorSketch.of(values)}
+    encoding = activation(4 / 127, zero_point=100)  # from -3.15 to 4.88
+    beyond = only_view(views(sketches), encoding).clipped
+    assert beyond == pytest.approx(np.mean(values < -3.15), abs=0.01)
+    # A hard-swish gives zero for all below -3; one that ends at -6 tells some of them apart.
+    hard_swish, wider = {"x": (-3.0, np.inf)}, {"x": (-6.0, np.inf)}
+    assert only_view(views(sketches, saturation=hard_swish), encoding).clipped == 0
+    assert only_view(views(sketches, saturation=wider), encoding).clipped == beyond
 
 
 def test_a_weight_is_judged_channel_by_channel():

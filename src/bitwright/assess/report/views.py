@@ -22,6 +22,7 @@ __all__ = ["Sketch", "TensorView", "Views", "channel_peaks"]
 Array = npt.NDArray[Any]
 
 _MAX_CHANNELS = 128
+_NOWHERE: Mapping[str, tuple[float, float]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class TensorView:
     histogram: Histogram | None = None
     """Of the float values."""
     clipped: float | None = None
-    """Share of the values that lie outside the range."""
+    """Share of the values that lie outside the range, and whose size counts for a reader."""
     peaks: Array | None = None
     """The largest magnitude of each output channel of a weight."""
     limits: tuple[float, float] | None = None
@@ -167,10 +168,13 @@ class Views:
         sketches: Mapping[str, Sketch],
         weight: Callable[[str], Array | None],
         methods: Mapping[str, str | None],
+        saturation: Mapping[str, tuple[float, float]] = _NOWHERE,
     ) -> None:
+        """Take what was observed; `saturation` is beyond what no reader tells values apart."""
         self._sketches = sketches
         self._weight = weight
         self._methods = methods
+        self._saturation = saturation
         self.made: dict[str, TensorView] = {}
         self._keys: dict[tuple[str, str, bytes, bytes], str] = {}
 
@@ -259,7 +263,11 @@ class Views:
         # its bfloat16 puts beyond.
         half = 0.5 * float(one.scale.max())
         slack = half + np.abs(values) * 2.0**-8
-        outside = (values < limits[0] - slack) | (values > limits[1] + slack)
+        # Nor is what lies where every reader saturates, as below -3 of a hard-swish.
+        points = self._saturation.get(one.tensor, (-math.inf, math.inf))
+        low = -math.inf if limits[0] - half <= points[0] else limits[0]
+        high = math.inf if limits[1] + half >= points[1] else limits[1]
+        outside = (values < low - slack) | (values > high + slack)
         return histogram, float(counts[outside].sum() / counts.sum())
 
 
