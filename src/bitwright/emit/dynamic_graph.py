@@ -65,8 +65,7 @@ class IntegerWriter:
                 assert node.graph is not None
                 node.graph.remove(node, safe=True)
         remove_unused_initializers(self._model)
-        for graph in self._model.graphs():
-            graph.sort()
+        self._model.graph.sort()  # bodies, too
         if any(node.domain == MICROSOFT for node in self._model.graph.all_nodes()):
             self._model.opset_imports.setdefault(MICROSOFT, 1)
 

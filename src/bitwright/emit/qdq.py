@@ -77,8 +77,7 @@ class QdqWriter:
             self._connect(key, replacement, readers.get(key, ()), is_result=key in results)
         self._drop_absorbed()
         remove_unused_initializers(self._model)
-        for graph in self._model.graphs():
-            graph.sort()
+        self._model.graph.sort()  # bodies, too
         if self._domain:
             self._model.opset_imports.setdefault(self._domain, 1)
 

@@ -35,8 +35,7 @@ def emit_qoperator(model: ir.Model, plan: QuantPlan, round_weights: Rounding) ->
     _drop_idle_pairs(model, keep={value for value in clipped if value is not None})
     _name_remaining_pairs(model)
     remove_unused_initializers(model)
-    for part in model.graphs():
-        part.sort()
+    model.graph.sort()  # bodies, too
     return [
         f"left {op_type} x{count} float between Q/DQ pairs: {reason}"
         for (op_type, reason), count in left.items()

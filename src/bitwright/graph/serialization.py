@@ -8,6 +8,9 @@ node is made in one call.
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import onnx
 import onnx_ir as ir
 
@@ -15,6 +18,8 @@ __all__ = ["device_configurations", "write_graph"]
 
 _ANNOTATION = "quant_parameter_tensor_names"
 """Under which onnx-ir keeps the annotations of quantized tensors."""
+_TAKES_VERSION = "model_ir_version" in inspect.signature(ir.serde.serialize_node_into).parameters
+"""Whether onnx-ir asks for the IR version, as it does from 1.1 on for configurations of devices."""
 
 
 def device_configurations(of: ir.Model | ir.Node) -> tuple[object, ...]:
@@ -78,7 +83,8 @@ def _write_tensor(message: onnx.GraphProto, tensor: ir.TensorProtocol) -> None:
 
 def _write_node(message: onnx.GraphProto, node: ir.Node, ir_version: int) -> None:
     if node.overload or node.doc_string or node.metadata_props or device_configurations(node):
-        ir.serde.serialize_node_into(message.node.add(), node, model_ir_version=ir_version)
+        version: dict[str, Any] = {"model_ir_version": ir_version} if _TAKES_VERSION else {}
+        ir.serde.serialize_node_into(message.node.add(), node, **version)
         return
     outputs = [value.name or "" for value in node.outputs]
     while outputs and not outputs[-1]:  # optional ones that are left out

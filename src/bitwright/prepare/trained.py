@@ -104,8 +104,7 @@ class _PairRemover:
         trained.notes.insert(0, f"read {found} Q/DQ pair{'' if found == 1 else 's'} from training")
         for reason in list(dict.fromkeys(refused.values()))[:3]:
             trained.notes.append(f"left as it is: {reason}")
-        for _, graph in iter_graphs(self._model):
-            graph.sort()
+        self._model.graph.sort()  # bodies, too
         return trained
 
     def _remove_pairs(self, refused: dict[str, str], wanted: Callable[[Pair], bool]) -> int:
