@@ -328,4 +328,5 @@ def _keeps_rows(node: ir.Node) -> bool:
     batch, *others = source.shape
     if isinstance(batch, int) and rows == batch:
         return True
-    return all(isinstance(size, int) for size in others) and width == math.prod(others)
+    known = [size for size in others if isinstance(size, int)]
+    return len(known) == len(others) and width == math.prod(known)

@@ -331,7 +331,8 @@ def infer_symbolic_shapes(
         from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
     except ImportError as error:
         raise MissingPackageError(
-            "symbolic shape inference needs sympy; install it with `pip install sympy`."
+            "symbolic shape inference needs sympy; install it with "
+            "`pip install 'bitwright[shapes]'`."
         ) from error
     if opset_of(model) < 7:
         raise ModelError("symbolic shape inference reads opset 7 and above.")
