@@ -98,6 +98,7 @@ SIMULATIONS = {
 def test_every_rewrite_is_tried():
     # These have models of their own, in the tests of their passes and of targets.
     elsewhere = {"fix_shapes", "needs_fixed_shapes", "fuse_gelu", "fuse_layer_norm"}
+    elsewhere |= {"nearest_to_floor", "pads_of_all_axes", "positive_indices"}
     assert {*REWRITES, *elsewhere, "fuse_space_to_depth"} == {*Rewrites.__struct_fields__}
 
 

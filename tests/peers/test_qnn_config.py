@@ -35,6 +35,8 @@ def types(model):
             maker = makers.get(node.input[0])
             name = node.input[0].removesuffix("_quantized") if maker is None else maker.input[0]
             several = int(np.prod(scale.dims)) > 1
+            if name in makers and makers[name].op_type == "DequantizeLinear":
+                continue  # a second type of a tensor, for one of its readers
             found[name] = (onnx.TensorProto.DataType.Name(zero.data_type), several)
     return found
 
@@ -67,14 +69,11 @@ def test_the_same_tensors_have_the_same_types(name, bits, tmp_path):
     # By AIMET's table v68 has no scales of channels for Gemm; ONNX Runtime's tool gives it some.
     gemms = {name for node in model.graph.node if node.op_type == "Gemm" for name in node.input}
     theirs |= {name: (theirs[name][0], False) for name in gemms & theirs.keys()}
+    # By the same table weights of norms are asymmetric; the tool gives them the type of all others.
+    norms = {n.input[1] for n in model.graph.node if n.op_type == "LayerNormalization"}
+    theirs |= {name: ("UINT8", False) for name in norms & theirs.keys()}
     assert ours == theirs
-    errors = {
-        (finding.rule, finding.node)
-        for finding in bitwright.verify(made.model, "qualcomm-htp:v68").errors
-    }
-    # Two activations of 16 bits, of which the provider leaves one 8 bits: the rule says so.
-    wide = {("wide_products", "scores"), ("wide_products", "context_matmul")}
-    assert errors <= (wide if bits == 16 else set())
+    assert not bitwright.verify(made.model, "qualcomm-htp:v68").errors
 
 
 def prepared_for_the_peer(path, samples, folder):

@@ -4,8 +4,17 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from support.models import make_cnn, make_mlp, make_samples, normal
-from support.target_models import make_gates
+from support.models import (
+    build,
+    make_cnn,
+    make_mlp,
+    make_samples,
+    make_transformer,
+    node,
+    normal,
+    weight,
+)
+from support.target_models import fix_batch, make_gates, make_yolo
 
 import bitwright
 from bitwright.errors import TargetError
@@ -128,7 +137,7 @@ def test_open_sizes_are_told_where_the_target_takes_none():
 
 
 def test_the_skip_of_a_residual_is_quantized_for_tensorrt_and_nothing_else_of_it():
-    model = make_cnn()
+    model = make_cnn(channels=16)
     made = bitwright.quantize(
         model, data=make_samples(model, 2), target="nvidia-tensorrt", holdout=False, effort="low"
     )
@@ -233,3 +242,115 @@ def test_a_target_of_node_units_gets_pairs_on_all_sides(tmp_path):
     plain = bitwright.quantize(model, data=make_samples(model, 2), recipe="int8")
     broken = {finding.rule for finding in bitwright.verify(plain.model, str(path)).errors}
     assert broken == {"node_unit"}
+
+
+def quantized_for(model, target, recipe=None, **options):
+    return bitwright.quantize(
+        model,
+        data=make_samples(model, 2),
+        target=target,
+        recipe=recipe,
+        holdout=False,
+        effort="low",
+        **options,
+    )
+
+
+def test_norms_have_asymmetric_weights_on_htp():
+    made = quantized_for(make_transformer(), "qualcomm-htp")
+    norms = [n for n in made.plan.nodes.values() if n.op == "LayerNormalization"]
+    assert norms
+    for norm in norms:
+        stored = made.plan.tensors[norm.inputs[1]]
+        assert (stored.qtype, stored.axis) == (UINT8, None)
+    assert made.plan.tensors["w_q"].qtype == INT8
+
+
+def test_second_factors_of_wide_products_are_read_in_8_bits_on_htp():
+    made = quantized_for(make_transformer(), "qualcomm-htp", "a16w8")
+    found = {name: node.inputs for name, node in made.plan.nodes.items() if node.op == "MatMul"}
+    for name in ("scores", "context_matmul"):
+        first, second = (made.plan.tensors[key] for key in found[name])
+        assert (first.qtype, second.qtype) == (UINT16, UINT8)
+        assert second.source is not None  # one more pair behind that of 16 bits
+    assert bitwright.verify(made.model, "qualcomm-htp").ok
+    plain = quantized_for(make_transformer(), None, "a16w8")
+    rules = {f.rule for f in bitwright.verify(plain.model, "qualcomm-htp").errors}
+    assert "wide_products" in rules
+
+
+def test_wide_weights_beside_wide_activations_are_refused_for_htp():
+    recipe = load_recipe("a16w8").replace(weight="int16")
+    with pytest.raises(TargetError, match="uint16 activations with int16 weights"):
+        load_recipe(recipe, "qualcomm-htp")
+
+
+def test_inputs_of_sums_have_one_scale_on_intels_npu():
+    model = make_cnn()
+    scales = {}
+    for variant in ("cpu", "npu"):
+        plan = quantized_for(model, f"intel-openvino:{variant}").plan
+        add = next(node for node in plan.nodes.values() if node.op == "Add")
+        scales[variant] = {plan.tensors[plan.root(key)].scale for key in add.inputs}
+    assert len(scales["cpu"]) == 2 and len(scales["npu"]) == 1
+
+
+def test_products_that_are_too_small_stay_float_for_tensorrt_unless_there_are_no_others():
+    made = quantized_for(make_cnn(channels=16), "nvidia-tensorrt")
+    assert made.plan.nodes["conv2"].action == "quantize"
+    assert "16 values a channel, 10 channels" in made.plan.nodes["fc"].reason
+    made = quantized_for(make_gates(), "nvidia-tensorrt")
+    assert made.plan.nodes["first"].action == "quantize"
+    assert any("too small to be faster" in note for note in made.plan.notes)
+    kept = load_recipe(None, "nvidia-tensorrt").replace(select={"sizes": ()})
+    model = make_cnn(channels=16)
+    plan = bitwright.make_plan(model, data=make_samples(model, 2), recipe=kept)
+    assert plan.nodes["fc"].action == "quantize"
+
+
+def test_forms_that_htp_does_not_take_are_rewritten():
+    made = quantized_for(make_yolo(), "qualcomm-htp")
+    resize = next(node for node in made.model.graph if node.op_type == "Resize")
+    assert resize.attributes.get_string("nearest_mode") == "floor"
+    rewrite = load_recipe("a16w8", "qualcomm-htp").rewrite
+    assert rewrite.pads_of_all_axes and rewrite.positive_indices
+
+
+def test_htp_gets_pairs_on_operators_that_others_leave_float():
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], name="product"),
+        node("Exp", ["a"], ["b"], name="exp"),
+        node("Sqrt", ["b"], ["c"], name="sqrt"),
+        node("Max", ["c", "a"], ["y"], name="max"),
+    ]
+    model = build(nodes, {"x": [4, 8]}, {"y": [4, 8]}, {"w": weight(8, 8, seed=1)})
+    made = quantized_for(model, "qualcomm-htp")
+    assert all(one.action == "quantize" for one in made.plan.nodes.values())
+    found = bitwright.verify(made.model, "qualcomm-htp")
+    assert not found.findings
+    plain = quantized_for(model, None, "int8")
+    rules = {f.rule for f in bitwright.verify(plain.model, "qualcomm-htp").findings}
+    assert "float_operators" in rules
+
+
+@pytest.mark.parametrize(
+    ("target", "output", "block_size", "symmetric"),
+    [
+        ("cpu", "matmul-nbits", 32, False),
+        ("nvidia-tensorrt", "qdq", 32, True),
+        ("intel-openvino:cpu", "matmul-nbits", 32, False),
+        ("intel-openvino:npu", "qdq-transposed", -1, True),
+    ],
+)
+def test_low_bit_weights_are_written_as_a_target_takes_them(target, output, block_size, symmetric):
+    weights = load_recipe("int4-rtn", target).weights
+    assert (weights.output, weights.block_size) == (output, block_size)
+    assert weights.symmetric == symmetric
+    made = bitwright.quantize(fix_batch(make_mlp()), recipe="int4-rtn", target=target)
+    assert not bitwright.verify(made.model, target).findings
+
+
+def test_low_bit_weights_that_a_target_has_no_form_for_are_refused():
+    recipe = load_recipe("int4-rtn").replace(weights={"bits": 2})
+    with pytest.raises(TargetError, match="weights of 2 bits, and not 4 or 8"):
+        load_recipe(recipe, "webgpu")

@@ -109,6 +109,16 @@ def _of_types(rule):
     # A constant of int32 is a bias.
     others = ("uint8", "int8", "uint16", "uint4") if rule.role == "weight" else None
     wrong, right = other_type(rule.types, *([others] if others else [])), rule.types[0]
+    if op.endswith("Normalization"):
+        made = []
+        for kind in (wrong, right):
+            g = Graph()
+            given = {"weight": ["w"], "bias": ["w", "b"]}[rule.role]
+            stored = [g.stored(name, "uint8", np.ones(4)) for name in given[:-1]]
+            stored.append(g.stored(given[-1], kind, np.ones(4)))
+            g.add(op, [g.pair("x"), *stored], "r")
+            made.append(g.model(g.pair("r")))
+        return tuple(made)
     if rule.role == "weight":
         return tuple(unit(op, weight={"kind": kind}) for kind in (wrong, right))
     return tuple(unit(op, read={"kind": kind}) for kind in (wrong, right))
@@ -182,6 +192,8 @@ def _of_blocks(rule):
             "block_size": block,
             "axis": 0,
         }
+        if rule.last_axes == 1:
+            weight |= {"array": weight["array"].T, "scale": weight["scale"].T, "axis": 1}
         return unit("MatMul", weight=weight)
 
     wrong = made(size, 2 * size + 1, 4) if rule.whole else made(size + 1, 2 * size + 2, 4)
@@ -267,7 +279,12 @@ def _of_equal_types(rule):
 
 
 def _of_equal_parameters(rule):
-    return unit(rule.ops[0], write={"scale": 0.1}), unit(rule.ops[0])
+    made = []
+    for scale in (0.1, 0.05):
+        g = Graph()
+        g.add(rule.ops[0], [g.pair("x")], "r", **rule.attributes)
+        made.append(g.model(g.pair("r", scale=scale)))
+    return tuple(made)
 
 
 def _of_same_scale(rule):
@@ -279,6 +296,89 @@ def _of_signed_weights(rule):
     return tuple(
         unit(op, read={"kind": "int8"}, weight={"kind": kind}) for kind in ("uint8", "int8")
     )
+
+
+def _of_output_range(rule):
+    return tuple(unit(rule.ops[0], write={"zero": zero}) for zero in (128, 0))
+
+
+def _of_nested_scales(rule):
+    """Scales stored in another type, and scales as the rule has them."""
+    made = []
+    for kind in (other_type(rule.scale_types), rule.scale_types[0]):
+        g = Graph()
+        g.constant("w", rule.types[0], np.ones((8, 4)))
+        several = rule.per == "channel"
+        scale = {"scale": np.full(4, 0.1), "axis": 1} if several else {"scale": 0.1}
+        scales = g.stored("s", kind, np.ones((2, 4)), **scale)
+        g.constant("w_z", rule.types[0], np.zeros((2, 4)))
+        blocks = {"block_size": 4, "axis": 0, "name": "w_D"}
+        g.nodes.append(node("DequantizeLinear", ["w", scales, "w_z"], ["w_d"], **blocks))
+        g.add("MatMul", [g.pair("x"), "w_d"], "r")
+        made.append(g.model(g.pair("r")))
+    return tuple(made)
+
+
+def _of_stored_weights(rule):
+    g = Graph()
+    g.constant("w", "float", np.ones((4, 4)))
+    g.add("MatMul", [g.pair("x"), g.pair("w", rule.types[0])], "r")
+    return g.model(g.pair("r")), unit("MatMul", weight={"kind": rule.types[0]})
+
+
+def _of_unmixed_types(rule):
+    first, second = rule.types[:2]
+    read = {"kind": first}
+    return tuple(unit("Relu", read=read, write={"kind": kind}) for kind in (second, first))
+
+
+def _of_blocked_products(rule):
+    kind, step = next(iter(rule.multiples.items()))
+    weight = {
+        "kind": kind,
+        "array": np.ones((2 * step, 4)),
+        "scale": np.full((2, 4), 0.1),
+        "block_size": step,
+        "axis": 0,
+    }
+    wrong = other_type(rule.activation)
+    return tuple(
+        unit(rule.ops[0], read={"kind": kind}, weight=weight)
+        for kind in (wrong, rule.activation[0])
+    )
+
+
+def _of_whole_units(rule):
+    g = Graph()
+    g.add("MatMul", ["x", g.stored("w", rule.types[0], np.ones((4, 4)))], "r")
+    return g.model("r"), unit("MatMul", weight={"kind": rule.types[0]})
+
+
+def _of_transposed_weights(rule):
+    made = []
+    for transposed in (0, 1):
+        g = Graph()
+        stored = g.stored("w", rule.types[0], np.ones((4, 4)))
+        g.add("Gemm", ["x", stored], "r", transB=transposed)
+        made.append(g.model("r"))
+    return tuple(made)
+
+
+def _of_quantized_readers(rule):
+    made = []
+    for reader in ("Softmax", rule.readers[0]):
+        g = Graph()
+        result = g.add(rule.ops[0], [g.pair("x"), g.stored("w", "int8", np.ones((4, 4)))], "r")
+        g.add(reader, [g.pair(result)], "a", name="reader")
+        made.append(g.model("a"))
+    return tuple(made)
+
+
+def _of_unquantized(rule):
+    g = Graph()
+    g.add("Relu", [g.pair("x")], "a", name="relu")
+    g.add(rule.ops[0], ["a"], "r")
+    return g.model("r"), unit(rule.ops[0])
 
 
 def _of_type_pairs(rule):
@@ -329,13 +429,40 @@ def _of_small_products(rule):
     return tuple(unit("MatMul", weight={"array": np.ones(shape)}) for shape in (small, large))
 
 
+def _of_convolution_sizes(rule):
+    made = []
+    read = {"kind": rule.types[0]}
+    for channels in (rule.channels - 1, rule.channels):
+        weight = {"kind": rule.types[0], "array": np.ones((channels, channels, 3, 3))}
+        made.append(unit("Conv", read=read, weight=weight))
+    return tuple(made)
+
+
+def _of_attention_sizes(rule):
+    """Too long a sequence, or heads of another size; and one that is as it should be."""
+    length, head = rule.length or 16, rule.head_high or 16
+    wrong = (length + 1, head) if rule.length else (length, head + 1)
+    made = []
+    for size, width in (wrong, (length, head)):
+        g = Graph()
+        g.inputs = {"x": [1, size, width], "y": [1, width, size]}
+        kind = rule.types[0]
+        g.add("MatMul", [g.pair("x", kind), g.pair("y", kind)], "s")
+        g.add("Softmax", ["s"], "p", name="softmax")
+        made.append(g.model("p"))
+    return tuple(made)
+
+
 def _of_low_bit_products(rule):
     block = rule.blocks[0] if rule.blocks else 32
     made = []
     for bits in (next(b for b in (3, 5) if b not in rule.bits), (rule.bits or (0,))[0]):
         g = Graph()
         if bits:
-            more = {"bits": bits, "block_size": block, "domain": "com.microsoft"}
+            size = rule.blocks_of.get(str(bits), (block,))[0]
+            level = rule.levels.get(str(bits), (0,))[0]
+            more = {"bits": bits, "block_size": size, "accuracy_level": level}
+            more["domain"] = "com.microsoft"
             g.add("MatMulNBits", ["x", "y"], "r", K=32, N=4, **more)
         else:
             g.add("MatMul", ["x", "y"], "r")
@@ -411,6 +538,61 @@ def _of_attributes(rule):
     )
 
 
+def _of_attribute_sets(rule):
+    names = {name for one in rule.sets for name in one}
+    wrong = dict.fromkeys(names, "other")
+    return tuple(_single(rule.ops[0], **rule.when, **one) for one in (wrong, rule.sets[0]))
+
+
+def _of_odd_values(rule):
+    return tuple(_single(rule.ops[0], **{rule.attribute: value}) for value in (4, 5))
+
+
+def _of_absent_inputs(rule):
+    op, (index, *_) = next(iter(rule.inputs.items()))
+    made = []
+    for inputs in (["x"] * (index + 1), ["x"] * index):
+        g = Graph()
+        g.add(op, inputs, "r")
+        made.append(g.model("r"))
+    return tuple(made)
+
+
+def _of_index_values(rule):
+    op, index = next(iter(rule.inputs.items()))
+    made = []
+    for value in (-1, 1):
+        g = Graph()
+        g.constant("i", "int64", [0, value])
+        g.add(op, ["x"] * index + ["i"], "r")
+        made.append(g.model("r"))
+    return tuple(made)
+
+
+def _of_kept_axes(rule):
+    made = []
+    for size in (2, 1):
+        g = Graph()
+        g.add(rule.ops[0], ["x"], "r")
+        shape = [1, 4, 8, 8]
+        shape[rule.axes[0]] = size
+        inputs = [info(name, size) for name, size in g.inputs.items()]
+        graph = helper.make_graph(g.nodes, "g", inputs, [info("r", shape)])
+        made.append(ir.from_proto(helper.make_model(graph)))
+    return tuple(made)
+
+
+def _of_vector_inputs(rule):
+    op, index = next(iter(rule.inputs.items()))
+    made = []
+    for shape in ((4, 4), (1, 4)):
+        g = Graph()
+        g.constant("c", "float", np.ones(shape))
+        g.add(op, ["x"] * index + ["c"], "r")
+        made.append(g.model("r"))
+    return tuple(made)
+
+
 def _of_last_axis(rule):
     return tuple(_single(rule.ops[0], axis=axis) for axis in (1, 3))
 
@@ -450,4 +632,21 @@ MAKERS = {
     rules.ConstantInputs: _of_constant_inputs,
     rules.AttributeValues: _of_attributes,
     rules.LastAxis: _of_last_axis,
+    rules.AttributeSets: _of_attribute_sets,
+    rules.OddValues: _of_odd_values,
+    rules.AbsentInputs: _of_absent_inputs,
+    rules.IndexValues: _of_index_values,
+    rules.KeptAxes: _of_kept_axes,
+    rules.VectorInputs: _of_vector_inputs,
+    rules.OutputRange: _of_output_range,
+    rules.NestedScales: _of_nested_scales,
+    rules.StoredWeights: _of_stored_weights,
+    rules.UnmixedTypes: _of_unmixed_types,
+    rules.ConvolutionSizes: _of_convolution_sizes,
+    rules.AttentionSizes: _of_attention_sizes,
+    rules.BlockedProducts: _of_blocked_products,
+    rules.WholeUnits: _of_whole_units,
+    rules.TransposedWeights: _of_transposed_weights,
+    rules.QuantizedReaders: _of_quantized_readers,
+    rules.Unquantized: _of_unquantized,
 }

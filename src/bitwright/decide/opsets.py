@@ -19,6 +19,7 @@ _DYNAMIC = _FUSED = 11
 _HALF = 21
 _BLOCKS = 21
 _FLOAT4 = 23
+_OPSET_OF_OUTPUT = {"qdq": _BLOCKS, "qdq-transposed": _BLOCKS, "nvfp4": _FLOAT4}
 # The bodies of extended operators cast to the type of a zero point, and cut shapes in two.
 _BODIES = 15
 
@@ -34,13 +35,14 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     """
     own = max(model.opset_imports.get("", 1), recipe.opset or 1)
     if recipe.mode == "weight-only":
-        return max(own, {"qdq": _BLOCKS, "nvfp4": _FLOAT4}.get(recipe.weights.output, own))
+        return max(own, _OPSET_OF_OUTPUT.get(recipe.weights.output, own))
     if recipe.mode == "cast":
         # Convolutions are defined for bfloat16 from there on.
         in_bfloat16 = recipe.weight.name == "bfloat16" and not recipe.casts_weights_only
         return max(own, 22 if in_bfloat16 else _PREFERRED)
     overrides = recipe.overrides.values()
     types = {recipe.activation, recipe.weight, *(t for o in overrides for t in o.types)}
+    types |= {*recipe.place.weight_types.values()}
     if recipe.bias == "int16" and recipe.quantize_bias:
         types.add(INT16)
     needed = [own, _least_opset(own, recipe)]

@@ -15,6 +15,7 @@ from bitwright.decide.layout.fallback import leave_masks_float, leave_unreached_
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overflow
 from bitwright.decide.scales.parameters import activation_plan, linked_plan, weight_plan
+from bitwright.decide.scales.sharing import share_scales
 from bitwright.decide.validation import may_absorb
 from bitwright.errors import DataError, NothingQuantizedError
 from bitwright.numerics.types import INT8, UINT8
@@ -37,7 +38,7 @@ def decide(
     tool: str,
 ) -> QuantPlan:
     """Return the plan: type and scale of every entry of the layout, and what each node does."""
-    notes = leave_masks_float(model, layout, sketches)
+    notes = [*layout.notes, *leave_masks_float(model, layout, sketches)]
     notes += leave_unreached_float(model, layout, sketches)
     _refuse_invalid_values(layout, sketches)
     tensors: dict[str, TensorPlan] = {}
@@ -49,6 +50,8 @@ def decide(
         else:
             sketch = sketches.get(entry.range_of or entry.name)
             tensors[key] = activation_plan(entry, sketch, recipe)
+    if recipe.place.same_scale_ops:
+        share_scales(layout, tensors, recipe)
     plan = QuantPlan(
         tool=tool,
         fingerprint=fingerprint,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -107,7 +108,7 @@ def emit_blocks(
             raise PlanError(f"the model has no constant {name!r}.{did_you_mean(name, values)}")
     if output == "nvfp4" and opset_of(model) < 23:
         raise PlanError(f"float4 needs opset 23, and the model has {opset_of(model)}.")
-    if output == "qdq" and opset_of(model) < 21:
+    if output.startswith("qdq") and opset_of(model) < 21:
         raise PlanError(
             f"blocks of DequantizeLinear need opset 21, and the model has {opset_of(model)}; "
             "upgrade it first."
@@ -313,8 +314,8 @@ class _Writer:
 
     # The other forms ------------------------------------------------------------------------------
 
-    def write_dequantize(self, held: _Held) -> None:
-        """Put a DequantizeLinear before the nodes."""
+    def write_dequantize(self, held: _Held, *, transposed: bool = False) -> None:
+        """Put a DequantizeLinear before the nodes, and a Transpose behind it where asked for."""
         name = held.name
         if held.blocks.form.zero_points == "float":
             raise TargetError(
@@ -327,8 +328,8 @@ class _Writer:
         format = first.format
         whole = format.block_size == -1
         # Along the rows for products, which is what the runtime fuses; tables keep their own way.
-        rowwise = any(reader.rowwise for reader in held.readers)
         leading = held.leading
+        rowwise = any(reader.rowwise for reader in held.readers) or (transposed and not leading)
         axis = len(leading) + (1 if rowwise else 0)
         # One scale for each of several axes is one for each block of all inputs.
         block_size = first.shape[0] if whole and leading else format.block_size
@@ -506,6 +507,7 @@ class _Shared:
 FORMS: dict[str, Callable[[_Writer, _Held], None]] = {
     "matmul-nbits": _Writer.write_nbits,
     "qdq": _Writer.write_dequantize,
+    "qdq-transposed": partial(_Writer.write_dequantize, transposed=True),
     "float": _Writer.write_floats,
     "nvfp4": _Writer.write_nvfp4,
     NVFP4_VALUES: _Writer.write_nvfp4_values,

@@ -23,7 +23,10 @@ from bitwright.prepare.fuse_instance_norm import fuse_instance_norm
 from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
 from bitwright.prepare.fuse_layer_norm import fuse_layer_norm
 from bitwright.prepare.fuse_space_to_depth import fuse_space_to_depth
+from bitwright.prepare.nearest_to_floor import nearest_to_floor
+from bitwright.prepare.pads_of_all_axes import pads_of_all_axes
 from bitwright.prepare.passes import Pass, PassResult, run_passes, run_until_stable
+from bitwright.prepare.positive_indices import positive_indices
 from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
 from bitwright.prepare.simulation import simulate_npu, simulation_steps
 from bitwright.prepare.split_fused_products import split_fused_products
@@ -58,6 +61,9 @@ __all__ = [
     "fuse_layer_norm",
     "fuse_space_to_depth",
     "give_biases",
+    "nearest_to_floor",
+    "pads_of_all_axes",
+    "positive_indices",
     "prepare",
     "prepare_exactly",
     "prepare_weights",
@@ -105,6 +111,9 @@ _REWRITES = (
     Pass(split_to_slice, "made slices of {} Split", "split_to_slice"),
     Pass(swish_to_mul, "made products of {} swish", "swish_to_mul"),
     Pass(write_conv_attributes, "wrote out the attributes of {} convolution", "conv_attributes"),
+    Pass(pads_of_all_axes, "wrote the pads of all axes of {} Pad node", "pads_of_all_axes"),
+    Pass(positive_indices, "wrote indices from the front of {} Gather node", "positive_indices"),
+    Pass(nearest_to_floor, "wrote the nearest mode floor of {} Resize node", "nearest_to_floor"),
     Pass(channels_last, "transposed to NHWC: {} outer tensor", "channels_last"),
 )
 _APPROXIMATIONS = (

@@ -43,6 +43,12 @@ class Rewrites(Settings, frozen=True, kw_only=True):
     """A Clip from 0 becomes a Relu: its upper end is left to the quantizer."""
     clip6_to_relu: bool = False
     """A Clip from 0 to 6 becomes a Relu, which equalization can pass; changes the function."""
+    pads_of_all_axes: bool = False
+    """A Pad that names its axes gets the pads of all of them."""
+    positive_indices: bool = False
+    """Constant indices of a Gather count from the front."""
+    nearest_to_floor: bool = False
+    """A Resize to the nearest value has the nearest mode floor, where that takes the same ones."""
     channels_last: bool = False
     """Inputs and outputs of four dimensions are NHWC instead of NCHW."""
     widen_interface: bool = False

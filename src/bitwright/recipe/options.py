@@ -7,7 +7,9 @@ from typing import Literal
 import msgspec
 
 from bitwright.errors import RecipeError
+from bitwright.numerics.types import QType
 from bitwright.support.settings import Settings
+from bitwright.targets.rules import SizeRule
 
 __all__ = ["Placement", "Selection", "SmoothQuant"]
 
@@ -24,6 +26,8 @@ class Selection(Settings, frozen=True, kw_only=True):
 
     op_types: tuple[str, ...] | None = None
     """Only these op types; None: every type that has a rule."""
+    more_op_types: tuple[str, ...] = ()
+    """Also these op types, besides those that are quantized by default."""
     nodes: tuple[str, ...] | None = None
     """Only these nodes; None: all."""
     exclude: tuple[str, ...] = ()
@@ -43,6 +47,9 @@ class Selection(Settings, frozen=True, kw_only=True):
     constant_weights_only: bool | None = None
     """Leave a MatMul of two activations float; None: in dynamic mode, and where 8-bit pairs are for
     ONNX Runtime's integer kernels, which save no time there."""
+    sizes: tuple[SizeRule, ...] = ()
+    """Products that stay float by their sizes, as rules of a target: those that gain nothing from
+    integers there. Where nothing else would be quantized, they are all the same."""
     unknown_names: Literal["refuse", "warn"] = "refuse"
     """What becomes of names of nodes and op types that nothing in the model has: an error, or a
     warning, after which they are ignored."""
@@ -119,6 +126,13 @@ class Placement(Settings, frozen=True, kw_only=True):
     x86 has kernels in all places; None: where the target says so, and without one on x86."""
     per_tensor_ops: tuple[str, ...] = ()
     """Op types whose weights have one scale, also where others get one for each channel."""
+    weight_types: dict[str, QType] = msgspec.field(default_factory=dict)
+    """Op type -> the number type of its weights, where that is not the recipe's."""
+    second_factor: QType | None = None
+    """The type that products of two activations read their second factor in, where activations have
+    more bits: a second pair behind the first."""
+    same_scale_ops: tuple[str, ...] = ()
+    """Op types whose computed inputs have one scale, which covers all of them."""
     adjust_for_bias: bool = True
     """Enlarge a weight scale when the int32 bias would overflow with it."""
     channel_axes: dict[str, int] = msgspec.field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bitwright.errors import RecipeError, TargetError
-from bitwright.numerics.types import INT8, QTYPES, QType
+from bitwright.numerics.types import INT8, QTYPES, UINT8, QType
 from bitwright.recipe.value import Recipe
 from bitwright.targets import NPU_CNN, Target, rules
 from bitwright.targets.host import detect_cpu
@@ -30,10 +30,26 @@ def why_unfit(recipe: Recipe, target: Target) -> str | None:
         return "no limits, which keep power-of-two scales within the target's shifters"
     if target.needs_limits and target.limits != NPU_CNN.limits:
         return "limits of npu-cnn, and other ones can be verified, but not planned for"
+    if recipe.mode == "weight-only":
+        reasons = (_why_weights_unfit(recipe, rule) for rule in target.rules.values())
+        return next((reason for reason in reasons if reason is not None), None)
     if recipe.mode != "static":
         return None
     reasons = (_why_rule_unfit(recipe, rule) for rule in target.rules.values())
     return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why_weights_unfit(recipe: Recipe, rule: rules.Rule) -> str | None:
+    bits = recipe.weights.bits
+    match rule:
+        case rules.LowBitProducts(consequence="refused" | "leaves"):
+            if recipe.weights.output == "matmul-nbits" and bits not in rule.bits:
+                return f"weights of {bits} bits, and not {' or '.join(map(str, rule.bits))}"
+        case rules.Types(role="weight", consequence="refused" | "leaves", ops=()):
+            types = {f"int{bits}", f"uint{bits}"}
+            if recipe.weights.output.startswith("qdq") and types.isdisjoint(rule.types):
+                return f"weights of {bits} bits, and not {' or '.join(rule.types)}"
+    return None
 
 
 def _why_rule_unfit(recipe: Recipe, rule: rules.Rule) -> str | None:
@@ -52,6 +68,9 @@ def _why_rule_unfit(recipe: Recipe, rule: rules.Rule) -> str | None:
                 recipe.weight.signed or recipe.weight_symmetric
             ):
                 return "asymmetric weights, and not symmetric ones"
+        case rules.TypePairs():
+            if recipe.activation.name in rule.activation and recipe.weight.name in rule.weight:
+                return f"{recipe.activation} activations with {recipe.weight} weights"
         case rules.Granularity(role="weight", per=("tensor",), ops=()):
             if recipe.per_channel:
                 return "one scale for each channel, and not for each tensor"
@@ -198,6 +217,92 @@ def _positive(recipe: Recipe, rule: rules.PositiveScales) -> dict[str, Any]:
     return {"weights": {"positive_scales": True}}
 
 
+def _weight_types(recipe: Recipe, rule: rules.Types) -> dict[str, Any]:
+    """Give the weights of some operators a type that these take."""
+    wanted = [QTYPES[name] for name in rule.types if name in QTYPES]
+    if rule.role != "weight" or not rule.ops or recipe.weight in wanted or not wanted:
+        return {}
+    given = dict.fromkeys(rule.ops, wanted[0])
+    return {"place": {"weight_types": given | recipe.place.weight_types}}
+
+
+def _narrow_factor(recipe: Recipe, rule: rules.TypePairs) -> dict[str, Any]:
+    """Read second factors in 8 bits where the hardware would leave no more of them."""
+    name = recipe.activation.name
+    if name not in rule.activation or name not in rule.weight:
+        return {}
+    return {"place": {"second_factor": INT8 if recipe.activation.signed else UINT8}}
+
+
+def _one_scale(recipe: Recipe, rule: rules.SameScale) -> dict[str, Any]:
+    ops = dict.fromkeys((*recipe.place.same_scale_ops, *rule.ops))
+    return {"place": {"same_scale_ops": tuple(ops)}}
+
+
+def _leave_small(recipe: Recipe, rule: rules.SizeRule) -> dict[str, Any]:
+    known = recipe.select.sizes
+    return {} if rule in known else {"select": {"sizes": (*known, rule)}}
+
+
+def _nearest_floor(recipe: Recipe, rule: rules.AttributeSets) -> dict[str, Any]:
+    wanted = {"nearest_mode": "floor"}
+    return {"rewrite": {"nearest_to_floor": True}} if wanted in rule.sets else {}
+
+
+def _all_axes(recipe: Recipe, rule: rules.AbsentInputs) -> dict[str, Any]:
+    return {"rewrite": {"pads_of_all_axes": True}} if 3 in rule.inputs.get("Pad", ()) else {}
+
+
+def _from_the_front(recipe: Recipe, rule: rules.IndexValues) -> dict[str, Any]:
+    return {"rewrite": {"positive_indices": True}} if "Gather" in rule.inputs else {}
+
+
+def _unquantized(recipe: Recipe, rule: rules.Unquantized) -> dict[str, Any]:
+    """Quantize what the hardware computes in integers, also what others leave float."""
+    if recipe.select.op_types is not None:
+        return {}
+    ops = dict.fromkeys((*recipe.select.more_op_types, *rule.ops))
+    return {"select": {"more_op_types": tuple(ops)}}
+
+
+# Weights in blocks, beside float activations
+
+
+def _as_pairs(recipe: Recipe, rule: rules.RefusedOperators) -> dict[str, Any]:
+    refused = "MatMulNBits" in rule.ops and recipe.weights.output == "matmul-nbits"
+    return {"weights": {"output": "qdq"}} if refused else {}
+
+
+def _whole_channels(recipe: Recipe, rule: rules.Granularity) -> dict[str, Any]:
+    if rule.role != "weight" or rule.ops or "block" in rule.per or not _concerns(recipe, rule):
+        return {}
+    return {"weights": {"block_size": -1}}
+
+
+def _symmetric_blocks(recipe: Recipe, rule: rules.ZeroPoints) -> dict[str, Any]:
+    if rule.role != "weight" or "zero" not in rule.at or not _concerns(recipe, rule):
+        return {}
+    return {"weights": {"symmetric": True}}
+
+
+def _whole_blocks(recipe: Recipe, rule: rules.BlockShape) -> dict[str, Any]:
+    return {"weights": {"whole_blocks": True}} if rule.whole and _concerns(recipe, rule) else {}
+
+
+def _transposed(recipe: Recipe, rule: rules.TransposedWeights) -> dict[str, Any]:
+    plain = recipe.weights.output in ("matmul-nbits", "qdq")
+    return {"weights": {"output": "qdq-transposed"}} if plain and _concerns(recipe, rule) else {}
+
+
+_Typed = rules.Granularity | rules.ZeroPoints | rules.BlockShape | rules.TransposedWeights
+
+
+def _concerns(recipe: Recipe, rule: _Typed) -> bool:
+    """Whether a rule is about the types that weights of a recipe are stored in."""
+    bits = recipe.weights.bits
+    return not rule.types or not {f"int{bits}", f"uint{bits}"}.isdisjoint(rule.types)
+
+
 Change = Callable[[Recipe, Any], dict[str, Any]]
 
 # Mode of the recipe -> what a kind of rule changes of it.
@@ -209,6 +314,23 @@ _CHANGES: dict[str, dict[type[rules.Rule], Change]] = {
         rules.OneReader: _unsigned,
         rules.StaticShapes: _told_shapes,
         rules.NodeUnits: _on_all_sides,
+        rules.Types: _weight_types,
+        rules.Unquantized: _unquantized,
+        rules.TypePairs: _narrow_factor,
+        rules.SameScale: _one_scale,
+        rules.SmallProducts: _leave_small,
+        rules.ConvolutionSizes: _leave_small,
+        rules.AttentionSizes: _leave_small,
+        rules.AttributeSets: _nearest_floor,
+        rules.AbsentInputs: _all_axes,
+        rules.IndexValues: _from_the_front,
     },
-    "weight-only": {rules.PositiveScales: _positive},
+    "weight-only": {
+        rules.PositiveScales: _positive,
+        rules.RefusedOperators: _as_pairs,
+        rules.Granularity: _whole_channels,
+        rules.ZeroPoints: _symmetric_blocks,
+        rules.BlockShape: _whole_blocks,
+        rules.TransposedWeights: _transposed,
+    },
 }

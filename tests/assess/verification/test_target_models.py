@@ -26,6 +26,7 @@ TARGETS = (
     "nvidia-tensorrt",
     "nvidia-tensorrt:fp8",
     "intel-openvino:cpu",
+    "intel-openvino:avx2",
     "intel-openvino:gpu",
     "intel-openvino:npu",
     "directml",
@@ -34,15 +35,23 @@ WEIGHT_ONLY = ("nvidia-tensorrt:int4", "nvidia-tensorrt:nvfp4", "webgpu")
 # The recipe's own error on these models with random weights: a MobileNet with uneven channels
 # loses most.
 LEAST_SQNR = 12.0
-# Small products are better left float on a GPU, which the rule says, and CPUs have no integer
-# ConvTranspose: only its weights are stored in 8 bits.
-KNOWN = {("small_products", None), ("unfused", "ConvTranspose")}
+# Where a model has no other products than small ones, which are better left float on a GPU, they
+# are quantized all the same, and the rule says so. CPUs have no integer ConvTranspose: only its
+# weights are stored in 8 bits.
+KNOWN = {
+    ("small_products", None),
+    ("small_convolutions", None),
+    ("float8_convolutions", None),
+    ("unfused", "ConvTranspose"),
+}
 # Recipes that models are not trained for: one scale for uneven channels, scales of powers of two
 # (up to a bit less), or three bits of a float's fraction.
 LEAST = {
     ("demo", "npu-cnn"): 28.0,
     ("demo", "nvidia-tensorrt:fp8"): 19.0,
     ("demo", "nvidia-tensorrt:nvfp4"): 20.0,
+    # One scale for both inputs of its sums, whose channels are far apart.
+    ("mobilenet", "intel-openvino:npu"): 5.0,
     ("mobilenet", "npu-cnn"): 4.0,
     ("mobilenet with relu6", "npu-cnn"): 4.0,
     ("mobilenet", "npu-transformer"): 8.0,

@@ -8,7 +8,7 @@ from bitwright.assess.quantizers import Quantizers
 from bitwright.assess.verification.target_rules import CHECKS, check_rules
 from bitwright.assess.verification.view import TargetView
 from bitwright.targets import TARGETS, find_target
-from bitwright.targets.rules import Rule, WeightCodes
+from bitwright.targets.rules import Rule
 
 
 def every_rule():
@@ -41,10 +41,3 @@ def test_a_rule_names_what_breaks_it_and_nothing_that_keeps_it(rule):
 def test_every_kind_of_rule_has_a_check_and_two_models():
     kinds = {*Rule.__subclasses__()}
     assert {*CHECKS} == {*MAKERS} == kinds
-
-
-def test_weights_outside_their_codes_are_found():
-    rule = WeightCodes(
-        consequence="wrong", fix="reduce_range", source="x", types=("int8",), low=-64, high=64
-    )
-    test_a_rule_names_what_breaks_it_and_nothing_that_keeps_it(rule)

@@ -11,31 +11,26 @@ from bitwright.assess.quantizers import Quantizer, name_of
 from bitwright.assess.verification.view import Breach, TargetView, integers_of, type_of
 from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
 from bitwright.decide.ops.residuals import find_skip_input
-from bitwright.graph.constants import input_at, is_constant
-from bitwright.graph.quantized_ops import QUANTIZERS
+from bitwright.graph.constants import is_constant
+from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 from bitwright.targets import rules
 from bitwright.targets.npu_operations import clip_bounds, only_reader
 
 __all__ = [
     "find_activations",
-    "find_attributes",
-    "find_computed_inputs",
     "find_float_operators",
-    "find_input_counts",
-    "find_low_bit_products",
     "find_mixed_types",
     "find_open_shapes",
-    "find_other_axes",
     "find_pairs_in_groups",
     "find_partial_units",
-    "find_ranks",
+    "find_quantized_readers",
     "find_refused",
     "find_rescaled",
     "find_residuals",
-    "find_small_products",
     "find_type_pairs",
     "find_unequal_scales",
     "find_unknown",
+    "find_unquantized",
     "find_unsigned_weights",
 ]
 
@@ -84,7 +79,11 @@ def _writes_float(node: ir.Node) -> bool:
 def find_mixed_types(view: TargetView, rule: rules.EqualTypes) -> Iterator[Breach]:
     """Find operators whose activations have several number types."""
     for node in view.of_types(rule.ops):
-        sides = [*view.activations(node), *view.behind(node)]
+        read = view.activations(node)
+        operator = OPERATORS.get(node.op_type)
+        if operator is not None and operator.linear is not None:
+            read = read[:1]  # the second factor may have fewer bits
+        sides = [*read, *view.behind(node)]
         names = dict.fromkeys(str(type_of(side)) for side in sides)
         if len(names) > 1:
             yield Breach(name_of(node), f"reads and writes {' and '.join(names)}", "one type")
@@ -93,6 +92,8 @@ def find_mixed_types(view: TargetView, rule: rules.EqualTypes) -> Iterator[Breac
 def find_rescaled(view: TargetView, rule: rules.EqualParameters) -> Iterator[Breach]:
     """Find operators that move values from one scale to another."""
     for node in view.of_types(rule.ops):
+        if any(view.attribute(node, name) != value for name, value in rule.attributes.items()):
+            continue
         source = view.quantizers.quantizer_before(node, 0)
         for behind in view.behind(node):
             if source is None or source.scale is None or behind.scale is None:
@@ -108,7 +109,8 @@ def find_rescaled(view: TargetView, rule: rules.EqualParameters) -> Iterator[Bre
 def find_unequal_scales(view: TargetView, rule: rules.SameScale) -> Iterator[Breach]:
     """Find operators whose inputs have several scales."""
     for node in view.of_types(rule.ops):
-        given = (quantizer.scale for quantizer in view.activations(node))
+        computed = (one for one in view.activations(node) if not view.is_of_constant(one))
+        given = (quantizer.scale for quantizer in computed)
         scales = {float(one) for scale in given if scale is not None for one in scale.reshape(-1)}
         if len(scales) > 1:
             yield Breach(name_of(node), f"inputs of {len(scales)} scales", "one scale")
@@ -175,10 +177,12 @@ def find_pairs_in_groups(view: TargetView, rule: rules.Group) -> Iterator[Breach
         quantizer = only_reader(node.outputs[0])
         if quantizer is None or quantizer.op_type not in QUANTIZERS:
             continue
-        dequantizer = only_reader(quantizer.outputs[0])
-        reader = None if dequantizer is None else only_reader(dequantizer.outputs[0])
-        if reader is not None and reader.op_type in rule.then:
-            found = f"a pair between it and {reader.op_type} {name_of(reader)!r}"
+        readers = [reader for dequantizer in _users(quantizer) for reader in _users(dequantizer)]
+        inside = [reader for reader in readers if reader.op_type in rule.then]
+        # A swish reads it twice: x times its Sigmoid.
+        gated = {reader.op_type for reader in readers} - {*rule.then} <= {"Mul"}
+        if inside and (len(readers) == 1 or gated):
+            found = f"a pair between it and {inside[0].op_type} {name_of(inside[0])!r}"
             yield Breach(name_of(node), found, "none")
 
 
@@ -205,43 +209,46 @@ def _has_quantized_convolution(view: TargetView, value: ir.Value | None) -> bool
     return False
 
 
-def find_small_products(view: TargetView, rule: rules.SmallProducts) -> Iterator[Breach]:
-    """Find quantized products that are too small to gain anything."""
+def find_quantized_readers(view: TargetView, rule: rules.QuantizedReaders) -> Iterator[Breach]:
+    """Find results that are quantized for a reader which computes in float."""
     for node in view.of_types(rule.ops):
-        stored = view.quantizers.quantizer_before(node, 1)
-        weight = input_at(node, 1) if stored is None else stored.node.inputs[0]
-        if view.quantizers.quantizer_before(node, 0) is None or weight is None:
+        if not view.behind(node):
             continue
-        if weight.shape is None:
-            continue
-        sizes = [size for size in weight.shape if isinstance(size, int)]
-        if len(sizes) != len(weight.shape) or len(sizes) < 2:
-            continue
-        if node.op_type in CONVOLUTIONS:
-            reduction, channels = sizes[1], sizes[0]
-        else:
-            reduction, channels = sizes[-2:]
-            if node.attributes.get_int("transB", 0):
-                reduction, channels = channels, reduction
-        if reduction < rule.reduction or channels < rule.channels:
-            found = f"{reduction} values a channel, {channels} channels"
-            allowed = f"at least {rule.reduction} and {rule.channels}, or float"
-            yield Breach(name_of(node), found, allowed)
+        others = [one for one in _readers(node) if one.op_type not in rule.readers]
+        if others:
+            found = f"a pair between it and {others[0].op_type} {name_of(others[0])!r}"
+            yield Breach(name_of(node), found, "none, but where a product reads it")
 
 
-def find_low_bit_products(view: TargetView, rule: rules.LowBitProducts) -> Iterator[Breach]:
-    """Find products of weights in blocks that there is no kernel for."""
-    for node in view.of_types(("MatMulNBits",)):
-        bits = node.attributes.get_int("bits", 4)
-        block = node.attributes.get_int("block_size", 0)
-        if bits not in rule.bits:
-            allowed = " or ".join(map(str, rule.bits))
-            yield Breach(name_of(node), f"weights of {bits} bits in blocks", allowed or "none")
-        elif rule.blocks and block not in rule.blocks:
-            allowed = " or ".join(map(str, rule.blocks))
-            yield Breach(name_of(node), f"blocks of {block}", allowed)
-        elif not rule.group_index and input_at(node, 4) is not None:
-            yield Breach(name_of(node), "rows in another order (g_idx)", "the order of the matrix")
+def _readers(node: ir.Node) -> Iterator[ir.Node]:
+    """Return who reads the quantized results of a node, behind what only moves them."""
+    waiting = [quantizer for quantizer in _users(node) if quantizer.op_type in QUANTIZERS]
+    seen = {*waiting}
+    while waiting:
+        for user in _users(waiting.pop()):
+            if user in seen:
+                continue
+            seen.add(user)
+            operator = OPERATORS.get(user.op_type)
+            if user.op_type in QUANTIZERS | DEQUANTIZERS or (operator and operator.moves):
+                waiting.append(user)
+            else:
+                yield user
+
+
+def _users(node: ir.Node) -> Iterator[ir.Node]:
+    return (use.node for value in node.outputs for use in value.uses())
+
+
+def find_unquantized(view: TargetView, rule: rules.Unquantized) -> Iterator[Breach]:
+    """Find operators on floats without any pair, in a model that has some."""
+    if not view.quantizers.found:
+        return  # which is said once, for all of it
+    for node in view.of_types(rule.ops):
+        computed = [value for value in node.inputs if value is not None and not is_constant(value)]
+        floats = [v for v in computed if v.dtype is None or v.dtype.is_floating_point()]
+        if floats and not any(view.before(node)) and not view.behind(node):
+            yield Breach(name_of(node), f"{node.op_type} without pairs", "pairs on all sides")
 
 
 # Operators ------------------------------------------------------------------------------------
@@ -278,57 +285,6 @@ def find_open_shapes(view: TargetView, rule: rules.StaticShapes) -> Iterator[Bre
 
 def _is_static(value: ir.Value) -> bool:
     return value.shape is not None and all(isinstance(size, int) for size in value.shape)
-
-
-def find_ranks(view: TargetView, rule: rules.Rank) -> Iterator[Breach]:
-    """Find tensors of more or fewer axes."""
-    for node in view.of_types(rule.ops):
-        value = input_at(node, 0)
-        if value is None or value.shape is None:
-            continue
-        rank = len(value.shape)
-        if not rule.low <= rank <= rule.high:
-            yield Breach(name_of(node), f"a tensor of {rank} axes", f"{rule.low} to {rule.high}")
-
-
-def find_input_counts(view: TargetView, rule: rules.InputCount) -> Iterator[Breach]:
-    """Find operators with more or fewer inputs."""
-    for node in view.of_types(rule.ops):
-        if len(node.inputs) != rule.count:
-            yield Breach(name_of(node), f"{len(node.inputs)} inputs", str(rule.count))
-
-
-def find_computed_inputs(view: TargetView, rule: rules.ConstantInputs) -> Iterator[Breach]:
-    """Find shapes, axes and pads that are computed at run time."""
-    for node in view.nodes:
-        for index in rule.inputs.get(node.op_type, ()):
-            value = input_at(node, index)
-            if value is not None and not is_constant(value):
-                yield Breach(name_of(node), f"its input {index} is computed", "a constant")
-
-
-def find_attributes(view: TargetView, rule: rules.AttributeValues) -> Iterator[Breach]:
-    """Find attributes with other values; what is not written has its default, which is allowed."""
-    for node in view.of_types(rule.ops):
-        attribute = node.attributes.get(rule.attribute)
-        if attribute is None:
-            continue
-        value = attribute.value
-        if isinstance(value, bytes):
-            value = value.decode()
-        several = isinstance(value, (list, tuple))
-        if any(one not in rule.values for one in (value if several else [value])):
-            allowed = " or ".join(map(str, rule.values))
-            yield Breach(name_of(node), f"{rule.attribute} {value}", allowed)
-
-
-def find_other_axes(view: TargetView, rule: rules.LastAxis) -> Iterator[Breach]:
-    """Find operators that work along another axis than the last; ONNX's default is the last."""
-    for node in view.of_types(rule.ops):
-        axis, value = node.attributes.get_int("axis", -1), input_at(node, 0)
-        rank = None if value is None or value.shape is None else len(value.shape)
-        if axis != -1 and axis + 1 != rank:
-            yield Breach(name_of(node), f"axis {axis}", "the last axis")
 
 
 def _first(quantizer: Quantizer) -> float:

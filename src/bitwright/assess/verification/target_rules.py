@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bitwright.assess.verification import operator_rules, tensor_rules
+from bitwright.assess.verification import (
+    attribute_rules,
+    operator_rules,
+    product_rules,
+    tensor_rules,
+)
 from bitwright.assess.verification.findings import Finding
 from bitwright.assess.verification.view import Breach, TargetView
 from bitwright.targets import rules
@@ -37,16 +42,33 @@ CHECKS: dict[type[rules.Rule], Callable[[TargetView, Any], Iterable[Breach]]] = 
     rules.FloatOperators: operator_rules.find_float_operators,
     rules.Group: operator_rules.find_pairs_in_groups,
     rules.Residual: operator_rules.find_residuals,
-    rules.SmallProducts: operator_rules.find_small_products,
-    rules.LowBitProducts: operator_rules.find_low_bit_products,
+    rules.SmallProducts: product_rules.find_small_products,
+    rules.LowBitProducts: product_rules.find_low_bit_products,
     rules.KnownOperators: operator_rules.find_unknown,
     rules.RefusedOperators: operator_rules.find_refused,
     rules.StaticShapes: operator_rules.find_open_shapes,
-    rules.Rank: operator_rules.find_ranks,
-    rules.InputCount: operator_rules.find_input_counts,
-    rules.ConstantInputs: operator_rules.find_computed_inputs,
-    rules.AttributeValues: operator_rules.find_attributes,
-    rules.LastAxis: operator_rules.find_other_axes,
+    rules.Rank: attribute_rules.find_ranks,
+    rules.InputCount: attribute_rules.find_input_counts,
+    rules.ConstantInputs: attribute_rules.find_computed_inputs,
+    rules.AttributeValues: attribute_rules.find_attributes,
+    rules.LastAxis: attribute_rules.find_other_axes,
+    rules.AttributeSets: attribute_rules.find_attribute_sets,
+    rules.OddValues: attribute_rules.find_even_values,
+    rules.AbsentInputs: attribute_rules.find_optional_inputs,
+    rules.IndexValues: attribute_rules.find_negative_indices,
+    rules.KeptAxes: attribute_rules.find_changed_axes,
+    rules.VectorInputs: attribute_rules.find_matrix_inputs,
+    rules.OutputRange: tensor_rules.find_low_ends,
+    rules.NestedScales: tensor_rules.find_scales_of_scales,
+    rules.StoredWeights: tensor_rules.find_quantized_weights,
+    rules.UnmixedTypes: tensor_rules.find_mixtures,
+    rules.ConvolutionSizes: product_rules.find_small_products,
+    rules.AttentionSizes: product_rules.find_small_products,
+    rules.BlockedProducts: product_rules.find_blocked_products,
+    rules.WholeUnits: product_rules.find_partial_weights,
+    rules.TransposedWeights: product_rules.find_untransposed,
+    rules.QuantizedReaders: operator_rules.find_quantized_readers,
+    rules.Unquantized: operator_rules.find_unquantized,
 }
 
 

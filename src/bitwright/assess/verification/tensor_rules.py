@@ -24,10 +24,14 @@ __all__ = [
     "find_fixed",
     "find_foreign_opset",
     "find_granularity",
+    "find_low_ends",
+    "find_mixtures",
     "find_negative_scales",
     "find_old_opset",
     "find_output_types",
+    "find_quantized_weights",
     "find_readers",
+    "find_scales_of_scales",
     "find_types",
     "find_unwritten_axes",
     "find_zero_points",
@@ -152,6 +156,10 @@ def find_blocks(view: TargetView, rule: rules.BlockShape) -> Iterator[Breach]:
             words = " or ".join(map(str, rule.sizes)) or f"a multiple of {rule.multiple_of}"
             yield view.breach(quantizer, f"blocks of {block}", words)
         axis = quantizer.node.attributes.get_int("axis", 1)
+        rank = len(value.shape)
+        if rule.last_axes and axis % rank < rank - rule.last_axes:
+            words = "the last" if rule.last_axes == 1 else f"one of the last {rule.last_axes}"
+            yield view.breach(quantizer, f"blocks along axis {axis} of {rank}", words)
         if rule.whole and len(sizes) == len(value.shape) and sizes[axis] % block:
             yield view.breach(quantizer, f"blocks of {block} along {sizes[axis]}", "whole blocks")
 
@@ -226,6 +234,66 @@ def find_fixed(view: TargetView, rule: rules.FixedOutput) -> Iterator[Breach]:
                 found = f"{qtype} scale {scale:g}, zero point {zero}"
                 allowed = f"scale {wanted.scale:g}, zero point {wanted.zero_point}"
                 yield view.breach(behind, found, allowed)
+
+
+def find_low_ends(view: TargetView, rule: rules.OutputRange) -> Iterator[Breach]:
+    """Find results whose range begins below what the operator can give."""
+    for node in view.of_types(rule.ops):
+        for behind in view.behind(node):
+            qtype = integers_of(behind)
+            if qtype is None or behind.scale is None or behind.scale.size != 1:
+                continue
+            scale = float(behind.scale.reshape(-1)[0])
+            zero = 0 if behind.zero_point is None else int(behind.zero_point.reshape(-1)[0])
+            low = (int(qtype.lowest) - zero) * scale
+            if low < rule.low - scale / 2:
+                yield view.breach(behind, f"a range from {low:.3g} on", f"from {rule.low:g} on")
+
+
+def find_scales_of_scales(view: TargetView, rule: rules.NestedScales) -> Iterator[Breach]:
+    """Find weights in blocks whose scales are stored in another form."""
+    for quantizer in view.of_role("weight"):
+        if quantizer.node.op_type in QUANTIZERS or type_of(quantizer) not in rule.types:
+            continue
+        value = input_at(quantizer.node, 1)
+        maker = None if value is None else value.producer()
+        inner = None if maker is None else view.quantizers.found.get(maker)
+        if inner is None:
+            if rule.required:
+                words = f"scales of {type_names(rule.scale_types)}, with one of their own"
+                yield view.breach(quantizer, "float scales of blocks", words)
+            continue
+        readers = [reader.op_type for reader, _ in _uses(quantizer)]
+        others = [op for op in readers if op not in rule.ops]
+        several = inner.scale is not None and inner.scale.size > 1
+        if type_of(inner) not in rule.scale_types:
+            words = type_names(rule.scale_types)
+            yield view.breach(quantizer, f"scales stored as {type_of(inner)}", words)
+        elif inner.scale is None or several != (rule.per == "channel"):
+            yield view.breach(quantizer, "scales of scales", f"one a {rule.per}")
+        elif others:
+            yield view.breach(quantizer, f"a weight of {others[0]}", type_names(rule.ops))
+
+
+def find_quantized_weights(view: TargetView, rule: rules.StoredWeights) -> Iterator[Breach]:
+    """Find weights that are quantized in the model instead of stored."""
+    for quantizer in view.of_role("weight"):
+        if quantizer.node.op_type in QUANTIZERS and type_of(quantizer) in rule.types:
+            found = f"a float weight behind a quantizer of {type_of(quantizer)}"
+            yield view.breach(quantizer, found, "stored values, and a dequantizer")
+
+
+def find_mixtures(view: TargetView, rule: rules.UnmixedTypes) -> Iterator[Breach]:
+    """Find the first activation of another type than the one before it."""
+    first = None
+    for quantizer in view.of_role("activation"):
+        stored = type_of(quantizer)
+        if stored not in rule.types:
+            continue
+        first = first or stored
+        if stored != first:
+            yield view.breach(quantizer, f"{stored} beside {first}", "one of them in all the model")
+            return
 
 
 def find_output_types(view: TargetView, rule: rules.NoOutputType) -> Iterator[Breach]:

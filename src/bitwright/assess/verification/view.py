@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import onnx_ir as ir
 
@@ -70,6 +71,23 @@ class TargetView:
         """Return the operators of these types; of none: all."""
         return (node for node in self.nodes if not ops or node.op_type in ops)
 
+    def attribute(self, node: ir.Node, name: str) -> Any:
+        """Return the value of an attribute; ONNX's default where it is not written."""
+        import onnx
+
+        attribute = node.attributes.get(name)
+        if attribute is not None:
+            value = attribute.value
+            return value.decode() if isinstance(value, bytes) else value
+        opset = self.model.opset_imports.get("", 1)
+        if node.domain or not onnx.defs.has(node.op_type, opset):
+            return None
+        known = onnx.defs.get_schema(node.op_type, opset).attributes.get(name)
+        if known is None or not known.default_value.type:
+            return None
+        default = onnx.helper.get_attribute_value(known.default_value)
+        return default.decode() if isinstance(default, bytes) else default
+
     def before(self, node: ir.Node) -> list[Quantizer | None]:
         """Return the dequantizer at each input of an operator."""
         return [self.quantizers.quantizer_before(node, index) for index in range(len(node.inputs))]
@@ -104,10 +122,7 @@ class TargetView:
             return "activation"
         if quantizer.stored_type == ir.DataType.INT32:
             return "bias"  # also one that an Add behind a product adds
-        uses = [u for value in quantizer.node.outputs for u in value.uses()]
-        if quantizer.node.op_type in QUANTIZERS:
-            uses = [u for one in uses for value in one.node.outputs for u in value.uses()]
-        places = {(use.node.op_type, use.idx) for use in uses}
+        places = {(use.node.op_type, use.idx) for use in _uses(quantizer.node)}
         rules = [(OPERATORS.get(op), index) for op, index in places]
         if rules and all(rule is not None and rule.bias == index for rule, index in rules):
             return "bias"
@@ -118,7 +133,7 @@ class TargetView:
     def of_role(self, role: Role, ops: tuple[str, ...] = ()) -> Iterator[Quantizer]:
         """Return the quantizers of a role, those that some operators read where these are given."""
         for quantizer in self.quantizers.found.values():
-            if self.role(quantizer) != role:
+            if self.role(quantizer) != role or _makes_scales(quantizer.node):
                 continue
             readers = {use.node.op_type for v in quantizer.node.outputs for use in v.uses()}
             if not ops or readers & {*ops}:
@@ -136,6 +151,25 @@ class TargetView:
         writes = quantizer.node.op_type in QUANTIZERS
         ordered = [*makers, *readers] if writes else [*readers, *makers]
         return name_of(ordered[0] if ordered else quantizer.node)
+
+
+_CARRIERS = QUANTIZERS | DEQUANTIZERS | {"Cast", "Transpose"}
+
+
+def _uses(node: ir.Node) -> Iterator[Any]:
+    """Return who reads a node, behind pairs and what transposes a stored weight."""
+    for value in node.outputs:
+        for use in value.uses():
+            if use.node.op_type in _CARRIERS and use.idx == 0:
+                yield from _uses(use.node)
+            else:
+                yield use
+
+
+def _makes_scales(node: ir.Node) -> bool:
+    """Whether a dequantizer gives the scales of others, and no values."""
+    uses = [use for value in node.outputs for use in value.uses()]
+    return bool(uses) and all(use.node.op_type in _PAIRS and use.idx == 1 for use in uses)
 
 
 def _readers(node: ir.Node) -> Iterator[ir.Node]:

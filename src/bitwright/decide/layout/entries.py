@@ -86,6 +86,8 @@ class Layout:
     entries: dict[str, Entry] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     outputs: dict[str, str | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of how it came about."""
 
     @property
     def observed(self) -> list[str]:

@@ -9,9 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import OpRule, Skip
-from bitwright.graph.constants import constant_of, is_constant
+from bitwright.decide.ops.product_sizes import is_first, why_too_small
+from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.recipe import Recipe
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation
+from bitwright.targets.rules import SmallProducts
 
 __all__ = ["Candidate", "refuse"]
 
@@ -204,6 +206,27 @@ def _multiplies_two_activations(c: Candidate) -> Skip | None:
     )
 
 
+def _is_too_small(c: Candidate) -> Skip | None:
+    if not c.recipe.select.sizes or c.rule.linear is None:
+        return None
+    read, weight = (_known_shape(c.node, index) for index in (0, 1))
+    for rule in c.recipe.select.sizes:
+        types = () if isinstance(rule, SmallProducts) else rule.types
+        if types and c.recipe.activation.name not in types:
+            continue
+        found = why_too_small(c.node, rule, read, weight, first=is_first(c.node))
+        if found is not None:
+            return Skip(f"it has {found[0]}, of which integers make nothing faster there")
+    return None
+
+
+def _known_shape(node: ir.Node, index: int) -> list[int | None] | None:
+    value = input_at(node, index)
+    if value is None or value.shape is None:
+        return None
+    return [size if isinstance(size, int) else None for size in value.shape]
+
+
 _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _opset_is_too_old,
     _has_no_integer_form,
@@ -222,4 +245,5 @@ _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _clips_symmetric_integers,
     _pools_float8,
     _multiplies_two_activations,
+    _is_too_small,
 )

@@ -29,7 +29,7 @@ class Selector:
         # The tools that only warn of unknown names know neither modules nor op types here.
         self._names = NodeNames(nodes, only_names=self._only_warns)
         named = self._check_op_types(select, {node.op_type for node in nodes})
-        self._op_types = defaults if named is None else named
+        self._op_types = (defaults if named is None else named) | {*select.more_op_types}
         self._excluded_types = frozenset(select.exclude_op_types)
         self._only = None if select.nodes is None else self.find(select.nodes, "nodes")
         self._excluded = self.find(select.exclude, "exclude")
@@ -106,7 +106,7 @@ class Selector:
         """Return the named op types; a name that no operator has is a spelling mistake."""
         import onnx.defs
 
-        named = (*(select.op_types or ()), *select.exclude_op_types)
+        named = (*(select.op_types or ()), *select.more_op_types, *select.exclude_op_types)
         if named:
             known = present | RULES.keys() | {s.name for s in onnx.defs.get_all_schemas()}
             for op_type in named:

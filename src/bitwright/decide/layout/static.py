@@ -25,7 +25,7 @@ from bitwright.decide.matmul_bias import (
     enter_added_bias,
     stores_added_biases,
 )
-from bitwright.decide.ops import RULES, OpRule, Skip
+from bitwright.decide.ops import CONVOLUTIONS, RULES, OpRule, Skip
 from bitwright.decide.ops.conventions import rule_for
 from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.graph.constants import is_constant
@@ -45,18 +45,31 @@ def lay_out(
     Nodes are visited in graph order: an op that only moves values is quantized when what feeds
     it already is. `keep_float` has the names of more nodes that read and write float, and why.
     """
-    builder = _Builder(model, recipe, keep_float or {})
+    layout = _lay_out(model, recipe, keep_float or {})
+    if recipe.select.sizes and not any(node.quantized for node in layout.nodes.values()):
+        # Whoever asks for integers gets them, also where they gain no time.
+        recipe = recipe.replace(select={"sizes": ()})
+        layout = _lay_out(model, recipe, keep_float or {})
+        layout.notes.append(
+            "quantized products that are too small to be faster in integers on the target: the "
+            "model has no others"
+        )
+    return layout
+
+
+def _lay_out(model: ir.Model, recipe: Recipe, keep_float: Mapping[str, str]) -> Layout:
+    builder = _Builder(model, recipe, keep_float)
     layout, unread = builder.build(), frozenset[str]()
     if not recipe.place.isolated:
         # What follows these nodes stays float with them, so once more is enough.
         unread = find_unread_nodes(layout, wanted=builder.ends)
     if unread:
-        layout = _Builder(model, recipe, keep_float or {}, unread).build()
+        layout = _Builder(model, recipe, keep_float, unread).build()
     # Types are for what is quantized, which is known only now; they change nothing about that.
     types = builder.spread_types(layout)
     if types is None:
         return layout
-    return _Builder(model, recipe, keep_float or {}, unread, types).build()
+    return _Builder(model, recipe, keep_float, unread, types).build()
 
 
 class _Builder:
@@ -229,6 +242,8 @@ class _Builder:
             plan = self._layout.nodes.get(producer.name or "")
             if plan is None or plan.action == "quantize":
                 return plan is not None
+            if producer.op_type in CONVOLUTIONS:
+                return False  # the one that the sum is computed with is float
             value = producer.inputs[0]
         return False
 

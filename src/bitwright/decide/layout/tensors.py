@@ -47,7 +47,7 @@ class TensorMarks:
         assert value is not None
         if not is_constant(value):
             self.mark_activation(value)
-            return self._key_of_type(value, node.name or "")
+            return self._key_of_type(value, node.name or "", self._second_factor(index, rule))
         if index not in rule.weights:
             qtype = self._types.read.get(node.name or "", self._recipe.activation)
             return self._mark_constant(node, value, qtype, None, 0, operand=True)
@@ -85,13 +85,19 @@ class TensorMarks:
         chosen = override.convert_for
         return f"{key}@convert" if chosen is None or reader in chosen else key
 
-    def _key_of_type(self, value: ir.Value, reader: str) -> str:
+    def _second_factor(self, index: int, rule: OpRule) -> QType | None:
+        """Return the type of a product's second factor, where it has one of its own."""
+        return self._recipe.place.second_factor if index == 1 and rule.linear else None
+
+    def _key_of_type(self, value: ir.Value, reader: str, factor: QType | None = None) -> str:
         """Return the entry through which a quantized node reads a tensor in the node's type.
 
         Where that is not the tensor's, all nodes of the type read one more pair behind its own.
         """
         key, override = self.marked[value], self.override_of(value)
         wanted = self._types.read.get(reader)
+        if factor is not None and factor.bits < self._layout.entries[key].qtype.bits:
+            wanted = factor
         if _fixes_type(override) or wanted in (None, self._layout.entries[key].qtype):
             return self.key_for(value, reader)
         assert wanted is not None
@@ -116,7 +122,8 @@ class TensorMarks:
         return self._of_nodes.get(node.name or "", Override())
 
     def _weight_type(self, node: ir.Node) -> QType:
-        return self._of_node(node).weight or self._recipe.weight
+        given = self._recipe.place.weight_types.get(node.op_type)
+        return self._of_node(node).weight or given or self._recipe.weight
 
     def key_for_output(self, value: ir.Value) -> str:
         """Return the entry of a graph output: converted where every reader's is."""

@@ -1,0 +1,179 @@
+"""Products that gain nothing from integers, by their sizes: a target's rules about them.
+
+Read twice: by the planner, which leaves such products float, and by `verify`, which finds those
+that are quantized all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import onnx_ir as ir
+
+from bitwright.graph.constants import is_constant
+from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
+from bitwright.targets.rules import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
+
+__all__ = ["attention_part", "is_first", "why_too_small"]
+
+Shape = Sequence[int | None] | None
+
+_PAIRS = QUANTIZERS | DEQUANTIZERS
+# What may stand between the products of an attention and its Softmax: scaling, masks, moves.
+_BETWEEN = _PAIRS | frozenset("Add Cast Clip Div Identity Mul Reshape Sub Transpose Where".split())
+_BEFORE_FIRST = _PAIRS | frozenset("Cast Identity Pad Reshape Transpose".split())
+
+
+def why_too_small(
+    node: ir.Node, rule: SizeRule, read: Shape, weight: Shape, *, first: bool
+) -> tuple[str, str] | None:
+    """Return what of a product is too small, or too large, and what is allowed; None: nothing.
+
+    `read` and `weight` are the shapes of its factors, as far as they are known; `first` says that
+    it reads what the model is given.
+
+    >>> inputs = [ir.Value(name="x"), ir.Value(name="w")]
+    >>> rule = SmallProducts(consequence="slow", ops=("MatMul",), reduction=16, channels=16)
+    >>> why_too_small(ir.node("MatMul", inputs), rule, (4, 8), (8, 32), first=True)
+    ('8 values a channel, 32 channels', 'at least 16 and 16, or float')
+    """
+    match rule:
+        case SmallProducts():
+            return _of_matrices(node, rule, read, weight) if node.op_type in rule.ops else None
+        case ConvolutionSizes():
+            return _of_convolution(node, rule, weight, first=first)
+        case AttentionSizes():
+            return _of_attention(node, rule, read, weight)
+
+
+def _of_matrices(
+    node: ir.Node, rule: SmallProducts, read: Shape, weight: Shape
+) -> tuple[str, str] | None:
+    if weight is None or len(weight) < 2:
+        return None
+    reduction, channels = weight[-2:]
+    if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1:
+        reduction, channels = channels, reduction
+    rows = _rows(node, read)
+    if _below(reduction, rule.reduction) or _below(channels, rule.channels):
+        found = f"{reduction} values a channel, {channels} channels"
+        return found, f"at least {rule.reduction} and {rule.channels}, or float"
+    if _below(rows, rule.rows):
+        return "the product of a vector", f"{rule.rows} rows or more, or float"
+    return None
+
+
+def _rows(node: ir.Node, read: Shape) -> int | None:
+    """Return how many rows a weight is multiplied with; in batches, those of one."""
+    if read is None or len(read) < 2:
+        return None if read is None else 1
+    transposed = node.op_type == "Gemm" and node.attributes.get_int("transA", 0) == 1
+    return read[-1 if transposed else -2]
+
+
+def _of_convolution(
+    node: ir.Node, rule: ConvolutionSizes, weight: Shape, *, first: bool
+) -> tuple[str, str] | None:
+    if node.op_type != "Conv" or weight is None or len(weight) < 3:
+        return None
+    known = [size for size in weight if size is not None]
+    if len(known) != len(weight):
+        return None
+    outputs, inputs, *kernel = known
+    volume = 1
+    for size in kernel:
+        volume *= size
+    if rule.kernel_volume and volume > rule.kernel_volume:
+        return f"a kernel of {volume} values", f"at most {rule.kernel_volume}, or float"
+    if min(outputs, inputs) >= rule.channels:
+        return None
+    step, group = rule.multiple_of, node.attributes.get_int("group", 1)
+    if step and group > 1 and outputs % step == 0 and min(kernel) >= 3:
+        return None
+    enough = first or max(outputs, inputs) >= rule.channels
+    square = group == 1 and len({*kernel}) == 1
+    if step and square and enough and (outputs % step == 0 or inputs % step == 0):
+        return None
+    words = f"{inputs} input and {outputs} output channels"
+    words += f" in {group} groups" if group > 1 else ""
+    return words, f"at least {rule.channels}, or float"
+
+
+def _of_attention(
+    node: ir.Node, rule: AttentionSizes, read: Shape, other: Shape
+) -> tuple[str, str] | None:
+    part = attention_part(node)
+    if part is None or read is None or other is None or min(len(read), len(other)) < 2:
+        return None
+    lengths = (read[-2], other[-1]) if part == "scores" else (read[-2], read[-1])
+    head = read[-1] if part == "scores" else other[-1]
+    length = max((size for size in lengths if size is not None), default=0)
+    if rule.length and length > rule.length:
+        return f"attention over {length} places", f"at most {rule.length}, or float"
+    if head is not None and (head < rule.head_low or (rule.head_high and head > rule.head_high)):
+        return f"heads of {head}", f"{rule.head_low} to {rule.head_high}, or float"
+    return None
+
+
+def attention_part(node: ir.Node) -> Literal["scores", "context"] | None:
+    """Return which of the two products of an attention a node is; None: neither.
+
+    >>> q, k, v = (ir.Value(name=name) for name in "qkv")
+    >>> scores = ir.node("MatMul", [q, k])
+    >>> softmax = ir.node("Softmax", scores.outputs)
+    >>> context = ir.node("MatMul", [softmax.outputs[0], v])
+    >>> attention_part(scores), attention_part(context)
+    ('scores', 'context')
+    """
+    if node.op_type != "MatMul" or any(v is None or _is_stored(v) for v in node.inputs):
+        return None
+    if any(behind.op_type == "Softmax" for behind in _behind(node)):
+        return "scores"
+    maker = _maker(node.inputs[0], _BETWEEN - {"Add", "Sub", "Div", "Mul", "Where"})
+    return "context" if maker is not None and maker.op_type == "Softmax" else None
+
+
+def is_first(node: ir.Node) -> bool:
+    """Whether a node reads what the model is given, and nothing that was computed from it.
+
+    >>> x, w = ir.Value(name="x"), ir.Value(name="w")
+    >>> conv = ir.node("Conv", [x, w])
+    >>> is_first(conv), is_first(ir.node("Conv", [conv.outputs[0], w]))
+    (True, False)
+    """
+    return _maker(node.inputs[0], _BEFORE_FIRST) is None
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Whether a value is a constant, or the dequantized form of one."""
+    maker = value.producer()
+    if maker is not None and maker.op_type in _PAIRS and maker.inputs[0] is not None:
+        return _is_stored(maker.inputs[0])
+    return is_constant(value)
+
+
+def _maker(value: ir.Value | None, through: frozenset[str]) -> ir.Node | None:
+    """Return the node that a value comes from, before nodes of some types."""
+    maker = None if value is None else value.producer()
+    while maker is not None and maker.op_type in through and maker.inputs:
+        value = maker.inputs[0]
+        maker = None if value is None else value.producer()
+    return maker
+
+
+def _behind(node: ir.Node) -> Iterator[ir.Node]:
+    """Return the nodes that read a result, and those behind scaling, masks and moves of it."""
+    waiting, seen = [node], {node}
+    while waiting:
+        for use in (use for value in waiting.pop().outputs for use in value.uses()):
+            if use.node in seen:
+                continue
+            seen.add(use.node)
+            yield use.node
+            if use.node.op_type in _BETWEEN:
+                waiting.append(use.node)
+
+
+def _below(size: int | None, least: int) -> bool:
+    return size is not None and size < least

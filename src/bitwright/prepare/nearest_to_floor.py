@@ -1,0 +1,86 @@
+"""Write the nearest mode of a Resize as floor, where that takes the same values.
+
+Enlarged by a whole factor s, output i is input floor(i / s): half_pixel with either rounding says
+the same as asymmetric with floor, since (i + 1/2) / s - 1/2 is less than half a step from it.
+Hardware that only has floor then computes the same. Whether it does is looked up for each output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.graph import static_shape
+from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.names import NameScope
+from bitwright.prepare.passes import PassResult, rewrite_nodes
+
+__all__ = ["nearest_to_floor"]
+
+Places = npt.NDArray[np.float64]
+
+_ROUNDINGS: dict[str, Callable[[Places], Places]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def nearest_to_floor(model: ir.Model) -> PassResult:
+    """Give each Resize to the nearest value the mode floor, where it is the same one.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> nearest_to_floor(ir.Model(graph, ir_version=10)).changed
+    0
+    """
+    return rewrite_nodes(model, ("Resize",), _write, since=11)
+
+
+def _write(resize: ir.Node, names: NameScope) -> bool | str:
+    attributes = resize.attributes
+    nearest = attributes.get_string("nearest_mode", "round_prefer_floor")
+    mode = attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    if attributes.get_string("mode", "nearest") != "nearest" or nearest == "floor":
+        return False
+    if (nearest, mode) == ("round_prefer_ceil", "align_corners"):
+        return False  # hardware has this one as well
+    source = resize.inputs[0]
+    before = None if source is None else static_shape(source)
+    after = static_shape(resize.outputs[0])
+    scales = constant_of(input_at(resize, 2))
+    if before is None or after is None or nearest not in _ROUNDINGS:
+        return f"Resize {resize.name!r} keeps the mode {nearest}: its sizes are not known"
+    if "axes" in attributes or (scales is not None and scales.size not in (0, len(before))):
+        return f"Resize {resize.name!r} keeps the mode {nearest}: it names its axes"
+    factors = [b / a for a, b in zip(before, after, strict=True)]
+    if scales is not None and scales.size:
+        factors = [float(scale) for scale in scales]
+    for size, length, factor in zip(before, after, factors, strict=True):
+        given = _indices(size, length, factor, nearest, mode)
+        floor = _indices(size, length, factor, "floor", "asymmetric")
+        if given is None or floor is None or not np.array_equal(given, floor):
+            return f"Resize {resize.name!r} keeps the mode {nearest}: floor takes other values"
+    resize.attributes.add(ir.AttrString("nearest_mode", "floor"))
+    resize.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
+    return True
+
+
+def _indices(size: int, length: int, factor: float, nearest: str, mode: str) -> Places | None:
+    """Return which input each output along an axis is; None: of another formula."""
+    places = np.arange(length, dtype=np.float64)
+    match mode:
+        case "asymmetric":
+            read = places / factor
+        case "half_pixel":
+            read = (places + 0.5) / factor - 0.5
+        case "pytorch_half_pixel":
+            read = (places + 0.5) / factor - 0.5 if length > 1 else np.zeros(1)
+        case "align_corners":
+            read = places * (size - 1) / (length - 1) if length > 1 else np.zeros(1)
+        case _:
+            return None
+    return np.clip(_ROUNDINGS[nearest](read), 0, size - 1)

@@ -1,0 +1,40 @@
+"""Write the pads of all axes of a Pad that names some, for hardware which knows no axes there."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.editing import drop_if_unused, replace_inputs
+from bitwright.graph.names import NameScope
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+
+__all__ = ["pads_of_all_axes"]
+
+
+def pads_of_all_axes(model: ir.Model) -> PassResult:
+    """Give each Pad with constant axes the pads of all of them; return how many had axes.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> pads_of_all_axes(ir.Model(graph, ir_version=10)).changed
+    0
+    """
+    return rewrite_nodes(model, ("Pad",), _write, since=18)
+
+
+def _write(pad: ir.Node, names: NameScope) -> bool | str:
+    if input_at(pad, 3) is None:
+        return False
+    axes, pads, source = constant_of(pad.inputs[3]), constant_of(pad.inputs[1]), pad.inputs[0]
+    if axes is None or pads is None or source is None or source.shape is None:
+        return f"Pad {pad.name!r} keeps its axes: they, its pads or its rank are not known"
+    rank = len(source.shape)
+    written = np.zeros((2, rank), np.int64)
+    written[:, axes.reshape(-1) % rank] = pads.reshape(2, -1)
+    value = Builder(pad, names).constant(written.reshape(-1), f"{pad.outputs[0].name}_pads")
+    given = list(pad.inputs)
+    replace_inputs(pad, [source, value, given[2]])
+    for constant in (given[1], given[3]):
+        drop_if_unused(constant)
+    return True

@@ -1,0 +1,39 @@
+"""Write constant indices of a Gather from the front, for hardware that does not count backwards."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.editing import drop_if_unused
+from bitwright.graph.names import NameScope
+from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+
+__all__ = ["positive_indices"]
+
+
+def positive_indices(model: ir.Model) -> PassResult:
+    """Add the size of its axis to each negative constant index; return how many nodes had some.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> positive_indices(ir.Model(graph, ir_version=10)).changed
+    0
+    """
+    return rewrite_nodes(model, ("Gather",), _write)
+
+
+def _write(gather: ir.Node, names: NameScope) -> bool | str:
+    indices, source = constant_of(input_at(gather, 1)), gather.inputs[0]
+    if indices is None or not np.any(indices < 0):
+        return False
+    shape = None if source is None else source.shape
+    size = None if shape is None else shape[gather.attributes.get_int("axis", 0)]
+    if not isinstance(size, int):
+        return f"Gather {gather.name!r} keeps its negative index: the size of its axis is not known"
+    written = np.where(indices < 0, indices + size, indices).astype(indices.dtype)
+    value = Builder(gather, names).constant(written, f"{gather.outputs[0].name}_indices")
+    given = gather.inputs[1]
+    gather.replace_input_with(1, value)
+    drop_if_unused(given)
+    return True
