@@ -252,3 +252,32 @@ def test_open_dimensions_are_fixed(run, tmp_path, data, out):
     assert answer.code == 0, answer.err
     assert run("verify", out, "--target", "npu-cnn").code == 0
     assert run(*words, "--fix-shape", "batch").code == 2
+
+
+def test_the_verdict_of_an_accelerator_stands_beside_that_of_the_numbers(run, tmp_path, data, out):
+    model = onnx.load(bitwright.load_demo().model_path)
+    open_batch = tmp_path / "open.onnx"
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(model, open_batch)
+    words = ("quantize", open_batch, "-o", out, "--data", data, "--target", "qualcomm-htp")
+    answer = run(*words, "--effort", "low")
+    *_, verdict, found, following = answer.out.splitlines()
+    assert verdict.startswith("Verdict: Good")
+    assert found.startswith(
+        "Target: qualcomm-htp does not run it as it is: against it static_shapes (leaves); 0 of "
+    )
+    assert following == f"Next: bitwright verify {out} --target qualcomm-htp"
+    fixed = run(*words, "--effort", "low", "--fix-shape", "batch=1", "--json").json
+    assert fixed["verification"]["ok"] and not fixed["verification"]["findings"]
+
+
+def test_shapes_are_fixed_for_low_bit_weights_as_well(run, tmp_path, out):
+    from support.models import make_mlp
+
+    path = tmp_path / "mlp.onnx"
+    onnx.save(make_mlp(), path)
+    words = ("quantize", path, "-o", out, "--recipe", "int4-rtn", "--target", "intel-openvino:npu")
+    answer = run(*words)
+    assert "has open sizes, and the target takes fixed shapes only" in answer.out
+    answer = run(*words, "--fix-shape", "n=4")
+    assert "intel-openvino:npu runs it" in answer.out

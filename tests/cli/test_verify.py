@@ -169,3 +169,9 @@ def test_a_target_of_the_user_is_a_file(run, broken, tmp_path):
     answer = run("verify", broken, "--target", path)
     assert answer.code == 1
     assert "refused" in answer.out
+
+
+def test_a_float_model_is_what_core_ml_wants(run, model):
+    answer = run("verify", model, "--target", "coreml")
+    assert answer.code == 0 and "ops on the target (100 % of multiply-adds)" in answer.out
+    assert run("verify", model, "--target", "arm-cpu").code == 1

@@ -71,7 +71,7 @@ def test_the_same_tensors_have_the_same_types(name, bits, tmp_path):
     theirs |= {name: (theirs[name][0], False) for name in gemms & theirs.keys()}
     # By the same table weights of norms are asymmetric; the tool gives them the type of all others.
     norms = {n.input[1] for n in model.graph.node if n.op_type == "LayerNormalization"}
-    theirs |= {name: ("UINT8", False) for name in norms & theirs.keys()}
+    theirs |= dict.fromkeys(norms & theirs.keys(), ("UINT8", False))
     assert ours == theirs
     assert not bitwright.verify(made.model, "qualcomm-htp:v68").errors
 

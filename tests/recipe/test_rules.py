@@ -69,6 +69,17 @@ BROKEN = [
     ({"base": "float16", "scales": "int16"}, "scales has no effect in the mode cast"),
     ({"float_io": False}, "float_io is for the mode cast"),
     ({"mode": "weight-only", "per_channel": True}, "per_channel has no effect in weight-only mode"),
+    (
+        {"mode": "weight-only", "rewrite": {"fuse_gelu": True}},
+        "rewrite.fuse_gelu has no effect in weight-only mode",
+    ),
+    (
+        {
+            "mode": "weight-only",
+            "select": {"sizes": [{"kind": "small_products", "consequence": "slow", "ops": []}]},
+        },
+        "select.sizes is for the mode static",
+    ),
     ({"weights": {"bits": 8}}, "weights is for the mode weight-only"),
     ({"bias_correction": "fast", **ADAROUND}, "take 'sequential' with fine_tune"),
     ({"mode": "dynamic", "rounding": "gptq"}, "is for static mode"),

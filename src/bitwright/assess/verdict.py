@@ -65,7 +65,7 @@ def judge_outputs(
     gains = [size]
     if speedup is not None:
         gains.append(_times(speedup, "as fast", "faster", "slower"))
-    kernels = "" if coverage is None else f", with {coverage.describe()}"
+    kernels = "" if coverage is None else f", with {coverage.describe()} by ONNX Runtime on a CPU"
     return Verdict(
         level, f"{opening} ({', '.join(measures)}), and is {' and '.join(gains)}{kernels}."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from bitwright.cli import options as opt
 from bitwright.cli.piping import STANDARD_OUTPUT, refuse_pipe, written
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Screen
+
+if TYPE_CHECKING:
+    from bitwright.assess import Verification
 
 __all__ = ["quantize_command"]
 
@@ -125,12 +128,25 @@ def quantize_command(
             "device": None if device == "cpu" else device,
         }
         again = " ".join(filter(None, (recipe.words(), opt.typed(further))))
-        on = None
+        on = found = None
         if output != STANDARD_OUTPUT:
             on = next_command(result, model, samples, again=again, target=recipe.target)
+            found = _verified(output, recipe.target)
         parts = result_parts(result, verbose=screen.verbose, plan_path=shown_plan)
-        parts.append(Facts([("Verdict", result.verdict.sentence), *([("Next", on)] if on else [])]))
-        screen.show({**result.to_dict(), "plan": shown_plan, "next": on}, parts)
+        last = [("Verdict", result.verdict.sentence)]
+        last += [] if found is None else [("Target", found.describe())]
+        parts.append(Facts([*last, *([("Next", on)] if on else [])]))
+        document = {**result.to_dict(), "plan": shown_plan, "next": on}
+        document |= {} if found is None else {"verification": found.to_dict()}
+        screen.show(document, parts)
+
+
+def _verified(path: Path, target: str | None) -> Verification | None:
+    """Return what the rules of an accelerator say of a result; CPUs show it in integer kernels."""
+    from bitwright.api import verify
+    from bitwright.targets import find_target
+
+    return None if target is None or find_target(target).cpus else verify(path, target)
 
 
 def _refuse_calibration(given: dict[str, Any]) -> None:

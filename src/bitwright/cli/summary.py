@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.screen import Facts, Part, Table, show_bytes
 from bitwright.support.wording import counted
+from bitwright.targets import find_target
 
 if TYPE_CHECKING:
     from bitwright.cli.options import DataOptions
@@ -57,6 +58,10 @@ def next_command(
     if result.verdict.level == "unknown":
         return f"bitwright compare {paths} --data PATH"
     if result.verdict.level == "good":
+        if target is not None and not find_target(target).cpus:
+            return (
+                f"bitwright verify {shlex.quote(str(result.path))} --target {shlex.quote(target)}"
+            )
         return f"bitwright bench {paths}"
     on = on if target is None else f"{on} --target {shlex.quote(target)}"
     return f"bitwright report {paths} -o report.html {on}"

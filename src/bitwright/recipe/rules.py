@@ -10,6 +10,7 @@ from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.recipe.fields import RecipeFields
 from bitwright.recipe.finetuning import AdaQuant, SignRound
+from bitwright.recipe.hardware import Rewrites
 from bitwright.recipe.methods import MinMSE, NonOverflow
 from bitwright.recipe.options import Placement
 from bitwright.recipe.weights import WeightOnly
@@ -51,13 +52,18 @@ _DYNAMIC_PLACEMENT = ("force_shared", "conventions")
 
 # What a weight-only recipe can ask for: `weights` says all about them.
 _WEIGHT_ONLY_FIELDS = frozenset(
-    "version name mode select weights fine_tune assumed_type optimize opset".split()
+    "version name mode select weights fine_tune assumed_type optimize opset rewrite".split()
 )
 
 # What a cast can ask for: there are no scales, no ranges and no pairs.
 _CAST_FIELDS = frozenset(
     "version name mode activation weight select place assumed_type float_io keep_defaults "
     "optimize rewrite".split()
+)
+
+
+_REWRITES_OF_GRAPHS = tuple(
+    name for name in Rewrites.__struct_fields__ if name not in ("fix_shapes", "needs_fixed_shapes")
 )
 
 
@@ -174,6 +180,15 @@ RULES = (
     Rule(
         lambda r: r.mode == "weight-only" and _without_effect(r, _WEIGHT_ONLY_FIELDS),
         "{found} has no effect in weight-only mode; leave it out.",
+    ),
+    Rule(
+        lambda r: r.mode == "weight-only" and _changed(r.rewrite, _REWRITES_OF_GRAPHS),
+        "rewrite.{found} has no effect in weight-only mode, where only shapes can be fixed; leave "
+        "it out.",
+    ),
+    Rule(
+        lambda r: r.mode != "static" and r.select.sizes,
+        "select.sizes is for the mode static; leave it out.",
     ),
     Rule(
         lambda r: r.mode != "weight-only" and r.weights != WeightOnly(),

@@ -326,6 +326,7 @@ _CHANGES: dict[str, dict[type[rules.Rule], Change]] = {
         rules.IndexValues: _from_the_front,
     },
     "weight-only": {
+        rules.StaticShapes: _told_shapes,
         rules.PositiveScales: _positive,
         rules.RefusedOperators: _as_pairs,
         rules.Granularity: _whole_channels,

@@ -96,4 +96,6 @@ def test_the_level_is_by_the_kind_of_the_output(kind, loss, level):
 
 def test_what_runs_in_integers_stands_beside_it():
     found = judge(subject(outputs=[output(35.0, 1.0)], coverage=Coverage(4, 3, 100, 90)))
-    assert found.sentence.endswith("with 3 of 4 products in integers (90 % of multiply-adds).")
+    assert found.sentence.endswith(
+        "with 3 of 4 products in integers (90 % of multiply-adds) by ONNX Runtime on a CPU."
+    )

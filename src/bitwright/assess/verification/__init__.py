@@ -61,11 +61,16 @@ class Check:
     """Left out where an error was found before: it would say the same less clearly."""
 
 
+def _wants_quantized(target: Target, *, pairs: bool) -> bool:
+    """Whether a model for a target is quantized at all, and then in pairs only."""
+    return target.modes != () and target.takes_integer_operators != pairs
+
+
 _BY_RUNTIME = ("runtime", "unfused", "float_weights")
 
 CHECKS = (
-    Check(("quantized",), check_quantized, lambda target: target.takes_integer_operators),
-    Check(("quantized",), check_pairs, lambda target: not target.takes_integer_operators),
+    Check(("quantized",), check_quantized, lambda target: _wants_quantized(target, pairs=False)),
+    Check(("quantized",), check_pairs, lambda target: _wants_quantized(target, pairs=True)),
     Check(("domains",), lambda quantizers: check_domains(quantizers.model)),
     Check(("onnx",), lambda quantizers: check_form(quantizers.model)),
     Check(("scale",), check_scales),
@@ -111,6 +116,9 @@ CHECKS = (
     ),
 )
 
+
+# Rules that a model breaks whose shapes cannot be inferred.
+_MALFORMED = frozenset({"onnx", "runtime", "scale", "zero_point"})
 
 # What becomes of a model that breaks a rule which does not come from a file.
 _CONSEQUENCES: dict[str, Consequence] = {
@@ -171,7 +179,7 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
             findings += check.find(quantizers)
             rules += check.rules
     view, given = TargetView(quantizers), hardware.rules
-    if not any(finding.level == "error" for finding in findings):
+    if not any(finding.rule in _MALFORMED for finding in findings):
         infer_shapes(model)
     findings += check_rules(view, given)
     rules += given
