@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,10 @@ class Answer:
 
 
 @pytest.fixture
-def run(capsys):
+def run(capsys, monkeypatch):
+    # A slow machine would tell its progress where a test expects no word.
+    monkeypatch.setattr("bitwright.support.progress.SECONDS_BETWEEN_LINES", math.inf)
+
     def call(*words):
         capsys.readouterr()
         code = main([str(word) for word in words])
