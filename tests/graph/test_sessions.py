@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import tempfile
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
@@ -44,10 +46,35 @@ def test_a_graph_with_many_initializers_opens_otherwise_and_gives_the_same(monke
     session = open_session(result.model, float_weights=True)
     options = session.get_session_options()
     assert options.optimized_model_filepath == os.devnull
-    passes = options.get_session_config_entry("optimization.disable_specified_optimizers")
-    assert passes == "WeightBiasQuantization;ConstantSharing;NhwcTransformer"
+    without = {"WeightBiasQuantization", "ConstantSharing", "NhwcTransformer", "NchwcTransformer"}
+    ops = {node.op_type for node in result.model.graph.all_nodes()}
+    assert "Conv" in ops and not ops & {"Transpose", "Where"}
+    assert without < _passes_left_out(session)
+    assert {"TransposeOptimizer", "WhereDummyDq"} < _passes_left_out(session)
     for name, array in run_session(open_session(result.model), feeds).items():
         np.testing.assert_array_equal(array, expected[name])
+
+
+def test_a_pass_stays_where_the_graph_has_what_it_is_for(builders, monkeypatch):
+    monkeypatch.setattr(sessions, "MANY_INITIALIZERS", 1)
+    left_out = _passes_left_out(open_session(load_model(builders.mlp())))
+    assert "TransposeOptimizer" in left_out and "MatMulAddFusion" not in left_out
+    assert "NchwcTransformer" not in left_out
+
+
+def _passes_left_out(session):
+    entry = "optimization.disable_specified_optimizers"
+    return set(session.get_session_options().get_session_config_entry(entry).split(";"))
+
+
+def test_the_runtime_knows_each_pass_by_the_name_that_is_left_out(builders, capfd):
+    options = ort.SessionOptions()
+    options.log_severity_level = 0
+    content = builders.mlp().SerializeToString()
+    ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    told = set(re.findall(r"Applying graph transformer (\w+)", capfd.readouterr().err))
+    left_out = {*sessions._SLOW_PASSES, *sessions._PASSES_OF_OPS, sessions._PASS_OF_CONVOLUTIONS}
+    assert left_out <= told
 
 
 def test_many_initializers_do_not_take_the_place_of_the_optimized_graph(

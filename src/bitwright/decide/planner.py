@@ -21,6 +21,7 @@ from bitwright.errors import DataError, NothingQuantizedError
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
+from bitwright.support.collector import without_collection
 
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["decide"]
 
 
+@without_collection()
 def decide(
     model: ir.Model,
     layout: Layout,

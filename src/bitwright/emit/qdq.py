@@ -21,6 +21,7 @@ from bitwright.graph.editing import (
     replace_value,
 )
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
+from bitwright.support.collector import without_collection
 
 __all__ = ["QdqWriter", "Rounding", "StandardOp", "emit_qdq"]
 
@@ -29,6 +30,7 @@ Rounding = Callable[[Array, Parameters], Array]
 StandardOp = Literal["QuantizeLinear", "DequantizeLinear"]
 
 
+@without_collection()
 def emit_qdq(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
     """Turn the float model, in place, into the quantized one that the plan describes.
 

@@ -14,10 +14,12 @@ from bitwright.graph.names import NameScope
 from bitwright.graph.serialization import device_configurations, write_graph
 from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import inline_copy
+from bitwright.support.collector import without_collection
 
 __all__ = ["StrippedModel", "clone_model", "strip_weights", "to_message", "value_with_tensor"]
 
 
+@without_collection()
 def clone_model(model: ir.Model) -> ir.Model:
     """Return a copy whose graphs, nodes and values are new and whose tensors are shared.
 
@@ -48,6 +50,7 @@ def _copy_type(given: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
     return copy.deepcopy(given)
 
 
+@without_collection()
 def to_message(
     model: ir.Model,
     *,

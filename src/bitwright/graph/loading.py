@@ -17,6 +17,7 @@ from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.messages import check_message
 from bitwright.graph.shapes import forget_sizes
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
+from bitwright.support.collector import without_collection
 from bitwright.support.files import check_regular_file
 
 __all__ = ["SOURCE_KEY", "ModelSource", "file_size", "files_of", "load_model", "source_path"]
@@ -131,6 +132,7 @@ def read_proto(path: Path) -> tuple[onnx.ModelProto, dict[str, Extent]]:
     return proto, extents
 
 
+@without_collection()
 def _from_proto(
     proto: onnx.ModelProto,
     what: str,

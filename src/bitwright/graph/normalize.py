@@ -19,6 +19,7 @@ from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS,
 from bitwright.graph.shapes import element_type
 from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import tensor_in, tensor_slots
+from bitwright.support.collector import without_collection
 from bitwright.support.wording import counted
 
 __all__ = [
@@ -41,6 +42,7 @@ _QUANTIZED_OPS = (
 )
 
 
+@without_collection()
 def normalize(model: ir.Model, *, keep_defaults: bool = False) -> list[str]:
     """Bring a model to the one form that the rest of Bitwright works on, in place.
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -57,11 +58,22 @@ _OPTIMIZED_DATA_ENTRY = "session.optimized_model_external_initializers_file_name
 _NO_INTEGERS_ENTRY = "session.disable_quant_qdq"
 _WITHOUT_PASSES_ENTRY = "optimization.disable_specified_optimizers"
 _ROUNDING_PASS = "WeightBiasQuantization"
-_SLOW_PASSES = (
-    "ConstantSharing",
-    "NhwcTransformer",
-)
+_SLOW_PASSES = ("ConstantSharing", "NhwcTransformer")
 """They change where values lie, not which."""
+_PASS_OF_CONVOLUTIONS = "NchwcTransformer"
+"""It makes them faster, and is quadratic in their number."""
+_PASSES_OF_OPS = {
+    "TransposeOptimizer": "Transpose",
+    "TransposeOptimizer_CPUExecutionProvider": "Transpose",
+    "MatMulAddFusion": "MatMul",
+    "ReshapeFusion": "Reshape",
+    "SliceConcatToSpaceToDepthFusion": "Slice",
+    "LayerNormFusionL1": "ReduceMean",
+    "WhereDummyDq": "Where",
+}
+"""Passes that find nothing without a node of this type, and sort the whole graph to look for one.
+The runtime keeps all nodes that are ready in a list, such as the dequantizers of constants, and
+walks through it for each: a pass over a quantized graph is quadratic."""
 
 MANY_INITIALIZERS = 2_000
 """From so many on, a session is opened without those steps of the runtime that grow with their
@@ -335,6 +347,7 @@ def _avoid_quadratic_steps(
     initializer from the graph, and searches for its name among all; unless it wrote the graph to a
     file, for which the null device does. Nodes of other providers than the CPU fit no file.
     """
+    ops = Counter(node.op_type for node in model.graph.all_nodes())
     size = sum(
         value.const_value.nbytes
         for value in model.graph.initializers.values()
@@ -348,7 +361,8 @@ def _avoid_quadratic_steps(
         and not any(isinstance(slot.tensor, ir.ExternalTensor) for slot in tensor_slots(model))
     ):
         options.optimized_model_filepath = os.devnull
-    return [*_SLOW_PASSES]
+    passes = [*_SLOW_PASSES, *(name for name, op in _PASSES_OF_OPS.items() if op not in ops)]
+    return [*passes, _PASS_OF_CONVOLUTIONS] if ops["Conv"] >= MANY_INITIALIZERS else passes
 
 
 def _external_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:

@@ -19,6 +19,7 @@ from bitwright.graph.runtime_ops import keeps_type, stand_in_for_shapes
 from bitwright.graph.subgraphs import iter_graphs, iter_values, subgraphs_of
 from bitwright.graph.tensors import shape_of
 from bitwright.graph.versions import opset_of
+from bitwright.support.collector import without_collection
 
 __all__ = [
     "assume_types",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 
+@without_collection()
 def infer_shapes(model: ir.Model) -> str | None:
     """Fill in shapes and types in place; what cannot be inferred stays as it was.
 

@@ -32,11 +32,13 @@ from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe
+from bitwright.support.collector import without_collection
 from bitwright.targets.npu_operations import is_simulation
 
 __all__ = ["lay_out"]
 
 
+@without_collection()
 def lay_out(
     model: ir.Model, recipe: Recipe, *, keep_float: Mapping[str, str] | None = None
 ) -> Layout:
