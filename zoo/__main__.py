@@ -7,9 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from zoo.journal import Journal, source_version
+from zoo.journal import RESULTS, Journal, source_version
 
-ROOT = Path(__file__).parent.parent
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent
 
 
 def main() -> None:
@@ -26,7 +27,7 @@ def main() -> None:
     run.add_argument("--again", action="store_true", help="forget what is known of these verbs")
     run.add_argument("--part", default="0/1", help="i/n: only each n-th architecture, from i")
     table = commands.add_parser(
-        "table", help="write results.md here and results.json into the work folder"
+        "table", help="write results.md and the records behind it into the folder of the zoo"
     )
     table.add_argument("--work", type=Path, default=ROOT / "build" / "zoo")
     keep = commands.add_parser("store", help="keep exported models small, for the tests")
@@ -40,11 +41,11 @@ def main() -> None:
             name = "-".join(path.parts[path.parts.index("models") + 1 :])
             store(path, options.into / f"{name}.gz")
         return
-    journal = Journal(options.work / "journal.jsonl")
+    journal = Journal(options.work / "journal.jsonl", FOLDER / RESULTS)
     if options.command == "table":
         from zoo.table import write_results
 
-        write_results(list(journal.records.values()), options.work, Path(__file__).parent)
+        write_results(list(journal.records.values()), FOLDER)
         return
     _run(options, journal)
 

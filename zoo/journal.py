@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+RESULTS = "results.jsonl.gz"
+"""The records of all runs whose table is in the repository."""
 
 Outcome = Literal[
     "passed",  # kept the contract
@@ -41,13 +45,17 @@ class Record:
 
 
 class Journal:
-    """A file of records; a later record of the same key takes the place of an earlier one."""
+    """A file of records; a later record of the same key takes the place of an earlier one.
 
-    def __init__(self, path: Path) -> None:
+    What runs on other machines left in the file `before` is known, too.
+    """
+
+    def __init__(self, path: Path, before: Path | None = None) -> None:
         self.path = path
         self.records: dict[tuple[str, str, int, str, str], Record] = {}
-        for record in _read(path):
-            self.records[record.key] = record
+        for known in (before, path):
+            for record in () if known is None else _read(known):
+                self.records[record.key] = record
 
     def add(self, record: Record) -> None:
         """Keep a record, on disk at once."""
@@ -57,10 +65,23 @@ class Journal:
             file.write(json.dumps(asdict(record)) + "\n")
 
 
+def write_records(records: Iterable[Record], path: Path) -> None:
+    """Write records without what is of one machine only; the same ones give the same bytes."""
+    lines = []
+    for record in sorted(records, key=lambda record: record.key):
+        row = asdict(record)
+        del row["facts"], row["seconds"]
+        lines.append(json.dumps({k: v for k, v in row.items() if v not in (None, "")}) + "\n")
+    path.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+
+
 def _read(path: Path) -> Iterator[Record]:
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
+    for line in content.decode().splitlines():
         # A run that was killed may have left half a line.
         if line.endswith("}"):
             yield Record(**json.loads(line))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from zoo.journal import Record
+from zoo.journal import RESULTS, Record, write_records
 from zoo.verbs import VERBS
 
 OUTCOMES = ("passed", "low", "refused", "failed")
@@ -19,19 +17,10 @@ QUIET = 60.0
 """Above this, in dB, two exporters' results differ by roundings alone."""
 
 
-def write_results(records: Sequence[Record], work: Path, folder: Path) -> None:
-    """Write results.json, one row for each record, beside the journal, and the table."""
+def write_results(records: Sequence[Record], folder: Path) -> None:
+    """Write the records themselves, from which other machines go on, and the table."""
+    write_records(records, folder / RESULTS)
     ordered = sorted(records, key=lambda record: record.key)
-    rows = [
-        {
-            k: v
-            for k, v in asdict(r).items()
-            if k not in {"facts", "seconds"} and v not in (None, "")
-        }
-        for r in ordered
-    ]
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    (work / "results.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     (folder / "results.md").write_text(make_table(ordered), encoding="utf-8")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.journal import Journal, Record
+from zoo.journal import Journal, Record, write_records
 from zoo.table import find_cause, find_differences, make_table
 
 
@@ -47,3 +47,17 @@ def test_a_journal_is_read_again_and_half_a_line_is_left_out(tmp_path):
     with path.open("a") as file:
         file.write('{"architecture": "cut o')
     assert list(Journal(path).records.values()) == [record(sqnr=12.5)]
+
+
+def test_a_run_goes_on_from_the_records_of_another_machine(tmp_path):
+    kept = tmp_path / "results.jsonl.gz"
+    elsewhere = [record("dynamo", sqnr=9.5), record(sqnr=12.5)]
+    write_records(elsewhere, kept)
+    first = kept.read_bytes()
+    write_records(reversed(elsewhere), kept)
+    assert kept.read_bytes() == first
+    journal = Journal(tmp_path / "journal.jsonl", kept)
+    assert sorted(r.sqnr for r in journal.records.values()) == [9.5, 12.5]
+    journal.add(record(sqnr=13.0))
+    again = Journal(tmp_path / "journal.jsonl", kept)
+    assert sorted(r.sqnr for r in again.records.values()) == [9.5, 13.0]
