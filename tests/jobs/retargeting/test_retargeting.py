@@ -5,8 +5,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from support.models import build, make_samples, node
-from support.target_models import MODELS
+from support.models import build, make_mlp, make_samples, node
+from support.target_models import MODELS, fix_batch
 
 import bitwright
 from bitwright import graph
@@ -155,3 +155,27 @@ def test_a_product_of_integers_with_a_float_result_becomes_pairs_again():
         graph.open_session(one).run(None, samples[0])[0] for one in (made.model, pairs.model)
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("target", "form", "scales"),
+    [
+        ("intel-openvino:npu", {"DequantizeLinear", "Transpose"}, "per channel"),
+        ("nvidia-tensorrt:int4", {"DequantizeLinear"}, "per block"),
+        ("cpu", {"MatMulNBits"}, None),  # whose scales are the operator's own
+    ],
+)
+def test_low_bit_weights_of_a_kept_plan_get_the_form_of_the_target(target, form, scales):
+    model = fix_batch(make_mlp(width=32))
+    kept = bitwright.quantize(model, recipe="int4-rtn").plan
+    made = bitwright.retarget(model, target, plan=kept)
+    assert not made.verification.findings
+    assert form <= {node.op_type for node in made.model.graph}
+    assert made.verification.residence.quantized_share == 1
+    assert [*bitwright.inspect(made.model).scales] == ([] if scales is None else [scales])
+
+
+def test_the_plan_of_another_model_is_refused():
+    kept = bitwright.quantize(make_mlp(), recipe="int4-rtn").plan
+    with pytest.raises(ModelError, match="made for another model"):
+        bitwright.retarget(make_mlp(width=32), "cpu", plan=kept)

@@ -417,6 +417,7 @@ def test_float4_weights_are_those_that_onnx_reads_and_are_measured_in_float():
     model = small_models.make_transformer()
     samples = small_models.make_samples(model, 2)
     made = bitwright.quantize(model, data=samples, target="nvidia-tensorrt:nvfp4", holdout=False)
+    assert any("activations stay float" in note for note in made.plan.notes)
     assert made.model.opset_imports[""] == 23
     assert any("the same numbers in float32" in note for note in made.plan.notes)
     proto = made.to_proto()

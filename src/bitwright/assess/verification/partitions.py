@@ -30,9 +30,7 @@ def find_residence(view: TargetView, findings: Sequence[Finding]) -> Residence:
     floats = {f.node for f in findings if f.consequence == "float"}
     resident = [node for node in view.nodes if name_of(node) not in gone]
     quantized = [
-        node
-        for node in resident
-        if name_of(node) not in floats and (any(view.before(node)) or is_integer_op(node.op_type))
+        node for node in resident if name_of(node) not in floats and _reads_integers(view, node)
     ]
     return Residence(
         len(view.nodes),
@@ -43,6 +41,14 @@ def find_residence(view: TargetView, findings: Sequence[Finding]) -> Residence:
         _total(quantized),
         count_partitions(_steps(view, gone), {id(node) for node in resident}),
     )
+
+
+def _reads_integers(view: TargetView, node: ir.Node) -> bool:
+    """Whether a node computes on integers, or reads dequantized values, transposed ones too."""
+    if is_integer_op(node.op_type) or any(view.before(node)):
+        return True
+    makers = [None if value is None else value.producer() for value in node.inputs]
+    return any(m is not None and m.op_type == "Transpose" and any(view.before(m)) for m in makers)
 
 
 def _steps(view: TargetView, gone: Container[str]) -> list[ir.Node]:

@@ -26,6 +26,8 @@ from bitwright.jobs.qat import open_for_plan, quantize_trained
 from bitwright.jobs.retargeting.integer_operators import expand_integer_operators
 from bitwright.jobs.retargeting.zero_points import Byte, move_zero_points
 from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe
+from bitwright.recipe.targeting import fit_recipe
 from bitwright.support.wording import counted
 from bitwright.targets import Target, find_target, rules
 from bitwright.targets.host import on_host
@@ -191,29 +193,21 @@ def retarget_plan(
         raise TargetError(
             f"a plan of the mode {recipe.mode} has no blocks; quantize with --target."
         )
-    allowed = {"tensor", "channel", "block"}
-    for rule in target.rules.values():
-        if isinstance(rule, rules.Granularity) and rule.role == "weight" and not rule.ops:
-            allowed &= {*rule.per}
+    allowed = _allowed_scales(target, recipe, asked=bool(block_size))
+    if open_for_plan(source, plan).fingerprint != plan.fingerprint:
+        raise ModelError("the plan was made for another model; give the float model that it is of.")
     if recipe.mode == "weight-only":
-        size = recipe.weights.block_size if block_size is None else block_size or -1
-        size = size if "block" in allowed else -1
-        weights = {
-            key: msgspec.structs.replace(one, block_size=size) for key, one in plan.weights.items()
-        }
-        changed = recipe.replace(weights={"block_size": size})
-        return msgspec.structs.replace(plan, recipe=changed, weights=weights)
+        return _retarget_weights(source, plan, target, allowed, block_size)
     size = recipe.block_size if block_size is None else block_size
     size = size if "block" in allowed else 0
     channels = "channel" in allowed and (recipe.per_channel or recipe.block_size > 0)
     changed = recipe.replace(block_size=size, per_channel=channels)
     per_tensor = dict.fromkeys(changed.place.per_tensor_ops)
     for rule in target.rules.values():
-        if isinstance(rule, rules.Granularity) and rule.role == "weight" and rule.ops:
+        single = isinstance(rule, rules.Granularity) and rule.per == ("tensor",)
+        if isinstance(rule, rules.Granularity) and single and rule.role == "weight" and rule.ops:
             per_tensor |= dict.fromkeys(rule.ops)
     changed = changed.replace(place={"per_tensor_ops": tuple(per_tensor)})
-    if open_for_plan(source, plan).fingerprint != plan.fingerprint:
-        raise ModelError("the plan was made for another model; give the float model that it is of.")
     # Types and blocks may need another opset, and so another hash.
     plan = msgspec.structs.replace(plan, recipe=changed)
     prepared = open_for_plan(source, plan)
@@ -235,3 +229,41 @@ def retarget_plan(
     return msgspec.structs.replace(
         plan, fingerprint=prepared.fingerprint, tensors=tensors, nodes=nodes
     )
+
+
+def _allowed_scales(target: Target, recipe: Recipe, *, asked: bool) -> set[str]:
+    """Return what scales of weights a target takes; blocks for some products if `asked` for."""
+    stored = {recipe.weight.name}
+    if recipe.mode == "weight-only":
+        stored = {f"int{recipe.weights.bits}", f"uint{recipe.weights.bits}"}
+    allowed = {"tensor", "channel", "block"}
+    for rule in target.rules.values():
+        if isinstance(rule, rules.BlockedProducts) and not asked:
+            allowed -= {"block"}
+        if not isinstance(rule, rules.Granularity) or rule.role != "weight" or rule.ops:
+            continue
+        if not rule.types or stored & {*rule.types}:
+            allowed &= {*rule.per}
+    return allowed
+
+
+def _retarget_weights(
+    source: Any, plan: QuantPlan, target: Target, allowed: set[str], block_size: int | None
+) -> QuantPlan:
+    """Return a plan of low-bit weights in the form and with the blocks that a target takes."""
+    options = plan.recipe.weights
+    size = options.block_size if block_size is None else block_size or -1
+    size = size if "block" in allowed else -1
+    recipe = fit_recipe(plan.recipe.replace(weights={"block_size": size}), target)
+    weights = {
+        key: msgspec.structs.replace(
+            one,
+            block_size=size,
+            symmetric=one.symmetric or recipe.weights.symmetric,
+            positive_scales=one.positive_scales or recipe.weights.positive_scales,
+        )
+        for key, one in plan.weights.items()
+    }
+    plan = msgspec.structs.replace(plan, recipe=recipe, weights=weights)
+    # Another form may need another opset, and so another hash.
+    return msgspec.structs.replace(plan, fingerprint=open_for_plan(source, plan).fingerprint)

@@ -188,6 +188,8 @@ def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]
     notes = emit(quantized, plan, weights)
     sign_model(quantized, plan)
     plan = plan.with_notes(notes)
+    if plan.recipe.weights.output == "nvfp4":
+        plan = plan.with_notes([_FLOAT_ACTIVATIONS])
     if prepared.float_size > MAX_MEASURED_BYTES:
         note = "not run beside the float model, which is too large to be open twice"
         return Written(quantized, plan.with_notes([note]))
@@ -198,6 +200,12 @@ def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]
     session = graph.open_session(quantized, providers=prepared.providers)
     return Written(quantized, plan, session)
 
+
+_FLOAT_ACTIVATIONS = (
+    "float4 is for weights only: activations stay float, and the model is smaller, but not faster; "
+    "for products in float4 TensorRT quantizes activations at run time, by an operator of its own "
+    "(TRT_FP4DynamicQuantize) that is not written here"
+)
 
 _IN_FLOAT = (
     "measured with the same numbers in float32: ONNX Runtime's CPU provider has no float4, and "
