@@ -285,6 +285,19 @@ def test_wide_weights_beside_wide_activations_are_refused_for_htp():
         load_recipe(recipe, "qualcomm-htp")
 
 
+def test_blocks_are_for_wide_activations_on_htp():
+    blocks = load_recipe("a16w8").replace(weight="int4", block_size=16)
+    made = quantized_for(make_transformer(), "qualcomm-htp", blocks)
+    assert not bitwright.verify(made.model, "qualcomm-htp").findings
+    assert bitwright.inspect(made.model).scales["per block"] == 6
+    for other, said in (
+        (blocks.replace(activation="uint8"), "blocks beside uint8 activations"),
+        (blocks.replace(block_size=12), "int4 weights in blocks of 12"),
+    ):
+        with pytest.raises(TargetError, match=said):
+            load_recipe(other, "qualcomm-htp")
+
+
 def test_inputs_of_sums_have_one_scale_on_intels_npu():
     model = make_cnn()
     scales = {}
@@ -306,6 +319,16 @@ def test_products_that_are_too_small_stay_float_for_tensorrt_unless_there_are_no
     model = make_cnn(channels=16)
     plan = bitwright.make_plan(model, data=make_samples(model, 2), recipe=kept)
     assert plan.nodes["fc"].action == "quantize"
+
+
+def test_masks_stay_float_on_htp_and_are_named():
+    model = make_transformer(mask=-10000.0)
+    made = quantized_for(model, "qualcomm-htp")
+    found = bitwright.verify(made.model, "qualcomm-htp")
+    assert found.ok
+    kept = {name for name, one in made.plan.nodes.items() if one.action == "float"}
+    assert kept and {finding.node for finding in found.warnings} <= kept
+    assert {finding.rule for finding in found.warnings} <= {"node_unit", "float_operators"}
 
 
 def test_forms_that_htp_does_not_take_are_rewritten():

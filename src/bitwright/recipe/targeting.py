@@ -68,6 +68,13 @@ def _why_rule_unfit(recipe: Recipe, rule: rules.Rule) -> str | None:
                 recipe.weight.signed or recipe.weight_symmetric
             ):
                 return "asymmetric weights, and not symmetric ones"
+        case rules.BlockedProducts():
+            if recipe.block_size and recipe.activation.name not in rule.activation:
+                words = " or ".join(rule.activation)
+                return f"blocks beside {recipe.activation} activations, and not {words}"
+            step = rule.multiples.get(recipe.weight.name)
+            if recipe.block_size and (step is None or recipe.block_size % step):
+                return f"{recipe.weight} weights in blocks of {recipe.block_size}"
         case rules.TypePairs():
             if recipe.activation.name in rule.activation and recipe.weight.name in rule.weight:
                 return f"{recipe.activation} activations with {recipe.weight} weights"
@@ -208,7 +215,7 @@ def _unsigned(recipe: Recipe, rule: rules.OneReader) -> dict[str, Any]:
 
 def _on_all_sides(recipe: Recipe, rule: rules.NodeUnits) -> dict[str, Any]:
     """Put pairs on every side of operators that would else leave the accelerator."""
-    if rule.consequence not in ("leaves", "refused") or recipe.place.isolated:
+    if rule.float_results or recipe.place.isolated:
         return {}
     return {"place": {"isolated": True, "force_shared": True, "float_bias_add": False}}
 
