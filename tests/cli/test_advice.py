@@ -114,5 +114,6 @@ def test_a_fallback_that_was_measured_regains_what_it_promises(report_on, case):
     assert first.title.startswith("Fall back to ") and fix.proposal.nodes
     proposal = fix.proposal
     assert proposal.sqnr > proposal.sqnr_before + 1
+    assert proposal.interval.low <= proposal.regained <= proposal.interval.high
     # The promise is about the samples that it was measured on.
     assert carry_out(first, fix.sensitivity.samples) == pytest.approx(proposal.sqnr, abs=1)

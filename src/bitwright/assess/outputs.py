@@ -64,14 +64,16 @@ class OutputComparison:
 class TotalError(NamedTuple):
     """The error of all outputs as two numbers: to show, and to choose by.
 
-    >>> TotalError(noise=0.01, loss=0.5)
-    TotalError(noise=0.01, loss=0.5)
+    >>> TotalError(noise=0.01, loss=0.5).loss
+    0.5
     """
 
     noise: float
     """Noise over signal, each output counting alike."""
     loss: float
     """What the judge sees, squared: noise over signal, where that is its only measure."""
+    samples: tuple[float, ...] = ()
+    """The same for each sample, where it is known."""
 
 
 class ComparedOutputs(NamedTuple):
@@ -84,7 +86,9 @@ class ComparedOutputs(NamedTuple):
     def total(self) -> TotalError:
         """The error of all outputs; an output that is all zero in float has no noise ratio."""
         noises = [10 ** (-output.sqnr / 10) for output in self.outputs if output.sqnr > -math.inf]
-        return TotalError(sum(noises) / len(noises) if noises else 0.0, self.judgement.power)
+        noise = sum(noises) / len(noises) if noises else 0.0
+        judged = self.judgement
+        return TotalError(noise, judged.power, tuple((judged.losses**2).tolist()))
 
 
 class OutputErrors:

@@ -91,3 +91,20 @@ def test_few_samples_have_no_interval_and_say_so(count):
 def test_losses_of_other_samples_are_refused():
     with pytest.raises(DataError, match="same samples"):
         compare_losses(np.ones(8), np.ones(9))
+
+
+def test_the_interval_of_a_share_is_that_of_all_resamples(monkeypatch):
+    monkeypatch.setattr(bootstrap, "MIN_SAMPLES", 5)
+    monkeypatch.setattr(bootstrap, "_RESAMPLES", 100_000)
+    before = np.array([0.4, 0.9, 0.7, 0.5, 0.8])
+    after = np.array([0.1, 0.6, 0.2, 0.3, 0.1])
+    draws = np.array(list(product(range(5), repeat=5)))
+    shares = 1 - after[draws].sum(axis=1) / before[draws].sum(axis=1)
+    found = bootstrap.share_interval(before, after)
+    assert (found.low, found.high) == pytest.approx(np.percentile(shares, [5, 95]), abs=0.005)
+
+
+def test_a_share_of_nothing_or_of_few_samples_has_no_interval():
+    assert bootstrap.share_interval([0.0] * 8, [0.0] * 8) is None
+    assert bootstrap.share_interval([1.0] * 7, [0.5] * 7) is None
+    assert bootstrap.share_interval((), (0.5,) * 8) is None

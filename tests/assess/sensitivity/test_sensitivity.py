@@ -157,6 +157,21 @@ def test_the_proposed_plan_regains_what_it_says_and_can_be_applied(cnn, tmp_path
         assert again.nodes[name].reason.startswith("fell back")
 
 
+def test_what_is_regained_has_an_interval_from_eight_samples_on():
+    demo = bitwright.load_demo()
+    plan = bitwright.make_plan(demo.model_path, data=demo.calibration[:8])
+    for samples in (7, 8):
+        data = demo.calibration[:samples]
+        found = bitwright.find_sensitivity(demo.model_path, plan, data=data, candidates=2)
+        better = found.proposal(0.2, most=0.3)
+        if samples < 8:
+            assert better.interval is None and "% of the loss" in better.describe()
+        else:
+            low, high = better.to_dict()["interval"]
+            assert low <= better.regained <= high
+            assert f"({100 * low:.0f} to {100 * high:.0f}) of the loss" in better.describe()
+
+
 def test_what_cannot_be_reached_is_said(cnn):
     *_, found = cnn
     best = found.proposal(0.9999, most=0.12)

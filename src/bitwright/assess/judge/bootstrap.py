@@ -16,6 +16,7 @@ __all__ = [
     "Interval",
     "compare_losses",
     "mean_interval",
+    "share_interval",
     "too_few",
 ]
 
@@ -115,6 +116,23 @@ def compare_losses(before: npt.ArrayLike, after: npt.ArrayLike) -> Difference:
     resampled = _resampled_means(change)
     better = float(np.mean(resampled < 0))
     return Difference(*means, change.size, _interval(resampled), better)
+
+
+def share_interval(before: npt.ArrayLike, after: npt.ArrayLike) -> Interval | None:
+    """Return the interval of the share of a mean that is gone; None where samples are too few.
+
+    Both are of the same samples, in the same order, and are drawn together.
+
+    >>> str(share_interval([1.0, 2.0] * 4, [0.25, 0.5] * 4)), share_interval([1.0], [0.5])
+    ('0.75 to 0.75', None)
+    """
+    one, other = (np.asarray(values, np.float64) for values in (before, after))
+    if one.size < MIN_SAMPLES or one.shape != other.shape or not one.any():
+        return None
+    draws = np.random.default_rng(_SEED).integers(one.size, size=(_RESAMPLES, one.size))
+    whole = one[draws].mean(axis=1)
+    gone = 1 - other[draws].mean(axis=1)[whole > 0] / whole[whole > 0]
+    return _interval(gone)
 
 
 def _resampled_means(values: Floats) -> Floats:
