@@ -28,6 +28,24 @@ def test_links_of_the_readme_are_absolute_on_the_package_page():
     assert "/blob/main/docs/tune.md)" in shown
 
 
+def test_addresses_are_those_of_the_package_page():
+    """Other files need them written out; this is where they would differ."""
+    import yaml
+
+    urls = PROJECT["urls"]
+    repository, site = urls["Repository"], urls["Documentation"]
+    assert urls["Homepage"] == repository
+    assert urls["Issues"] == f"{repository}/issues"
+    assert urls["Changelog"] == f"{repository}/blob/main/CHANGELOG.md"
+    pages = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"site_url: {site}\n" in pages and f"repo_url: {repository}\n" in pages
+    [rule] = METADATA["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
+    assert rule["replacement"].startswith(f"]({repository}/blob/main/")
+    template = ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"
+    [link] = yaml.safe_load(template.read_text(encoding="utf-8"))["contact_links"]
+    assert link["url"].startswith(repository)
+
+
 def test_an_installation_without_extras_has_nothing_that_only_some_need():
     base = {re.split("[<>=]", requirement)[0] for requirement in PROJECT["dependencies"]}
     assert not base & {"numba", "torch", "ray", "pillow", "tokenizers", "av", "gguf"}
