@@ -4,7 +4,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from support.models import make_mlp, make_samples
+from onnx.helper import make_node
+from support.models import build, make_mlp, make_samples
 from support.peer_runs import PeerReader, peer
 
 import bitwright
@@ -18,6 +19,8 @@ from bitwright import (
     TuneResult,
 )
 from bitwright.jobs.tuning.result import MetricDrop
+
+RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
@@ -276,3 +279,46 @@ def test_rows_name_the_nodes_of_the_given_file(demo, result):
     assert stem["file"] == [
         ["stem_conv", "Conv"], ["stem_norm", "BatchNormalization"], ["stem_relu", "Relu"]
     ]  # fmt: skip
+
+
+def test_a_node_is_not_blamed_for_what_its_reader_does_not_tell_apart():
+    """Far below and above, a hard-sigmoid gives the same: its input needs no levels there."""
+    model = build(
+        [
+            make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+            make_node("HardSigmoid", ["c"], ["y"], name="gate", alpha=0.2, beta=0.5),
+        ],
+        {"x": [1, 4, 8, 8]},
+        {"y": [1, 4, 8, 8]},
+        {"w": RNG.normal(0, 8, (4, 4, 3, 3)).astype(np.float32)},
+    )
+    samples = [{"x": RNG.normal(0, 1, (1, 4, 8, 8)).astype(np.float32)} for _ in range(8)]
+    result = bitwright.quantize(model, data=samples, recipe="int8")
+    report = bitwright.write_report(
+        model, result.model, data=samples, plan=result.plan, latency=False
+    )
+    conv = next(node for node in report.subject.nodes if node.measured.name == "conv")
+    assert conv.alone is None and "saturate where its range ends" in conv.measured.unmeasured
+    assert "most sensitive" not in report.verdict.sentence
+    assert not any("varied data" in advice.title for advice in report.advice)
+    assert dict(conv.facts)["output"] == "1x4x8x8" and dict(conv.facts)["pads"] == "[1, 1, 1, 1]"
+
+
+def test_advice_on_random_data_has_the_shapes_that_were_given_and_no_verdict(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        build(
+            [make_node("Conv", ["x", "w"], ["y"], name="conv")],
+            {"x": ["n", 4, None, None]},
+            {"y": ["n", 4, None, None]},
+            {"w": RNG.normal(0, 1, (4, 4, 3, 3)).astype(np.float32)},
+        ),
+        path,
+    )
+    random = bitwright.RandomData(count=2, shapes={"x": (1, 4, 8, 8)})
+    result = bitwright.quantize(path, data=random)
+    report = bitwright.write_report(
+        path, result.model, data=random, plan=result.plan, latency=False
+    )
+    assert report.verdict.level == "unknown" and report.verdict.sentence.startswith("Not judged")
+    assert report.subject.data_option == "--random-data 2 --input-shape x=1x4x8x8"

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from bitwright.assess.optimized.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 
-__all__ = ["Level", "Verdict", "judge_outputs", "level_of"]
+__all__ = ["UNJUDGED", "Level", "Verdict", "judge_outputs", "level_of"]
 
 Level = Literal["good", "fair", "poor", "unknown"]
 
@@ -34,6 +34,12 @@ class Verdict(NamedTuple):
 
     level: Level
     sentence: str
+
+
+UNJUDGED = Verdict(
+    "unknown", "Not judged: ranges and figures are of random data, and say only that it runs."
+)
+"""Of a model that was calibrated on random data."""
 
 
 def judge_outputs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -326,7 +326,11 @@ def make_report(
         outputs=comparison.outputs,
         coverage=comparison.coverage,
         nodes=nodes,
-        worst=[node.index for node in comparison.worst(len(nodes))],
+        worst=[
+            found.index
+            for found in comparison.worst(len(nodes))
+            if nodes[found.index].measured.unmeasured is None
+        ],
         tensors=views.made,
         samples=comparison.samples,
         data="" if opened is None else opened.description,
@@ -402,13 +406,57 @@ def _look_at_tensors(
         {entry.tensor: entry.method for entry in entries},
         {name: saturation_points(known[name]) for name in activations},
     )
+    made = {node.name: node for node in plain.graph.all_nodes()}
     nodes = []
     for node in comparison.nodes:
         unit = node.nodes or (node.name,)
         found = [one for name in unit for one in encodings.get(name, ())]
         found = found or planned.get(node.name, [])
-        nodes.append(ReportNode(measured=node, tensors=views.keys_of(found)))
-    return nodes, views
+        facts = _facts_of(made.get(node.name), known.get(node.output))
+        nodes.append(ReportNode(measured=node, tensors=views.keys_of(found), facts=facts))
+    return [_without_saturated(node, views.saturating) for node in nodes], views
+
+
+_SATURATES = (
+    "all its readers saturate where its range ends, and what they do not tell apart would count "
+    "as its error"
+)
+
+
+def _without_saturated(node: ReportNode, saturating: Collection[str]) -> ReportNode:
+    """Return a node without the errors of values whose size nothing depends on."""
+    if node.measured.output not in saturating:
+        return node
+    unknown = dict.fromkeys(
+        ("sqnr", "cosine", "max_error", "local_sqnr", "channel_sqnr", "saturated")
+    )
+    measured = replace(node.measured, **unknown, unmeasured=_SATURATES)
+    return replace(node, measured=measured)
+
+
+_MAX_TEXT = 60
+
+
+def _facts_of(node: ir.Node | None, output: ir.Value | None) -> list[tuple[str, str]]:
+    """Return the shape of what a node makes, and its attributes, in words."""
+    facts = []
+    if output is not None and output.shape is not None:
+        facts.append(
+            ("output", "x".join(str(_size(size)) for size in output.shape) or "one number")
+        )
+    for attribute in () if node is None else node.attributes.values():
+        if attribute.type in _SHOWN:
+            text = str(list(attribute.value) if attribute.type in _LISTS else attribute.value)
+            facts.append((attribute.name, text[:_MAX_TEXT]))
+    return facts
+
+
+_LISTS = {ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS}
+_SHOWN = _LISTS | {ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING}
+
+
+def _size(size: int | ir.SymbolicDim) -> int | str:
+    return size if isinstance(size, int) else size.value or "?"
 
 
 _MIN_RUNS = 10
@@ -432,16 +480,26 @@ def _time(
     return Latency(
         float_ms=before.median,
         quantized_ms=after.median,
-        detail=f"median of {len(after.times)} runs of one sample, in turn with float; 8 of 10 took "
-        f"{after.p10:.3g} to {after.p90:.3g} ms, in float {before.p10:.3g} to {before.p90:.3g} ms",
+        float_spread=(before.p10, before.p90),
+        quantized_spread=(after.p10, after.p90),
+        detail=f"median of {len(after.times)} runs of one sample, in turn with float; in "
+        "parentheses what 8 of 10 runs took",
     )
+
+
+def _shape_options(data: RandomData) -> list[str]:
+    return [
+        f"--input-shape {shlex.quote(f'{name}={size}')}"
+        for name, shape in (data.shapes or {}).items()
+        for size in ["x".join(map(str, [shape] if isinstance(shape, int) else shape))]
+    ]
 
 
 def _data_option(measuring: Measuring) -> str:
     """Return the data as options of the command, where it can be said so."""
     data, transform = measuring.data, measuring.transform
     if isinstance(data, RandomData):
-        return f"--random-data {data.count}"
+        return " ".join([f"--random-data {data.count}", *_shape_options(data)])
     if isinstance(data, TextData) and isinstance(data.tokenizer, str | Path):
         words = ["--data", str(data.text), "--tokenizer", str(data.tokenizer)]
         return shlex.join([*words, *(["--tokens", str(data.length)] if data.length else ())])

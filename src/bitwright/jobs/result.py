@@ -15,7 +15,7 @@ from bitwright.assess import OutputComparison
 from bitwright.assess.judge import Judgement
 from bitwright.assess.notebook import data_frame, html_tables, output_section
 from bitwright.assess.optimized.coverage import Coverage, find_coverage
-from bitwright.assess.verdict import Verdict, judge_outputs
+from bitwright.assess.verdict import UNJUDGED, Verdict, judge_outputs
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
@@ -117,10 +117,7 @@ class Result(Summarized):
         """How good the model is, as a level (good, fair, poor or unknown) and a sentence."""
         found = judge_outputs(self.outputs, self.float_size, self.size, coverage=self.coverage)
         if found.level != "unknown" and self.plan.random_data:
-            return Verdict(
-                "unknown",
-                "Not judged: ranges and figures are of random data, and say only that it runs.",
-            )
+            return UNJUDGED
         return found
 
     def to_proto(self) -> onnx.ModelProto:

@@ -416,8 +416,9 @@ def test_no_label_is_cut(browser, small):
     assert inside
     for width in (1300, 390):
         browser.open(small, width=width)
+        every = "[...document.querySelectorAll('#grid td')]"
+        assert browser.js(f"{every}.every(c => c.scrollWidth <= c.clientWidth)")
         cells = "[...document.querySelectorAll('#grid td.name')]"
-        assert browser.js(f"{cells}.every(c => c.scrollWidth <= c.clientWidth)")
         assert browser.js(f"new Set({cells}.map(c => c.offsetHeight)).size === 1")
         names = [node.measured.name for node in small.nodes]
         assert set(browser.column(NAME)) <= set(names)

@@ -101,6 +101,7 @@ def _node(node: ReportNode, keys: Mapping[str, int], regained: float | None) -> 
         "output": measured.output,
         "reads": list(measured.reads),
         "file": _in_file(node),
+        "facts": [list(fact) for fact in node.facts],
         "sqnr": _number(measured.sqnr),
         "alone": _number(node.alone),
         "energy": _number(measured.local_sqnr),
@@ -176,12 +177,18 @@ def _judged(judged: OutputJudgement | None) -> dict[str, Any] | None:
     }
 
 
+def _spread(found: tuple[float, float] | None) -> list[float | None] | None:
+    return None if found is None else [_number(end) for end in found]
+
+
 def _latency(latency: Latency | None) -> dict[str, Any] | None:
     if latency is None:
         return None
     return {
         "float_ms": _number(latency.float_ms),
         "quantized_ms": _number(latency.quantized_ms),
+        "float_spread": _spread(latency.float_spread),
+        "quantized_spread": _spread(latency.quantized_spread),
         "detail": latency.detail,
     }
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -73,7 +73,9 @@ def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
     yield Figure("Size", *_ratio(before, after, "smaller", "larger"), sizes)
     if latency is not None:
         before, after = latency["float_ms"], latency["quantized_ms"]
-        times = f"{before:.3g} → {after:.3g} ms"
+        spreads = latency["float_spread"], latency["quantized_spread"]
+        shown = [_with_spread(*pair) for pair in zip((before, after), spreads, strict=True)]
+        times = f"{' → '.join(shown)} ms"
         yield Figure("Latency", *_ratio(before, after, "faster", "slower"), times)
     left = coverage["nodes"] - coverage["quantized"]
     yield Figure(
@@ -82,6 +84,15 @@ def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
         f"of {coverage['nodes']:,} nodes",
         f"{left:,} left float" if left else "none left float",
     )
+
+
+def _with_spread(time: float, spread: Sequence[float] | None) -> str:
+    """Return a time and, where it is known, what 8 of 10 runs took.
+
+    >>> _with_spread(12.0, [11.81, 13.4]), _with_spread(12.0, None)
+    ('12 (11.8 to 13.4)', '12')
+    """
+    return f"{time:.3g}" if spread is None else f"{time:.3g} ({spread[0]:.3g} to {spread[1]:.3g})"
 
 
 def _ratio(before: float, after: float, better: str, worse: str) -> tuple[str, str]:

@@ -35,6 +35,9 @@ class ReportNode:
     in_file: Sequence[tuple[str, str]] = ()
     """(name, op) of the nodes of the given file that it stands for, where that is known."""
 
+    facts: Sequence[tuple[str, str]] = ()
+    """(name, value) of what the float model says of it: the shape of its result, attributes."""
+
     @property
     def alone(self) -> float | None:
         """The error of this node alone, in dB; each channel counts alike where that is known."""
@@ -57,6 +60,9 @@ class Latency:
 
     float_ms: float
     quantized_ms: float
+    float_spread: tuple[float, float] | None = None
+    quantized_spread: tuple[float, float] | None = None
+    """Between which milliseconds 8 of 10 runs lay."""
     detail: str = ""
     """How it was measured: runs, threads, provider."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bitwright.assess.report.subject import ReportSubject
-from bitwright.assess.verdict import Verdict, judge_outputs
+from bitwright.assess.verdict import UNJUDGED, Verdict, judge_outputs
 
 __all__ = ["judge"]
 
@@ -17,6 +17,8 @@ def judge(subject: ReportSubject) -> Verdict:
         speedup=None if subject.latency is None else subject.latency.speedup,
         coverage=subject.coverage,
     )
+    if found.level != "unknown" and subject.plan is not None and subject.plan.random_data:
+        return UNJUDGED
     sensitive = [*subject.most_sensitive(), *subject.worst]
     if found.level in ("good", "unknown") or not sensitive:
         return found

@@ -15,6 +15,7 @@ function makeDetail(host, report, nodes, readers, linkTo, choose) {
         html("p", { class: "kind" }, node.quantized ? `${node.op}, quantized` : `${node.op}, left float: ${node.reason || "no reason given"}`),
         node.unmeasured ? html("p", { class: "kind" }, `Not compared: ${node.unmeasured}.`) : null,
         inFile.length ? html("p", { class: "kind in-file" }, `In the file: ${inFile.join(", ")}.`) : null,
+        node.facts.length ? html("p", { class: "kind attributes" }, node.facts.map(([name, value]) => `${name} ${value}`).join(" · ")) : null,
         html("dl", { class: "facts" },
           fact("Alone", withUnit(decibels(node.alone)), node.mostSensitive),
           fact("Accumulated", withUnit(decibels(node.sqnr))),

@@ -16,7 +16,7 @@ const COLUMNS = [
   { key: "cosine", title: "Cosine", width: "figure rare", number: true, show: (n) => (n.cosine === null ? "–" : n.cosine.toFixed(4)), tip: "Cosine of the angle to the float result" },
   { key: "error", title: "Max err", width: "wide rare", number: true, show: (n) => significant(n.error), tip: "Largest difference from the float result" },
   { key: "saturated", title: "Clipped", width: "wide rare", number: true, show: (n) => percent(n.saturated), bad: (n) => n.saturated > 0.01, tip: "Share of values at the ends of the integer range" },
-  { key: "used", title: "Used", width: "figure rare", number: true, show: (n) => percent(n.used), tip: "Share of the integer range between the smallest and largest value seen" },
+  { key: "used", title: "Used", width: "wide rare", number: true, show: (n) => percent(n.used), tip: "Share of the integer range between the smallest and largest value seen" },
 ];
 
 function makeTable(nodes, choose) {
@@ -92,7 +92,7 @@ function makeTable(nodes, choose) {
     return html("tr", { id: `row-${node.place}`, "data-place": node.place, "aria-rowindex": position + 2,
       "aria-selected": String(node.place === chosen) },
       ...COLUMNS.map((column) => {
-        const styles = [column.number && "number", column.key === "name" && "name", column.width?.includes("rare") && "rare",
+        const styles = [column.number && "number", (column.key === "name" || column.key === "op") && column.key, column.width?.includes("rare") && "rare",
           column.bad?.(node) && "bad", column.key === "state" && !node.quantized && "quiet"].filter(Boolean);
         return html("td", { class: styles.join(" ") || null, role: "gridcell" }, column.show(node));
       }));
