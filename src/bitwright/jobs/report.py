@@ -427,10 +427,16 @@ def _without_saturated(node: ReportNode, saturating: Collection[str]) -> ReportN
     """Return a node without the errors of values whose size nothing depends on."""
     if node.measured.output not in saturating:
         return node
-    unknown = dict.fromkeys(
-        ("sqnr", "cosine", "max_error", "local_sqnr", "channel_sqnr", "saturated")
+    measured = replace(
+        node.measured,
+        sqnr=None,
+        cosine=None,
+        max_error=None,
+        local_sqnr=None,
+        channel_sqnr=None,
+        saturated=None,
+        unmeasured=_SATURATES,
     )
-    measured = replace(node.measured, **unknown, unmeasured=_SATURATES)
     return replace(node, measured=measured)
 
 
@@ -488,9 +494,10 @@ def _time(
 
 
 def _shape_options(data: RandomData) -> list[str]:
+    given = data.shapes if isinstance(data.shapes, Mapping) else {}
     return [
         f"--input-shape {shlex.quote(f'{name}={size}')}"
-        for name, shape in (data.shapes or {}).items()
+        for name, shape in given.items()
         for size in ["x".join(map(str, [shape] if isinstance(shape, int) else shape))]
     ]
 

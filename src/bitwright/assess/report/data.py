@@ -177,7 +177,7 @@ def _judged(judged: OutputJudgement | None) -> dict[str, Any] | None:
     }
 
 
-def _spread(found: tuple[float, float] | None) -> list[float | None] | None:
+def _spread(found: tuple[float, float] | None) -> list[float | str | None] | None:
     return None if found is None else [_number(end) for end in found]
 
 
