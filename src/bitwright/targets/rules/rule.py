@@ -34,6 +34,7 @@ TypeName = Literal[
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     """What all rules have: what follows where one is broken, what to do, and who says so.
 
+    >>> from bitwright.targets.rules import StaticShapes
     >>> StaticShapes(consequence="leaves", fix="--fix-shape batch=1").consequence
     'leaves'
     """
