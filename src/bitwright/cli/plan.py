@@ -21,7 +21,11 @@ def plan_command(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="PLAN", help="Where to write the plan (JSON); - for a pipe."
+            "--output",
+            "-o",
+            metavar="PLAN",
+            help="Where to write the plan (JSON); - for a pipe. A name that ends with .encodings "
+            "is a file of AIMET and QNN.",
         ),
     ],
     weights: opt.Weights = None,
@@ -37,9 +41,9 @@ def plan_command(
 
     from bitwright import graph
     from bitwright.api import make_plan
-    from bitwright.cli.summary import plan_document, plan_parts
+    from bitwright.cli.summary import ENCODINGS, plan_document, plan_parts, save_plan
 
-    chosen = recipe.load()
+    chosen = recipe.load(model)
     for destination in (output, sketches):
         if destination is not None and destination != STANDARD_OUTPUT:
             others = [*samples.files(), recipe.file(), weights]
@@ -55,6 +59,6 @@ def plan_command(
             progress=screen.wants_progress,
             **given,
         )
-        made.save(file)
+        save_plan(made, file, as_encodings=output.suffix == ENCODINGS)
         parts = plan_parts(made, str(output), verbose=screen.verbose)
         screen.show(plan_document(made, str(output)), parts)

@@ -40,7 +40,12 @@ def quantize_command(
     effort: opt.Effort = None,
     sketches: opt.Sketches = None,
     plan_out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the plan, as JSON.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write the plan, as JSON; to a name that ends with .encodings, as AIMET and "
+            "QNN read it.",
+        ),
     ] = None,
     external_data: opt.ExternalData = None,
     run: opt.RunOptions,
@@ -70,9 +75,15 @@ def quantize_command(
 
     from bitwright import graph
     from bitwright.api import import_qat, quantize
-    from bitwright.cli.summary import folder_parts, next_command, result_parts
+    from bitwright.cli.summary import (
+        ENCODINGS,
+        folder_parts,
+        next_command,
+        result_parts,
+        save_plan,
+    )
 
-    chosen = recipe.load()
+    chosen = recipe.load(model)
     # All destinations before the work starts, not after it.
     for destination in (output, plan_out, sketches):
         if destination is not None and destination != STANDARD_OUTPUT and not model.is_dir():
@@ -112,7 +123,7 @@ def quantize_command(
             screen.show(result.to_dict(), folder_parts(result, verbose=screen.verbose))
             return
         if plan_out is not None:
-            result.plan.save(plan_out)
+            save_plan(result.plan, plan_out, as_encodings=plan_out.suffix == ENCODINGS)
         result.path = output
         shown_plan = None if plan_out is None else str(plan_out)
         # Sketches of random data are left out: with them the data would not be run.

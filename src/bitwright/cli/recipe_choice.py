@@ -143,6 +143,14 @@ class RecipeChoice:
             "its shape: image=1x3x224x224; repeatable.",
         ),
     ] = None
+    encodings: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take scales of tensors from an encodings file of AIMET or QNN; all others are "
+            "observed.",
+        ),
+    ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -163,6 +171,7 @@ class RecipeChoice:
             self.settings,
             self.bias_correction,
             self.fine_tune,
+            self.encodings,
         )
         return None if any(said) or self.dynamic or self.equalize else "standard"
 
@@ -205,8 +214,8 @@ class RecipeChoice:
         path = Path(self.recipe or "")
         return path if path.suffix else None
 
-    def load(self) -> Recipe:
-        """Return the recipe that the options ask for."""
+    def load(self, model: Path | None = None) -> Recipe:
+        """Return the recipe that the options ask for, for a model where encodings are given."""
         import msgspec
 
         from bitwright.cli.options import read_shapes
@@ -239,4 +248,13 @@ class RecipeChoice:
         }
         given = [f"{key}={value}" for key, value in changes.items() if value is not None]
         given += [f"{key}={value}" for key, value in self._bit_settings(chosen).items()]
-        return change_recipe(chosen, [*given, *(self.settings or ())])
+        made = change_recipe(chosen, [*given, *(self.settings or ())])
+        if self.encodings is None:
+            return made
+        from bitwright.jobs.encodings import channel_axes, read_overrides
+
+        axes = None if model is None else channel_axes(model, made)
+        read = read_overrides(
+            self.encodings, activation_signed=made.activation.signed, axes=axes, weights=axes
+        )
+        return made.replace(overrides={**read, **made.overrides})

@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from bitwright.jobs.result import Result
     from bitwright.plan import QuantPlan
 
-__all__ = ["folder_parts", "next_command", "plan_document", "plan_parts", "result_parts"]
+__all__ = [
+    "ENCODINGS",
+    "folder_parts",
+    "next_command",
+    "plan_document",
+    "plan_parts",
+    "result_parts",
+    "save_plan",
+]
+
+ENCODINGS = ".encodings"
+"""How names of encodings files end."""
 
 
 def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None) -> list[Part]:
@@ -65,6 +76,16 @@ def next_command(
         return f"bitwright bench {paths}"
     on = on if target is None else f"{on} --target {shlex.quote(target)}"
     return f"bitwright report {paths} -o report.html {on}"
+
+
+def save_plan(plan: QuantPlan, path: Path, *, as_encodings: bool) -> None:
+    """Write a plan, as its own JSON or as an encodings file of AIMET and QNN."""
+    if as_encodings:
+        from bitwright.jobs.encodings import write_encodings_file
+
+        write_encodings_file(plan, path)
+    else:
+        plan.save(path)
 
 
 def folder_parts(result: FolderResult, *, verbose: bool) -> list[Part]:

@@ -149,7 +149,7 @@ def tune_command(
         purpose=purpose.value,
         time=time,
         work=work,
-        recipe=recipe.load(),
+        recipe=recipe.load(model),
         target=recipe.target,
         effort=effort,  # type: ignore[arg-type]  # checked where it is used
         external_data=external_data,

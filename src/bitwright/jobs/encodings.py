@@ -7,20 +7,23 @@ with min and max, version 1.0.0 lists of channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 
+from bitwright.decide.ops import OPERATORS
 from bitwright.errors import ArgumentError, PlanError, RecipeError
+from bitwright.graph.constants import input_at, is_constant
+from bitwright.jobs.opening import open_model
 from bitwright.numerics.types import QTYPES, QType
 from bitwright.plan import Parameters, QuantPlan
-from bitwright.recipe import Override
+from bitwright.recipe import Override, Recipe
 from bitwright.support.files import check_regular_file, write_file
 
-__all__ = ["Version", "read_overrides", "to_encodings", "write_encodings_file"]
+__all__ = ["Version", "channel_axes", "read_overrides", "to_encodings", "write_encodings_file"]
 
 Version = Literal["0.6.1", "1.0.0"]
 
@@ -101,13 +104,18 @@ def _is_symmetric(qtype: QType, zeros: np.ndarray) -> bool:
 
 
 def read_overrides(
-    path: str | Path, *, activation_signed: bool = False, axes: Mapping[str, int] | None = None
+    path: str | Path,
+    *,
+    activation_signed: bool = False,
+    axes: Mapping[str, int] | None = None,
+    weights: Collection[str] | None = None,
 ) -> dict[str, Override]:
     """Return the overrides of a recipe that give tensors the encodings of a file.
 
     Activations become unsigned integers, unless `activation_signed`; parameters signed ones where
-    they are symmetric. `axes` has the channel axis of parameters, 0 for others. Encodings of biases
-    (32 bits) are left out: a bias has the scale of its products.
+    they are symmetric and among `weights`, if that is given: others are stored as activations are.
+    `axes` has the channel axis of parameters, 0 for others. Encodings of biases (32 bits) are left
+    out: a bias has the scale of its products.
     """
     path = Path(path)
     check_regular_file(path, RecipeError)
@@ -120,10 +128,38 @@ def read_overrides(
     overrides: dict[str, Override] = {}
     for group, signed in (("activation_encodings", activation_signed), ("param_encodings", None)):
         for name, rows in _rows(data, group, path):
-            made = _override(rows, signed, (axes or {}).get(name, 0), f"{path}: tensor {name!r}")
+            operand = signed is None and weights is not None and name not in weights
+            as_signed = activation_signed if operand else signed
+            axis = (axes or {}).get(name, 0)
+            made = _override(rows, as_signed, axis, f"{path}: tensor {name!r}")
             if made is not None:
                 overrides[name] = made
     return overrides
+
+
+def channel_axes(source: Any, recipe: Recipe) -> dict[str, int]:
+    """Return the axis of output channels of each weight of a model, which no file of encodings has.
+
+    Names are those of the model as a recipe prepares it.
+
+    >>> import bitwright
+    >>> recipe = bitwright.load_recipe("int8")
+    >>> {*channel_axes(bitwright.load_demo().model_path, recipe).values()}
+    {0}
+    """
+    found: dict[str, int] = {}
+    for node in open_model(source, recipe).model.graph.all_nodes():
+        operator = OPERATORS.get(node.op_type)
+        if operator is None or operator.channel_axis is None:
+            continue
+        for index in operator.weights:
+            value = input_at(node, index)
+            axis = operator.channel_axis(node, index)
+            if value is None or value.shape is None or axis is None or not is_constant(value):
+                continue
+            if value.name and len(value.shape):
+                found[value.name] = axis % len(value.shape)
+    return found
 
 
 def _rows(data: Any, group: str, path: Path) -> Iterable[tuple[str, list[dict[str, Any]]]]:
