@@ -122,17 +122,19 @@ def _takes_a_list(key: tuple[str, ...]) -> bool:
     return len(key) == 2 and "tuple" in str(_SECTIONS.get(key[0], {}).get(key[1]))
 
 
+_MAX_BRACKETS = 500
+"""More would exhaust the stack in Python 3.11, and give a sentence of pages in 3.14."""
+
+
 def _read_value(text: str, *, is_list: bool) -> Any:
     """Read a value as JSON, or else as a word; lists may also be written a,b,c."""
     text = text.strip()
+    if text.count("[") + text.count("{") > _MAX_BRACKETS:
+        raise RecipeError(f"--set: {text[:20]}… is nested too deeply; write fewer brackets.")
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError:
         value = {"True": True, "False": False, "None": None}.get(text, text)
-    except RecursionError:
-        raise RecipeError(
-            f"--set: {text[:20]}… is nested too deeply; write fewer brackets."
-        ) from None
     if is_list and isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
