@@ -8,6 +8,7 @@ from support.report_examples import activation, measured, output, subject, weigh
 from bitwright import load_demo
 from bitwright.assess.report.advice import advise
 from bitwright.assess.report.subject import Latency, ReportNode
+from bitwright.assess.verification import Verification
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Percentile, Recipe, load_recipe
 
@@ -192,6 +193,9 @@ def test_a_slower_model_is_profiled():
     assert "Find out what is slow" not in commands(
         subject(latency=Latency(float_ms=2.0, quantized_ms=1.0))
     )
+    for target, said in (("arm-cpu", True), ("qualcomm-htp:v68", False)):
+        given = subject(latency=slow, verification=Verification(target, (), ()))
+        assert ("Find out what is slow" in commands(given)) == said
 
 
 def test_recipes_without_calibration_need_no_data():

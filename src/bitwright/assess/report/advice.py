@@ -11,6 +11,7 @@ from bitwright.assess.report.verdict import judge
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES
 from bitwright.recipe import RECIPES, MinMax, Recipe
+from bitwright.targets import find_target
 
 __all__ = ["RULES", "Advice", "advise"]
 
@@ -255,9 +256,11 @@ def use_sixteen_bits(subject: ReportSubject) -> Advice | None:
 
 def find_what_is_slow(subject: ReportSubject) -> Advice | None:
     """A quantized model that is no faster has ops that fell back to float."""
-    latency = subject.latency
+    latency, found = subject.latency, subject.verification
     if latency is None or latency.speedup >= 0.95:
         return None
+    if found is not None and not find_target(found.target).cpus:
+        return None  # what an accelerator takes is not measured here
     return Advice(
         "Find out what is slow",
         "The quantized model takes longer than float: ops that are not fused, or that this "
