@@ -125,8 +125,6 @@ def open_session(
     for name, value in (entries or {}).items():
         options.add_session_config_entry(name, value)
     without = [_ROUNDING_PASS] if float_weights else []
-    if isinstance(model, ir.Model) and len(model.graph.initializers) >= MANY_INITIALIZERS:
-        without += _avoid_quadratic_steps(model, options, chosen)
     if without:
         options.add_session_config_entry(_WITHOUT_PASSES_ENTRY, ";".join(without))
     if as_written:
@@ -142,7 +140,7 @@ def open_session(
                 raise
     if isinstance(model, onnx.ModelProto):
         return _open(_bytes_of(model), options, chosen)
-    return _open_model(model, options, chosen, plain_caches=optimized_to is None)
+    return _open_model(model, options, chosen, without, plain_caches=optimized_to is None)
 
 
 def run_session(
@@ -295,17 +293,29 @@ def _bytes_of(proto: onnx.ModelProto) -> bytes:
 
 
 def _open_model(
-    model: ir.Model, options: ort.SessionOptions, providers: list[str], *, plain_caches: bool
+    model: ir.Model,
+    options: ort.SessionOptions,
+    providers: list[str],
+    without: list[str],
+    *,
+    plain_caches: bool,
 ) -> ort.InferenceSession:
-    folders = set()
     external = _external_initializers(model)
-    inline = -sum(tensor.nbytes for tensor in external.values())
-    for tensor in (slot.tensor for slot in tensor_slots(model)):
-        if isinstance(tensor, ir.ExternalTensor):
-            folders.add(os.path.realpath(tensor.base_dir or "."))
-        else:
-            inline += tensor.nbytes
+    tensors = [slot.tensor for slot in tensor_slots(model)]
+    size = sum(tensor.nbytes for tensor in tensors if not isinstance(tensor, ir.ExternalTensor))
+    inline = size - sum(tensor.nbytes for tensor in external.values())
+    folders = {
+        os.path.realpath(tensor.base_dir or ".")
+        for tensor in tensors
+        if isinstance(tensor, ir.ExternalTensor)
+    }
     alone = not (external or folders)
+    many = len(model.graph.initializers) >= MANY_INITIALIZERS
+    if many:
+        if not folders and size <= _MOST_REWRITTEN and providers == ["CPUExecutionProvider"]:
+            _avoid_removals(options)
+        passes = ";".join([*without, *_passes_to_leave_out(model)])
+        options.add_session_config_entry(_WITHOUT_PASSES_ENTRY, passes)
     if len(folders) <= 1 and inline <= IN_MEMORY_LIMIT:
         if folders:  # the runtime maps the data file itself
             options.add_session_config_entry(_FOLDER_ENTRY, folders.pop())
@@ -314,7 +324,7 @@ def _open_model(
         if external:
             options.add_external_initializers(list(external), values)
         content = _bytes_without(model, external, plain_caches=plain_caches)
-        if alone and len(model.graph.initializers) >= MANY_INITIALIZERS:
+        if alone and many:
             session = _open_as_file(content, options, providers)
         else:
             session = _open(content, options, providers)
@@ -337,30 +347,23 @@ def _open_as_file(
         return _open(str(path), options, providers)
 
 
-def _avoid_quadratic_steps(
-    model: ir.Model, options: ort.SessionOptions, providers: list[str]
-) -> list[str]:
-    """Open large graphs in minutes less, with the same values; return the passes to leave out.
+def _avoid_removals(options: ort.SessionOptions) -> None:
+    """Keep the initializers of a session's graph: each is searched for by name, among all.
 
-    Each constant that its pass merges with others has all of their nodes as readers, and each
-    fusion later goes through that list. When the session is ready, the runtime removes each
-    initializer from the graph, and searches for its name among all; unless it wrote the graph to a
-    file, for which the null device does. Nodes of other providers than the CPU fit no file.
+    The runtime removes them when the session is ready, unless it wrote the graph to a file, for
+    which the null device does. Nodes of other providers than the CPU fit no file.
+    """
+    if sys.platform != "win32" and not options.optimized_model_filepath:
+        options.optimized_model_filepath = os.devnull
+
+
+def _passes_to_leave_out(model: ir.Model) -> list[str]:
+    """Return the passes that make a large graph slow to open, and leave its values as they are.
+
+    Each constant that is merged with others has all of their nodes as readers, and each fusion
+    later goes through that list.
     """
     ops = Counter(node.op_type for node in model.graph.all_nodes())
-    size = sum(
-        value.const_value.nbytes
-        for value in model.graph.initializers.values()
-        if value.const_value is not None
-    )
-    if (
-        sys.platform != "win32"
-        and providers == ["CPUExecutionProvider"]
-        and not options.optimized_model_filepath
-        and size <= _MOST_REWRITTEN
-        and not any(isinstance(slot.tensor, ir.ExternalTensor) for slot in tensor_slots(model))
-    ):
-        options.optimized_model_filepath = os.devnull
     passes = [*_SLOW_PASSES, *(name for name, op in _PASSES_OF_OPS.items() if op not in ops)]
     return [*passes, _PASS_OF_CONVOLUTIONS] if ops["Conv"] >= MANY_INITIALIZERS else passes
 
