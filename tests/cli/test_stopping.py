@@ -55,6 +55,22 @@ def test_termination_is_told_apart_from_ctrl_c(run, model, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@posix_only
+def test_an_interruption_that_an_extension_module_made_an_error_of_is_one(run, monkeypatch):
+    monkeypatch.setitem(app._COMMANDS, "inspect", _terminated_while_importing)
+    answer = run("inspect", "--json")
+    assert (answer.code, answer.json["error"]["type"]) == (143, "Terminated")
+
+
+def _terminated_while_importing(json: bool = False) -> None:
+    """Raise what a module in C++ makes of an exception while it is imported."""
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    except KeyboardInterrupt as error:
+        raise ImportError("initialization failed") from error
+
+
 def _terminated(json: bool = False) -> None:
     """Be told to stop."""
     os.kill(os.getpid(), signal.SIGTERM)

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     stopping = Stopping()
     try:
-        with stopping:
+        with stopping, stopping.recognized():
             from bitwright.cli.app import run  # imports take long enough to be interrupted
 
             return run(arguments, stopping)

@@ -79,7 +79,7 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        with _one_line_warnings(), _quiet_loggers():
+        with stopping.recognized(), _one_line_warnings(), _quiet_loggers():
             command = typer.main.get_command(_make_app())
             code = command.main(args=words, prog_name="bitwright", standalone_mode=False)
             if code == INTERRUPTED:

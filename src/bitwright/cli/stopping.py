@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 __all__ = ["Stopping"]
@@ -65,6 +67,22 @@ class Stopping:
         # Where it was raised inside a string of code, as those that make dataclasses are, the
         # interpreter takes it for unhandled and ends itself by SIGINT, until the next such string.
         exec("")
+
+    @contextmanager
+    def recognized(self) -> Iterator[None]:
+        """Make an interruption of what one became: extension modules raise an ImportError for it.
+
+        >>> with Stopping().recognized():
+        ...     raise ImportError("no signal came")
+        Traceback (most recent call last):
+        ImportError: no signal came
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._raised is None:
+                raise
+            raise KeyboardInterrupt from error
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         repeated, self._repeating = self._repeating, False
