@@ -168,6 +168,7 @@ def write_page(found: list[dict[str, Any]]) -> str:
     machine = results[0].facts["machine"]
     wins: list[tuple[Result, str]] = []
     sections: list[str] = []
+    measured = {tool: {model for model, other in by if other == tool} for tool in tools}
     for model in models:
         rows = []
         ours = by.get((model, OURS))
@@ -186,7 +187,7 @@ def write_page(found: list[dict[str, Any]]) -> str:
                    [tool_row(t, of_tool[t]) for t in tools]),
             "## All models",
             "",
-            SUMMARY + name_missing(models),
+            SUMMARY + name_missing(models, measured),
             "",
             *table(
                 SUMMARY_HEADER,
@@ -203,10 +204,15 @@ def write_page(found: list[dict[str, Any]]) -> str:
     )  # fmt: skip
 
 
-def name_missing(models: list[str]) -> str:
-    """Return a sentence on the models of the accuracy benchmark that have no rows yet."""
+def name_missing(models: list[str], done: dict[str, set[str]]) -> str:
+    """Return a sentence on what has no rows yet: models of the benchmark, and models of a tool."""
     missing = [name for name in SOURCES if name not in models]
-    return f" Not measured here: {', '.join(missing)}." if missing else ""
+    missing += [
+        f"{', '.join(absent)} by {tool}"
+        for tool, found in done.items()
+        if (absent := [name for name in models if name not in found])
+    ]
+    return f" Not measured here: {'; '.join(missing)}." if missing else ""
 
 
 def describe(row: Row) -> str:
@@ -228,7 +234,8 @@ make bench-peers
 
 which makes an environment for each tool (pinned in `benchmarks/requirements`) and goes on where it
 was stopped; `python benchmarks/peers.py run --again nncf` measures a tool once more. It was taken
-on {machine}. A peer gets the model as ONNX Runtime's documentation asks for it
+on {machine}, beside other work: compare CPU times and ratios, which were taken in turn.
+A peer gets the model as ONNX Runtime's documentation asks for it
 (`quant_pre_process`, opset 13 or newer), which is not timed. All models are run by the same ONNX
 Runtime, the one beside our row.
 
