@@ -173,7 +173,7 @@ def test_a_step_that_cannot_run_is_named_and_the_others_run(tmp_path):
 
 def test_without_sympy_the_other_steps_run(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime.tools.symbolic_shape_infer", None)
-    with pytest.warns(UserWarning, match="pip install sympy"):
+    with pytest.warns(UserWarning, match=r"bitwright\[shapes\]"):
         ready = process(with_batch_norm(), tmp_path)
     assert "BatchNormalization" not in ops(ready)
 
