@@ -62,16 +62,47 @@ _SLOW_PASSES = ("ConstantSharing", "NhwcTransformer")
 """They change where values lie, not which."""
 _PASS_OF_CONVOLUTIONS = "NchwcTransformer"
 """It makes them faster, and is quadratic in their number."""
-_PASSES_OF_OPS = {
-    "TransposeOptimizer": "Transpose",
-    "TransposeOptimizer_CPUExecutionProvider": "Transpose",
-    "MatMulAddFusion": "MatMul",
-    "ReshapeFusion": "Reshape",
-    "SliceConcatToSpaceToDepthFusion": "Slice",
-    "LayerNormFusionL1": "ReduceMean",
-    "WhereDummyDq": "Where",
+_NORMS = (
+    "ReduceMean",
+    "LayerNormalization",
+    "SimplifiedLayerNormalization",
+    "SkipLayerNormalization",
+)
+_PASSES_OF_OPS: dict[str, tuple[str, ...]] = {
+    "TransposeOptimizer": ("Transpose",),
+    "TransposeOptimizer_CPUExecutionProvider": ("Transpose",),
+    "MatMulAddFusion": ("MatMul",),
+    "ReshapeFusion": ("Reshape",),
+    "SliceConcatToSpaceToDepthFusion": ("Slice",),
+    "GeluFusionL1": ("Erf",),
+    "LayerNormFusionL1": ("ReduceMean",),
+    "WhereDummyDq": ("Where",),
+    "GemmActivationFusion": ("Gemm",),
+    "MatMulIntegerToFloatFusion": ("MatMulInteger",),
+    "DynamicQuantizeMatMulFusion": ("DynamicQuantizeLinear",),
+    "GeluFusionL2": ("Erf",),
+    "LayerNormFusionL2": ("ReduceMean",),
+    "SimplifiedLayerNormFusion": ("ReduceMean",),
+    "AttentionFusion": ("Softmax",),
+    "EmbedLayerNormFusion": ("Gather",),
+    "GatherSliceToSplitFusion": ("Gather", "Slice"),
+    "GatherToSliceFusion": ("Gather",),
+    "MatmulTransposeFusion": ("Transpose",),
+    "BiasGeluFusion": ("Erf", "Gelu", "FastGelu"),
+    "GroupQueryAttentionFusion": ("GroupQueryAttention",),
+    "GroupQueryAttentionPreNormFusion": ("GroupQueryAttention",),
+    "SkipLayerNormFusion": _NORMS,
+    "BiasSkipLayerNormFusion": _NORMS,
+    "FastGeluFusion": ("Tanh", "Gelu"),
+    "QuickGeluFusion": ("Sigmoid",),
+    "BiasSoftmaxFusion": ("Softmax",),
+    "BiasDropoutFusion": ("Dropout",),
+    "MatMulScaleFusion": ("MatMul", "FusedMatMul"),
+    "MatMulActivationFusion": ("MatMul", "FusedMatMul", "Gemm"),
+    "MatMulNBitsFusion": ("MatMulNBits",),
+    "FuseFp16InitializerToFp32NodeTransformer": ("Cast",),
 }
-"""Passes that find nothing without a node of this type, and sort the whole graph to look for one.
+"""Passes that find nothing without a node of these types, and sort the whole graph to look for one.
 The runtime keeps all nodes that are ready in a list, such as the dequantizers of constants, and
 walks through it for each: a pass over a quantized graph is quadratic."""
 
@@ -364,7 +395,7 @@ def _passes_to_leave_out(model: ir.Model) -> list[str]:
     later goes through that list.
     """
     ops = Counter(node.op_type for node in model.graph.all_nodes())
-    passes = [*_SLOW_PASSES, *(name for name, op in _PASSES_OF_OPS.items() if op not in ops)]
+    passes = [*_SLOW_PASSES, *(n for n, of in _PASSES_OF_OPS.items() if ops.keys().isdisjoint(of))]
     return [*passes, _PASS_OF_CONVOLUTIONS] if ops["Conv"] >= MANY_INITIALIZERS else passes
 
 
