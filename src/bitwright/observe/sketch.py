@@ -14,6 +14,7 @@ import numpy.typing as npt
 from bitwright.errors import DataError
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe import kernels
+from bitwright.observe.value_counts import ValueCounts
 
 __all__ = ["SketchState", "TensorSketch"]
 
@@ -66,7 +67,7 @@ class TensorSketch:
     """
 
     __slots__ = (
-        "_lanes",
+        "_counts",
         "_lows_highs",
         "_rest",
         "_sparse",
@@ -111,9 +112,7 @@ class TensorSketch:
         # two together round to the same.
         self._sum: F64 | None = None
         self._rest: F64 = np.zeros(0)
-        # calloc: pages that no value falls into are never given memory.
-        shape = (kernels.LANES, kernels.BINS)
-        self._lanes: I64 | None = np.zeros(shape, np.int64) if histogram else None
+        self._counts = ValueCounts() if histogram else None
         self._sparse: tuple[F32, I64] | None = None
         # Lows and highs in turn: as tuples they would take 14 times the memory.
         self._lows_highs = packed_array("f")
@@ -173,7 +172,7 @@ class TensorSketch:
     @property
     def has_histogram(self) -> bool:
         """Whether anything but extremes was kept."""
-        return self._lanes is not None
+        return self._counts is not None
 
     def update(self, array: npt.NDArray[Any], *, engine: str | None = None) -> None:
         """Add one batch of values. Other float types are converted to float32.
@@ -188,14 +187,11 @@ class TensorSketch:
             return
         flat = values.reshape(-1)
         self.remembered.clear()
-        if self._lanes is None:
+        if self._counts is None:
             found = kernels.extremes(flat)
         else:
             every = _step(flat.size, self.most_counted)
-            if every == 1:
-                found = kernels.accumulate(flat, self._lanes, engine=engine)
-            else:
-                found = kernels.accumulate_every(flat, self._lanes, every)
+            found = self._counts.add(flat, every, engine=engine)
             self._sparse = None
         self.count += flat.size
         self.nan += found.nan
@@ -255,10 +251,8 @@ class TensorSketch:
         merged.inf = self.inf + other.inf
         merged._lows_highs = self._lows_highs + other._lows_highs
         for part in (self, other):
-            if merged._lanes is not None and part._lanes is not None:
-                histogram = part.histogram()
-                used = np.flatnonzero(histogram)  # leaves untouched pages without memory
-                merged._lanes[0, used] += histogram[used]
+            if merged._counts is not None and part._counts is not None:
+                merged._counts.merge(part._counts)
             if part.channel_low is not None and part.channel_high is not None:
                 merged._merge_channels(part.channel_low, part.channel_high)
             if part._sum is not None:
@@ -273,14 +267,12 @@ class TensorSketch:
 
     def histogram(self) -> I64:
         """Return the count of each bfloat16 bit pattern."""
-        if self._lanes is None:
+        if self._counts is None:
             raise DataError(
                 "only extremes were observed, and this range method needs the histogram; "
                 "observe with detail='histogram'."
             )
-        first, second = self._lanes
-        total: I64 = first + second
-        return total
+        return self._counts.total()
 
     def values(self) -> F32:
         """Return the occupied bins' values, ascending, the outermost within [low, high]."""
@@ -345,8 +337,8 @@ class TensorSketch:
                 sketch.votes[grid][position] = count
         sketch.low, sketch.high = state.low, state.high
         sketch.count, sketch.nan, sketch.inf = state.count, state.nan, state.inf
-        if sketch._lanes is not None:
-            sketch._lanes[0, state.bins] = state.counts.astype(np.int64)
+        if sketch._counts is not None:
+            sketch._counts.add_bins(state.bins, state.counts)
         sketch._lows_highs = packed_array("f", state.batches.astype(np.float32).tobytes())
         if state.channels.size:
             sketch._merge_channels(*state.channels)
