@@ -35,8 +35,8 @@ class Result(Summarized):
     >>> import bitwright
     >>> demo = bitwright.load_demo()
     >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:8])
-    >>> result.quantized["Conv"], result.shrinkage
-    (7, '3.20x smaller')
+    >>> result.quantized["Conv"], result.size < result.float_size / 3
+    (7, True)
     """
 
     model: ir.Model = field(repr=False)
