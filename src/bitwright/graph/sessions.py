@@ -61,7 +61,8 @@ _ROUNDING_PASS = "WeightBiasQuantization"
 _SLOW_PASSES = ("ConstantSharing", "NhwcTransformer")
 """They change where values lie, not which."""
 _PASS_OF_CONVOLUTIONS = "NchwcTransformer"
-"""It makes them faster, and is quadratic in their number."""
+"""It makes them faster, and is quadratic in their number. Without it, float convolutions add up in
+another order: their last bits differ."""
 _NORMS = (
     "ReduceMean",
     "LayerNormalization",
@@ -391,8 +392,8 @@ def _avoid_removals(options: ort.SessionOptions) -> None:
 def _passes_to_leave_out(model: ir.Model) -> list[str]:
     """Return the passes that make a large graph slow to open, and leave its values as they are.
 
-    Each constant that is merged with others has all of their nodes as readers, and each fusion
-    later goes through that list.
+    That of convolutions moves the last bits of float ones. Each constant that is merged with others
+    has all of their nodes as readers, and each fusion later goes through that list.
     """
     ops = Counter(node.op_type for node in model.graph.all_nodes())
     passes = [*_SLOW_PASSES, *(n for n, of in _PASSES_OF_OPS.items() if ops.keys().isdisjoint(of))]
