@@ -23,6 +23,7 @@ def main() -> None:
     run.add_argument("--only", nargs="*", default=[], help="patterns of architectures' names")
     run.add_argument("--verbs", nargs="*", default=["main", "heavy"])
     run.add_argument("--exporters", nargs="*", default=["torchscript", "dynamo"])
+    run.add_argument("--single", action="store_true", help="one export of each architecture")
     run.add_argument("--keep", action="store_true", help="what other sources passed need not run")
     run.add_argument("--again", action="store_true", help="forget what is known of these verbs")
     run.add_argument("--part", default="0/1", help="i/n: only each n-th architecture, from i")
@@ -69,6 +70,7 @@ def _run(options: argparse.Namespace, journal: Journal) -> None:
         source_version(Path(bitwright.__file__).parent),
         keep=options.keep,
         exporters=options.exporters,
+        single=options.single,
     )
     libraries = options.libraries or list(LIBRARIES)
     preload(() if FILES.issuperset(libraries) else options.exporters)

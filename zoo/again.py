@@ -5,7 +5,6 @@ The process is started once and answers one line for each model; it forks for ea
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -15,27 +14,35 @@ from functools import cache
 from pathlib import Path
 
 import bitwright
-from zoo.case import load_case
+from zoo.case import Case, digest_of, load_case
 from zoo.preload import preload
 
 RECIPES = {"static": None, "dynamic": "int8-dynamic", "int4-rtn": "int4-rtn"}
+"""The verbs that are tried again, and their recipes."""
+CALIBRATION = 4
+"""Calibration samples of a verb that does not ask for more or fewer."""
 HASH_SEED = "1"
 
 
-def digests_of(path: Path) -> dict[str, str]:
-    """Return the digest of what each recipe makes of a model; a refusal is its own digest."""
-    case, found = load_case(path), {}
+def digests_of(case: Case) -> dict[str, str]:
+    """Return the digest of what each recipe makes of a model; a refusal has one, too.
+
+    What was made of it already is not made again.
+    """
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, recipe in RECIPES.items():
+            if name in case.digests:
+                found[name] = case.digests[name]
+                continue
             output = Path(folder) / f"{name}.onnx"
             try:
-                bitwright.quantize(
-                    case.path, output, data=case.calibration[:2], recipe=recipe, progress=False
-                )
+                data = case.calibration[:CALIBRATION]
+                bitwright.quantize(case.path, output, data=data, recipe=recipe, progress=False)
                 content = output.read_bytes()
             except bitwright.BitwrightError as error:
                 content = str(error).encode()
-            found[name] = hashlib.sha256(content).hexdigest()
+            found[name] = digest_of(content)
     return found
 
 
@@ -70,7 +77,7 @@ def _serve() -> None:
         if child:
             os.waitpid(child, 0)
             continue
-        print(json.dumps(digests_of(Path(line.strip()))), flush=True)
+        print(json.dumps(digests_of(load_case(Path(line.strip())))), flush=True)
         os._exit(0)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class Case:
 
     path: Path
     calibration: Samples
+    digests: dict[str, str] = field(default_factory=dict)
+    """What verbs made of it, refusals too."""
 
     @property
     def judged(self) -> Samples:
@@ -64,6 +67,11 @@ class Case:
             for array in outputs.values()
             if isinstance(array, np.ndarray) and array.dtype.kind == "f"
         )
+
+
+def digest_of(content: bytes) -> str:
+    """Return what tells a file from others."""
+    return sha256(content).hexdigest()[:16]
 
 
 def open_session(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import warnings
 from dataclasses import dataclass
@@ -133,4 +134,10 @@ def _dynamic_options(network: Network, export: Export) -> dict[str, Any]:
     if export.exporter == "torchscript":
         return {"dynamic_axes": axes}
     auto = torch.export.Dim.AUTO
-    return {"dynamic_shapes": tuple(dict.fromkeys(axes[one.name], auto) for one in network.inputs)}
+    shapes = [dict.fromkeys(axes[one.name], auto) for one in network.inputs]
+    kinds = [p.kind for p in inspect.signature(network.module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return {"dynamic_shapes": tuple(shapes)}
+    # What a star takes is one argument, a tuple.
+    named = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return {"dynamic_shapes": (*shapes[:named], tuple(shapes[named:]))}

@@ -112,7 +112,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 def shorten(network: Network) -> Network:
-    """Drop the third and later of equal blocks in a row: they repeat what the first two show.
+    """Drop all but the first of equal blocks in a row: they repeat what it shows.
 
     What a network needs all of its blocks for (indices into them, several lists side by side) keeps
     them: its outputs must have the shapes that they had.
@@ -154,8 +154,10 @@ def _without_repetition(
     kept: list[torch.nn.Module | None] = []
     looks: list[object] = []
     for child in children.values():
-        look = child and (type(child), [(n, p.shape) for n, p in child.named_parameters()])
-        if looks[-2:] != [look, look]:
+        shapes = [(n, p.shape) for n, p in child.named_parameters()] if child else []
+        # Some layers of the same parts differ in what they attend to.
+        look = (type(child), getattr(child, "attention_type", None), shapes)
+        if look not in looks[-1:]:
             kept.append(child)
             looks.append(look)
     # A list is indexed by position, so the names are those of the first ones.

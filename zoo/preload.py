@@ -38,6 +38,8 @@ def preload(exporters: Sequence[str] = ()) -> None:
     _quantize_once()
     if exporters:
         _export_once(exporters)
+    # What is here stays: collections in the processes to come need not go over it.
+    gc.freeze()
 
 
 def _quantize_once() -> None:

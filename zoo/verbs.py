@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 import onnx
 
 import bitwright
-from zoo.again import ask_other_process, digests_of
-from zoo.case import Case
+from zoo.again import CALIBRATION, ask_other_process, digests_of
+from zoo.case import Case, digest_of
 from zoo.contract import Broken, check_result
 from zoo.journal import Outcome
 
@@ -36,15 +35,11 @@ class Verb:
     heavy: bool = False
 
 
-FEW = 4
-"""Calibration samples of a verb that does not ask for more or fewer."""
-
-
 def _quantizing(
     recipe: str | dict[str, Any] | None,
     bar: float,
     *,
-    samples: int = FEW,
+    samples: int = CALIBRATION,
     **options: Any,
 ) -> Callable[[Case, Path], Done]:
     def quantize(case: Case, folder: Path) -> Done:
@@ -62,7 +57,7 @@ def _quantizing(
 
 def _judge(case: Case, path: Path, bar: float) -> Done:
     found = check_result(case, path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    digest = digest_of(path.read_bytes())
     if found.sqnr is not None and found.sqnr < bar:
         reason = f"output {found.output!r} is below {bar:g} dB"
         return Done("low", reason, found.sqnr, digest)
@@ -91,7 +86,7 @@ def _preprocess(case: Case, folder: Path) -> Done:
 
 
 def _plan(case: Case, folder: Path) -> Done:
-    plan = bitwright.make_plan(case.path, data=case.calibration[:FEW], progress=False)
+    plan = bitwright.make_plan(case.path, data=case.calibration[:CALIBRATION], progress=False)
     plan.save(folder / "plan.json")
     bitwright.apply_plan(plan, case.path, folder / "planned.onnx", progress=False)
     bitwright.apply_plan(folder / "plan.json", case.path, folder / "again.onnx", progress=False)
@@ -105,7 +100,9 @@ def _static(case: Case, folder: Path) -> tuple[Path, bitwright.Result]:
     path = folder / "static.onnx"
     result = _results.get(case.path)
     if result is None:
-        result = bitwright.quantize(case.path, path, data=case.calibration[:FEW], progress=False)
+        result = bitwright.quantize(
+            case.path, path, data=case.calibration[:CALIBRATION], progress=False
+        )
         _results.clear()
         _results[case.path] = result
     else:
@@ -172,7 +169,7 @@ def _report(case: Case, folder: Path) -> Done:
 
 def _same_bytes(case: Case, folder: Path) -> Done:
     """Quantize again in a process with another hash seed: the files are the same."""
-    here, there = digests_of(case.path), ask_other_process(case.path)
+    here, there = digests_of(case), ask_other_process(case.path)
     other = [name for name, digest in here.items() if there[name] != digest]
     if other:
         raise Broken(f"other bytes under another PYTHONHASHSEED: {', '.join(other)}")

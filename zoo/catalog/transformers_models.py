@@ -56,16 +56,22 @@ CONTRASTIVE = (
     "metaclip_2 align"
 ).split()
 
+# Their layers differ in kind, or share weights.
+_TWO_LAYERS = frozenset(
+    "albert gemma2 gemma3_text cohere2 gpt_neo jamba bamba recurrent_gemma lfm2 gpt_oss exaone4 "
+    "modernbert minimax deepseek_v2 deepseek_v3 dots1 ernie4_5_moe switch_transformers nllb-moe "
+    "smollm3 xlm-roberta llama".split()
+)
+_LAYERS = (
+    "num_hidden_layers n_layer num_layers n_layers encoder_layers decoder_layers "
+    "num_encoder_layers num_decoder_layers num_blocks"
+).split()
 _TINY: dict[str, Any] = {
     **dict.fromkeys(
         "hidden_size d_model n_embd dim d_embed embed_dim encoder_hidden_size".split(), 32
     ),
     **dict.fromkeys("word_embed_proj_dim decoder_hidden_size conv_dim_out".split(), 32),
-    **dict.fromkeys(
-        "num_hidden_layers n_layer num_layers n_layers encoder_layers decoder_layers "
-        "num_encoder_layers num_decoder_layers num_blocks".split(),
-        2,
-    ),
+    **dict.fromkeys(_LAYERS, 1),
     **dict.fromkeys(
         "num_attention_heads n_head n_heads num_heads encoder_attention_heads "
         "decoder_attention_heads num_encoder_attention_heads num_decoder_attention_heads".split(),
@@ -270,7 +276,10 @@ def _make_config(model_type: str) -> Any:
     from transformers import AutoConfig
 
     default = AutoConfig.for_model(model_type)
-    small = _shrink(default.to_dict()) | _OVERRIDES.get(model_type, {})
+    small = _shrink(default.to_dict())
+    if model_type in _TWO_LAYERS:
+        small |= dict.fromkeys((name for name in _LAYERS if name in small), 2)
+    small |= _OVERRIDES.get(model_type, {})
     small.pop("model_type", None)
     for name in ("use_mamba_kernels", "use_mambapy"):
         if name in small:
