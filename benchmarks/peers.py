@@ -5,7 +5,7 @@
 
 Environments are made from the pinned files of `benchmarks/requirements`. Everything stays under
 `build/peers`, a file for each tool and model, and a run that was stopped goes on where it was;
-`--again TOOL` measures a tool once more. All tools calibrate on the same samples. The figures of the
+`--again TOOL` measures a tool once more. All tools calibrate on the same samples. Figures of the
 page are kept beside this file (`peers.jsonl.gz`, written by `table`): a fresh clone goes on from
 them, and only our own rows have to be measured again when our code changes:
 
