@@ -205,12 +205,14 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
         kept = Counter((n.op, n.reason or "") for n in self.nodes.values() if not n.quantized)
         done = len(self.nodes) - kept.total()
         ops = Counter(node.op for node in self.nodes.values() if node.quantized)
+        taken, left = self.recipe.done_and_left
+        entries = counted(len(self.tensors) + len(self.weights), "tensor")
         lines = [
-            f"recipe {self.recipe.name}, {done} of {len(self.nodes)} nodes quantized, "
-            f"{counted(len(self.tensors) + len(self.weights), 'tensor')}",
-            *(f"Quantized: {op} x{count}" for op, count in ops.most_common()),
+            f"recipe {self.recipe.name}, {done} of {len(self.nodes)} nodes {taken}"
+            + ("" if self.recipe.mode == "cast" else f", {entries}"),
+            *(f"{taken.capitalize()}: {op} x{count}" for op, count in ops.most_common()),
             *(
-                f"Left float: {op} x{count} because {why}"
+                f"{left.capitalize()}: {op} x{count} because {why}"
                 for (op, why), count in kept.most_common()
             ),
             *(f"Note: {note}" for note in self.notes),

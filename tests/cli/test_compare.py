@@ -5,7 +5,7 @@ def test_the_nodes_that_lose_most_are_shown(run, model, quantized, data):
     answer = run("compare", model, quantized, "--data", data, "--limit", 4, "--worst", 3)
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
-    assert lines[0] == "The 3 nodes with the largest local error"
+    assert lines[0] == "The 3 nodes that lose most on their own"
     assert lines[1].split("  ")[1] == "node"
     assert len([line for line in lines if line.startswith("  ")]) == 4
     assert "Samples: 4" in lines

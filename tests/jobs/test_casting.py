@@ -114,3 +114,18 @@ def test_what_is_about_scales_has_none_here():
         bitwright.tune(model, data=samples, recipe="float16")
     with pytest.raises(RecipeError, match="it has no ranges"):
         bitwright.quantize(model, data=samples, recipe="float16", effort="medium")
+
+
+def test_the_result_speaks_of_converted_nodes_not_of_quantized_ones():
+    demo = bitwright.load_demo()
+    converted = bitwright.quantize(demo.model_path, recipe="float16")
+    assert (
+        repr(converted)
+        == "<Result: Recipe float16: 20 of 20 nodes converted to float16, 0 left in float32>"
+    )
+    stored = bitwright.quantize(demo.model_path, recipe="bfloat16")
+    assert "8 of 20 nodes stored in bfloat16, 12 left in float32" in stored.summary()
+    for shown in (converted.summary(), stored._repr_html_(), stored.plan.summary()):
+        assert (
+            "Calibrated" not in shown and "Integer" not in shown and "nodes quantized" not in shown
+        )

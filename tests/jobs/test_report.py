@@ -298,7 +298,7 @@ def test_a_node_is_not_blamed_for_what_its_reader_does_not_tell_apart():
         model, result.model, data=samples, plan=result.plan, latency=False
     )
     conv = next(node for node in report.subject.nodes if node.measured.name == "conv")
-    assert conv.alone is None and "saturate where its range ends" in conv.measured.unmeasured
+    assert conv.alone > 25 and conv.measured.unmeasured is None
     assert "most sensitive" not in report.verdict.sentence
     assert not any("varied data" in advice.title for advice in report.advice)
     assert dict(conv.facts)["output"] == "1x4x8x8" and dict(conv.facts)["pads"] == "[1, 1, 1, 1]"

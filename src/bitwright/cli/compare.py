@@ -49,18 +49,26 @@ def compare_command(
     screen.show(document, _parts(found, worst, screen.verbose))
 
 
+_DECIBELS = ("by channel dB", "alone dB", "accumulated dB")
+_EXPLANATION = (
+    "SQNR, higher is better. Alone: only this node is quantized, and reads float values; by "
+    "channel: the same, every channel counts alike, and the worst nodes are chosen by it (in graph "
+    "order where it is the same to 0.1 dB); accumulated: all nodes before it are quantized, too."
+)
+
+
 def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
-    title, nodes = f"The {worst} nodes with the largest local error", found.worst(worst)
+    title, nodes = f"The {worst} nodes that lose most on their own", found.worst(worst)
     if verbose:
         title, nodes = "All nodes in graph order", found.nodes
     elif len(nodes) < worst:
-        title = "The local error of each node"
-    columns = ("node", "op", "local dB", "channels dB", "all dB", "max error", "saturated", "used")
+        title = "What each node loses on its own"
+    columns = ("node", "op", *_DECIBELS, "max error", "saturated", "used")
     rows = [
         (
             node.name,
             node.op,
-            *(_decibels(sqnr) for sqnr in (node.local_sqnr, node.channel_sqnr, node.sqnr)),
+            *(_decibels(sqnr) for sqnr in (node.channel_sqnr, node.local_sqnr, node.sqnr)),
             "-" if node.max_error is None else f"{node.max_error:.3g}",
             _percent(node.saturated),
             _percent(node.used),
@@ -69,6 +77,7 @@ def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
     ]
     done = sum(node.action == "quantized" for node in found.nodes)
     facts = [
+        *([("Columns", _EXPLANATION)] if nodes else []),
         ("Samples", str(found.samples)),
         ("Nodes", f"{done} quantized, {len(found.nodes) - done} float"),
         *(("Against float", output.describe()) for output in found.outputs),

@@ -36,7 +36,7 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
     plan = result.plan
     sizes = f"{show_bytes(result.float_size)} -> {show_bytes(result.size)}"
     rows = [*_plan_facts(plan), ("Size", f"{sizes} ({result.shrinkage})")]
-    if result.data != "no data":
+    if result.data != "no data" and plan.recipe.mode != "cast":
         rows.append(("Calibrated on", result.data))
     seen = "holdout" if result.samples_are_unseen else "calibration"
     rows += [
@@ -144,9 +144,10 @@ def plan_document(plan: QuantPlan, path: str) -> dict[str, Any]:
 def _plan_facts(plan: QuantPlan) -> list[tuple[str, str]]:
     done = sum(node.quantized for node in plan.nodes.values())
     total = len(plan.nodes)
+    taken, left = plan.recipe.done_and_left
     return [
         ("Recipe", plan.recipe.name),
-        ("Nodes", f"{done} of {total} quantized, {total - done} left float"),
+        ("Nodes", f"{done} of {total} {taken}, {total - done} {left}"),
     ]
 
 
@@ -155,14 +156,15 @@ def _node_tables(plan: QuantPlan, verbose: bool) -> list[Part]:
         (op, str(own + absorbed), str(absorbed) if absorbed else "-")
         for op, (own, absorbed) in _quantized(plan).items()
     ]
-    parts: list[Part] = [Table("Quantized", ("op", "nodes", "absorbed"), quantized)]
+    taken, left = (words.capitalize() for words in plan.recipe.done_and_left)
+    parts: list[Part] = [Table(taken, ("op", "nodes", "absorbed"), quantized)]
     skipped = _left_float(plan)
     if verbose:
         rows = [(op, name, reason) for (op, reason), names in skipped.items() for name in names]
-        parts.append(Table("Left float", ("op", "node", "because"), rows))
+        parts.append(Table(left, ("op", "node", "because"), rows))
     else:
         counted = [(op, str(len(names)), reason) for (op, reason), names in skipped.items()]
-        parts.append(Table("Left float", ("op", "nodes", "because"), counted))
+        parts.append(Table(left, ("op", "nodes", "because"), counted))
     return parts
 
 

@@ -13,6 +13,7 @@ from bitwright.assess import Comparison, compare_models
 from bitwright.assess.optimized.coverage import find_coverage
 from bitwright.data import Sample, Samples, read_sample
 from bitwright.data.references import SampleReferences
+from bitwright.decide.ranges.saturation import saturation_points
 from bitwright.errors import BitwrightError, DataError
 from bitwright.jobs.calibration import GIVE_DATA, Calibration, DataOptions
 from bitwright.jobs.opening import open_model
@@ -113,6 +114,7 @@ def compare_with(
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
             engine=measuring.engine,
+            saturation_of=saturation_points,
             on_progress=report,
         )
     coverage = find_coverage(quantized, first[0], providers=measuring.providers)

@@ -15,9 +15,9 @@ _LOGGER = logging.getLogger(__name__)
 def log_decisions(plan: QuantPlan) -> None:
     """Log how many nodes are quantized, what there is to note, and each node for who wants it."""
     chosen = sum(node.quantized for node in plan.nodes.values())
-    _LOGGER.info(
-        "%d of %s quantized by %s", chosen, counted(len(plan.nodes), "node"), plan.recipe.name
-    )
+    taken, _ = plan.recipe.done_and_left
+    nodes = counted(len(plan.nodes), "node")
+    _LOGGER.info("%d of %s %s by %s", chosen, nodes, taken, plan.recipe.name)
     for note in plan.notes:
         _LOGGER.info("note: %s", note)
     if _LOGGER.isEnabledFor(logging.DEBUG):

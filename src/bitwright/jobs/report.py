@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -414,30 +414,7 @@ def _look_at_tensors(
         found = found or planned.get(node.name, [])
         facts = _facts_of(made.get(node.name), known.get(node.output))
         nodes.append(ReportNode(measured=node, tensors=views.keys_of(found), facts=facts))
-    return [_without_saturated(node, views.saturating) for node in nodes], views
-
-
-_SATURATES = (
-    "all its readers saturate where its range ends, and what they do not tell apart would count "
-    "as its error"
-)
-
-
-def _without_saturated(node: ReportNode, saturating: Collection[str]) -> ReportNode:
-    """Return a node without the errors of values whose size nothing depends on."""
-    if node.measured.output not in saturating:
-        return node
-    measured = replace(
-        node.measured,
-        sqnr=None,
-        cosine=None,
-        max_error=None,
-        local_sqnr=None,
-        channel_sqnr=None,
-        saturated=None,
-        unmeasured=_SATURATES,
-    )
-    return replace(node, measured=measured)
+    return nodes, views
 
 
 _MAX_TEXT = 60

@@ -73,8 +73,11 @@ class Result(Summarized):
     def coverage(self) -> Coverage | None:
         """The products that ONNX Runtime computes in integers; None where it cannot be opened.
 
-        The runtime optimizes the model for this once, when it is first asked for.
+        A conversion to float16 or bfloat16 has no integers, and none are looked for. The runtime
+        optimizes the model for this once, when it is first asked for.
         """
+        if self.plan.recipe.mode == "cast":
+            return None
         if self._coverage is None:
             sample = self.evaluation[0] if self.evaluation else None
             self._coverage = find_coverage(self.model, sample) or "unknown"
@@ -142,15 +145,16 @@ class Result(Summarized):
 
     def _repr_html_(self) -> str:
         quantized, skipped = self.quantized, self.skipped
+        taken, left = self.plan.recipe.done_and_left
         facts = [
             ("Recipe", self.plan.recipe.name),
-            ("Nodes", f"{quantized.total()} quantized, {skipped.total()} left float"),
+            ("Nodes", f"{quantized.total()} {taken}, {skipped.total()} {left}"),
             (
                 "Size",
                 f"{_show_size(self.float_size)} to {_show_size(self.size)} ({self.shrinkage})",
             ),
             ("Verdict", self.verdict.sentence),
-            ("Calibrated on", self.data),
+            *([("Calibrated on", self.data)] if self._calibrates else []),
             *([] if self.coverage is None else [("Integer kernels", self.coverage.describe())]),
             *(("Note", note) for note in self.plan.notes),
         ]
@@ -159,8 +163,12 @@ class Result(Summarized):
             [
                 ("Quantized model", ("", ""), facts),
                 output_section(f"Against float on {self._measured_on()}", self.outputs),
-                ("Quantized", ("op", "nodes"), [(o, str(n)) for o, n in quantized.most_common()]),
-                ("Left float", ("op", "nodes", "because"), kept),
+                (
+                    taken.capitalize(),
+                    ("op", "nodes"),
+                    [(o, str(n)) for o, n in quantized.most_common()],
+                ),
+                (left.capitalize(), ("op", "nodes", "because"), kept),
             ]
         )
 
@@ -168,12 +176,14 @@ class Result(Summarized):
         """Return what was done, in a few lines."""
         quantized, skipped = self.quantized, self.skipped
         total = len(self.plan.nodes)
+        taken, left = self.plan.recipe.done_and_left
         lines = [
-            f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes quantized, "
-            f"{skipped.total()} left float",
+            f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes {taken}, "
+            f"{skipped.total()} {left}",
             f"Size: {_show_size(self.float_size)} -> {_show_size(self.size)} ({self.shrinkage})",
-            f"Calibrated on {self.data}",
         ]
+        if self._calibrates:
+            lines.append(f"Calibrated on {self.data}")
         for comparison in self.outputs:
             lines.append(f"Against float on {self._measured_on()}, {comparison.describe()}")
         if self.coverage is not None:
@@ -182,14 +192,20 @@ class Result(Summarized):
             lines += [f"Note: {note}" for note in self.judgement.notes]
         lines += [f"Note: {note}" for note in self.plan.notes]
         lines += [
-            f"Quantized: {', '.join(f'{op} x{n}' for op, n in quantized.most_common())}",
+            f"{taken.capitalize()}: "
+            + ", ".join(f"{op} x{n}" for op, n in quantized.most_common()),
             *(
-                f"Left float: {op} x{count} because {reason}"
+                f"{left.capitalize()}: {op} x{count} because {reason}"
                 for (op, reason), count in skipped.most_common()
             ),
             f"Verdict: {self.verdict.sentence}",
         ]
         return "\n".join(lines)
+
+    @property
+    def _calibrates(self) -> bool:
+        """Whether there is anything to calibrate: a conversion of types reads no ranges."""
+        return self.plan.recipe.mode != "cast"
 
     def _measured_on(self) -> str:
         seen = "holdout" if self.samples_are_unseen else "calibration"

@@ -23,6 +23,7 @@ from bitwright.assess.comparison.units import Units
 from bitwright.assess.outputs import TotalError
 from bitwright.assess.sensitivity.variants import Key, Kind
 from bitwright.data import Sample
+from bitwright.decide.ranges.saturation import saturation_points
 from bitwright.decide.validation import check_plan
 from bitwright.errors import PlanError
 from bitwright.graph import open_session, run_session
@@ -133,6 +134,7 @@ def variants_of(
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
             engine=measuring.engine,
+            saturation_of=saturation_points,
         )
         # Nodes that stay float lose, too: they read what others rounded. Those without a figure of
         # their own come last.

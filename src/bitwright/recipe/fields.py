@@ -119,6 +119,15 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
         return self.mode == "cast" and self.weight.name == "bfloat16" and self.place.must_run
 
     @property
+    def done_and_left(self) -> tuple[str, str]:
+        """What becomes of nodes, in words: of those that the recipe takes, and of the others."""
+        if self.mode != "cast":
+            return "quantized", "left float"
+        verb = "stored" if self.casts_weights_only else "converted"
+        preposition = "in" if self.casts_weights_only else "to"
+        return f"{verb} {preposition} {self.weight.name}", "left in float32"
+
+    @property
     def output_format(self) -> Format:
         """What the format writes for a quantized tensor."""
         return FORMATS[self.format]

@@ -119,10 +119,15 @@ class Comparison(Summarized):
         """Return the quantized nodes that lose most on their own, the worst first.
 
         Every channel of a node's output counts alike: a weight with one huge channel may leave
-        nothing of the others, which the energy of the whole would not show.
+        nothing of the others, which the energy of the whole would not show. Nodes within the same
+        0.1 dB, which no table tells apart, are in graph order.
         """
-        measured = [node for node in self.nodes if node.channel_sqnr is not None]
-        return sorted(measured, key=lambda node: (node.channel_sqnr, node.index))[:n]
+        found = [
+            (round(node.channel_sqnr, 1), node.index, node)
+            for node in self.nodes
+            if node.channel_sqnr is not None
+        ]
+        return [node for *_, node in sorted(found, key=lambda entry: entry[:2])][:n]
 
     @property
     def left_out(self) -> dict[str, list[NodeComparison]]:

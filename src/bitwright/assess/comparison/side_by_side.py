@@ -15,6 +15,7 @@ from bitwright.assess.comparison.matching import is_float, may_have_same_shape
 from bitwright.assess.comparison.merged_graph import MergedGraph, at_one_opset
 from bitwright.assess.comparison.nodes import describe_nodes, weight_errors
 from bitwright.assess.comparison.results import Comparison, TensorComparison
+from bitwright.assess.comparison.saturation import EVERYWHERE, Saturation
 from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.inspection import show_type
 from bitwright.assess.outputs import OutputErrors
@@ -66,6 +67,7 @@ def compare_models(
     memory_budget: int,
     providers: Sequence[str] | None = None,
     engine: Engine = LOCAL,
+    saturation_of: Callable[[ir.Value], tuple[float, float]] = lambda value: EVERYWHERE,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Comparison:
     """Return how far the quantized model is from the float one, tensor by tensor.
@@ -73,10 +75,10 @@ def compare_models(
     Tensors of one sample that do not fit the memory budget are compared in groups. `exact` is what
     outputs are compared with where `float_model` itself is not: it imitates hardware, so that its
     tensors are those of the quantized model. `plan` tells why nodes are float, `engine` where the
-    samples are run.
+    samples are run, `saturation_of` between which values a tensor's readers tell them apart.
     """
     units = open_units(float_model, quantized)
-    errors = _merge(units, with_exact=exact is not None)
+    errors = _merge(units, saturation_of, with_exact=exact is not None)
     if not errors.outputs and not errors.tensors:
         raise ModelError(
             "the two models have no tensor in common, not even an output; check that the second "
@@ -120,6 +122,7 @@ class _TensorNames(NamedTuple):
     """With only the cut's own unit quantized, where anything in it is."""
     axis: int | None
     codes: Codes | None
+    saturation: Saturation
 
     @property
     def bundle(self) -> tuple[str, ...]:
@@ -132,9 +135,10 @@ class _TensorNames(NamedTuple):
         if expected is None or actual is None or actual.shape != expected.shape:
             return None  # in another group; or matched by name, but it is something else
         total, local = ErrorSums(), ErrorSums()
-        total.add(expected, actual, codes=self.codes)
+        total.add(*self.saturation.cut(expected, actual, self.codes), codes=self.codes)
         if self.local is not None:
-            local.add(expected, values[self.local], codes=self.codes, axis=self.axis)
+            pair = self.saturation.cut(expected, values[self.local], self.codes)
+            local.add(*pair, codes=self.codes, axis=self.axis)
         return total, local
 
 
@@ -280,7 +284,12 @@ def _exact_name(output: str) -> str:
     return f"{output}#exact"
 
 
-def _merge(units: Units, *, with_exact: bool = False) -> _MergedErrors:
+def _merge(
+    units: Units,
+    saturation_of: Callable[[ir.Value], tuple[float, float]],
+    *,
+    with_exact: bool = False,
+) -> _MergedErrors:
     """Put the float model, the quantized one and each quantized unit on its own into one graph."""
     merged = MergedGraph(units)
     floats, quantized = merged.start(units.float_model), merged.start(units.quantized)
@@ -296,7 +305,8 @@ def _merge(units: Units, *, with_exact: bool = False) -> _MergedErrors:
             local = merged.readable(merged.add_unit(cut, shared)).name
         expected = merged.readable(floats[cut.float_value]).name or ""
         actual = merged.readable(quantized[cut.measured]).name or ""
-        names = _TensorNames(expected, actual, local, _channel_axis(cut), cut.codes)
+        saturation = Saturation(*saturation_of(cut.float_value))
+        names = _TensorNames(expected, actual, local, _channel_axis(cut), cut.codes, saturation)
         tensors.append(_TensorErrors(cut, names))
     outputs, wanted = [], []
     given = {value.name: value for value in units.quantized.graph.outputs}

@@ -177,8 +177,6 @@ class Views:
         self._saturation = saturation
         self.made: dict[str, TensorView] = {}
         self._keys: dict[tuple[str, str, bytes, bytes], str] = {}
-        self.saturating: set[str] = set()
-        """Tensors whose range ends where every reader saturates, with values beyond that."""
 
     def keys_of(self, encodings: Iterable[Encoding]) -> list[tuple[str, str]]:
         """Return (what it is to the node, key of its view) for the tensors of a node."""
@@ -269,10 +267,6 @@ class Views:
         points = self._saturation.get(one.tensor, (-math.inf, math.inf))
         low = -math.inf if limits[0] - half <= points[0] else limits[0]
         high = math.inf if limits[1] + half >= points[1] else limits[1]
-        if np.any((values < limits[0] - slack) & (low == -math.inf)) or np.any(
-            (values > limits[1] + slack) & (high == math.inf)
-        ):
-            self.saturating.add(one.tensor)
         outside = (values < low - slack) | (values > high + slack)
         return histogram, float(counts[outside].sum() / counts.sum())
 
