@@ -53,15 +53,15 @@ class Export:
 def choose_exports(architecture: Architecture) -> list[Export]:
     """Return an architecture's exports: opsets and variants are spread over the zoo by name."""
     seed = seed_of(architecture.name)
+    # The same for both: in a graph of one size more is constant, so less of it is quantized.
+    dynamic = seed // 7 % 2 == 0
     exports = []
     if "torchscript" in architecture.exporters:
         opset = TORCHSCRIPT_OPSETS[seed % len(TORCHSCRIPT_OPSETS)]
-        exports.append(Export("torchscript", opset, dynamic=seed // 7 % 2 == 0))
+        exports.append(Export("torchscript", opset, dynamic=dynamic))
     if "dynamo" in architecture.exporters:
         opset = DYNAMO_OPSETS[seed // 3 % len(DYNAMO_OPSETS)]
-        exports.append(
-            Export("dynamo", opset, dynamic=seed // 11 % 3 == 0, external=seed // 13 % 3 == 0)
-        )
+        exports.append(Export("dynamo", opset, dynamic=dynamic, external=seed // 13 % 3 == 0))
     if architecture.half and "torchscript" in architecture.exporters and seed // 17 % 8 == 0:
         exports.append(Export("torchscript", 17, half=True))
     return exports
